@@ -1,0 +1,115 @@
+"""Ports of the runtime floor: time, lanes, and the other bookies. The metadata store's is ``runtime.metadata.store``.
+
+Real adapters: ``runtime.net.loop.LoopClock`` and ``LaneWorkers``, ``runtime.net.pool.BookiePool``. A simulator
+implements the same protocols.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from runtime.protocol.status import Status
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BookieId: TypeAlias = str
+AddDone: TypeAlias = Callable[[Status], None]
+"""Called once, on the loop, with the outcome of one add on one bookie."""
+
+
+class TimerHandle(Protocol):
+    """A timer that can still be stopped."""
+
+    def cancel(self) -> None:
+        """Never call back; safe to repeat."""
+
+
+class Clock(Protocol):
+    """Time, timers and randomness."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time in milliseconds since 1970, UTC."""
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds of a clock that never goes back."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> TimerHandle:
+        """Call back on the loop after ``seconds``."""
+
+    @property
+    def random(self) -> random.Random:
+        """The one source of randomness."""
+
+
+class Workers(Protocol):
+    """Lanes for blocking work: jobs of one lane run one after another, lanes run side by side."""
+
+    def run(self, lane: str, function: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> Awaitable[T]:
+        """Run a job in a lane; arguments must not change until it is done. Cancelling does not stop a started job."""
+
+    async def close(self) -> None:
+        """Finish what was queued, then end the lanes."""
+
+
+class ReadReply(msgspec.Struct, frozen=True, gc=False):
+    """A positive answer to a read: the entry body as stored, and the highest LAC the bookie knows (None: not told)."""
+
+    body: bytes
+    max_last_add_confirmed: int | None
+
+
+class BookieInfo(msgspec.Struct, frozen=True, gc=False):
+    """Disk space of a bookie's ledger directories, bytes."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+class Bookies(Protocol):
+    """Requests to bookies, by id. Every request ends: with an answer, TIMEOUT or UNAVAILABLE.
+
+    Requests to one bookie about one ledger are sent in the order of the calls (protocol section 8, channels).
+    """
+
+    def add(
+        self,
+        bookie_id: BookieId,
+        ledger_id: int,
+        entry_id: int,
+        master_key: bytes,
+        body: bytes,
+        done: AddDone,
+        *,
+        is_recovery_add: bool = False,
+        is_high_priority: bool = False,
+    ) -> None:
+        """Send an add; ``done`` is called later with the outcome, never from inside this call."""
+
+    def read(
+        self,
+        bookie_id: BookieId,
+        ledger_id: int,
+        entry_id: int,
+        *,
+        fence_with: bytes | None = None,
+        is_high_priority: bool = False,
+    ) -> asyncio.Future[ReadReply]:
+        """Read an entry, or the last stored one for -1; ``fence_with`` (master key) fences the ledger first.
+
+        The future fails with the BookieError of the status. The digest is not checked here.
+        """
+
+    async def info(self, bookie_id: BookieId) -> BookieInfo:
+        """Disk space; raises BookieError."""
+
+    async def close(self) -> None:
+        """Fail what is outstanding with UNAVAILABLE and close all connections."""

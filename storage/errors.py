@@ -1,0 +1,71 @@
+"""Errors of the storage floor, and the root that every floor shares.
+
+BkctlError                      carries one sentence for the user
+└── StorageError                something on disk
+    ├── CorruptFileError        bytes that no crash explains: refuse, name file and offset
+    ├── JournalError
+    │   └── JournalFailedError  a write or sync failed: final, nothing more is acknowledged
+    ├── EntryLogError           an entry that the index names cannot be read: never "no such entry"
+    ├── IndexDamagedError       the database lost or damaged part of what was sealed
+    ├── IndexMissingError       entry logs without the index that belongs to them
+    ├── DirectoryLockedError    another process owns the folder
+    ├── MemtableFullError       the write cache has no room: throttle, nothing was stored
+    ├── EntryTooLargeError      the entry can never fit
+    └── MasterKeyMismatchError  the ledger is known under another key
+"""
+
+from __future__ import annotations
+
+
+class BkctlError(Exception):
+    """Root of all errors that bkctl raises on purpose; ``str()`` is one clear sentence for the user."""
+
+
+class StorageError(BkctlError):
+    """Something on disk is not as it must be."""
+
+
+class CorruptFileError(StorageError):
+    """A file holds bytes that no crash explains."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(f"{path}: {reason} at offset {offset}")
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+
+class JournalError(StorageError):
+    """The journal cannot be opened or replayed."""
+
+
+class JournalFailedError(JournalError):
+    """A journal write or sync failed. Final: what was not acknowledged stays so, and the bookie stops."""
+
+
+class EntryLogError(StorageError):
+    """An entry that the index names could not be read. The answer is "I/O error", never "no such entry"."""
+
+
+class IndexDamagedError(StorageError):
+    """The index database does not hold the unbroken run of batches that was sealed."""
+
+
+class IndexMissingError(StorageError):
+    """There are entry logs, but the index that belongs to them is missing or empty."""
+
+
+class DirectoryLockedError(StorageError):
+    """Another process owns the folder."""
+
+
+class MemtableFullError(StorageError):
+    """The write cache has no room for the entry now; nothing was stored."""
+
+
+class EntryTooLargeError(StorageError):
+    """The entry is larger than a whole write cache and can never be stored."""
+
+
+class MasterKeyMismatchError(StorageError):
+    """The ledger is stored under another master key."""

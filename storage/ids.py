@@ -1,0 +1,43 @@
+"""Identifiers and reserved values of the stored formats.
+
+Source: wire sections 8.1 and 10, storage sections 3.6 and 4.3.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple, TypeAlias
+
+LedgerId: TypeAlias = int
+EntryId: TypeAlias = int
+EntryLogId: TypeAlias = int
+JournalId: TypeAlias = int
+
+INVALID_ENTRY_ID: EntryId = -1
+"""No entry: an empty ledger's last entry, an unconfirmed ledger's last add confirmed, "the last one" in a read."""
+
+LEDGER_ID_MAX: LedgerId = 2**63 - 2
+"""Largest ledger id that may exist. 2^63-1 makes every Java bookie's collector delete all its ledgers."""
+
+
+class MetaEntryKind(enum.IntEnum):
+    """Entry ids below zero that give a journal record another meaning than "entry"."""
+
+    LEDGER_KEY = -0x1000
+    FENCE = -0x2000
+    FORCE = -0x4000
+    EXPLICIT_LAC = -0x8000
+
+
+class EntryLocation(NamedTuple):
+    """Where an entry's body starts: the offset points behind the size word. Packed into 64 bits on disk only."""
+
+    log_id: EntryLogId
+    offset: int
+
+
+class LogMark(NamedTuple):
+    """Position in a journal before which every record is durable in ledger storage. Orders by id, then offset."""
+
+    journal_id: JournalId
+    offset: int
