@@ -1,0 +1,48 @@
+# Every target works on a fresh clone; `make` alone lists them. Output of tools goes to the terminal as it is.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+VENV_PYTHON := .venv/bin/python
+PYTEST := $(VENV_PYTHON) -m pytest --durations=15
+INTEROP_TARGET := tests/interop/target
+
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test interop bench demo lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## build .venv from requirements.txt; does nothing when it is current
+	@scripts/setup.sh
+
+check: setup ## the gate: format, lint, types, layers
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/mypy scripts/demo.py
+	.venv/bin/lint-imports --no-cache
+
+test: setup ## rings 1 to 3: unit tests, and real processes on this machine (PYTEST_ARGS=... is passed on)
+	$(PYTEST) -m "not interop" $(PYTEST_ARGS)
+
+interop: setup ## ring 4: Apache BookKeeper (Java) against bkctl; needs a JDK and Maven
+	@scripts/build_interop.sh
+	$(PYTEST) -m interop tests/interop $(PYTEST_ARGS)
+
+bench: setup ## adds per second and latency of one bookie, beside the disk's own fdatasync time
+	$(VENV_PYTHON) -P -m tests.bench $(BENCH_ARGS)
+
+demo: setup ## the whole way once: cluster, kill -9, recovery, audit; leaves a report, no process
+	$(VENV_PYTHON) -P scripts/demo.py $(DEMO_ARGS)
+
+lock: setup ## write requirements.txt anew from pyproject.toml (newest versions, all hashes)
+	CUSTOM_COMPILE_COMMAND="make lock" .venv/bin/pip-compile --quiet --upgrade --extra dev --generate-hashes \
+		--allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+		--output-file requirements.txt pyproject.toml
+
+clean: ## remove .venv and everything that was built or cached
+	rm -rf .venv .cache build dist bkctl.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \
+		.hypothesis $(INTEROP_TARGET) spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
