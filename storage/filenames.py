@@ -1,0 +1,122 @@
+"""Every name on disk, in one file.
+
+The names of journals, entry logs, marks and cookies are Java BookKeeper's; those of the LevelDB databases, their seals
+and the lock are ours, chosen so that a Java bookie neither opens nor counts them. Source: storage sections 1, 3.1, 3.9,
+4.1, 4.9, 5.9 and 9.1.
+"""
+
+from __future__ import annotations
+
+import os
+
+from storage.ids import EntryLogId, JournalId
+
+CURRENT = "current"
+"""Folder inside every configured journal, ledger and index directory that holds all the files below."""
+
+VERSION = "VERSION"
+"""The cookie."""
+LAST_ID = "lastId"
+"""Hint at the newest entry log id: lower-case hexadecimal and a newline."""
+DIRTY = "DIRTY"
+"""Empty file, present while a bookie serves: found at boot, it means an unclean shutdown."""
+BOOKIE_STATUS = "BOOKIE_STATUS"
+"""The mode that survives a restart."""
+LOCK = "bkctl.lock"
+"""Held by ``flock`` while a bkctl process owns the folder; contains its process id."""
+
+LOCATIONS_DATABASE = "ldb-locations"
+"""LevelDB folder: (ledger, entry) -> location. Not "locations", which is Java's RocksDB folder."""
+LEDGERS_DATABASE = "ldb-ledgers"
+"""LevelDB folder: ledger -> row. Not "ledgers", which is Java's RocksDB folder."""
+
+TEMPORARY_SUFFIX = ".tmp"
+"""Ends the name of a file that is written before it takes the place of another."""
+
+ENTRY_LOG_ID_MAX: EntryLogId = 2**31 - 1
+"""Largest entry log id; the one behind it is 0."""
+
+_JOURNAL_SUFFIX = ".txn"
+_ENTRY_LOG_SUFFIX = ".log"
+_COMPACTING_SUFFIX = ".log.compacting"
+_COMPACTED_SUFFIX = "compacted"
+_LAST_MARK = "lastMark"
+_JOURNAL_ID_MAX: JournalId = 2**63 - 1
+
+
+def current_directory(directory: str) -> str:
+    """Folder of the files of a configured directory."""
+    return os.path.join(directory, CURRENT)
+
+
+def journal_file_name(journal_id: JournalId) -> str:
+    """``<hex id>.txn``: lower case, no zeros in front (storage section 3.1)."""
+    return f"{journal_id:x}{_JOURNAL_SUFFIX}"
+
+
+def parse_journal_file_name(name: str) -> JournalId | None:
+    """Id of a journal file, or None for any name that a bookie does not give to a journal.
+
+    Java counts ``123.x.txn`` as journal 0x123 and dies on ``foo.txn``; neither can hold records that were acknowledged.
+    """
+    journal_id = _parse_hexadecimal(name.removesuffix(_JOURNAL_SUFFIX), _JOURNAL_ID_MAX)
+    if journal_id is None or journal_file_name(journal_id) != name:
+        return None
+    return journal_id
+
+
+def entry_log_file_name(log_id: EntryLogId) -> str:
+    """``<hex id>.log``: lower case, no zeros in front (storage section 4.1)."""
+    return f"{log_id:x}{_ENTRY_LOG_SUFFIX}"
+
+
+def parse_entry_log_file_name(name: str) -> EntryLogId | None:
+    """Id of an entry log, or None for any other name, leftovers of a compaction included."""
+    log_id = _parse_hexadecimal(name.removesuffix(_ENTRY_LOG_SUFFIX), ENTRY_LOG_ID_MAX)
+    if log_id is None or entry_log_file_name(log_id) != name:
+        return None
+    return log_id
+
+
+def compacting_file_name(log_id: EntryLogId) -> str:
+    """Temporary name of a log that a compaction is filling (storage section 4.9)."""
+    return f"{log_id:x}{_COMPACTING_SUFFIX}"
+
+
+def compacted_file_name(log_id: EntryLogId, source_log_id: EntryLogId) -> str:
+    """Name of a finished log that is to replace the log ``source_log_id`` (storage section 4.9)."""
+    return f"{log_id:x}{_ENTRY_LOG_SUFFIX}.{source_log_id:x}.{_COMPACTED_SUFFIX}"
+
+
+def parse_claimed_entry_log_id(name: str) -> EntryLogId | None:
+    """Entry log id that a name claims: of a log, of a log being filled, or of a finished replacement."""
+    stem, separator, rest = name.partition(_ENTRY_LOG_SUFFIX)
+    log_id = _parse_hexadecimal(stem, ENTRY_LOG_ID_MAX)
+    if log_id is None or not separator:
+        return None
+    if name in {entry_log_file_name(log_id), compacting_file_name(log_id)}:
+        return log_id
+    source_log_id = _parse_hexadecimal(rest.removeprefix(".").removesuffix(f".{_COMPACTED_SUFFIX}"), ENTRY_LOG_ID_MAX)
+    if source_log_id is None or compacted_file_name(log_id, source_log_id) != name:
+        return None
+    return log_id
+
+
+def last_mark_file_name(journal_index: int, journal_count: int) -> str:
+    """``lastMark`` with exactly one journal directory, else ``lastMark.<index>`` (storage section 3.9)."""
+    if not 0 <= journal_index < journal_count:
+        raise ValueError(f"journal index {journal_index} is not among {journal_count} journals")
+    return _LAST_MARK if journal_count == 1 else f"{_LAST_MARK}.{journal_index}"
+
+
+def seal_file_name(database: str) -> str:
+    """File beside a database which records how many batches it must hold."""
+    return f"{database}.seal"
+
+
+def _parse_hexadecimal(text: str, maximum: int) -> int | None:
+    try:
+        number = int(text, 16)
+    except ValueError:
+        return None
+    return number if 0 <= number <= maximum else None
