@@ -1,0 +1,411 @@
+"""MetadataStore on ZooKeeper: the one module that knows kazoo. Source: metadata sections 2 and 14.
+
+kazoo runs its own threads; everything here runs on the event loop, and every answer crosses over by
+``call_soon_threadsafe``. Paths are absolute and no chroot is used (metadata section 2.2). Java's Disconnected is
+kazoo's SUSPENDED (operations wait), Java's Expired is kazoo's LOST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from kazoo import exceptions as kazoo_errors
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+
+from runtime.config import ZooKeeperConfig
+from runtime.errors import (
+    BadVersionError,
+    ConfigurationError,
+    MetadataAuthError,
+    MetadataError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionExpiredError,
+)
+from runtime.metadata.store import ANY_VERSION, CreateNode, Node, NodeStat, Watch
+
+logger = logging.getLogger(__name__)
+logger.addHandler(logging.NullHandler())  # silent unless the roof configures logging
+
+_RECONNECT_DELAY_S_MAX = 1.0
+_WATCH_RETRY_DELAY_S = 0.2
+
+_ERRORS: dict[type[Exception], tuple[type[MetadataError], str]] = {
+    kazoo_errors.NoNodeError: (NoNodeError, "no such node"),
+    kazoo_errors.NodeExistsError: (NodeExistsError, "node exists already"),
+    kazoo_errors.BadVersionError: (BadVersionError, "changed by somebody else meanwhile"),
+    kazoo_errors.NotEmptyError: (NotEmptyError, "node has children"),
+    kazoo_errors.NoAuthError: (MetadataAuthError, "no permission"),
+    kazoo_errors.InvalidACLError: (MetadataAuthError, "secure ACLs need an authenticated session"),
+    kazoo_errors.AuthFailedError: (MetadataAuthError, "authentication failed"),
+    kazoo_errors.SessionExpiredError: (SessionExpiredError, "the ZooKeeper session expired"),
+    kazoo_errors.ConnectionLoss: (MetadataUnavailableError, "the connection to ZooKeeper was lost before the answer"),
+    kazoo_errors.ConnectionClosedError: (MetadataUnavailableError, "the connection to ZooKeeper is closed"),
+    kazoo_errors.OperationTimeoutError: (MetadataUnavailableError, "ZooKeeper did not answer in time"),
+    kazoo_errors.SessionMovedError: (MetadataUnavailableError, "the session moved to another ZooKeeper server"),
+}
+
+
+def _translate(error: BaseException, path: str) -> MetadataError:
+    for foreign, (ours, sentence) in _ERRORS.items():
+        if isinstance(error, foreign):
+            return ours(f"{path}: {sentence}", path)
+    return MetadataError(f"{path}: ZooKeeper answered {type(error).__name__}", path)
+
+
+def _node_stat(stat: Any) -> NodeStat:
+    return NodeStat(
+        version=stat.version,
+        ctime_ms=stat.ctime,
+        mtime_ms=stat.mtime,
+        ephemeral_owner=stat.ephemeralOwner,
+        children_count=stat.numChildren,
+    )
+
+
+class ZooKeeperStore:
+    """A ZooKeeper session that renews itself; see ``runtime.metadata.store`` for the contract."""
+
+    def __init__(self, servers: str, config: ZooKeeperConfig) -> None:
+        self._servers = servers
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._acl = CREATOR_ALL_ACL if config.has_secure_acl else OPEN_ACL_UNSAFE
+        self._session_id = 0
+        self._sessions_lost_count = 0
+        self._is_closed = False
+        self._fatal_error: MetadataError | None = None
+        self._state_changed = asyncio.Event()
+        self._is_connected = False
+        self._session_lost_callbacks: list[Callable[[], None]] = []
+        self._watches: set[_NodeWatch] = set()
+        try:
+            self._client = KazooClient(
+                hosts=servers,
+                timeout=config.session_timeout_ms / 1000,
+                # kazoo's own default backs off up to an hour.
+                connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_DELAY_S_MAX),
+                logger=logger,
+            )
+        except ValueError as error:
+            raise ConfigurationError(f"{servers!r} is not a list of ZooKeeper servers (host:port,...)") from error
+
+    @classmethod
+    async def connect(cls, servers: str, config: ZooKeeperConfig | None = None) -> Self:
+        """Open a session on ``host:port[,host:port...]``.
+
+        MetadataUnavailableError when no server answers within the operation time-out, ConfigurationError when
+        ``servers`` cannot be parsed.
+        """
+        store = cls(servers, config or ZooKeeperConfig())
+        store._client.add_listener(store._listen)
+        store._client.start_async()
+        try:
+            async with asyncio.timeout(store._config.operation_timeout_s):
+                await store._wait_connected(0, "/")
+        except TimeoutError:
+            await store.close()
+            raise MetadataUnavailableError(
+                f"no ZooKeeper server answers at {servers} (waited {store._config.operation_timeout_s:g} s)"
+            ) from None
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def session_id(self) -> int:
+        """Id of the current session; 0 between two sessions."""
+        return self._session_id
+
+    def on_session_lost(self, callback: Callable[[], None]) -> None:
+        """Call back on the loop, once per session that ended by expiry."""
+        self._session_lost_callbacks.append(callback)
+
+    # -- session ------------------------------------------------------------------------------------------------
+
+    def _listen(self, state: str) -> None:
+        """Kazoo's connection thread: take what belongs to this moment and hand it to the loop."""
+        client_id = self._client.client_id
+        keeper_state = self._client.client_state
+        self._call_on_loop(self._change_state, state, keeper_state, client_id[0] if client_id else 0)
+
+    def _call_on_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            logger.debug("the event loop ended before the ZooKeeper session")
+
+    def _change_state(self, state: str, keeper_state: str, session_id: int) -> None:
+        if self._is_closed:
+            return
+        self._is_connected = state == KazooState.CONNECTED
+        if state == KazooState.CONNECTED:
+            self._session_id = session_id
+        elif state == KazooState.LOST:
+            self._session_id = 0
+            self._sessions_lost_count += 1
+            if keeper_state == KeeperState.AUTH_FAILED:
+                self._fatal_error = MetadataAuthError("ZooKeeper refused the authentication of this session")
+        self._wake_waiters()
+        if state == KazooState.LOST:
+            for callback in list(self._session_lost_callbacks):
+                callback()
+
+    def _wake_waiters(self) -> None:
+        self._state_changed.set()
+        self._state_changed = asyncio.Event()
+
+    async def _wait_connected(self, sessions_lost_count: int, path: str) -> None:
+        """Return once connected; raise if the store is closed or the session that the caller started in is gone."""
+        while True:
+            if self._is_closed:
+                raise MetadataUnavailableError(f"{path}: the connection to ZooKeeper is closed", path)
+            if self._fatal_error is not None:
+                raise self._fatal_error
+            if self._sessions_lost_count != sessions_lost_count:
+                raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
+            if self._is_connected:
+                return
+            await self._state_changed.wait()
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    async def _request(self, path: str, submit: Callable[[], Any], *, is_read: bool) -> Any:
+        """Run one kazoo call within the operation time-out; repeat a read, never a write, after a lost connection.
+
+        A request is handed to kazoo only while connected: kazoo would send it after a reconnect however late, when the
+        caller has long been told of the time-out.
+        """
+        sessions_lost_count = self._sessions_lost_count
+        try:
+            async with asyncio.timeout(self._config.operation_timeout_s):
+                while True:
+                    await self._wait_connected(sessions_lost_count, path)
+                    try:
+                        return await self._answer(submit())
+                    except kazoo_errors.ConnectionLoss:
+                        if not is_read:
+                            raise
+                        await self._wait_disconnect_seen()
+        except TimeoutError:
+            waited = f"{self._config.operation_timeout_s:g} s"
+            raise MetadataUnavailableError(f"{path}: no answer from ZooKeeper in {waited}", path) from None
+        except kazoo_errors.KazooException as error:
+            raise _translate(error, path) from error
+
+    async def _wait_disconnect_seen(self) -> None:
+        """Let the state change that caused a ConnectionLoss arrive before asking again."""
+        await asyncio.sleep(0.01)
+
+    def _answer(self, result: Any) -> asyncio.Future[Any]:
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        result.rawlink(lambda ready: self._call_on_loop(_settle, answer, ready))
+        return answer
+
+    async def get(self, path: str) -> Node:
+        """Contents of a node; NoNodeError."""
+        return await self._read_node(path, None)
+
+    async def _read_node(self, path: str, watcher: Callable[[Any], None] | None) -> Node:
+        data, stat = await self._request(path, lambda: self._client.get_async(path, watch=watcher), is_read=True)
+        return Node(data=data, stat=_node_stat(stat))
+
+    async def exists(self, path: str) -> NodeStat | None:
+        """Stat of a node, None when absent."""
+        return await self._read_stat(path, None)
+
+    async def _read_stat(self, path: str, watcher: Callable[[Any], None] | None) -> NodeStat | None:
+        stat = await self._request(path, lambda: self._client.exists_async(path, watch=watcher), is_read=True)
+        return None if stat is None else _node_stat(stat)
+
+    async def children(self, path: str) -> list[str]:
+        """Sorted child names; NoNodeError."""
+        return await self._read_children(path, None)
+
+    async def _read_children(self, path: str, watcher: Callable[[Any], None] | None) -> list[str]:
+        names = await self._request(path, lambda: self._client.get_children_async(path, watch=watcher), is_read=True)
+        return sorted(names)
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        is_ephemeral: bool = False,
+        is_sequential: bool = False,
+        make_parents: bool = False,
+        is_open_acl: bool = False,
+    ) -> str:
+        """Create a node and return its path; NodeExistsError, NoNodeError without ``make_parents``."""
+        acl = OPEN_ACL_UNSAFE if is_open_acl else self._acl
+        while True:
+            try:
+                created: str = await self._request(
+                    path,
+                    lambda: self._client.create_async(
+                        path, data, acl=acl, ephemeral=is_ephemeral, sequence=is_sequential
+                    ),
+                    is_read=False,
+                )
+            except NoNodeError:
+                parent = path.rpartition("/")[0]
+                if not make_parents or not parent:
+                    raise
+                await self._create_parent(parent, is_open_acl=is_open_acl)
+            else:
+                return created
+
+    async def _create_parent(self, path: str, *, is_open_acl: bool) -> None:
+        # Somebody else may be faster, and a deleter of empty parents may take it away again: the caller loops.
+        with contextlib.suppress(NodeExistsError):
+            await self.create(path, make_parents=True, is_open_acl=is_open_acl)
+
+    async def create_all(self, nodes: Sequence[CreateNode]) -> None:
+        """Create persistent nodes in one transaction; the error names the node at fault."""
+        first_path = nodes[0].path
+
+        def commit() -> Any:
+            transaction = self._client.transaction()
+            for node in nodes:
+                transaction.create(node.path, node.data, acl=self._acl)
+            return transaction.commit_async()
+
+        results: list[Any] = await self._request(first_path, commit, is_read=False)
+        failures = [
+            (node, result) for node, result in zip(nodes, results, strict=True) if isinstance(result, Exception)
+        ]
+        # The operations beside the one at fault carry RolledBackError or RuntimeInconsistency.
+        failures.sort(key=lambda failure: not isinstance(failure[1], tuple(_ERRORS)))
+        for node, result in failures:
+            raise _translate(result, node.path)
+
+    async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
+        """Replace contents at a version; BadVersionError, NoNodeError."""
+        return _node_stat(
+            await self._request(path, lambda: self._client.set_async(path, data, expected_version), is_read=False)
+        )
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
+        """Delete a node at a version; BadVersionError, NoNodeError, NotEmptyError."""
+        await self._request(path, lambda: self._client.delete_async(path, expected_version), is_read=False)
+
+    async def sync(self, path: str) -> None:
+        """Make later reads see what others finished before this call."""
+        await self._request(path, lambda: self._client.sync_async(path), is_read=True)
+
+    # -- watches ------------------------------------------------------------------------------------------------
+
+    def watch_children(self, path: str, callback: Callable[[list[str] | None], None]) -> Watch:
+        """Call back with the sorted children now, after every change and after every reconnect."""
+
+        async def read(watcher: Callable[[Any], None]) -> None:
+            callback_if_active(await self._read_children(path, watcher))
+
+        callback_if_active = _ActiveCallback(callback)
+        return self._watch(path, read, callback_if_active)
+
+    def watch_node(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
+        """Call back with the node now, after every change and after every reconnect."""
+
+        async def read(watcher: Callable[[Any], None]) -> None:
+            callback_if_active(await self._read_node(path, watcher))
+
+        callback_if_active = _ActiveCallback(callback)
+        return self._watch(path, read, callback_if_active)
+
+    def _watch(self, path: str, read: Callable[[Any], Any], callback: _ActiveCallback) -> Watch:
+        watch = _NodeWatch(callback, self._loop.create_task(self._keep_watching(path, read, callback)), self._watches)
+        self._watches.add(watch)
+        return watch
+
+    async def _keep_watching(self, path: str, read: Callable[[Any], Any], callback: _ActiveCallback) -> None:
+        """Read, arm, wait, again. A watch also fires when the connection drops: kazoo forgets it then."""
+        while not self._is_closed:
+            fired = asyncio.Event()
+
+            def watcher(_event: Any, fired: asyncio.Event = fired) -> None:
+                self._call_on_loop(fired.set)
+
+            try:
+                try:
+                    await read(watcher)
+                except NoNodeError:
+                    # A read of an absent node leaves no watch behind; only exists does.
+                    if await self._read_stat(path, watcher) is not None:
+                        continue
+                    callback(None)
+            except MetadataUnavailableError:
+                await asyncio.sleep(_WATCH_RETRY_DELAY_S)
+                continue
+            except MetadataError:
+                logger.exception("watching %s failed; trying again", path)
+                await asyncio.sleep(_WATCH_RETRY_DELAY_S)
+                continue
+            await fired.wait()
+
+    async def close(self) -> None:
+        """End the session; ephemeral nodes vanish at once. Operations under way fail; safe to repeat."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._is_connected = False
+        self._wake_waiters()
+        for watch in list(self._watches):
+            watch.cancel()
+        await asyncio.to_thread(self._stop_client)
+
+    def _stop_client(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+
+def _settle(answer: asyncio.Future[Any], ready: Any) -> None:
+    if answer.done():
+        return  # timed out or cancelled meanwhile
+    if ready.exception is None:
+        answer.set_result(ready.value)
+    else:
+        answer.set_exception(ready.exception)
+
+
+class _ActiveCallback:
+    """A callback that can be switched off."""
+
+    def __init__(self, callback: Callable[[Any], None]) -> None:
+        self._callback = callback
+        self.is_active = True
+
+    def __call__(self, value: Any) -> None:
+        if self.is_active:
+            self._callback(value)
+
+
+class _NodeWatch:
+    """A standing watch: its task reads, arms and waits."""
+
+    def __init__(self, callback: _ActiveCallback, task: asyncio.Task[None], registry: set[_NodeWatch]) -> None:
+        self._callback = callback
+        self._task = task
+        self._registry = registry
+
+    def cancel(self) -> None:
+        """Never call back again; kazoo's one-shot watch may still fire and is ignored."""
+        self._callback.is_active = False
+        self._task.cancel()
+        self._registry.discard(self)
