@@ -1,0 +1,177 @@
+"""Apache BookKeeper as separate processes: its client, its bookie, its shell. ``make interop`` builds the jars."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from runtime.metadata.embedded import find_java
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CLASS_PATH_FILE = os.path.join(HERE, "target", "classpath.txt")
+ANSWER_TIMEOUT_S = 120.0
+"""Far above any honest answer: it only keeps a hung JVM from hanging the test run."""
+
+_JVM_FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-XX:MaxDirectMemorySize=256m")
+
+FENCED_CODE = -101
+UNAUTHORIZED_CODE = -102
+
+
+class JavaError(Exception):
+    """The Java client answered with an exception; ``code`` is that of BKException, 0 for any other kind."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{message} (code {code})")
+        self.code = code
+
+
+def is_built() -> bool:
+    """Whether ``make interop`` has compiled the Java program."""
+    return os.path.exists(CLASS_PATH_FILE)
+
+
+def _command(main_class: str, *arguments: str) -> list[str]:
+    with open(CLASS_PATH_FILE, encoding="utf-8") as file:
+        class_path = file.read().strip()
+    return [find_java(), *_JVM_FLAGS, "-cp", class_path, main_class, *arguments]
+
+
+class JavaClient:
+    """One JVM with one BookKeeper client, many ledgers."""
+
+    def __init__(self, metadata_uri: str, log_path: str) -> None:
+        with open(log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                _command("bkctl.interop.InteropClient", metadata_uri),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                encoding="utf-8",
+            )
+        self._log_path = log_path
+        self._is_ready = False
+
+    async def call(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """Run one command; JavaError if Java threw."""
+        return await asyncio.to_thread(self._call, {"command": command, **arguments})
+
+    async def create(
+        self, *, ensemble: tuple[int, int, int] = (3, 3, 2), digest_type: str = "CRC32C", password: str = ""
+    ) -> int:
+        """Create a ledger and keep its writer open; returns the ledger id."""
+        sizes = dict(zip(("ensemble_size", "write_quorum_size", "ack_quorum_size"), ensemble, strict=True))
+        answer = await self.call("create", digest_type=digest_type, password=password, **sizes)
+        return int(answer["ledger_id"])
+
+    async def append(self, ledger_id: int, payloads: Sequence[bytes]) -> list[int]:
+        """Append through the open writer, pipelined; returns the entry ids."""
+        encoded = [base64.b64encode(payload).decode() for payload in payloads]
+        return list((await self.call("append", ledger_id=ledger_id, payloads=encoded))["entry_ids"])
+
+    async def close_ledger(self, ledger_id: int) -> int:
+        """Close the open writer; returns the last entry id."""
+        return int((await self.call("close", ledger_id=ledger_id))["last_add_confirmed"])
+
+    async def read(
+        self, ledger_id: int, *, recover: bool = False, digest_type: str = "CRC32C", password: str = ""
+    ) -> list[bytes]:
+        """Payloads of entries 0..last confirmed, as Java verified them."""
+        answer = await self.call(
+            "read", ledger_id=ledger_id, recover=recover, digest_type=digest_type, password=password
+        )
+        return [base64.b64decode(payload) for payload in answer["payloads"]]
+
+    def stop(self) -> None:
+        """End the JVM; open ledgers stay open."""
+        self._process.kill()
+        self._process.communicate()
+
+    def _call(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        if not self._is_ready:
+            self._answer()
+            self._is_ready = True
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        watchdog = threading.Timer(ANSWER_TIMEOUT_S, self._process.kill)
+        watchdog.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            watchdog.cancel()
+            watchdog.join()
+        if not line:
+            raise RuntimeError(f"the Java client ended without an answer: see {self._log_path}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise JavaError(answer["error"]["code"], answer["error"]["message"])
+        result: dict[str, Any] = answer["result"]
+        return result
+
+
+def write_server_conf(path: str, metadata_uri: str, directory: str, port: int = 3181, **settings: str) -> None:
+    """Write a bk_server.conf for a Java bookie, or for the Java shell, whose folders are below ``directory``."""
+    values = {
+        "metadataServiceUri": metadata_uri,
+        "bookiePort": str(port),
+        "advertisedAddress": "127.0.0.1",
+        "allowLoopback": "true",
+        "journalDirectories": os.path.join(directory, "journal"),
+        "ledgerDirectories": os.path.join(directory, "ledgers"),
+        "indexDirectories": os.path.join(directory, "ledgers"),
+        "httpServerEnabled": "false",
+    } | settings
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(f"{key}={value}\n" for key, value in values.items())
+
+
+def run_shell(conf_path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the Java bookie shell; its findings are on stderr, where our logging configuration sends them."""
+    return subprocess.run(
+        _command("org.apache.bookkeeper.bookie.BookieShell", "-conf", conf_path, *arguments),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=ANSWER_TIMEOUT_S,
+        check=False,
+    )
+
+
+class JavaBookie:
+    """A Java bookie started from a configuration file."""
+
+    def __init__(self, conf_path: str, log_path: str) -> None:
+        with open(log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                _command("org.apache.bookkeeper.server.Main", "--conf", conf_path),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """SIGTERM, as a service manager does."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
