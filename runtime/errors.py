@@ -5,6 +5,7 @@ BkctlError
 ├── RefusedError                a safety condition is not met; nothing was changed
 ├── ConflictError               somebody else holds it or changed it
 ├── ProtocolError               a peer sent bytes that are not the protocol
+├── EntryDigestError            an entry body is damaged, or is not the entry that was asked for
 ├── MetadataError
 │   ├── MetadataUnavailableError   no answer from the metadata store, or the session is gone
 │   │   └── SessionExpiredError    the session ended: its ephemeral nodes are gone
@@ -47,6 +48,10 @@ class ConflictError(BkctlError):
 
 class ProtocolError(BkctlError):
     """A peer sent bytes that are not the protocol; the connection is closed."""
+
+
+class EntryDigestError(BkctlError):
+    """An entry body (or an explicit LAC packet) fails its digest, is too short, or belongs to another entry."""
 
 
 class MetadataError(BkctlError):

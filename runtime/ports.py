@@ -67,6 +67,13 @@ class ReadReply(msgspec.Struct, frozen=True, gc=False):
     max_last_add_confirmed: int | None
 
 
+class LacReply(msgspec.Struct, frozen=True, gc=False):
+    """What one bookie knows of a ledger's end: explicit LAC packet, body of the last entry stored there (or None)."""
+
+    lac_body: bytes | None
+    last_entry_body: bytes | None
+
+
 class BookieInfo(msgspec.Struct, frozen=True, gc=False):
     """Disk space of a bookie's ledger directories, bytes."""
 
@@ -106,6 +113,12 @@ class Bookies(Protocol):
         """Read an entry, or the last stored one for -1; ``fence_with`` (master key) fences the ledger first.
 
         The future fails with the BookieError of the status. The digest is not checked here.
+        """
+
+    def read_lac(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[LacReply]:
+        """Ask for the explicit LAC packet and the last stored entry; fences nothing, needs no key (wire 5.6).
+
+        The future fails with the BookieError of the status. The digests are not checked here.
         """
 
     async def info(self, bookie_id: BookieId) -> BookieInfo:

@@ -7,7 +7,10 @@ import enum
 
 import msgspec
 
+from runtime.protocol.digest import DigestType
 from storage.ids import INVALID_ENTRY_ID
+
+__all__ = ["DigestType", "LedgerMetadata", "LedgerState", "Segment"]
 
 
 class LedgerState(enum.IntEnum):
@@ -16,15 +19,6 @@ class LedgerState(enum.IntEnum):
     OPEN = 1
     IN_RECOVERY = 2
     CLOSED = 3
-
-
-class DigestType(enum.IntEnum):
-    """How entries are protected; the numbers are those of the stored metadata."""
-
-    CRC32 = 1
-    HMAC = 2
-    CRC32C = 3
-    DUMMY = 4
 
 
 class Segment(msgspec.Struct, frozen=True, gc=False):

@@ -1,0 +1,85 @@
+"""Entry bodies and explicit LAC packets: what clients write and bookies keep unread. Source: wire section 8.
+
+An entry body: ledger id, entry id, LAC at the time of sending, ledger length including this entry (four i64), the
+digest over these 32 bytes and the payload, then the payload. An explicit LAC packet: ledger id, LAC (two i64), the
+digest over these 16 bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from runtime.errors import EntryDigestError
+from runtime.protocol.digest import DigestType, digest_of
+
+_ENTRY_HEAD = struct.Struct(">qqqq")
+_LAC_HEAD = struct.Struct(">qq")
+
+
+class DecodedEntry(msgspec.Struct, frozen=True, gc=False):
+    """A verified entry. ``length`` is the ledger's payload bytes up to and including this entry."""
+
+    entry_id: int
+    last_add_confirmed: int
+    length: int
+    payload: bytes
+
+
+class EntryCodec:
+    """Writes and verifies the entries of one ledger."""
+
+    def __init__(self, ledger_id: int, digest_type: DigestType, password: bytes) -> None:
+        self.ledger_id = ledger_id
+        self._digest = digest_of(digest_type, password)
+        self._payload_offset = _ENTRY_HEAD.size + self._digest.size_bytes
+
+    @property
+    def overhead_bytes(self) -> int:
+        """Bytes that a body has before its payload."""
+        return self._payload_offset
+
+    def encode(self, entry_id: int, last_add_confirmed: int, length: int, payload: bytes) -> bytes:
+        """Body of an entry; ``length`` counts the ledger's payload bytes, this entry included."""
+        head = _ENTRY_HEAD.pack(self.ledger_id, entry_id, last_add_confirmed, length)
+        return b"".join((head, self._digest.compute(head, payload), payload))
+
+    def decode(self, entry_id: int | None, body: bytes) -> DecodedEntry:
+        """Verify a body and take it apart; ``entry_id`` None accepts any entry of the ledger (a read of the last one).
+
+        EntryDigestError when it is too short, fails its digest, or is another ledger's or entry's (wire 8.3).
+        """
+        offset = self._payload_offset
+        if len(body) < offset:
+            raise EntryDigestError(f"ledger {self.ledger_id}: an entry body of {len(body)} bytes is too short")
+        head = body[: _ENTRY_HEAD.size]
+        found_ledger_id, found_entry_id, last_add_confirmed, length = _ENTRY_HEAD.unpack(head)
+        payload = body[offset:]
+        if self._digest.compute(head, payload) != body[_ENTRY_HEAD.size : offset]:
+            raise EntryDigestError(f"ledger {self.ledger_id}: the digest of entry {found_entry_id} does not match")
+        if found_ledger_id != self.ledger_id or (entry_id is not None and found_entry_id != entry_id):
+            wanted = "the last entry" if entry_id is None else f"entry {entry_id}"
+            raise EntryDigestError(
+                f"ledger {self.ledger_id}: {wanted} was asked for, "
+                f"entry {found_entry_id} of ledger {found_ledger_id} came"
+            )
+        return DecodedEntry(found_entry_id, last_add_confirmed, length, payload)
+
+    def encode_lac(self, last_add_confirmed: int) -> bytes:
+        """Explicit LAC packet (wire 8.4)."""
+        head = _LAC_HEAD.pack(self.ledger_id, last_add_confirmed)
+        return head + self._digest.compute(head, b"")
+
+    def decode_lac(self, packet: bytes) -> int:
+        """Verify an explicit LAC packet and return its LAC; EntryDigestError. Bytes behind the digest are ignored."""
+        end = _LAC_HEAD.size + self._digest.size_bytes
+        if len(packet) < end:
+            raise EntryDigestError(f"ledger {self.ledger_id}: a LAC packet of {len(packet)} bytes is too short")
+        head = packet[: _LAC_HEAD.size]
+        found_ledger_id, last_add_confirmed = _LAC_HEAD.unpack(head)
+        if self._digest.compute(head, b"") != packet[_LAC_HEAD.size : end]:
+            raise EntryDigestError(f"ledger {self.ledger_id}: the digest of a LAC packet does not match")
+        if found_ledger_id != self.ledger_id:
+            raise EntryDigestError(f"ledger {self.ledger_id}: a LAC packet of ledger {found_ledger_id} came")
+        return int(last_add_confirmed)
