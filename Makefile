@@ -32,7 +32,7 @@ interop: setup ## ring 4: Apache BookKeeper (Java) against bkctl; needs a JDK an
 	$(PYTEST) -m interop tests/interop $(PYTEST_ARGS)
 
 bench: setup ## adds per second and latency of one bookie, beside the disk's own fdatasync time
-	$(VENV_PYTHON) -P -m tests.bench $(BENCH_ARGS)
+	$(VENV_PYTHON) -m tests.bench $(BENCH_ARGS)
 
 demo: setup ## the whole way once: cluster, kill -9, recovery, audit; leaves a report, no process
 	$(VENV_PYTHON) -P scripts/demo.py $(DEMO_ARGS)

@@ -19,7 +19,13 @@ CLASS_PATH_FILE = os.path.join(HERE, "target", "classpath.txt")
 ANSWER_TIMEOUT_S = 120.0
 """Far above any honest answer: it only keeps a hung JVM from hanging the test run."""
 
-_JVM_FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-XX:MaxDirectMemorySize=256m")
+_JVM_FLAGS = (
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-XX:MaxDirectMemorySize=256m",
+)
 
 FENCED_CODE = -101
 UNAUTHORIZED_CODE = -102

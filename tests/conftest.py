@@ -1,0 +1,55 @@
+"""Fixtures that many test modules share: a real ZooKeeper, real bookies. Both are started only when asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.metadata.embedded import EmbeddedZooKeeper
+from tests.processes import Cluster
+
+_root_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """One ZooKeeper server for the whole run; tests keep out of each other's way by ``metadata_uri``."""
+    server = asyncio.run(EmbeddedZooKeeper.start(str(tmp_path_factory.mktemp("zookeeper"))))
+    try:
+        yield server
+    finally:
+        asyncio.run(server.stop())
+
+
+@pytest.fixture
+def metadata_uri(zookeeper: EmbeddedZooKeeper) -> str:
+    """URI of a ledgers root that no other test uses; nothing exists there yet."""
+    return f"zk+hierarchical://{zookeeper.connect_string}/ledgers-{next(_root_numbers)}"
+
+
+@pytest.fixture
+def start_cluster(tmp_path: Path) -> Iterator[Callable[[int], Cluster]]:
+    """Starts clusters of a given number of bookies; all are ended with the test."""
+    clusters: list[Cluster] = []
+
+    def start(bookie_count: int) -> Cluster:
+        cluster = Cluster(str(tmp_path / f"cluster-{len(clusters)}"))
+        clusters.append(cluster)
+        cluster.up(bookie_count)
+        return cluster
+
+    try:
+        yield start
+    finally:
+        for cluster in clusters:
+            cluster.stop()
+
+
+@pytest.fixture
+def cluster(start_cluster: Callable[[int], Cluster]) -> Cluster:
+    """Three bookies on their own ZooKeeper, for this test alone."""
+    return start_cluster(3)

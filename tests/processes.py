@@ -1,0 +1,153 @@
+"""Real processes for tests: a bkctl command, a whole cluster. Everything started here is ended by its process id."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any, NamedTuple
+
+LOOPBACK = "127.0.0.1"
+COMMAND_TIMEOUT_S = 120.0
+"""Far above any honest answer: it only keeps a hung process from hanging the test run."""
+
+_END_TIMEOUT_S = 20.0
+
+
+class BkctlResult(NamedTuple):
+    """What a finished bkctl command left behind."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    def json(self) -> Any:
+        """The result on stdout."""
+        return json.loads(self.stdout)
+
+
+class BookieProcess(NamedTuple):
+    """One bookie of a cluster."""
+
+    id: str
+    pid: int
+    port: int
+    directory: str
+    log_path: str
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended but was not reaped does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def kill_and_wait(pid: int) -> None:
+    """SIGKILL, and wait until the process is gone; fine if it was gone already."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    deadline = time.monotonic() + _END_TIMEOUT_S
+    while is_alive(pid):
+        assert time.monotonic() < deadline, f"process {pid} survives SIGKILL"
+        time.sleep(0.01)
+
+
+def bkctl_command(*arguments: str) -> list[str]:
+    """Command line of bkctl as every child process of the project starts it."""
+    return [sys.executable, "-P", "-m", "bkctl", *arguments]
+
+
+def bkctl_environment(**variables: str) -> dict[str, str]:
+    """This process's environment without bkctl's own settings, plus ``variables``."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("BKCTL_", "BOOKIE_CONF"))}
+    return inherited | {"NO_COLOR": "1", "COLUMNS": "160"} | variables
+
+
+def run_bkctl(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S, **variables: str) -> BkctlResult:
+    """Run a bkctl command to its end without a terminal; ``variables`` are added to its environment."""
+    finished = subprocess.run(
+        bkctl_command(*arguments),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=bkctl_environment(**variables),
+        timeout=timeout_s,
+        check=False,
+    )
+    return BkctlResult(finished.returncode, finished.stdout, finished.stderr)
+
+
+class Cluster:
+    """ZooKeeper and bookies below one folder, run by ``bkctl dev cluster``."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.metadata_uri = ""
+        self.bookies: list[BookieProcess] = []
+        self._pids: set[int] = set()
+
+    def up(self, bookie_count: int) -> None:
+        """Start what does not run; also brings a cluster back after ``down``."""
+        result = self._dev_cluster("up", "--bookies", str(bookie_count))
+        self._take(result.json())
+
+    def down(self) -> None:
+        """Stop all processes cleanly; the data stays."""
+        self._dev_cluster("down")
+
+    def start_bookie(self, bookie_id: str) -> None:
+        """Bring one bookie back."""
+        self._dev_cluster("start", bookie_id)
+        self._take(self._dev_cluster("status").json())
+
+    def kill_bookie(self, bookie_id: str) -> None:
+        """kill -9; returns when the process is gone."""
+        kill_and_wait(self.bookie(bookie_id).pid)
+
+    def bookie(self, bookie_id: str) -> BookieProcess:
+        """The bookie of this id."""
+        return next(bookie for bookie in self.bookies if bookie.id == bookie_id)
+
+    def run(self, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> BkctlResult:
+        """Run a bkctl command against this cluster."""
+        return run_bkctl(*arguments, timeout_s=timeout_s, BKCTL_METADATA_URI=self.metadata_uri)
+
+    def stop(self) -> None:
+        """End every process that was ever seen, whatever state the cluster is in."""
+        try:
+            run_bkctl("dev", "cluster", "down", "--dir", self.directory)
+        finally:
+            for pid in self._pids:
+                kill_and_wait(pid)
+
+    def _dev_cluster(self, verb: str, *arguments: str) -> BkctlResult:
+        result = run_bkctl("dev", "cluster", verb, *arguments, "--dir", self.directory, "-o", "json")
+        assert result.exit_code == 0, f"dev cluster {verb}: exit code {result.exit_code}\n{result.stderr}"
+        return result
+
+    def _take(self, state: dict[str, Any]) -> None:
+        self.metadata_uri = state["metadata_uri"]
+        self.bookies = [
+            BookieProcess(bookie["id"], bookie["pid"] or 0, bookie["port"], bookie["dir"], bookie["log"])
+            for bookie in state["bookies"]
+        ]
+        self._pids.update(bookie.pid for bookie in self.bookies if bookie.pid)
+        if state["zookeeper"].get("pid"):
+            self._pids.add(state["zookeeper"]["pid"])
