@@ -61,6 +61,53 @@ class EntryLogConfig(msgspec.Struct, frozen=True, kw_only=True):
         _require(self.open_files_max >= 1, "open_files_max must be at least 1")
 
 
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One ledger directory with its index and caches (storage sections 5.3 and 5.4)."""
+
+    memtable_bytes_max: int = 128 * MEBIBYTE
+    """Write cache of the directory, both halves together; 64 KiB or more. Java: dbStorage_writeCacheMaxSizeMb, which is
+    the sum over all ledger directories."""
+
+    read_cache_bytes_max: int = 32 * MEBIBYTE
+    """Bodies kept after a read; 0 or more. Java: dbStorage_readAheadCacheMaxSizeMb, again the sum."""
+
+    entry_log: EntryLogConfig = EntryLogConfig()
+    """The entry logs of the directory."""
+
+    def __post_init__(self) -> None:
+        _require(self.memtable_bytes_max >= 64 * 1024, "memtable_bytes_max must be at least 64 KiB")
+        _require(self.read_cache_bytes_max >= 0, "read_cache_bytes_max must not be negative")
+
+
+class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """All directories of a bookie. Their count and order decide where a ledger lives (storage section 1)."""
+
+    journal_directories: tuple[str, ...]
+    """One or more, all different. Java: journalDirectories."""
+
+    ledger_directories: tuple[str, ...]
+    """One or more, all different. Java: ledgerDirectories."""
+
+    index_directories: tuple[str, ...] = ()
+    """As many as ledger directories, paired by position; empty: the ledger directories. Java: indexDirectories."""
+
+    journal: JournalConfig = JournalConfig()
+    """Each journal directory."""
+
+    engine: EngineConfig = EngineConfig()
+    """Each ledger directory."""
+
+    def __post_init__(self) -> None:
+        for directories in (self.journal_directories, self.ledger_directories, self.index_directories):
+            _require(len(set(directories)) == len(directories), "a directory is listed twice")
+        _require(bool(self.journal_directories), "journal_directories must name at least one directory")
+        _require(bool(self.ledger_directories), "ledger_directories must name at least one directory")
+        _require(
+            len(self.index_directories) in {0, len(self.ledger_directories)},
+            "index_directories must be as many as ledger_directories, or none",
+        )
+
+
 def _require(condition: bool, sentence: str) -> None:
     if not condition:
         raise ValueError(sentence)

@@ -8,6 +8,7 @@ BkctlError                      carries one sentence for the user
     ├── EntryLogError           an entry that the index names cannot be read: never "no such entry"
     ├── IndexDamagedError       the database lost or damaged part of what was sealed
     ├── IndexMissingError       entry logs without the index that belongs to them
+    ├── IndexFailedError        an index write failed: final for this process, no checkpoint can succeed
     ├── DirectoryLockedError    another process owns the folder
     ├── MemtableFullError       the write cache has no room: throttle, nothing was stored
     ├── EntryTooLargeError      the entry can never fit
@@ -53,6 +54,10 @@ class IndexDamagedError(StorageError):
 
 class IndexMissingError(StorageError):
     """There are entry logs, but the index that belongs to them is missing or empty."""
+
+
+class IndexFailedError(StorageError):
+    """A write to the index failed. Final for this process: the next boot tells what is really there."""
 
 
 class DirectoryLockedError(StorageError):

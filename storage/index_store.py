@@ -1,0 +1,131 @@
+"""The index database on a real disk: LevelDB through plyvel, and the only file that imports it.
+
+Sources: design sections 3 (settings) and 4 (promise 2), storage section 5.9.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import plyvel
+
+from storage.errors import DirectoryLockedError, IndexDamagedError, IndexMissingError, StorageError
+
+WRITE_BUFFER_BYTES: Final = 64 * 1024 * 1024
+"""LevelDB's default of 4 MiB makes it stall for seconds under load."""
+TABLE_FILE_BYTES_MAX: Final = 32 * 1024 * 1024
+BLOOM_FILTER_BITS: Final = 10
+
+_CURRENT = "CURRENT"
+"""LevelDB's own pointer file: a folder without it holds no database."""
+
+
+class PlyvelIndexStore:
+    """One LevelDB database (the IndexStore port). Reads of several threads may run beside one writer."""
+
+    def __init__(self, database: Any, path: str) -> None:
+        self._database = database
+        self._path = path
+
+    def get(self, key: bytes) -> bytes | None:
+        """Value of a key, or None when it is certainly absent."""
+        try:
+            value: bytes | None = self._database.get(key, verify_checksums=True)
+        except plyvel.Error as error:
+            raise _mapped(self._path, error) from error
+        return value
+
+    def floor(self, key: bytes, lower: bytes) -> tuple[bytes, bytes] | None:
+        """Row with the greatest key that is at most ``key`` and at least ``lower``."""
+        rows = self._raw_iterator()
+        try:
+            rows.seek(key)
+            if not rows.valid():
+                rows.seek_to_last()
+            elif rows.key() > key:
+                rows.prev()
+            if not rows.valid():
+                return None
+            found: tuple[bytes, bytes] = rows.item()
+        except plyvel.Error as error:
+            raise _mapped(self._path, error) from error
+        finally:
+            rows.close()
+        return found if found[0] >= lower else None
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows from ``start`` (included) to ``stop`` (excluded) in key order, of one point in time."""
+        rows = self._raw_iterator()
+        try:
+            rows.seek(start)
+            while rows.valid():
+                key, value = rows.item()
+                if key >= stop:
+                    return
+                yield key, value
+                rows.next()
+        except plyvel.Error as error:
+            raise _mapped(self._path, error) from error
+        finally:
+            rows.close()
+
+    def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
+        """Apply one batch atomically and make it durable; a key in both is put."""
+        try:
+            batch = self._database.write_batch(transaction=False, sync=True)
+            delete: Callable[[bytes], None] = batch.delete
+            for key in deletes:
+                delete(key)
+            put: Callable[[bytes, bytes], None] = batch.put
+            for key, value in puts:
+                put(key, value)
+            batch.write()
+        except plyvel.Error as error:
+            raise _mapped(self._path, error) from error
+
+    def close(self) -> None:
+        """Close; safe to repeat. No other thread may be inside a call."""
+        self._database.close()
+
+    def _raw_iterator(self) -> Any:
+        # plyvel's ordinary iterator looks at its bounds before it looks at LevelDB's status: a damaged block at the
+        # edge of a range then ends the range in silence, and "damaged" becomes "absent" (seen with plyvel 1.5.1).
+        # The raw iterator raises after every step.
+        return self._database.raw_iterator(verify_checksums=True)
+
+
+def open_plyvel(path: str, *, create: bool, strict: bool) -> PlyvelIndexStore:
+    """Open the database folder ``path`` (the OpenIndexStore port).
+
+    Raises IndexMissingError if it is absent and ``create`` is False, DirectoryLockedError if another process has it
+    open, IndexDamagedError on damage found while opening: any damage if ``strict``, else what LevelDB cannot drop.
+    """
+    # LevelDB would leave a folder with a lock behind even when told not to create a database.
+    if not create and not os.path.exists(os.path.join(path, _CURRENT)):
+        raise IndexMissingError(f"{path}: no index database")
+    try:
+        database = plyvel.DB(
+            path,
+            create_if_missing=create,
+            paranoid_checks=strict,
+            write_buffer_size=WRITE_BUFFER_BYTES,
+            max_file_size=TABLE_FILE_BYTES_MAX,
+            bloom_filter_bits=BLOOM_FILTER_BITS,
+            compression=None,
+        )
+    except plyvel.Error as error:
+        raise _mapped(path, error) from error
+    return PlyvelIndexStore(database, path)
+
+
+def _mapped(path: str, error: Exception) -> StorageError:
+    """Our error for one of plyvel's: damage, a lock held by somebody else, or any other failure."""
+    detail = error.args[0] if error.args else ""
+    sentence = detail.decode(errors="replace") if isinstance(detail, bytes) else str(detail)
+    if isinstance(error, plyvel.CorruptionError):
+        return IndexDamagedError(f"{path}: {sentence}")
+    if os.path.join(path, "LOCK") in sentence:
+        return DirectoryLockedError(f"{path}: the index database is open elsewhere ({sentence})")
+    return StorageError(f"{path}: {sentence}")

@@ -1,0 +1,100 @@
+"""Where each entry of a ledger directory lies: (ledger, entry) -> (entry log, offset).
+
+Rows are byte for byte those of storage section 5.1: key i64 ledger id, i64 entry id; value i64 location, which is the
+log id in the upper and the offset of the body in the lower 32 bits. Ids are not negative, so byte order is id order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from storage.errors import IndexDamagedError
+from storage.ids import EntryId, EntryLocation, LedgerId
+from storage.seal import SealedIndex
+
+KEY_BYTES: Final = 16
+LOCATION_BYTES: Final = 8
+
+_KEY = struct.Struct(">qq")
+_OFFSET_BITS = 32
+_OFFSET_MASK = 2**_OFFSET_BITS - 1
+_ENTRY_ID_LAST = 2**63 - 1
+_DELETE_ROW_COUNT_MAX = 8192
+
+
+class LocationIndex:
+    """The locations database of one ledger directory. Writes and deletes belong to one lane."""
+
+    def __init__(self, rows: SealedIndex) -> None:
+        self._rows = rows
+
+    def find(self, ledger_id: LedgerId, entry_id: EntryId) -> EntryLocation | None:
+        """Location of an entry, or None when it is certainly not stored."""
+        value = self._rows.get(_KEY.pack(ledger_id, entry_id))
+        return None if value is None else self._decoded(ledger_id, entry_id, value)
+
+    def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, EntryLocation] | None:
+        """Highest entry id of a ledger with its location, or None when it certainly has no row."""
+        row = self._rows.floor(_KEY.pack(ledger_id, _ENTRY_ID_LAST), _KEY.pack(ledger_id, 0))
+        if row is None:
+            return None
+        entry_id: EntryId = _KEY.unpack(row[0])[1]
+        return entry_id, self._decoded(ledger_id, entry_id, row[1])
+
+    def list_entries(self, ledger_id: LedgerId) -> Iterator[EntryId]:
+        """Entry ids of a ledger, ascending, of one point in time."""
+        for key, _ in self._scan(ledger_id):
+            yield _KEY.unpack(key)[1]
+
+    def write(self, keys: bytes, locations: bytes) -> None:
+        """Put rows in one durable batch: ``keys`` is n keys and ``locations`` n values, each joined, in key order."""
+        self._rows.write(_split_rows(keys, locations))
+
+    def delete_ledger(self, ledger_id: LedgerId) -> None:
+        """Delete all rows of a ledger in bounded durable batches; repeatable when cut off."""
+        rows = self._scan(ledger_id)
+        while keys := [key for key, _ in itertools.islice(rows, _DELETE_ROW_COUNT_MAX)]:
+            self._rows.write((), keys)
+
+    def seal(self) -> None:
+        """Record that all batches written so far must be there at every later open."""
+        self._rows.record()
+
+    def close(self) -> None:
+        """Close the database; safe to repeat."""
+        self._rows.close()
+
+    def _scan(self, ledger_id: LedgerId) -> Iterator[tuple[bytes, bytes]]:
+        # The row of entry 2^63-1, which no bookie accepts, would be the last before the next ledger.
+        return self._rows.scan(_KEY.pack(ledger_id, 0), _KEY.pack(ledger_id, _ENTRY_ID_LAST))
+
+    def _decoded(self, ledger_id: LedgerId, entry_id: EntryId, value: bytes) -> EntryLocation:
+        location = int.from_bytes(value, "big")
+        # Offset 0 is inside a log's header: such a row names nothing, and must not read as "not stored" either.
+        if len(value) != LOCATION_BYTES or not location & _OFFSET_MASK:
+            raise IndexDamagedError(
+                f"{self._rows.path}: ledger {ledger_id} entry {entry_id} has the location {value.hex()}"
+            )
+        return EntryLocation(location >> _OFFSET_BITS, location & _OFFSET_MASK)
+
+
+def encode_keys(ids: Sequence[int]) -> bytes:
+    """Joined keys of rows given as ledger id, entry id, ledger id, entry id, ..."""
+    return struct.pack(f">{len(ids)}q", *ids)
+
+
+def encode_locations(locations: Iterable[EntryLocation]) -> bytes:
+    """Joined values of rows."""
+    packed = [log_id << _OFFSET_BITS | offset for log_id, offset in locations]
+    return struct.pack(f">{len(packed)}q", *packed)
+
+
+def _split_rows(keys: bytes, locations: bytes) -> Iterator[tuple[bytes, bytes]]:
+    for row in range(len(keys) // KEY_BYTES):
+        yield (
+            keys[row * KEY_BYTES : (row + 1) * KEY_BYTES],
+            locations[row * LOCATION_BYTES : (row + 1) * LOCATION_BYTES],
+        )

@@ -1,0 +1,107 @@
+"""The write cache: entries that are in the journal, or on their way there, and not yet in an entry log.
+
+A ledger directory has two (storage section 5.3): the active one takes adds; the frozen one is being made durable by a
+checkpoint and does not change any more, so that a lane may walk it without a lock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from storage.ids import EntryId, LedgerId
+
+ENTRY_OVERHEAD_BYTES: Final = 128
+"""What an entry costs besides its body: the header of a bytes object, a boxed entry id, a slot in a growing dict."""
+
+_SORT_RUN_COUNT = 8192
+"""Ids sorted in one C call: a few thousand keep the interpreter's lock for less than a millisecond or two."""
+
+
+class MemtableSlice(NamedTuple):
+    """Some consecutive entries in (ledger, entry) order."""
+
+    ids: list[int]
+    """Ledger id, entry id, ledger id, entry id, ..."""
+    bodies: list[tuple[LedgerId, bytes]]
+    """Ledger id and body of each entry."""
+
+
+class Memtable:
+    """Entries by ledger and entry id, up to ``limit_bytes`` counted with their overhead."""
+
+    __slots__ = ("_ledgers", "limit_bytes", "used_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._ledgers: dict[LedgerId, dict[EntryId, bytes]] = {}
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        """Upper bound: an entry that was added twice, or deleted, counts until the table is dropped."""
+
+    def put(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> bool:
+        """Store an entry; the last one of an id wins. Returns False, with nothing stored, when it has no room."""
+        used_bytes = self.used_bytes + len(body) + ENTRY_OVERHEAD_BYTES
+        # Before anything is reserved: an entry that does not fit must leave the table as it was (H17).
+        if used_bytes > self.limit_bytes:
+            return False
+        self.used_bytes = used_bytes
+        try:
+            self._ledgers[ledger_id][entry_id] = body
+        except KeyError:
+            self._ledgers[ledger_id] = {entry_id: body}
+        return True
+
+    def find(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+        """Body of an entry, or None when it is not here."""
+        entries = self._ledgers.get(ledger_id)
+        return None if entries is None else entries.get(entry_id)
+
+    def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
+        """Highest entry id of a ledger here, with its body."""
+        entries = self._ledgers.get(ledger_id)
+        if not entries:
+            return None
+        # Adds nearly always come in order. Then the last added is the highest, and two lookups tell.
+        last_added = next(reversed(entries))
+        entry_id = last_added if last_added - next(iter(entries)) == len(entries) - 1 else max(entries)
+        return entry_id, entries[entry_id]
+
+    def list_entries(self, ledger_id: LedgerId) -> list[EntryId]:
+        """Entry ids of a ledger here, in no order."""
+        return list(self._ledgers.get(ledger_id, ()))
+
+    def delete_ledger(self, ledger_id: LedgerId) -> None:
+        """Forget all entries of a ledger."""
+        self._ledgers.pop(ledger_id, None)
+
+    def slices(self, entry_count_max: int, bytes_max: int) -> Iterator[MemtableSlice]:
+        """All entries in (ledger, entry) order, cut where a slice reaches a limit."""
+        ids: list[int] = []
+        bodies: list[tuple[LedgerId, bytes]] = []
+        slice_bytes = 0
+        for ledger_id in _sorted_ids(self._ledgers):
+            entries = self._ledgers[ledger_id]
+            for entry_id in _sorted_ids(entries):
+                body = entries[entry_id]
+                ids += (ledger_id, entry_id)
+                bodies.append((ledger_id, body))
+                slice_bytes += len(body)
+                if len(bodies) >= entry_count_max or slice_bytes >= bytes_max:
+                    yield MemtableSlice(ids, bodies)
+                    ids, bodies, slice_bytes = [], [], 0
+        if bodies:
+            yield MemtableSlice(ids, bodies)
+
+
+def _sorted_ids(ids: Iterable[int]) -> Iterable[int]:
+    """Ids ascending. Sorts in runs, so that no single call holds the interpreter for long."""
+    unsorted = list(ids)
+    if len(unsorted) <= _SORT_RUN_COUNT:
+        unsorted.sort()
+        return unsorted
+    runs = [sorted(unsorted[start : start + _SORT_RUN_COUNT]) for start in range(0, len(unsorted), _SORT_RUN_COUNT)]
+    if all(former[-1] < latter[0] for former, latter in itertools.pairwise(runs)):
+        return itertools.chain.from_iterable(runs)
+    return heapq.merge(*runs)

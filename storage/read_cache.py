@@ -1,0 +1,50 @@
+"""Bodies that were read lately, up to a number of bytes.
+
+Unlike Java's (H18), it holds only what an index row named when it was read, and an add of the same entry drops it.
+"""
+
+from __future__ import annotations
+
+from storage.ids import EntryId, LedgerId
+from storage.memtable import ENTRY_OVERHEAD_BYTES
+
+
+class ReadCache:
+    """Least recently used entries, by (ledger, entry). The loop alone uses it."""
+
+    __slots__ = ("_bodies", "limit_bytes", "used_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._bodies: dict[tuple[LedgerId, EntryId], bytes] = {}
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def find(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+        """Body of an entry, or None when it is not here."""
+        key = (ledger_id, entry_id)
+        body = self._bodies.pop(key, None)
+        if body is not None:
+            self._bodies[key] = body  # A dict keeps insertion order: now it is the youngest.
+        return body
+
+    def put(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
+        """Keep a body, dropping the least recently used ones over the limit."""
+        self.drop(ledger_id, entry_id)
+        self._bodies[ledger_id, entry_id] = body
+        self.used_bytes += len(body) + ENTRY_OVERHEAD_BYTES
+        while self.used_bytes > self.limit_bytes:
+            self.drop(*next(iter(self._bodies)))
+
+    def drop(self, ledger_id: LedgerId, entry_id: EntryId) -> None:
+        """Forget an entry."""
+        body = self._bodies.pop((ledger_id, entry_id), None)
+        if body is not None:
+            self.used_bytes -= len(body) + ENTRY_OVERHEAD_BYTES
+
+    def drop_ledger(self, ledger_id: LedgerId) -> None:
+        """Forget all entries of a ledger."""
+        for key in [key for key in self._bodies if key[0] == ledger_id]:
+            self.drop(*key)

@@ -1,0 +1,231 @@
+"""A database that cannot lose a batch unnoticed: the seal of promise 2 (design section 4).
+
+LevelDB drops a damaged or missing end of its own log in silence, and a bookie that then answers "no such entry" helps
+to cut acknowledged entries off a ledger. So
+
+- every batch carries one more row, the seal row, whose key ends with the number of the batch;
+- a small file beside the database records the run of numbers that must be there, ``floor`` to ``number``. It is
+  replaced after the batches are durable and before lastMark moves past what they hold;
+- at open that run is demanded without a gap. Batches behind ``number`` may be there or not: the journal repeats them.
+
+A number counts only for batches that the database has moved from its log into synced tables since, so the run may be
+cut at every open: LevelDB empties its log when it opens, and whatever loses an older batch then loses the last one
+too, or a file that its manifest names. Both are noticed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from storage.errors import IndexDamagedError, IndexFailedError, IndexMissingError, StorageError
+from storage.ports import FileSystem, IndexStore, OpenIndexStore
+
+REBUILD_COMMAND: Final = "bkctl storage index rebuild"
+"""What brings a lost or damaged index back, from the entry logs and the journals."""
+
+_ADVICE = f"run `{REBUILD_COMMAND}`"
+_SEAL_KEY = struct.Struct(">8sQ")
+_SEAL_PREFIX = b"\xffseal\x00\x00\x00"
+"""First byte above 0x7f: read as a ledger id it is negative, so no seal row is a ledger's (storage section 5.2)."""
+_TRIM_ROW_COUNT_MAX = 4096
+_RECORD_FORMAT = "bkctl seal 1"
+
+
+class SealRecord(NamedTuple):
+    """What the file beside a database demands: every batch from ``floor`` to ``number``. 0: creation did not finish."""
+
+    floor: int
+    number: int
+
+
+class SealedIndex:
+    """An index database whose every batch is numbered. One lane writes; other lanes may read beside it."""
+
+    def __init__(
+        self, filesystem: FileSystem, store: IndexStore, path: str, record_path: str, record: SealRecord, number: int
+    ) -> None:
+        self._filesystem = filesystem
+        self._store = store
+        self._path = path
+        self._record_path = record_path
+        self._record = record
+        self._number = number
+        self._is_failed = False
+        # Reads are the store's own methods: a read costs no call more for the seal.
+        self.get = store.get
+        self.floor = store.floor
+        self.scan = store.scan
+
+    @property
+    def path(self) -> str:
+        """Folder of the database."""
+        return self._path
+
+    def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
+        """Apply one batch and its seal row atomically and durably.
+
+        Raises IndexFailedError when that failed, now or earlier. Final, because a batch behind a half-written one may
+        read as damage later, and because a failed sync may succeed when tried again without the bytes being there.
+        """
+        if self._is_failed:
+            raise IndexFailedError(f"{self._path}: an earlier write failed; restart the bookie")
+        number = self._number + 1
+        try:
+            self._store.write(itertools.chain(puts, [(_seal_key(number), b"")]), deletes)
+        except (StorageError, OSError) as error:
+            self._is_failed = True
+            raise IndexFailedError(f"{self._path}: index write failed, restart the bookie ({error})") from error
+        self._number = number
+
+    def record(self) -> None:
+        """Demand all batches written so far from every later open. To be called before lastMark moves past them."""
+        if self._record.number == self._number:
+            return
+        self._write_record(SealRecord(self._record.floor, self._number))
+
+    def close(self) -> None:
+        """Close the database; safe to repeat."""
+        self._store.close()
+
+    def trim(self) -> None:
+        """Move the floor up to the last batch, then delete the seal rows below it. Only right after an open."""
+        last = self._number
+        if self._record.floor == last == self._record.number:
+            return
+        self._write_record(SealRecord(last, last))
+        rows = self._store.scan(_seal_key(0), _seal_key(last))
+        while keys := [key for key, _ in itertools.islice(rows, _TRIM_ROW_COUNT_MAX)]:
+            self.write((), keys)
+
+    def _write_record(self, record: SealRecord) -> None:
+        # LevelDB syncs the bytes of its log, but not the folder that gives a new log file its name.
+        self._filesystem.sync_directory(self._path)
+        self._filesystem.write_file_atomically(self._record_path, encode_seal_record(record))
+        self._record = record
+
+
+def is_sealed_index_present(filesystem: FileSystem, path: str, record_path: str) -> bool:
+    """Whether a database was ever finished here; raises IndexDamagedError when it stands without its record."""
+    record = _read_record(filesystem, record_path)
+    if record is not None:
+        return record.number > 0
+    if filesystem.exists(path):
+        raise IndexDamagedError(f"{record_path} is missing, so {path} cannot be trusted; {_ADVICE}")
+    return False
+
+
+def create_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
+    """Make a new database with its first batch sealed and recorded.
+
+    The record of an unfinished creation stands before the database does: a database without a record is never the
+    work of a crash.
+    """
+    unfinished = SealRecord(0, 0)
+    filesystem.write_file_atomically(record_path, encode_seal_record(unfinished))
+    store = open_index(path, create=True, strict=True)
+    filesystem.sync_directory(os.path.dirname(path))
+    # A creation that a crash cut off may have left its first batches; numbers go on behind them.
+    numbers = [_seal_number(key) for key, _ in store.scan(_seal_key(0), _SEAL_END)]
+    index = SealedIndex(filesystem, store, path, record_path, SealRecord(1, 0), max(numbers, default=0))
+    index.write(())
+    index.trim()
+    return index
+
+
+def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
+    """Open a database and demand its recorded run; afterwards the run is cut to its end.
+
+    Raises IndexMissingError when the database is gone, IndexDamagedError when it does not hold the run: both name the
+    command that rebuilds it.
+    """
+    record = _read_record(filesystem, record_path)
+    assert record is not None, "is_sealed_index_present comes first"
+    try:
+        store = _open_strictly(open_index, path)
+    except IndexMissingError as error:
+        raise IndexMissingError(f"{error}, though {record.number} batches were sealed there; {_ADVICE}") from error
+    except IndexDamagedError as error:
+        raise IndexDamagedError(f"{error}; {_ADVICE}") from error
+    try:
+        number = _verified_end(store, path, record)
+        index = SealedIndex(filesystem, store, path, record_path, record, number)
+        index.trim()
+    except BaseException:
+        store.close()
+        raise
+    return index
+
+
+def encode_seal_record(record: SealRecord) -> bytes:
+    """Text of the record file: format line, floor, number, and the CRC-32 of these three lines."""
+    body = f"{_RECORD_FORMAT}\nfloor {record.floor}\nnumber {record.number}\n"
+    return f"{body}crc32 {zlib.crc32(body.encode()):08x}\n".encode()
+
+
+def decode_seal_record(data: bytes) -> SealRecord | None:
+    """The record, or None for bytes that ``encode_seal_record`` does not make."""
+    words = data.split()
+    try:
+        record = SealRecord(int(words[4]), int(words[6]))
+    except (IndexError, ValueError):
+        return None
+    return record if encode_seal_record(record) == data else None
+
+
+def _read_record(filesystem: FileSystem, record_path: str) -> SealRecord | None:
+    try:
+        data = filesystem.read_file(record_path)
+    except FileNotFoundError:
+        return None
+    record = decode_seal_record(data)
+    if record is None:
+        raise IndexDamagedError(f"{record_path} is not a seal record; {_ADVICE}")
+    return record
+
+
+def _open_strictly(open_index: OpenIndexStore, path: str) -> IndexStore:
+    try:
+        return open_index(path, create=False, strict=True)
+    except IndexDamagedError:
+        # A crash may leave an end of LevelDB's log that looks damaged. One open without the strictness drops it; the
+        # run of seal rows then tells whether anything was dropped that had been sealed.
+        open_index(path, create=False, strict=False).close()
+        return open_index(path, create=False, strict=True)
+
+
+def _verified_end(store: IndexStore, path: str, record: SealRecord) -> int:
+    """Number of the last batch present, after checking that none of the recorded run is missing."""
+    expected = record.floor
+    last = record.number
+    for number in _numbers(store, record.floor):
+        if number != expected and expected <= record.number:
+            break
+        last = number
+        expected = number + 1
+    if expected <= record.number:
+        raise IndexDamagedError(
+            f"{path}: batch {expected} of the recorded {record.floor} to {record.number} is lost; {_ADVICE}"
+        )
+    return last
+
+
+def _numbers(store: IndexStore, floor: int) -> Iterator[int]:
+    for key, _ in store.scan(_seal_key(floor), _SEAL_END):
+        yield _seal_number(key)
+
+
+def _seal_key(number: int) -> bytes:
+    return _SEAL_KEY.pack(_SEAL_PREFIX, number)
+
+
+def _seal_number(key: bytes) -> int:
+    number: int = _SEAL_KEY.unpack(key)[1]
+    return number
+
+
+_SEAL_END = _seal_key(2**64 - 1)
