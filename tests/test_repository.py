@@ -1,0 +1,145 @@
+"""The repository holds itself to its own rules: sizes, empty package files, nothing of the machine it was made on."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.processes import run_bkctl
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FLOORS = ("bkctl", "commands", "spark_reports", "runtime", "storage")
+FUNCTION_LINES_MAX = 60
+MODULE_LINES_MAX = 450
+
+# Split, so that this file does not hold what it looks for.
+FORBIDDEN = (
+    "/" + "work/",
+    "/" + "tmp/w",
+    "/" + "root/",
+    "/" + "home/",
+    "sha" + "red/spec",
+    "sha" + "red/golden",
+    "pypi" + ".org",
+    "python" + "hosted",
+    "repo.maven" + ".apache",
+    "repo1" + ".maven",
+)
+
+
+def read(path: str) -> str:
+    """Text of a file of the repository."""
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def tracked_files() -> list[str]:
+    """Paths that git knows, relative to the root, that still exist."""
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [path for path in listing.split("\0") if path and os.path.exists(os.path.join(ROOT, path))]
+
+
+def our_modules() -> list[str]:
+    """Python modules of the five floors and the scripts, without generated ones."""
+    return [
+        path
+        for path in tracked_files()
+        if path.endswith(".py") and path.split("/")[0] in (*FLOORS, "scripts") and not path.endswith("_pb2.py")
+    ]
+
+
+def functions(path: str) -> Iterator[tuple[str, int]]:
+    """Name and number of lines of every function in a module; decorators do not count."""
+    for node in ast.walk(ast.parse(read(path))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            yield node.name, node.end_lineno - node.lineno + 1
+
+
+def test_no_function_is_too_long() -> None:
+    too_long = [
+        f"{path}: {name} has {lines} lines"
+        for path in our_modules()
+        for name, lines in functions(path)
+        if lines > FUNCTION_LINES_MAX
+    ]
+    assert too_long == []
+
+
+def test_no_module_is_too_long() -> None:
+    lines_by_path = {path: read(path).count("\n") for path in our_modules()}
+    assert {path: lines for path, lines in lines_by_path.items() if lines > MODULE_LINES_MAX} == {}
+
+
+def test_package_files_are_empty_but_for_the_public_api() -> None:
+    filled = {
+        path
+        for path in tracked_files()
+        if os.path.basename(path) == "__init__.py" and path.split("/")[0] in FLOORS and read(path).strip()
+    }
+    assert filled <= {"runtime/client/__init__.py"}
+
+
+def test_nothing_names_the_machine_it_was_made_on() -> None:
+    found = []
+    for path in tracked_files():
+        with open(os.path.join(ROOT, path), "rb") as file:
+            content = file.read()
+        found += [f"{path}: {word}" for word in FORBIDDEN if word.encode() in content]
+    assert found == []
+
+
+def test_every_package_is_installed() -> None:
+    packages = {
+        os.path.dirname(path).replace("/", ".")
+        for path in tracked_files()
+        if os.path.basename(path) == "__init__.py" and path.split("/")[0] in FLOORS
+    }
+    listed = tomllib.loads(read("pyproject.toml"))["tool"]["setuptools"]["packages"]
+    assert sorted(packages) == sorted(listed)
+
+
+def test_every_protocol_file_has_a_package_of_ours() -> None:
+    protocol_files = [path for path in tracked_files() if path.endswith(".proto")]
+    assert protocol_files
+    assert [path for path in protocol_files if not re.search(r"^package bkctl\.\w+;", read(path), re.MULTILINE)] == []
+
+
+def test_requirements_lock_every_dependency_with_hashes() -> None:
+    settings = tomllib.loads(read("pyproject.toml"))["project"]
+    wanted = [*settings["dependencies"], *settings["optional-dependencies"]["dev"], "setuptools"]
+    locked = read("requirements.txt")
+    for requirement in wanted:
+        name = re.split(r"[^A-Za-z0-9-]", requirement)[0]
+        assert re.search(rf"^{re.escape(name)}==\S+( ;[^\n]*)? \\\n +--hash=sha256:", locked, re.MULTILINE), name
+    assert "://" not in locked
+
+
+def readme_commands() -> list[str]:
+    """Every ``bkctl`` command that the README shows, without arguments and options: ``bkctl ledger verify``."""
+    shown = re.findall(r"(?:^|[`$ ])bkctl((?: [a-z][a-z-]*)+)", read("README.md"), re.MULTILINE)
+    return sorted({words.strip() for words in shown})
+
+
+def test_readme_shows_commands() -> None:
+    assert len(readme_commands()) >= 4
+
+
+@pytest.mark.parametrize("command", readme_commands())
+def test_readme_commands_exist(command: str) -> None:
+    result = run_bkctl(*command.split(), "--help")
+    assert result.exit_code == 0, result.stderr
+    assert command in re.sub(r"\s+", " ", result.stdout)
+
+
+def test_readme_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))
+    shown = set(re.findall(r"(?:^|[`$ ] ?)make ([a-z]+)(?:`|  |$)", read("README.md"), re.MULTILINE))
+    assert shown <= targets
+    assert {"demo", "test"} <= shown
