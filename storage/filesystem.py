@@ -1,0 +1,227 @@
+"""The disk of the operating system: the real adapter of the ``FileSystem`` port."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+from collections.abc import Sequence
+
+from storage.errors import DirectoryLockedError
+from storage.filenames import LOCK, TEMPORARY_SUFFIX
+from storage.ports import Buffer, DirectoryLock, DiskSpace, File
+
+_READ_NOWAIT = getattr(os, "RWF_NOWAIT", None)
+"""Flag of ``preadv`` on Linux: answer from the page cache or not at all."""
+
+_WOULD_WAIT = frozenset({errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+"""What a kernel or file system says when the bytes are not in memory, or when it cannot promise not to wait."""
+
+_PARTS_MAX = 1024
+"""IOV_MAX of Linux: parts that one ``pwritev`` takes."""
+
+_FILE_MODE = 0o644
+
+
+class OsFile:
+    """An open file; implements ``File``. Reads and writes carry their own offset, so threads may share it."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    @property
+    def path(self) -> str:
+        """Path it was opened under."""
+        return self._path
+
+    def size(self) -> int:
+        """Length in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def pread(self, size_bytes: int, offset: int) -> bytes:
+        """Read up to ``size_bytes`` at ``offset``; shorter only at the end of the file."""
+        data = os.pread(self._descriptor, size_bytes, offset)
+        while 0 < len(data) < size_bytes:
+            # One call may return less: Linux stops at 2 GiB, and a signal can cut any read.
+            more = os.pread(self._descriptor, size_bytes - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pread_nowait(self, size_bytes: int, offset: int) -> bytes | None:
+        """Like ``pread`` if the page cache holds it all, else None; never waits for the disk."""
+        if _READ_NOWAIT is None:
+            return None
+        buffer = bytearray(size_bytes)
+        try:
+            count = os.preadv(self._descriptor, [buffer], offset, _READ_NOWAIT)
+        except OSError as error:
+            if error.errno in _WOULD_WAIT:
+                return None
+            raise
+        if count < size_bytes:
+            # The kernel stops where the cache ends just as it stops where the file ends: only the size tells which.
+            if offset + count < self.size():
+                return None
+            del buffer[count:]
+        return bytes(buffer)
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        """Write all of ``data`` at ``offset``; raises when less was written. Not durable before a sync."""
+        count = os.pwrite(self._descriptor, data, offset)
+        if count == len(data):
+            return
+        # A short write names no reason; the next call does (disk full, file too large) or goes on.
+        rest = memoryview(data)[count:]
+        while rest:
+            offset += count
+            count = os.pwrite(self._descriptor, rest, offset)
+            if count == 0:
+                raise OSError(errno.EIO, "nothing was written", self._path)
+            rest = rest[count:]
+
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> int:
+        """Write all ``parts`` one behind the other at ``offset``; returns the bytes written."""
+        start = offset
+        for first in range(0, len(parts), _PARTS_MAX):
+            batch = parts[first : first + _PARTS_MAX]
+            expected = sum(map(len, batch))
+            count = os.pwritev(self._descriptor, batch, offset)
+            if count < expected:
+                self.pwrite(memoryview(b"".join(batch))[count:], offset + count)
+            offset += expected
+        return offset - start
+
+    def truncate(self, size_bytes: int) -> None:
+        """Set the length."""
+        os.ftruncate(self._descriptor, size_bytes)
+
+    def sync_data(self) -> None:
+        """Make contents, and the size needed to read them, durable (fdatasync)."""
+        os.fdatasync(self._descriptor)
+
+    def sync(self) -> None:
+        """Make contents and all metadata durable (fsync)."""
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Close; safe to repeat. Does not sync."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class OsDirectoryLock:
+    """A folder claimed by ``flock``; implements ``DirectoryLock``. The kernel ends it with the process."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the folder up; safe to repeat. The file stays: removing it would let two owners in."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class OsFileSystem:
+    """The disk; implements ``FileSystem``. Holds no state."""
+
+    def create(self, path: str) -> File:
+        """Create a file that must not exist, open it for reading and writing."""
+        return OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE))
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        """Open an existing file."""
+        return OsFile(path, os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC))
+
+    def read_file(self, path: str) -> bytes:
+        """Whole contents of a small file; FileNotFoundError if absent."""
+        with open(path, "rb") as stream:
+            return stream.read()
+
+    def write_file_atomically(self, path: str, data: bytes) -> None:
+        """Replace ``path`` by ``data``, all or nothing after a crash: temporary file, fsync, rename, dir fsync."""
+        temporary = path + TEMPORARY_SUFFIX
+        file = OsFile(temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE))
+        try:
+            with contextlib.closing(file):
+                file.pwrite(data, 0)
+                file.sync()
+            os.rename(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        self.sync_directory(os.path.dirname(path))
+
+    def list_directory(self, path: str) -> list[str]:
+        """Sorted names in a folder; FileNotFoundError if absent."""
+        return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        """Whether anything has this name."""
+        return os.path.lexists(path)
+
+    def make_directories(self, path: str) -> None:
+        """Create a folder and its parents, durable on return; existing ones are fine."""
+        parts = os.path.abspath(path).split(os.sep)[1:]
+        for parent, folder in itertools.pairwise(itertools.accumulate(parts, os.path.join, initial=os.sep)):
+            if os.path.isdir(folder):
+                continue
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder)
+            self.sync_directory(parent)
+        if not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically give ``source`` the name ``target``; durable only after ``sync_directory``."""
+        os.rename(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        """Give the file a second name."""
+        os.link(source, target)
+
+    def remove(self, path: str) -> None:
+        """Delete a file."""
+        os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in this folder durable."""
+        descriptor = os.open(path or os.curdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def space(self, path: str) -> DiskSpace:
+        """Size and free bytes (for this user) of the file system under ``path``."""
+        numbers = os.statvfs(path)
+        return DiskSpace(
+            total_bytes=numbers.f_blocks * numbers.f_frsize,
+            usable_bytes=numbers.f_bavail * numbers.f_frsize,
+            filesystem_id=os.stat(path).st_dev,
+        )
+
+    def lock_directory(self, path: str) -> DirectoryLock:
+        """Claim a folder for this process; DirectoryLockedError naming the owner's pid when it is taken."""
+        descriptor = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        except BlockingIOError as error:
+            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            # The owner writes its number just after it got the lock: for a moment there is none to name.
+            name = f"process {owner}" if owner else "another process"
+            raise DirectoryLockedError(f"{path} is in use by {name}") from error
+        except OSError:
+            os.close(descriptor)
+            raise
+        return OsDirectoryLock(descriptor)

@@ -1,0 +1,72 @@
+"""What journal and entry log have in common: payloads behind an i32 length, and files read through a moving window."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+
+from storage.ports import Buffer, File
+
+LENGTH_BYTES = 4
+
+_LENGTH = struct.Struct(">i")
+_WINDOW_BYTES = 1024 * 1024
+_NOT_ZERO = re.compile(rb"[^\x00]")
+
+
+def framed(payloads: Sequence[Buffer]) -> list[Buffer]:
+    """Parts to be written one behind the other: a length word in front of every payload.
+
+    Every loop here runs inside the interpreter's C code: a lane that ran bytecode per record would stop the event loop.
+    """
+    parts: list[Buffer] = [b""] * (2 * len(payloads))
+    parts[0::2] = map(_LENGTH.pack, map(len, payloads))
+    parts[1::2] = payloads
+    return parts
+
+
+class ReadWindow:
+    """A file read mostly forwards in small pieces, with few large reads. The size is taken once, at the start."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._data = b""
+        self._start = 0
+        self.size_bytes = file.size()
+
+    def read(self, size_bytes: int, offset: int) -> bytes:
+        """Up to ``size_bytes`` at ``offset``; shorter only at the end of the file. ``size_bytes`` must be bounded."""
+        first = offset - self._start
+        if first < 0 or first + size_bytes > len(self._data):
+            wanted = max(size_bytes, _WINDOW_BYTES)
+            self._data = self._file.pread(min(wanted, max(0, self.size_bytes - offset)), offset)
+            self._start = offset
+            first = 0
+        return self._data[first : first + size_bytes]
+
+    def find_nonzero(self, offset: int) -> int | None:
+        """Offset of the first byte at or behind ``offset`` that is not zero, or None."""
+        return self.find(_NOT_ZERO, offset)
+
+    def find(self, pattern: re.Pattern[bytes], offset: int) -> int | None:
+        """Offset of the first byte at or behind ``offset`` that matches a pattern of one byte, or None."""
+        while offset < self.size_bytes:
+            window = self.read(_WINDOW_BYTES, offset)
+            if not window:
+                return None
+            match = pattern.search(window)
+            if match is not None:
+                return offset + match.start()
+            offset += len(window)
+        return None
+
+    def data_end(self, offset: int) -> int:
+        """Offset just behind the last byte at or behind ``offset`` that is not zero; ``offset`` if all are."""
+        end = offset
+        found = self.find_nonzero(offset)
+        while found is not None:
+            window = self.read(_WINDOW_BYTES, found)
+            end = found + len(window.rstrip(b"\0"))
+            found = self.find_nonzero(found + len(window))
+        return end
