@@ -1,0 +1,154 @@
+"""Legal changes of a ledger's metadata. Source: metadata section 6.7, protocol sections 1.1 and 4.2.
+
+    OPEN -> OPEN                  replace_bookies: append a segment, or swap within the last one
+    OPEN -> IN_RECOVERY           to_in_recovery
+    OPEN, IN_RECOVERY -> CLOSED   to_closed
+    any -> same                   replace_in_segment: a copy of old entries moved
+
+Each function takes one value and returns the next; the caller writes it by compare-and-set and decides anew after a
+conflict. A change that is not legal raises ValueError: the caller must look at the state first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import msgspec
+
+from runtime.errors import ConfigurationError
+from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
+from storage.ids import INVALID_ENTRY_ID
+
+
+def check_quorum_sizes(ensemble_size: int, write_quorum_size: int, ack_quorum_size: int) -> None:
+    """ConfigurationError unless ensemble >= write quorum >= ack quorum > 0."""
+    if not ensemble_size >= write_quorum_size >= ack_quorum_size > 0:
+        raise ConfigurationError(
+            "ensemble size >= write quorum >= ack quorum > 0 is required, "
+            f"got {ensemble_size}/{write_quorum_size}/{ack_quorum_size}"
+        )
+
+
+def new_ledger(
+    ensemble: tuple[str, ...],
+    write_quorum_size: int,
+    ack_quorum_size: int,
+    digest_type: DigestType,
+    password: bytes,
+    *,
+    custom_metadata: tuple[tuple[str, bytes], ...] = (),
+    ctime_ms: int | None = None,
+) -> LedgerMetadata:
+    """Metadata of a ledger about to be created; ConfigurationError for impossible quorum sizes."""
+    check_quorum_sizes(len(ensemble), write_quorum_size, ack_quorum_size)
+    return LedgerMetadata(
+        ensemble_size=len(ensemble),
+        write_quorum_size=write_quorum_size,
+        ack_quorum_size=ack_quorum_size,
+        segments=(Segment(0, ensemble),),
+        digest_type=digest_type,
+        password=password,
+        ctime_ms=ctime_ms,
+        custom_metadata=custom_metadata,
+    )
+
+
+def replace_bookies(metadata: LedgerMetadata, first_entry_id: int, replacements: Mapping[int, str]) -> LedgerMetadata:
+    """Put other bookies at ``replacements`` (index to bookie id) from ``first_entry_id`` on, which is LAC + 1.
+
+    Appends a segment, or replaces the last one if it starts right there: none of its entries is confirmed then. A
+    recovery's changes stay private until ``to_closed`` publishes them.
+    """
+    if metadata.is_closed:
+        raise ValueError("a closed ledger takes no new segment")
+    last = metadata.last_segment
+    if first_entry_id < last.first_entry_id:
+        raise ValueError(f"a segment at entry {first_entry_id} would precede the last one at {last.first_entry_id}")
+    segment = Segment(first_entry_id, _replace(last.ensemble, replacements))
+    kept = metadata.segments[:-1] if first_entry_id == last.first_entry_id else metadata.segments
+    return msgspec.structs.replace(metadata, segments=(*kept, segment))
+
+
+def replace_in_segment(
+    metadata: LedgerMetadata, first_entry_id: int, replacements: Mapping[int, str]
+) -> LedgerMetadata:
+    """Name other bookies in the segment that starts at ``first_entry_id``: they hold verified copies of its entries.
+
+    The last segment of a ledger that is not CLOSED belongs to its writer or recoverer and is refused.
+    """
+    starts = [segment.first_entry_id for segment in metadata.segments]
+    if first_entry_id not in starts:
+        raise ValueError(f"no segment starts at entry {first_entry_id}")
+    index = starts.index(first_entry_id)
+    if not metadata.is_closed and index == len(starts) - 1:
+        raise ValueError("the last segment of an unclosed ledger is not ours to change")
+    segments = list(metadata.segments)
+    segments[index] = Segment(first_entry_id, _replace(segments[index].ensemble, replacements))
+    return msgspec.structs.replace(metadata, segments=tuple(segments))
+
+
+def _replace(ensemble: tuple[str, ...], replacements: Mapping[int, str]) -> tuple[str, ...]:
+    for index in replacements:
+        if not 0 <= index < len(ensemble):
+            raise ValueError(f"no index {index} in an ensemble of {len(ensemble)}")
+    changed = tuple(replacements.get(index, bookie_id) for index, bookie_id in enumerate(ensemble))
+    introduced = set(changed).difference(ensemble)
+    if len(introduced) < sum(new != old for new, old in zip(changed, ensemble, strict=True)):
+        raise ValueError(f"a bookie would appear twice in {changed}")
+    return changed
+
+
+def to_in_recovery(metadata: LedgerMetadata) -> LedgerMetadata:
+    """Claim the ledger for recovery; a ledger in recovery already is returned unchanged."""
+    if metadata.is_closed:
+        raise ValueError("a closed ledger is never recovered again")
+    return msgspec.structs.replace(metadata, state=LedgerState.IN_RECOVERY)
+
+
+def to_closed(
+    metadata: LedgerMetadata, last_entry_id: int, length: int, segments: tuple[Segment, ...] | None = None
+) -> LedgerMetadata:
+    """Fix the end for good. ``length`` is payload bytes; -1 and 0 for an empty ledger.
+
+    ``segments`` are those that recovery changed in private: they appear with the close and not before (protocol 6).
+    """
+    if metadata.is_closed:
+        raise ValueError("the ledger is closed already")
+    if last_entry_id < INVALID_ENTRY_ID or length < 0 or (last_entry_id == INVALID_ENTRY_ID and length > 0):
+        raise ValueError(f"a ledger cannot end at entry {last_entry_id} with length {length}")
+    closed = msgspec.structs.replace(
+        metadata,
+        state=LedgerState.CLOSED,
+        last_entry_id=last_entry_id,
+        length=length,
+        segments=metadata.segments if segments is None else segments,
+    )
+    if fault := find_fault(closed):
+        raise ValueError(fault)
+    return closed
+
+
+def find_fault(metadata: LedgerMetadata) -> str | None:
+    """The first rule of shape that the metadata breaks, as a sentence; None when it is sound."""
+    if not metadata.ensemble_size >= metadata.write_quorum_size >= metadata.ack_quorum_size > 0:
+        sizes = f"{metadata.ensemble_size}/{metadata.write_quorum_size}/{metadata.ack_quorum_size}"
+        return f"quorum sizes {sizes} are impossible"
+    if metadata.password is not None and metadata.digest_type is None:
+        return "there is a password but no digest type"
+    return _find_segment_fault(metadata)
+
+
+def _find_segment_fault(metadata: LedgerMetadata) -> str | None:
+    starts = [segment.first_entry_id for segment in metadata.segments]
+    if not starts:
+        return "there is no segment"
+    if starts[0] != 0:
+        return f"the first segment starts at entry {starts[0]}, not 0"
+    if any(following <= start for start, following in itertools.pairwise(starts)):
+        return "the segments do not ascend"
+    for segment in metadata.segments:
+        count = len(segment.ensemble)
+        if count != metadata.ensemble_size:
+            return f"the segment at {segment.first_entry_id} has {count} bookies, not {metadata.ensemble_size}"
+    return None
