@@ -37,36 +37,36 @@ class ReadWindow:
 
     def read(self, size_bytes: int, offset: int) -> bytes:
         """Up to ``size_bytes`` at ``offset``; shorter only at the end of the file. ``size_bytes`` must be bounded."""
+        self._load(size_bytes, offset)
         first = offset - self._start
-        if first < 0 or first + size_bytes > len(self._data):
-            wanted = max(size_bytes, _WINDOW_BYTES)
-            self._data = self._file.pread(min(wanted, max(0, self.size_bytes - offset)), offset)
-            self._start = offset
-            first = 0
         return self._data[first : first + size_bytes]
-
-    def find_nonzero(self, offset: int) -> int | None:
-        """Offset of the first byte at or behind ``offset`` that is not zero, or None."""
-        return self.find(_NOT_ZERO, offset)
 
     def find(self, pattern: re.Pattern[bytes], offset: int) -> int | None:
         """Offset of the first byte at or behind ``offset`` that matches a pattern of one byte, or None."""
         while offset < self.size_bytes:
-            window = self.read(_WINDOW_BYTES, offset)
-            if not window:
-                return None
-            match = pattern.search(window)
+            self._load(1, offset)
+            match = pattern.search(self._data, offset - self._start)
             if match is not None:
-                return offset + match.start()
-            offset += len(window)
+                return self._start + match.start()
+            offset = max(offset + 1, self._start + len(self._data))
         return None
+
+    def find_nonzero(self, offset: int) -> int | None:
+        """Offset of the first byte at or behind ``offset`` that is not zero, or None."""
+        return self.find(_NOT_ZERO, offset)
 
     def data_end(self, offset: int) -> int:
         """Offset just behind the last byte at or behind ``offset`` that is not zero; ``offset`` if all are."""
         end = offset
         found = self.find_nonzero(offset)
         while found is not None:
-            window = self.read(_WINDOW_BYTES, found)
-            end = found + len(window.rstrip(b"\0"))
-            found = self.find_nonzero(found + len(window))
+            end = self._start + len(self._data.rstrip(b"\0"))
+            found = self.find_nonzero(self._start + len(self._data))
         return end
+
+    def _load(self, size_bytes: int, offset: int) -> None:
+        if self._start <= offset and offset + size_bytes <= self._start + len(self._data):
+            return
+        left_bytes = max(0, self.size_bytes - offset)
+        self._data = self._file.pread(min(max(size_bytes, _WINDOW_BYTES), left_bytes), offset)
+        self._start = offset

@@ -1,0 +1,124 @@
+"""Bytes of an entry log: header, ledgers map. Free of I/O.
+
+A log is a header of 1024 bytes, then entries of many ledgers, each an i32 size and a body, then, once the log is full,
+a map of the bytes that each ledger has in it. There is no checksum and no end marker. Source: storage sections 4.2 to
+4.4.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from storage.ids import LedgerId
+
+HEADER_BYTES = 1024
+"""Length of the header; the first size word follows. Direct-I/O logs fill up to 4096 with a frame of ledger -1."""
+
+ENTRY_BYTES_MIN = 16
+"""A body holds at least the ledger id and the entry id."""
+
+BODY_OFFSET_MIN = HEADER_BYTES + 4
+"""Smallest offset of a location; 0 is never one."""
+
+FRAME_START_BYTES = 20
+"""Size word, ledger id and entry id: what tells a frame."""
+
+MAP_LEDGER_ID: LedgerId = -1
+"""Ledger id of frames that hold no entry: batches of the map, and the filler of direct-I/O logs."""
+
+HEADER_MAP_FIELDS_OFFSET = 8
+"""Where the two fields stand that are written when the log is rolled."""
+
+_MAGIC = b"BKLO"
+_VERSION_WRITTEN = 1
+_MAP_ENTRY_ID = -2
+_MAP_BATCH_COUNT_MAX = 10_000
+
+_HEADER = struct.Struct(">4siqi")
+_MAP_FIELDS = struct.Struct(">qi")
+_FRAME_START = struct.Struct(">iqq")
+_MAP_BATCH_START = struct.Struct(">iqqi")
+_MAP_ROW = struct.Struct(">qq")
+_MAP_BATCH_SIZE_MIN = _MAP_BATCH_START.size - 4
+
+
+class EntryLogHeader(msgspec.Struct, frozen=True, gc=False):
+    """Header of an entry log."""
+
+    version: int
+    map_offset: int
+    """Where the size word of the first batch of the map stands; 0 if the log was not rolled."""
+    ledger_count: int
+    """Ledgers in all batches of the map."""
+
+    @property
+    def has_map(self) -> bool:
+        """Whether the log says that it has a usable map (storage section 4.7)."""
+        return self.version >= 1 and self.map_offset >= HEADER_BYTES and self.ledger_count > 0
+
+
+class FrameStart(msgspec.Struct, frozen=True, gc=False):
+    """The first bytes of an entry, or of a batch of the map."""
+
+    size_bytes: int
+    """Bytes behind the size word."""
+    ledger_id: int
+    entry_id: int
+
+
+def encode_header() -> bytes:
+    """Header of a log that is not rolled yet."""
+    return _HEADER.pack(_MAGIC, _VERSION_WRITTEN, 0, 0).ljust(HEADER_BYTES, b"\0")
+
+
+def encode_map_fields(map_offset: int, ledger_count: int) -> bytes:
+    """Bytes 8 to 19 of the header of a rolled log."""
+    return _MAP_FIELDS.pack(map_offset, ledger_count)
+
+
+def decode_header(start: bytes) -> EntryLogHeader | None:
+    """Header from the first bytes of a log; None for an empty log, a shorter one, or one without the magic."""
+    if len(start) < _HEADER.size or not start.startswith(_MAGIC):
+        return None
+    _, version, map_offset, ledger_count = _HEADER.unpack_from(start)
+    return EntryLogHeader(version, map_offset, ledger_count)
+
+
+def decode_frame_start(start: bytes) -> FrameStart | None:
+    """Size word and ids; None for fewer than 20 bytes."""
+    if len(start) < FRAME_START_BYTES:
+        return None
+    return FrameStart(*_FRAME_START.unpack_from(start))
+
+
+def encode_ledgers_map(ledger_bytes: Mapping[LedgerId, int]) -> bytes:
+    """The map of a log: batches of at most 10000 ledgers, one behind the other."""
+    rows = iter(ledger_bytes.items())
+    return b"".join(_map_batches(rows))
+
+
+def decode_map_batch_size(start: bytes) -> int | None:
+    """Bytes of the batch that starts here, size word included; None if no batch does."""
+    if len(start) < _MAP_BATCH_START.size:
+        return None
+    size, ledger_id, entry_id, count = _MAP_BATCH_START.unpack_from(start)
+    is_batch = ledger_id == MAP_LEDGER_ID and entry_id == _MAP_ENTRY_ID and count > 0
+    if not is_batch or size != _MAP_BATCH_SIZE_MIN + count * _MAP_ROW.size:
+        return None
+    return int(size) + 4
+
+
+def decode_map_batch(batch: bytes) -> list[tuple[LedgerId, int]]:
+    """Rows (ledger id, bytes) of a whole batch whose size ``decode_map_batch_size`` gave."""
+    return list(_MAP_ROW.iter_unpack(memoryview(batch)[_MAP_BATCH_START.size :]))
+
+
+def _map_batches(rows: Iterator[tuple[LedgerId, int]]) -> Iterator[bytes]:
+    while batch := list(itertools.islice(rows, _MAP_BATCH_COUNT_MAX)):
+        size = _MAP_BATCH_SIZE_MIN + len(batch) * _MAP_ROW.size
+        yield _MAP_BATCH_START.pack(size, MAP_LEDGER_ID, _MAP_ENTRY_ID, len(batch))
+        yield from itertools.starmap(_MAP_ROW.pack, batch)

@@ -1,0 +1,230 @@
+"""Appending entries to the entry logs of one ledger directory.
+
+A lane calls it, one call at a time. Nothing is durable before ``sync``; the index may name a location only after that.
+Source: storage sections 4.1 to 4.5 and 5.8.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import functools
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from storage.config import EntryLogConfig
+from storage.entry import ENTRY_HEADER_BYTES_MIN
+from storage.entry_log_format import (
+    HEADER_BYTES,
+    HEADER_MAP_FIELDS_OFFSET,
+    encode_header,
+    encode_ledgers_map,
+    encode_map_fields,
+)
+from storage.errors import EntryLogError
+from storage.filenames import (
+    ENTRY_LOG_ID_MAX,
+    LAST_ID,
+    entry_log_file_name,
+    parse_claimed_entry_log_id,
+    parse_entry_log_file_name,
+)
+from storage.framing import LENGTH_BYTES, framed
+from storage.ids import EntryLocation, EntryLogId, LedgerId
+from storage.ports import Buffer, File, FileSystem
+
+_BATCH_COUNT_MAX = 1024
+_BATCH_BYTES_MAX = 1024 * 1024
+"""Bounds of what is copied and written at once: the copy keeps the interpreter to itself, the write does not."""
+
+
+class _OpenLog:
+    """A log that is not synced yet, and what its map will say."""
+
+    def __init__(self, log_id: EntryLogId, file: File) -> None:
+        self.log_id = log_id
+        self.file = file
+        self.position = HEADER_BYTES
+        self.ledger_bytes: Counter[LedgerId] = Counter()
+
+
+class EntryLogWriter:
+    """Writes one sequence of entry logs, rolling at the size limit."""
+
+    def __init__(self, fs: FileSystem, directory: str, config: EntryLogConfig, last_log_id: EntryLogId) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._config = config
+        self._last_log_id = last_log_id
+        self._active: _OpenLog | None = None
+        self._rolled: list[_OpenLog] = []
+        self._is_directory_synced = True
+        self._failure: OSError | None = None
+
+    @classmethod
+    def open(cls, fs: FileSystem, directory: str, config: EntryLogConfig) -> EntryLogWriter:
+        """Continue the logs of ``directory``, the folder that holds the ``.log`` files (``current``).
+
+        Only the next id is found out here; its log is created by the first append. EntryLogError when the folder cannot
+        be read.
+        """
+        try:
+            last_log_id = _find_last_log_id(fs, directory)
+        except OSError as error:
+            raise EntryLogError(f"{directory}: cannot find the next entry log id: {error}") from error
+        return cls(fs, directory, config, last_log_id)
+
+    @property
+    def active_log_id(self) -> EntryLogId | None:
+        """Id of the log that the next entry goes to; None before the first append and right after a roll."""
+        return None if self._active is None else self._active.log_id
+
+    def append(self, entries: Sequence[tuple[LedgerId, Buffer]]) -> list[EntryLocation]:
+        """Write bodies in order, each with its ledger; returns their locations, to be used only after ``sync``.
+
+        ValueError for a body that no reader would accept. EntryLogError when a write failed now or earlier: see
+        ``discard_unsynced``.
+        """
+        locations: list[EntryLocation] = []
+        with self._failing_for_good():
+            for first in range(0, len(entries), _BATCH_COUNT_MAX):
+                ledger_ids, bodies = zip(*entries[first : first + _BATCH_COUNT_MAX], strict=True)
+                locations += self._append_batch(ledger_ids, bodies)
+        return locations
+
+    def sync(self) -> None:
+        """Make everything appended durable: rolled logs, the active one, and their names.
+
+        EntryLogError when it failed now or earlier: see ``discard_unsynced``.
+        """
+        with self._failing_for_good():
+            while self._rolled:
+                self._rolled[0].file.sync()
+                self._rolled.pop(0).file.close()
+            if self._active is not None:
+                self._active.file.sync()
+            if not self._is_directory_synced:
+                self._fs.sync_directory(self._directory)
+                self._is_directory_synced = True
+
+    def roll(self) -> None:
+        """Finish the active log with its map; the next entry starts a new one. Not durable before ``sync``."""
+        with self._failing_for_good():
+            self._roll()
+
+    def discard_unsynced(self) -> None:
+        """Give up what was not synced and start afresh with a new log; also what ends the state after a failure.
+
+        Rule: a failed sync is final, as the kernel may drop the pages and let a second sync succeed without them. So
+        after a failure every call raises, until the caller says by this one that it will append again all entries since
+        the last good ``sync`` (hazard H2). The old files stay: entries synced earlier are in them.
+        """
+        self.close()
+        self._failure = None
+
+    def close(self) -> None:
+        """Close all files without syncing; safe to repeat. The active log never gets a map, as in Java."""
+        for log in [*self._rolled, *([self._active] if self._active else [])]:
+            log.file.close()
+        self._rolled.clear()
+        self._active = None
+
+    def _append_batch(self, ledger_ids: Sequence[LedgerId], bodies: Sequence[Buffer]) -> list[EntryLocation]:
+        frame_bytes = [LENGTH_BYTES + len(body) for body in bodies]
+        if min(frame_bytes) < LENGTH_BYTES + ENTRY_HEADER_BYTES_MIN:
+            raise ValueError(f"an entry of less than {ENTRY_HEADER_BYTES_MIN} bytes")
+        ends = list(itertools.accumulate(frame_bytes))
+        locations: list[EntryLocation] = []
+        first, done_bytes = 0, 0
+        while first < len(bodies):
+            log = self._log_with_room_for(frame_bytes[first])
+            room_bytes = min(_BATCH_BYTES_MAX, self._config.size_bytes_max - log.position)
+            # At least one: an entry may be larger than a batch, or even than a whole log.
+            stop = max(first + 1, bisect.bisect_right(ends, done_bytes + room_bytes, lo=first))
+            log.file.pwrite(b"".join(framed(bodies[first:stop])), log.position)
+            shift = log.position + LENGTH_BYTES - done_bytes
+            starts = map(shift.__add__, [done_bytes, *ends[first : stop - 1]])
+            locations += map(_new_location, zip(itertools.repeat(log.log_id), starts, strict=False))
+            for ledger_id, size_bytes in zip(ledger_ids[first:stop], frame_bytes[first:stop], strict=True):
+                log.ledger_bytes[ledger_id] += size_bytes
+            log.position += ends[stop - 1] - done_bytes
+            first, done_bytes = stop, ends[stop - 1]
+        return locations
+
+    def _log_with_room_for(self, frame_bytes: int) -> _OpenLog:
+        """The active log, rolled before if the frame would pass the limit (storage section 4.5)."""
+        log = self._active
+        if log is not None and log.position + frame_bytes <= self._config.size_bytes_max:
+            return log
+        self._roll()
+        return self._begin_log()
+
+    def _begin_log(self) -> _OpenLog:
+        log_id = _next_free_id(self._last_log_id, self._fs.list_directory(self._directory))
+        self._last_log_id = log_id
+        # The hint goes first and is durable: an id that the index has seen must not be given twice, even if the
+        # collector deletes the newest logs before the next boot.
+        self._fs.write_file_atomically(os.path.join(self._directory, LAST_ID), b"%x\n" % log_id)
+        self._is_directory_synced = False
+        file = self._fs.create(os.path.join(self._directory, entry_log_file_name(log_id)))
+        self._active = _OpenLog(log_id, file)
+        file.pwrite(encode_header(), 0)
+        return self._active
+
+    def _roll(self) -> None:
+        log = self._active
+        if log is None:
+            return
+        # The order makes no promise by itself: until both are synced, a reader checks the map and can fall back to a
+        # scan (storage section 4.7).
+        log.file.pwrite(encode_ledgers_map(log.ledger_bytes), log.position)
+        log.file.pwrite(encode_map_fields(log.position, len(log.ledger_bytes)), HEADER_MAP_FIELDS_OFFSET)
+        self._rolled.append(log)
+        self._active = None
+
+    @contextlib.contextmanager
+    def _failing_for_good(self) -> Iterator[None]:
+        if self._failure is not None:
+            raise EntryLogError(f"{self._directory}: entry log failed before: {self._failure}") from self._failure
+        try:
+            yield
+        except OSError as error:
+            self._failure = error
+            raise EntryLogError(f"{self._directory}: entry log cannot be written: {error}") from error
+
+
+_new_location = functools.partial(tuple.__new__, EntryLocation)
+"""``EntryLocation._make`` without a frame of Python per entry."""
+
+
+def _find_last_log_id(fs: FileSystem, directory: str) -> EntryLogId:
+    """Id given last, at boot (storage section 4.1): the hint, or what stands before the largest gap; -1 for none."""
+    names = fs.list_directory(directory)
+    log_ids = {log_id for name in names if (log_id := parse_entry_log_file_name(name)) is not None}
+    claimed = sorted({log_id for name in names if (log_id := parse_claimed_entry_log_id(name)) is not None})
+    # Ids wrap around, so the largest may be old; the longest free stretch is where the sequence has yet to go.
+    bounds = [-1, *claimed, ENTRY_LOG_ID_MAX + 1]
+    gaps = ((right - left, left + 1) for left, right in itertools.pairwise(bounds))
+    _, left_edge = max(gaps, key=lambda gap: gap[0])
+    hint = _read_last_id(fs, directory)
+    return max(hint if hint > 0 else max(log_ids, default=-1), left_edge - 1)
+
+
+def _next_free_id(log_id: EntryLogId, names: Sequence[str]) -> EntryLogId:
+    """First id behind ``log_id`` that no file has; 0 follows the largest."""
+    claimed = set(map(parse_claimed_entry_log_id, names))
+    while True:
+        log_id = 0 if log_id >= ENTRY_LOG_ID_MAX else log_id + 1
+        if log_id not in claimed:
+            return log_id
+
+
+def _read_last_id(fs: FileSystem, directory: str) -> EntryLogId:
+    """The hint, or -1 if there is none or it cannot be understood: it is only a hint."""
+    try:
+        log_id = int(fs.read_file(os.path.join(directory, LAST_ID)).strip(), 16)
+    except (FileNotFoundError, ValueError):
+        return -1
+    return log_id if 0 <= log_id <= ENTRY_LOG_ID_MAX else -1
