@@ -23,6 +23,7 @@ BkctlError
 │   ├── BookieTimeoutError, BookieUnavailableError
 ├── LedgerError
 │   ├── LedgerNotFoundError, LedgerExistsError, LedgerClosedError, LedgerFencedError
+│   ├── LedgerPasswordError, TooManyPendingAddsError
 │   ├── NotEnoughBookiesError, DigestMismatchError, LedgerReadError, LedgerRecoveryError
 ├── BookieNotFoundError         no such bookie in this cluster
 ├── CookieError                 folders, cookie and cluster do not belong together
@@ -172,6 +173,14 @@ class LedgerClosedError(LedgerError):
 
 class LedgerFencedError(LedgerError):
     """Somebody recovers or recovered the ledger: this writer is done; pending adds are in doubt."""
+
+
+class LedgerPasswordError(LedgerError):
+    """The password is not the ledger's: by the metadata, or in the judgement of a bookie."""
+
+
+class TooManyPendingAddsError(LedgerError):
+    """The writer is at its limit of adds under way; nothing was sent, try again when some are acknowledged."""
 
 
 class NotEnoughBookiesError(LedgerError):
