@@ -16,6 +16,11 @@ ENTRY_LOG_SIZE_BYTES_MAX = 1024 * MEBIBYTE
 """Offsets inside an entry log must stay below 2^31."""
 
 
+def _require(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise ValueError(sentence)
+
+
 class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One journal directory (storage section 3.8)."""
 
@@ -106,8 +111,3 @@ class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
             len(self.index_directories) in {0, len(self.ledger_directories)},
             "index_directories must be as many as ledger_directories, or none",
         )
-
-
-def _require(condition: bool, sentence: str) -> None:
-    if not condition:
-        raise ValueError(sentence)
