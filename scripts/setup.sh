@@ -73,7 +73,10 @@ if [ ! -x .venv/bin/python ] || [ "$(cat .venv/.bkctl-python 2>/dev/null)" != "$
     echo "$(pwd) $("$python" -VV | tr '\n' ' ')" >.venv/.bkctl-python
 fi
 rm -f "$stamp"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+pip=(.venv/bin/python -m pip --disable-pip-version-check install --quiet)
+# pyspark comes as a source archive; --use-pep517 builds it the same way with every version of pip.
+"${pip[@]}" --use-pep517 --require-hashes -r requirements.txt
+# setuptools warns that the folders of an editable install can be shadowed; child processes start with -P for that.
+PYTHONWARNINGS=ignore "${pip[@]}" --no-deps --no-build-isolation -e .
 echo "$fingerprint" >"$stamp"
 echo "make setup: done; bkctl is .venv/bin/bkctl"

@@ -75,9 +75,9 @@ def bkctl_command(*arguments: str) -> list[str]:
 
 
 def bkctl_environment(**variables: str) -> dict[str, str]:
-    """This process's environment without bkctl's own settings, plus ``variables``."""
+    """This process's environment without bkctl settings of the user, plus ``variables``."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("BKCTL_", "BOOKIE_CONF"))}
-    return inherited | {"NO_COLOR": "1", "COLUMNS": "160"} | variables
+    return inherited | {"NO_COLOR": "1", "COLUMNS": "160", "BKCTL_CONFIG": os.devnull} | variables
 
 
 def run_bkctl(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S, **variables: str) -> BkctlResult:
