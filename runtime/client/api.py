@@ -1,0 +1,179 @@
+"""The public client: create, write, read, recover and delete ledgers of a BookKeeper cluster.
+
+    import asyncio
+    from runtime.client import LedgerClient
+
+    async def main(metadata_uri: str) -> None:
+        async with await LedgerClient.connect(metadata_uri) as client:
+            async with await client.create(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2) as writer:
+                for number in range(10):
+                    await writer.append(b"entry %d" % number)
+            async for entry in await client.open(writer.ledger_id):
+                print(entry.entry_id, entry.payload)
+
+``append`` waits for one acknowledgement after the other. For throughput keep many adds under way with
+``append_nowait``, whose futures complete in order; for long ledgers iterate, ``read`` collects a list.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Mapping
+from typing import Self
+
+from runtime.client.open_ledger import open_ledger
+from runtime.client.ports import ClientPorts, LedgerCredentials
+from runtime.client.reader import LedgerReader
+from runtime.client.suspects import SuspectBookies
+from runtime.client.writer import LedgerWriter
+from runtime.config import ClientConfig, ZooKeeperConfig
+from runtime.errors import LedgerNotFoundError, NotEnoughBookiesError
+from runtime.ledger.changes import check_quorum_sizes, new_ledger
+from runtime.ledger.metadata import DigestType
+from runtime.ledger.placement import choose_ensemble
+from runtime.metadata.ledgers import open_ledger_store
+from runtime.metadata.registration import RegistrationClient
+from runtime.metadata.store import MetadataStore
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.loop import LoopClock
+from runtime.net.pool import BookiePool
+
+log = logging.getLogger(__name__)
+
+
+class LedgerClient:
+    """A client of one cluster. ``connect`` makes one with real adapters; the constructor takes any."""
+
+    def __init__(self, ports: ClientPorts, store: MetadataStore) -> None:
+        self.ports = ports
+        self._store = store
+        self._writers: weakref.WeakValueDictionary[int, LedgerWriter] = weakref.WeakValueDictionary()
+
+    @classmethod
+    async def connect(
+        cls, metadata_uri: str, *, config: ClientConfig | None = None, zookeeper: ZooKeeperConfig | None = None
+    ) -> Self:
+        """Connect to the cluster whose metadata is at ``zk+<layout>://<servers>/<ledgers root>``.
+
+        Bookies are connected to when they are first needed. Raises ConfigurationError, MetadataUnavailableError,
+        ClusterNotFoundError.
+        """
+        uri = parse_metadata_uri(metadata_uri)
+        config = config or ClientConfig()
+        clock = LoopClock()
+        store = await ZooKeeperStore.connect(uri.servers, zookeeper)
+        try:
+            ledgers = await open_ledger_store(store, uri.root, uri.tree)
+        except BaseException:
+            await store.close()
+            raise
+        registrations = RegistrationClient(store, uri.root)
+        ports = ClientPorts(
+            bookies=BookiePool(registrations.address, config, clock),
+            clock=clock,
+            ledgers=ledgers,
+            registrations=registrations,
+            suspects=SuspectBookies(clock, config.suspect_bookie_s),
+            config=config,
+        )
+        return cls(ports, store)
+
+    async def create(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 2,
+        ack_quorum_size: int = 2,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes = b"",
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_id: int | None = None,
+    ) -> LedgerWriter:
+        """Create a ledger, and the one writer it will ever have.
+
+        Each entry goes to ``write_quorum_size`` of ``ensemble_size`` bookies, and counts when ``ack_quorum_size`` of
+        them have it. ``ledger_id`` None: the next free one. No bookie is contacted.
+
+        Raises, with nothing stored: ConfigurationError unless ensemble >= write quorum >= ack quorum > 0,
+        NotEnoughBookiesError, LedgerExistsError, RefusedError for an id that must not exist, MetadataError.
+        """
+        check_quorum_sizes(ensemble_size, write_quorum_size, ack_quorum_size)
+        warning = quorum_warning(write_quorum_size, ack_quorum_size)
+        metadata = new_ledger(
+            await self._choose_ensemble(ensemble_size),
+            write_quorum_size,
+            ack_quorum_size,
+            digest_type,
+            password,
+            custom_metadata=tuple(sorted((custom_metadata or {}).items())),
+        )
+        created_id, stored = await self.ports.ledgers.create(metadata, ledger_id=ledger_id)
+        if warning is not None:
+            log.warning("ledger %d: %s", created_id, warning)
+        credentials = LedgerCredentials(created_id, digest_type, password)
+        writer = LedgerWriter(self.ports, credentials, stored, warning)
+        self._writers[created_id] = writer
+        return writer
+
+    async def _choose_ensemble(self, size: int) -> tuple[str, ...]:
+        writable = await self.ports.registrations.writable()
+        randomness = self.ports.clock.random
+        ensemble = choose_ensemble(writable, size, self.ports.suspects.current(), randomness)
+        ensemble = ensemble or choose_ensemble(writable, size, (), randomness)
+        if ensemble is None:
+            raise NotEnoughBookiesError(
+                None, f"an ensemble of {size} bookies was asked for, {len(writable)} are writable"
+            )
+        return ensemble
+
+    async def open(
+        self,
+        ledger_id: int,
+        *,
+        password: bytes = b"",
+        recover: bool = False,
+        digest_type: DigestType | None = None,
+    ) -> LedgerReader:
+        """Open a ledger for reading; ``recover`` True fences and closes it first, if it is not closed.
+
+        Arguments and errors as for ``runtime.client.open_ledger.open_ledger``.
+        """
+        return await open_ledger(self.ports, ledger_id, password, recover=recover, digest_type=digest_type)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete a ledger's metadata, in whatever state; bookies drop its entries later. Absent is success.
+
+        A live writer is not stopped by this; recover the ledger first if that matters. Raises MetadataError.
+        """
+        try:
+            await self.ports.ledgers.delete(ledger_id)
+        except LedgerNotFoundError:
+            log.debug("ledger %d: deleted already", ledger_id)
+
+    async def close(self) -> None:
+        """Give up all connections. Writers that were not closed are abandoned: their ledgers stay open, for somebody to
+        recover. Safe to repeat."""
+        for writer in list(self._writers.values()):
+            writer.abandon()
+        await self.ports.bookies.close()
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def quorum_warning(write_quorum_size: int, ack_quorum_size: int) -> str | None:
+    """Why these quorums are risky, in a sentence for the user; None when they are not (protocol section 2.3)."""
+    if write_quorum_size == 1:
+        return "write quorum 1: each entry is on one bookie alone; with that bookie, its entries are lost"
+    if ack_quorum_size == 1:
+        return (
+            "ack quorum 1: one bookie down blocks the recovery of this ledger, because every bookie must then state "
+            f"what it lacks; prefer an ack quorum of {write_quorum_size if write_quorum_size == 2 else 'two or more'}"
+        )
+    return None

@@ -1,0 +1,91 @@
+"""Who takes the place of bookies that failed, and how a writer publishes it. Source: protocol sections 4.2 and 4.3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
+from runtime.client.ports import ClientPorts
+from runtime.errors import NotEnoughBookiesError
+from runtime.ledger.changes import replace_bookies
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.ledger.placement import choose_replacement
+
+
+class Replacements:
+    """Chooses successors from one view of the writable bookies."""
+
+    def __init__(self, ports: ClientPorts, ledger_id: int, writable: Sequence[str]) -> None:
+        self._ledger_id = ledger_id
+        self._random = ports.clock.random
+        self._writable = writable
+        suspects = ports.suspects.current()
+        self._preferred = [bookie_id for bookie_id in writable if bookie_id not in suspects]
+
+    @classmethod
+    async def fetch(cls, ports: ClientPorts, ledger_id: int) -> Replacements:
+        """With the bookies that are writable now."""
+        return cls(ports, ledger_id, await ports.registrations.writable())
+
+    def choose(self, ensemble: tuple[str, ...], failed: Mapping[int, str]) -> dict[int, str]:
+        """A successor for every failed (index, bookie) that ``ensemble`` still names, as far as candidates go.
+
+        Excluded are all failed bookies and the ensemble under construction; suspects serve when nobody else is left.
+        Raises NotEnoughBookiesError when not even one could be replaced.
+        """
+        chosen: dict[int, str] = {}
+        excluded = list(failed.values())
+        for index, bookie_id in sorted(failed.items()):
+            if ensemble[index] != bookie_id:
+                continue
+            taken = [*ensemble, *chosen.values()]
+            successor = choose_replacement(self._preferred, taken, excluded, self._random)
+            successor = successor or choose_replacement(self._writable, taken, excluded, self._random)
+            if successor is not None:
+                chosen[index] = successor
+        if not chosen:
+            names = ", ".join(sorted(set(excluded)))
+            raise NotEnoughBookiesError(
+                self._ledger_id,
+                f"no writable bookie is left to take the place of {names} ({len(self._writable)} are writable in all)",
+            )
+        return chosen
+
+
+async def publish_replacements(
+    ports: ClientPorts,
+    record: LedgerRecord,
+    copy: LocalCopy[LedgerMetadata],
+    failed: Mapping[int, str],
+    *,
+    ledger_id: int,
+    next_entry_id: Callable[[], int],
+    is_wanted: Callable[[], bool],
+) -> LedgerMetadata:
+    """Replace failed bookies of the last segment in the stored metadata, from the first unconfirmed entry on.
+
+    Returns the newest metadata: it may be unchanged (the failed bookies are gone from it already), or no longer OPEN.
+    Only an OPEN ledger is changed (rule 6). Segments before the last come from the stored value, so that what
+    re-replication does to them meanwhile survives.
+
+    ``next_entry_id`` (LAC + 1) is asked right before each write, with no suspension point between (rule 3).
+    Raises NotEnoughBookiesError, ConflictError, MetadataError, LedgerNotFoundError.
+    """
+    replacements = await Replacements.fetch(ports, ledger_id)
+
+    def is_needed(metadata: LedgerMetadata) -> bool:
+        ensemble = metadata.last_segment.ensemble
+        is_named = any(ensemble[index] == bookie_id for index, bookie_id in failed.items())
+        return is_wanted() and metadata.state is LedgerState.OPEN and is_named
+
+    def transform(metadata: LedgerMetadata) -> LedgerMetadata:
+        return replace_bookies(metadata, next_entry_id(), replacements.choose(metadata.last_segment.ensemble, failed))
+
+    return await update_record(
+        record,
+        copy,
+        is_needed=is_needed,
+        transform=transform,
+        clock=ports.clock,
+        attempts_max=ports.config.metadata_attempts_max,
+    )

@@ -1,0 +1,99 @@
+"""Reading one entry from whichever replica answers well. Source: protocol section 7.4."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from runtime.client.ports import ClientPorts, LedgerCredentials
+from runtime.client.replies import Replies
+from runtime.errors import (
+    BookieUnavailableError,
+    DigestMismatchError,
+    EntryDigestError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+)
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.write_set import write_set
+from runtime.ports import ReadReply
+from runtime.protocol.entry_body import DecodedEntry
+from storage.errors import BkctlError
+from storage.ids import INVALID_ENTRY_ID
+
+
+def prevailing_error(first: BkctlError | None, later: BkctlError) -> BkctlError:
+    """Which of two replicas' errors stands for the entry, the first being the earlier one.
+
+    "Not here" stands only if all replicas say so; "no connection" gives way to any answer that says more.
+    """
+    if first is None or isinstance(first, NoSuchEntryError | NoSuchLedgerError):
+        return later
+    if isinstance(first, BookieUnavailableError) and not isinstance(later, NoSuchEntryError | NoSuchLedgerError):
+        return later
+    return first
+
+
+class EntryReader:
+    """Reads single entries of one ledger, the replicas of each one after the other.
+
+    The next replica is asked when one failed and no request is outstanding, or when the time for a speculative request
+    is up; the first copy whose digest holds wins. ``last_add_confirmed`` is the highest that any answer told of.
+    """
+
+    def __init__(self, ports: ClientPorts, credentials: LedgerCredentials) -> None:
+        self._ports = ports
+        self._credentials = credentials
+        self.last_add_confirmed = INVALID_ENTRY_ID
+
+    async def read(self, metadata: LedgerMetadata, entry_id: int) -> DecodedEntry:
+        """The entry from the write set that ``metadata`` names for it.
+
+        Raises the BookieError or DigestMismatchError that prevails when every replica failed.
+        """
+        ensemble = metadata.segment_of(entry_id).ensemble
+        replicas = [ensemble[i] for i in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)]
+        not_asked = deque(self._ports.suspects.last(replicas))
+        replies = Replies[str, ReadReply](self._ports.clock)
+        error: BkctlError | None = None
+        asked = self._ask(replies, not_asked, entry_id)
+        while replies.outstanding:
+            answer = await replies.next(self._ports.config.speculative_read_timeout_s if not_asked else None)
+            if answer is None:
+                self._ports.suspects.add(asked)
+                asked = self._ask(replies, not_asked, entry_id)
+                continue
+            bookie_id, outcome = answer
+            result = self._judge(bookie_id, entry_id, outcome)
+            if isinstance(result, DecodedEntry):
+                return result
+            error = prevailing_error(error, result)
+            if not replies.outstanding and not_asked:
+                asked = self._ask(replies, not_asked, entry_id)
+        assert error is not None, "a write set has at least one member"
+        raise error
+
+    def _ask(self, replies: Replies[str, ReadReply], not_asked: deque[str], entry_id: int) -> str:
+        bookie_id = not_asked.popleft()
+        replies.expect(bookie_id, self._ports.bookies.read(bookie_id, self._credentials.ledger_id, entry_id))
+        return bookie_id
+
+    def _judge(self, bookie_id: str, entry_id: int, outcome: ReadReply | BkctlError) -> DecodedEntry | BkctlError:
+        if not isinstance(outcome, ReadReply):
+            if not isinstance(outcome, NoSuchEntryError | NoSuchLedgerError):
+                self._ports.suspects.add(bookie_id)
+            return outcome
+        try:
+            entry = self._credentials.codec.decode(entry_id, outcome.body)
+        except EntryDigestError as damage:
+            return damaged_copy(self._credentials.ledger_id, entry_id, bookie_id, damage)
+        told = entry.last_add_confirmed
+        if outcome.max_last_add_confirmed is not None:
+            told = max(told, outcome.max_last_add_confirmed)
+        self.last_add_confirmed = max(self.last_add_confirmed, told)
+        return entry
+
+
+def damaged_copy(ledger_id: int, entry_id: int, bookie_id: str, damage: Exception) -> DigestMismatchError:
+    """The error for a copy whose digest does not hold: unknown, never "not here"."""
+    name = "last entry" if entry_id == INVALID_ENTRY_ID else f"entry {entry_id}"
+    return DigestMismatchError(ledger_id, f"{name}: the copy on bookie {bookie_id} is damaged ({damage})")

@@ -1,0 +1,76 @@
+"""Asking a whole ensemble how far a ledger is confirmed, until the answers cover every write quorum.
+
+Sources: protocol sections 2.3 (coverage), 6.1 step 2 (fencing) and 7.2 (last add confirmed of an open ledger).
+"""
+
+from __future__ import annotations
+
+from runtime.client.entry_read import damaged_copy
+from runtime.client.ports import ClientPorts, LedgerCredentials
+from runtime.client.replies import Replies
+from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
+from runtime.ledger.coverage import QuorumCoverage
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ports import LacReply, ReadReply
+from runtime.protocol.entry_body import EntryCodec
+from storage.errors import BkctlError
+from storage.ids import INVALID_ENTRY_ID
+
+
+async def read_last_add_confirmed(
+    ports: ClientPorts, credentials: LedgerCredentials, metadata: LedgerMetadata, *, is_fencing: bool
+) -> int:
+    """How far the ledger is confirmed, by the bookies of its last segment; -1: no entry is. At least the last add
+    confirmed that the writer stored with its last acknowledged entry.
+
+    ``is_fencing``: every bookie asked fences the ledger first, and on return no ordinary add can reach an ack quorum
+    any more. Returns at the first valid answer (an entry whose digest holds, or a negative) that completes coverage.
+
+    Raises UnauthorizedError at once when any bookie refuses the key; else, when all have answered without coverage, the
+    last error met: BookieError or DigestMismatchError.
+    """
+    coverage = QuorumCoverage(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+    ensemble = metadata.last_segment.ensemble
+    replies = Replies[int, ReadReply | LacReply](ports.clock)
+    for index, bookie_id in enumerate(ensemble):
+        if is_fencing:
+            key = credentials.master_key
+            request = ports.bookies.read(bookie_id, credentials.ledger_id, INVALID_ENTRY_ID, fence_with=key)
+            replies.expect(index, request)
+        else:
+            replies.expect(index, ports.bookies.read_lac(bookie_id, credentials.ledger_id))
+    # Segments before the last hold only acknowledged entries; starting lower could undo a segment (rule 11).
+    confirmed = metadata.last_segment.first_entry_id - 1
+    error: BkctlError | None = None
+    while replies.outstanding:
+        answer = await replies.next()
+        assert answer is not None, "without a time-out there is an answer"
+        index, outcome = answer
+        if isinstance(outcome, UnauthorizedError):
+            raise outcome
+        if isinstance(outcome, BookieError) and not isinstance(outcome, NoSuchEntryError | NoSuchLedgerError):
+            ports.suspects.add(ensemble[index])
+            error = outcome
+            continue
+        coverage.mark_known(index)  # the bookie did what it was asked, even if the copy it holds is damaged
+        if not isinstance(outcome, BookieError):
+            try:
+                confirmed = max(confirmed, _told_by(outcome, credentials.codec))
+            except EntryDigestError as damage:
+                # A damaged copy completes nothing: another answer may tell what this one cannot.
+                error = damaged_copy(credentials.ledger_id, INVALID_ENTRY_ID, ensemble[index], damage)
+                continue
+        if coverage.is_covered:
+            return confirmed
+    assert error is not None, "valid answers of all bookies are coverage"
+    raise error
+
+
+def _told_by(reply: ReadReply | LacReply, codec: EntryCodec) -> int:
+    """The last add confirmed in an answer, as far as a digest protects it; EntryDigestError."""
+    if isinstance(reply, ReadReply):
+        return codec.decode(None, reply.body).last_add_confirmed
+    explicit = INVALID_ENTRY_ID if reply.lac_body is None else codec.decode_lac(reply.lac_body)
+    if reply.last_entry_body is None:
+        return explicit
+    return max(explicit, codec.decode(None, reply.last_entry_body).last_add_confirmed)

@@ -1,0 +1,42 @@
+"""Everything outside that the client's algorithms use, in one value: a simulator passes its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+from runtime.client.suspects import SuspectBookies
+from runtime.config import ClientConfig
+from runtime.ledger.metadata import DigestType
+from runtime.metadata.ledgers import LedgerStore
+from runtime.ports import Bookies, Clock
+from runtime.protocol.digest import master_key
+from runtime.protocol.entry_body import EntryCodec
+
+
+class WritableBookies(Protocol):
+    """Who may be chosen for an ensemble; the real one is ``runtime.metadata.registration.RegistrationClient``."""
+
+    async def writable(self) -> list[str]:
+        """Ids of the bookies registered as writable now."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientPorts:
+    """Ports, settings and the memory that all handles of one client share."""
+
+    bookies: Bookies
+    clock: Clock
+    ledgers: LedgerStore
+    registrations: WritableBookies
+    suspects: SuspectBookies
+    config: ClientConfig
+
+
+class LedgerCredentials:
+    """What the password of one ledger gives: the key that bookies check and the codec that protects entries."""
+
+    def __init__(self, ledger_id: int, digest_type: DigestType, password: bytes) -> None:
+        self.ledger_id = ledger_id
+        self.master_key = master_key(password)
+        self.codec = EntryCodec(ledger_id, digest_type, password)

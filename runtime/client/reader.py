@@ -1,0 +1,169 @@
+"""Reading a ledger that is closed, or as far as it is confirmed. Source: protocol sections 7.1, 7.2 and 7.4."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import msgspec
+
+from runtime.client.entry_read import EntryReader
+from runtime.client.last_entry import read_last_add_confirmed
+from runtime.client.metadata_update import LedgerRecord, LocalCopy
+from runtime.client.ports import ClientPorts, LedgerCredentials
+from runtime.errors import BookieError, LedgerReadError
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.metadata.store import Versioned
+from runtime.protocol.entry_body import DecodedEntry
+
+FIRST_READS_IN_FLIGHT = 8
+"""Reads under way at once while the size of the entries is unknown."""
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One record of a ledger."""
+
+    entry_id: int
+    payload: bytes
+
+
+class LedgerReader:
+    """Reads the entries of one ledger; it holds no connection of its own and needs no closing.
+
+    A closed ledger is read to its end. Of an open one, entries up to ``last_add_confirmed`` may be read; that value
+    rises with what the bookies' answers tell, and with ``read_last_add_confirmed``.
+    """
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        credentials: LedgerCredentials,
+        metadata: Versioned[LedgerMetadata],
+        last_add_confirmed: int,
+    ) -> None:
+        self.ledger_id = credentials.ledger_id
+        self._ports = ports
+        self._credentials = credentials
+        self._record = LedgerRecord(ports.ledgers, credentials.ledger_id)
+        self._copy = LocalCopy(metadata)
+        self._entries = EntryReader(ports, credentials)
+        self._entries.last_add_confirmed = last_add_confirmed
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """Newest metadata that this reader has seen."""
+        return self._copy.value
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ledger's end is final."""
+        return self._copy.value.is_closed
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """Highest entry id that may be read: the last entry of a closed ledger, -1 when there is none."""
+        stored = self._copy.value
+        return stored.last_entry_id if stored.is_closed else self._entries.last_add_confirmed
+
+    async def read_last_add_confirmed(self) -> int:
+        """Ask the metadata store and the bookies how far the ledger is confirmed; never lower than before.
+
+        The answer is at least the LAC that the writer stored with its last acknowledged entry. Fences nothing.
+        Raises LedgerReadError, LedgerNotFoundError and MetadataError.
+        """
+        if self.is_closed:
+            return self.last_add_confirmed
+        self._copy.install(await self._record.read())
+        if not self.is_closed:
+            confirmed = await confirmed_by_bookies(self._ports, self._credentials, self.metadata)
+            self._entries.last_add_confirmed = max(self._entries.last_add_confirmed, confirmed)
+        return self.last_add_confirmed
+
+    async def read(self, first: int, last: int | None = None) -> list[Entry]:
+        """Entries ``first`` to ``last``, both included; ``last`` None: to ``last_add_confirmed``.
+
+        All of them are held in memory: use ``entries`` for long ranges. Errors as for ``entries``.
+        """
+        return [entry async for entry in self.entries(first, last)]
+
+    async def read_last_entry(self) -> Entry:
+        """The last entry that may be read, after asking how far that is; LedgerReadError when there is none."""
+        last = await self.read_last_add_confirmed()
+        if last < 0:
+            raise LedgerReadError(self.ledger_id, "it has no confirmed entry")
+        return (await self.read(last, last))[0]
+
+    async def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
+        """Like ``read`` for entries that may lie above ``last_add_confirmed``: they may turn out not to be part of the
+        ledger. LedgerReadError when one does not exist."""
+        _check_range(self.ledger_id, first, last)
+        return [entry async for entry in self._pipelined(first, last)]
+
+    async def entries(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
+        """Entries ``first`` to ``last`` in order, read ahead within the limits of the client's settings.
+
+        ``last`` None: to the ``last_add_confirmed`` of this moment, possibly nothing.
+        Raises LedgerReadError for an impossible range, a range that ends above ``last_add_confirmed`` (without asking
+        any bookie), or an entry that no replica gives; DigestMismatchError when copies are damaged and none is sound.
+        """
+        if last is None:
+            last = self.last_add_confirmed
+            if first > last:
+                return
+        _check_range(self.ledger_id, first, last)
+        if last > self.last_add_confirmed:
+            raise LedgerReadError(
+                self.ledger_id, f"entry {last} was asked for, only {self.last_add_confirmed} is confirmed"
+            )
+        async with contextlib.aclosing(self._pipelined(first, last)) as found:
+            async for entry in found:
+                yield entry
+
+    def __aiter__(self) -> AsyncIterator[Entry]:
+        return self.entries()
+
+    async def _pipelined(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
+        metadata = self.metadata  # one view of the metadata for the whole range
+        loop = asyncio.get_running_loop()
+        reads: deque[asyncio.Task[DecodedEntry]] = deque()
+        next_entry_id, largest_bytes = first, 0
+        try:
+            while reads or next_entry_id <= last:
+                while next_entry_id <= last and len(reads) < self._in_flight_max(largest_bytes):
+                    reads.append(loop.create_task(self._read_entry(metadata, next_entry_id)))
+                    next_entry_id += 1
+                entry = await reads[0]
+                reads.popleft()
+                largest_bytes = max(largest_bytes, len(entry.payload), 1)
+                yield Entry(entry.entry_id, entry.payload)
+        finally:
+            for read in reads:
+                read.cancel()
+            await asyncio.gather(*reads, return_exceptions=True)
+
+    def _in_flight_max(self, largest_bytes: int) -> int:
+        config = self._ports.config
+        if largest_bytes == 0:
+            return min(FIRST_READS_IN_FLIGHT, config.reads_in_flight_max)
+        return max(1, min(config.reads_in_flight_max, config.read_bytes_in_flight_max // largest_bytes))
+
+    async def _read_entry(self, metadata: LedgerMetadata, entry_id: int) -> DecodedEntry:
+        try:
+            return await self._entries.read(metadata, entry_id)
+        except BookieError as error:
+            raise LedgerReadError(self.ledger_id, f"entry {entry_id}: {error}") from error
+
+
+async def confirmed_by_bookies(ports: ClientPorts, credentials: LedgerCredentials, metadata: LedgerMetadata) -> int:
+    """Last add confirmed of an open ledger, by coverage of its last segment (section 7.2); LedgerReadError."""
+    try:
+        return await read_last_add_confirmed(ports, credentials, metadata, is_fencing=False)
+    except BookieError as error:
+        raise LedgerReadError(credentials.ledger_id, f"how far it is confirmed is unknown: {error}") from error
+
+
+def _check_range(ledger_id: int, first: int, last: int) -> None:
+    if not 0 <= first <= last:
+        raise LedgerReadError(ledger_id, f"entries {first} to {last} are not a range")

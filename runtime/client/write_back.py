@@ -1,0 +1,144 @@
+"""Writing recovered entries back, with ensemble changes that stay private. Source: protocol sections 6.1, 6.2, 6.5."""
+
+from __future__ import annotations
+
+import asyncio
+
+from runtime.client.add_pipeline import AddPipeline
+from runtime.client.ensemble_change import Replacements
+from runtime.client.ports import ClientPorts, LedgerCredentials
+from runtime.errors import LedgerRecoveryError, NotEnoughBookiesError
+from runtime.ledger.metadata import LedgerMetadata, Segment
+from runtime.protocol.entry_body import DecodedEntry
+from runtime.protocol.status import Status, error_of
+from storage.errors import BkctlError
+
+
+class WriteBack:
+    """Recovery adds, in entry order from ``start`` + 1 on, to the full write set.
+
+    A bookie that fails is replaced in memory alone, until the closing compare-and-set: a recoverer that comes after a
+    failed recovery must read from the bookies that the metadata names, not from substitutes that may lack entries.
+    """
+
+    def __init__(
+        self, ports: ClientPorts, credentials: LedgerCredentials, snapshot: LedgerMetadata, start: int
+    ) -> None:
+        self._ports = ports
+        self._credentials = credentials
+        self._start = start
+        self._pipeline = AddPipeline(
+            ports,
+            credentials,
+            snapshot,
+            last_add_confirmed=start,
+            is_recovery=True,
+            on_failure=self._on_failure,
+        )
+        self._segments: dict[int, tuple[str, ...]] = {}
+        self._failed: dict[int, str] = {}
+        self._change: asyncio.Task[None] | None = None
+        self._changes_without_progress = 0
+        self._error: BkctlError | None = None
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """Highest entry known to be on an ack quorum, together with all before it."""
+        return self._pipeline.last_add_confirmed
+
+    def segments(self, snapshot: LedgerMetadata) -> tuple[Segment, ...]:
+        """What takes the place of the snapshot's last segment when the ledger is closed: it, or what replaced it at the
+        same first entry, and the segments after it."""
+        last = snapshot.last_segment
+        ensembles = {last.first_entry_id: last.ensemble} | self._segments
+        return tuple(Segment(first_entry_id, ensemble) for first_entry_id, ensemble in sorted(ensembles.items()))
+
+    async def submit(self, entry: DecodedEntry) -> None:
+        """Send one entry, after waiting for room. Raises what the write-backs before it failed with.
+
+        Header length and payload are the entry's own. The LAC is the one that recovery began with: an advancing one
+        would be believed by tailing readers, and by the next recoverer, though this recovery may not finish (section
+        6.5).
+        """
+        while self._pipeline.pending_count >= self._ports.config.recovery_reads_in_flight_max and self._error is None:
+            await self._pipeline.progress()
+        self._raise_failure()
+        expected = self._pipeline.last_add_confirmed + self._pipeline.pending_count + 1
+        assert entry.entry_id == expected, "recovered entries come without a gap"
+        body = self._credentials.codec.encode(entry.entry_id, self._start, entry.length, entry.payload)
+        self._pipeline.submit(entry.entry_id, body, len(entry.payload)).add_done_callback(_see)
+
+    async def finish(self) -> None:
+        """Wait until everything sent is on an ack quorum; raises what failed."""
+        while self._pipeline.pending_count and self._error is None:
+            await self._pipeline.progress()
+        self._raise_failure()
+
+    def stop(self) -> None:
+        """Expect nothing any more; safe to repeat."""
+        if self._error is None:
+            self._abort(LedgerRecoveryError(self._credentials.ledger_id, "the recovery is over"))
+        if self._change is not None:
+            self._change.cancel()
+
+    def _raise_failure(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _abort(self, error: BkctlError) -> None:
+        self._error = error
+        self._pipeline.drain(lambda _: error)
+
+    def _on_failure(self, index: int, bookie_id: str, status: Status, *, is_late: bool) -> None:
+        if is_late or self._error is not None:
+            return
+        if status in {Status.FENCED, Status.UNAUTHORIZED}:
+            # A fence admits recovery adds: a bookie that refuses one has deleted the ledger, or knows another key.
+            self._abort(error_of(status, bookie_id))
+            return
+        self._ports.suspects.add(bookie_id)
+        self._failed[index] = bookie_id
+        if self._change is None:
+            self._change = asyncio.get_running_loop().create_task(self._change_ensemble())
+
+    async def _change_ensemble(self) -> None:
+        try:
+            while self._failed and self._error is None:
+                replacements = await Replacements.fetch(self._ports, self._credentials.ledger_id)
+                # From here to the resend nothing waits: LAC + 1 stays the first entry that the change is for.
+                failed, self._failed = self._failed, {}
+                self._replace(replacements, failed)
+        except BkctlError as error:
+            self._abort(error)
+        except Exception as error:
+            self._abort(LedgerRecoveryError(self._credentials.ledger_id, f"the ensemble change failed: {error!r}"))
+            raise
+        finally:
+            self._change = None
+
+    def _replace(self, replacements: Replacements, failed: dict[int, str]) -> None:
+        current = self._pipeline.ensemble
+        failed = {index: bookie_id for index, bookie_id in failed.items() if current[index] == bookie_id}
+        if not failed or self._error is not None:
+            return
+        first_entry_id = self._pipeline.last_add_confirmed + 1
+        self._count_change(first_entry_id)
+        chosen = replacements.choose(current, failed)
+        changed = tuple(chosen.get(index, bookie_id) for index, bookie_id in enumerate(current))
+        self._segments[first_entry_id] = changed
+        self._pipeline.resume(changed, failed.keys() - chosen.keys())
+
+    def _count_change(self, first_entry_id: int) -> None:
+        has_progressed = first_entry_id not in self._segments
+        self._changes_without_progress = 1 if has_progressed else self._changes_without_progress + 1
+        if self._changes_without_progress > self._ports.config.ensemble_changes_without_progress_max:
+            raise NotEnoughBookiesError(
+                self._credentials.ledger_id,
+                f"{self._changes_without_progress - 1} ensemble changes in a row, and nothing was stored",
+            )
+
+
+def _see(future: asyncio.Future[int]) -> None:
+    """Mark a failure as seen: ``submit`` and ``finish`` report it."""
+    if not future.cancelled():
+        future.exception()

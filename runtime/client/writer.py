@@ -1,0 +1,302 @@
+"""The one writer of a ledger: pipelined adds, ensemble changes, close. Source: protocol sections 3, 4.2 and 5."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from runtime.client.add_pipeline import AddPipeline
+from runtime.client.ensemble_change import publish_replacements
+from runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
+from runtime.client.ports import ClientPorts, LedgerCredentials
+from runtime.errors import (
+    ConflictError,
+    LedgerClosedError,
+    LedgerFencedError,
+    LedgerPasswordError,
+    NotEnoughBookiesError,
+    TooManyPendingAddsError,
+)
+from runtime.ledger.changes import to_closed
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.metadata.store import Versioned
+from runtime.protocol.status import Status
+from storage.errors import BkctlError, EntryTooLargeError
+from storage.ids import INVALID_ENTRY_ID
+
+FRAME_RESERVE_BYTES = 1024
+"""Room in a frame for all that is not payload: length word, request header, entry head, the longest digest."""
+
+log = logging.getLogger(__name__)
+
+
+class LedgerWriter:
+    """Appends entries to a ledger that this client created.
+
+    An entry whose append succeeded is part of the ledger for good. One whose append failed is in doubt: it belongs to
+    the ledger if and only if its id is at most the last entry id of the closed ledger's metadata. A writer that failed
+    once stays closed; go on with a new ledger.
+
+    Use it as ``async with``, or call ``close``: it makes the end of the ledger final.
+    """
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        credentials: LedgerCredentials,
+        metadata: Versioned[LedgerMetadata],
+        quorum_warning: str | None = None,
+    ) -> None:
+        self.ledger_id = credentials.ledger_id
+        self.quorum_warning = quorum_warning
+        """Why the chosen quorums are risky, in one sentence for the user; None when they are not."""
+        self._ports = ports
+        self._record = LedgerRecord(ports.ledgers, self.ledger_id)
+        self._copy = LocalCopy(metadata)
+        self._encode = credentials.codec.encode
+        self._pipeline = AddPipeline(
+            ports,
+            credentials,
+            metadata.value,
+            last_add_confirmed=INVALID_ENTRY_ID,
+            is_recovery=False,
+            on_failure=self._on_failure,
+        )
+        self._payload_bytes_max = ports.config.frame_bytes_max - FRAME_RESERVE_BYTES
+        self._pending_adds_max = ports.config.pending_adds_max
+        self._pending_bytes_max = ports.config.pending_bytes_max
+        self._last_add_pushed = INVALID_ENTRY_ID
+        self._length = 0
+        self._is_open = True
+        self._failed: dict[int, str] = {}
+        self._change: asyncio.Task[None] | None = None
+        self._changed_at = INVALID_ENTRY_ID
+        self._changes_without_progress = 0
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """Highest entry id that is acknowledged together with all before it; -1 when there is none."""
+        stored = self._copy.value
+        return stored.last_entry_id if stored.is_closed else self._pipeline.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of all entries, those under way included."""
+        stored = self._copy.value
+        return stored.length if stored.is_closed else self._length
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """Newest metadata that this writer has seen."""
+        return self._copy.value
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ``append`` still accepts entries."""
+        return self._is_open
+
+    def append_nowait(self, payload: bytes) -> asyncio.Future[int]:
+        """Send one entry; the future gives its id once it and all entries before it are acknowledged.
+
+        Raises, with nothing sent: LedgerClosedError when the writer is closed or has failed, EntryTooLargeError, and
+        TooManyPendingAddsError at the limit of ``pending_adds_max`` or ``pending_bytes_max`` (``append`` waits then).
+        The future fails with LedgerFencedError, LedgerClosedError, NotEnoughBookiesError, LedgerPasswordError,
+        ConflictError or a MetadataError: the entry is then in doubt.
+        """
+        if not self._is_open:
+            raise LedgerClosedError(self.ledger_id, "the writer is closed; nothing was sent")
+        payload_bytes = len(payload)
+        if payload_bytes > self._payload_bytes_max:
+            raise EntryTooLargeError(
+                f"ledger {self.ledger_id}: an entry of {payload_bytes} bytes is above the limit of "
+                f"{self._payload_bytes_max}"
+            )
+        pipeline = self._pipeline
+        if not self._has_room():
+            raise TooManyPendingAddsError(
+                self.ledger_id,
+                f"{pipeline.pending_count} adds of {pipeline.pending_bytes} bytes wait for their answers",
+            )
+        entry_id = self._last_add_pushed + 1
+        length = self._length + payload_bytes
+        body = self._encode(entry_id, pipeline.last_add_confirmed, length, payload)
+        self._last_add_pushed = entry_id
+        self._length = length
+        if self._failed:
+            self._start_change()  # bookies that failed after the adds they served were complete (section 3.4)
+        return pipeline.submit(entry_id, body, payload_bytes)
+
+    async def append(self, payload: bytes) -> int:
+        """Append one entry and wait until it is acknowledged; returns its id. Errors as for ``append_nowait``."""
+        while self._is_open and not self._has_room():
+            await self._pipeline.progress()
+        return await self.append_nowait(payload)
+
+    def _has_room(self) -> bool:
+        pipeline = self._pipeline
+        return pipeline.pending_count < self._pending_adds_max and pipeline.pending_bytes < self._pending_bytes_max
+
+    # ---- bookie failures -------------------------------------------------------------------------------------------
+
+    def _on_failure(self, index: int, bookie_id: str, status: Status, *, is_late: bool) -> None:
+        if not self._is_open:
+            return
+        if not is_late and status == Status.FENCED:
+            self._give_up(lambda entry_id: self._fenced(entry_id, f"bookie {bookie_id}"))
+        elif not is_late and status == Status.UNAUTHORIZED:
+            self._give_up(lambda _: LedgerPasswordError(self.ledger_id, f"bookie {bookie_id} refuses the password"))
+        else:
+            log.info("ledger %d: bookie %s failed: %s", self.ledger_id, bookie_id, status.name)
+            self._ports.suspects.add(bookie_id)
+            self._failed[index] = bookie_id
+            if not is_late:
+                self._start_change()
+
+    def _start_change(self) -> None:
+        if self._change is None:
+            self._pipeline.suspend()
+            self._change = asyncio.get_running_loop().create_task(self._change_ensemble())
+
+    async def _change_ensemble(self) -> None:
+        """Replace failed bookies until none is left, then let the adds go on. A change that failed ends the writer."""
+        failed: dict[int, str] = {}
+        try:
+            while self._failed and self._is_open:
+                self._count_change()
+                failed |= self._failed
+                self._failed = {}
+                metadata = await publish_replacements(
+                    self._ports,
+                    self._record,
+                    self._copy,
+                    failed,
+                    ledger_id=self.ledger_id,
+                    next_entry_id=lambda: self._pipeline.last_add_confirmed + 1,
+                    is_wanted=lambda: self._is_open,
+                )
+                if metadata.state is not LedgerState.OPEN:
+                    self._yield_to_other(metadata)
+        except Exception as error:
+            failure = error if isinstance(error, BkctlError) else _unexpected(self.ledger_id, error)
+            self._give_up(lambda _: failure)  # whatever it is, adds must not wait for ever
+        # No suspension point between the write and here: nothing is delivered that the new ensemble does not hold.
+        if self._is_open:
+            self._change = None
+            ensemble = self._copy.value.last_segment.ensemble
+            self._pipeline.resume(ensemble, [i for i, bookie_id in failed.items() if ensemble[i] == bookie_id])
+
+    def _count_change(self) -> None:
+        """Bound the changes that confirm nothing: bookies that fail in turn would keep an add waiting for ever."""
+        confirmed = self._pipeline.last_add_confirmed
+        self._changes_without_progress = 1 if confirmed > self._changed_at else self._changes_without_progress + 1
+        self._changed_at = confirmed
+        if self._changes_without_progress > self._ports.config.ensemble_changes_without_progress_max:
+            raise NotEnoughBookiesError(
+                self.ledger_id,
+                f"{self._changes_without_progress - 1} ensemble changes in a row, and nothing was stored",
+            )
+
+    def _yield_to_other(self, metadata: LedgerMetadata) -> None:
+        """Somebody recovers or closed the ledger: the end is theirs to tell (section 4.2 step 4)."""
+        if metadata.is_closed:
+            self._stop(
+                lambda _: LedgerClosedError(
+                    self.ledger_id, f"somebody closed it at entry {metadata.last_entry_id}; the add is in doubt"
+                )
+            )
+        else:
+            self._stop(lambda entry_id: self._fenced(entry_id, "the metadata (state IN_RECOVERY)"))
+
+    def _fenced(self, entry_id: int, source: str) -> LedgerFencedError:
+        return LedgerFencedError(
+            self.ledger_id, f"somebody recovers it, says {source}; whether entry {entry_id} is kept is theirs to tell"
+        )
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    def _stop(self, error_of: Callable[[int], BkctlError]) -> None:
+        """Accept and acknowledge nothing any more: from here on the last add confirmed is final."""
+        self._is_open = False
+        self._length -= self._pipeline.drain(error_of)
+
+    def _give_up(self, error_of: Callable[[int], BkctlError]) -> None:
+        """Fail all pending adds, and close the ledger at the last acknowledged one in the background."""
+        if not self._is_open:
+            return
+        self._stop(error_of)
+        self._start_closing().add_done_callback(self._report_closing)
+
+    def abandon(self) -> None:
+        """Stop without touching the metadata: the ledger stays open until somebody recovers it."""
+        if self._is_open:
+            self._stop(lambda _: LedgerClosedError(self.ledger_id, "the client was closed; the add is in doubt"))
+
+    async def close(self) -> None:
+        """Make the end of the ledger final: pending adds fail with LedgerClosedError, the metadata becomes CLOSED.
+
+        Safe to repeat: later calls share the outcome of the first. Raises ConflictError when somebody closed the ledger
+        at another end, LedgerNotFoundError when it was deleted, MetadataError when the store cannot be reached (the
+        ledger then stays open, and a recovery can close it).
+        """
+        if self._is_open:
+            self._stop(lambda _: LedgerClosedError(self.ledger_id, "the writer was closed; the add is in doubt"))
+        await asyncio.shield(self._start_closing())
+
+    def _start_closing(self) -> asyncio.Task[None]:
+        if self._closing is None:
+            # Captured now, not in the task: nothing can be delivered between the drain and here.
+            publishing = self._publish_end(self._pipeline.last_add_confirmed, self._length)
+            self._closing = asyncio.get_running_loop().create_task(publishing)
+        return self._closing
+
+    async def _publish_end(self, last_entry_id: int, length: int) -> None:
+        """Close the metadata at this writer's own end, also over IN_RECOVERY: it alone knows all that it acknowledged,
+        it has stopped, and the recoverer's own close then fails and adopts this one (section 5.1)."""
+        if self._copy.value.is_closed:
+            return  # an ensemble change found it closed: pending adds were told, the end was adopted
+
+        def is_needed(metadata: LedgerMetadata) -> bool:
+            if metadata.is_closed and (metadata.last_entry_id, metadata.length) != (last_entry_id, length):
+                raise ConflictError(
+                    f"ledger {self.ledger_id}: somebody closed it at entry {metadata.last_entry_id} "
+                    f"({metadata.length} bytes), this writer ended at entry {last_entry_id} ({length} bytes)"
+                )
+            return not metadata.is_closed
+
+        await update_record(
+            self._record,
+            self._copy,
+            is_needed=is_needed,
+            transform=lambda metadata: to_closed(metadata, last_entry_id, length),
+            clock=self._ports.clock,
+            attempts_max=self._ports.config.metadata_attempts_max,
+        )
+
+    def _report_closing(self, closing: asyncio.Task[None]) -> None:
+        error = None if closing.cancelled() else closing.exception()
+        if error is not None:
+            log.warning("ledger %d: closing after a failure: %s", self.ledger_id, error)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _class: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except BkctlError as close_error:
+            if error is None:
+                raise
+            log.warning("ledger %d: closing after a failure: %s", self.ledger_id, close_error)
+
+
+def _unexpected(ledger_id: int, error: Exception) -> LedgerClosedError:
+    log.error("ledger %d: ensemble change", ledger_id, exc_info=error)
+    failure = LedgerClosedError(ledger_id, f"the ensemble change failed: {error!r}")
+    failure.__cause__ = error
+    return failure
