@@ -152,10 +152,10 @@ class BookieUnavailableError(BookieError):
 
 
 class LedgerError(BkctlError):
-    """An operation on a ledger failed."""
+    """An operation on a ledger failed; ``ledger_id`` is None when it was to be created and has no id yet."""
 
-    def __init__(self, ledger_id: int, message: str) -> None:
-        super().__init__(f"ledger {ledger_id}: {message}")
+    def __init__(self, ledger_id: int | None, message: str) -> None:
+        super().__init__(message if ledger_id is None else f"ledger {ledger_id}: {message}")
         self.ledger_id = ledger_id
 
 
