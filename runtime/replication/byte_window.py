@@ -1,0 +1,107 @@
+"""How much may be in flight: a budget of bytes and entries shared by everything one run reads and copies.
+
+It shrinks by half when a bookie says "too many requests" and grows back slowly, as a congestion window does
+(replication section 15.1; bk#3408, pu#4213: unbounded or fixed batches exhausted bookies).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+SHARE_MIN = 1 / 64
+"""The window never shrinks below this part of its limits, and never below one entry."""
+
+
+class Lease:
+    """The part of the window that one entry occupies. ``release`` gives it back; safe to repeat."""
+
+    __slots__ = ("_size_bytes", "_window")
+
+    def __init__(self, window: ByteWindow, size_bytes: int) -> None:
+        self._window = window
+        self._size_bytes = size_bytes
+
+    def resize(self, size_bytes: int) -> None:
+        """Tell the true size once it is known; never waits, later entries do."""
+        self._window.bytes_in_flight += size_bytes - self._size_bytes
+        self._size_bytes = size_bytes
+
+    def release(self) -> None:
+        """Give the bytes and the entry back."""
+        if self._size_bytes >= 0:
+            self._window.bytes_in_flight -= self._size_bytes
+            self._window.entries_in_flight -= 1
+            self._size_bytes = -1
+            self._window.wake()
+
+
+class ByteWindow:
+    """See the module docstring. An entry larger than the whole window goes alone."""
+
+    def __init__(self, bytes_max: int, entries_max: int) -> None:
+        self.bytes_in_flight = 0
+        self.entries_in_flight = 0
+        self._bytes_max = bytes_max
+        self._entries_max = entries_max
+        self._share = 1.0
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def share(self) -> float:
+        """Part of the limits in use now: 1 when nobody is overloaded."""
+        return self._share
+
+    async def acquire(self, size_bytes: int) -> Lease:
+        """Wait, in the order of the calls, until an entry of about this size fits."""
+        if self._waiters or not self._fits(size_bytes):
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append((size_bytes, turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._take_back(size_bytes)  # the turn came at the very moment of the cancellation
+                raise
+        else:
+            self._take(size_bytes)
+        return Lease(self, size_bytes)
+
+    def shrink(self) -> None:
+        """A bookie is overloaded: halve the window."""
+        self._share = max(self._share / 2, SHARE_MIN)
+
+    def grow(self) -> None:
+        """An entry came through: widen the window by one entry's part."""
+        if self._share < 1:
+            self._share = min(1.0, self._share + 1 / self._entries_max)
+
+    def wake(self) -> None:
+        """Let in whoever fits now."""
+        while self._waiters:
+            size_bytes, turn = self._waiters[0]
+            if turn.done():
+                self._waiters.popleft()
+            elif self._fits(size_bytes):
+                self._waiters.popleft()
+                self._take(size_bytes)
+                turn.set_result(None)
+            else:
+                return
+
+    def _fits(self, size_bytes: int) -> bool:
+        if self.entries_in_flight == 0:
+            return True
+        return (
+            self.entries_in_flight < max(1, int(self._entries_max * self._share))
+            and self.bytes_in_flight + size_bytes <= self._bytes_max * self._share
+        )
+
+    def _take(self, size_bytes: int) -> None:
+        self.bytes_in_flight += size_bytes
+        self.entries_in_flight += 1
+
+    def _take_back(self, size_bytes: int) -> None:
+        self.bytes_in_flight -= size_bytes
+        self.entries_in_flight -= 1
+        self.wake()

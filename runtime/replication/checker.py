@@ -1,0 +1,292 @@
+"""`ledger verify`: every entry from every bookie that the metadata names for it, digests and equality checked.
+
+Nothing is fenced and nothing is written. A ledger that is not closed is checked up to the last add confirmed of a
+no-recovery open. Source: replication section 3; what Java's checker does not do (digests, telling missing from
+unreachable) is done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Sequence
+
+import msgspec
+
+from runtime.client.ports import ClientPorts, LedgerCredentials
+from runtime.client.reader import confirmed_by_bookies
+from runtime.errors import LedgerNotFoundError, MetadataFormatError
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.write_set import write_set
+from runtime.metadata.store import Versioned
+from runtime.replication.byte_window import ByteWindow, Lease
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copies import Copy, CopyReader, CopyState, credentials_of, entry_bytes_estimate
+from runtime.replication.entry_ranges import EntryRange, EntryRangeSet
+from runtime.replication.fragments import segment_entries
+from runtime.replication.parallel import for_each_bounded, for_each_leased
+from storage.errors import BkctlError
+from storage.ids import INVALID_ENTRY_ID
+
+ROUNDS_MAX = 3
+"""A ledger with findings whose metadata changed meanwhile is checked again, this often at most."""
+
+
+class CopyDefect(msgspec.Struct, frozen=True):
+    """What is wrong with the copies on one bookie: one row per bookie and kind; ``reason`` is that of the first."""
+
+    bookie_id: str
+    state: CopyState
+    copies: int
+    entries: tuple[EntryRange, ...]
+    reason: str
+
+
+class LedgerCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Result for one ledger.
+
+    Copies are counted in exactly one of the five ``copies_`` fields below ``copies_expected``. ``lost`` are entries of
+    which every named bookie answered and none has a good copy: data loss. ``unreadable`` are entries without a good
+    copy of which at least one bookie did not answer. ``problem`` is a sentence about the whole ledger: its metadata
+    cannot be read, or its end is unknown. ``is_deleted``: it vanished while it was checked, which is no finding.
+    """
+
+    ledger_id: int
+    ledger_state: str | None = None
+    last_entry_id: int = INVALID_ENTRY_ID
+    """Last entry checked: the end of a closed ledger, the last add confirmed of another one."""
+    entries: int = 0
+    copies_expected: int = 0
+    copies_good: int = 0
+    copies_missing: int = 0
+    copies_corrupt: int = 0
+    copies_unreachable: int = 0
+    copies_different: int = 0
+    bytes_read: int = 0
+    defects: tuple[CopyDefect, ...] = ()
+    lost: tuple[EntryRange, ...] = ()
+    unreadable: tuple[EntryRange, ...] = ()
+    problem: str | None = None
+    is_deleted: bool = False
+
+    @property
+    def is_clean(self) -> bool:
+        """Every copy that should exist does, with a good digest, equal to the others."""
+        return self.problem is None and self.copies_good == self.copies_expected
+
+    @property
+    def is_damaged(self) -> bool:
+        """There is something wrong that waiting for a bookie does not cure."""
+        return bool(self.copies_missing or self.copies_corrupt or self.copies_different)
+
+
+class CheckTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over many ledgers; the running ones are handed to the progress callback."""
+
+    ledgers: int = 0
+    ledgers_clean: int = 0
+    entries: int = 0
+    copies_expected: int = 0
+    copies_good: int = 0
+    copies_missing: int = 0
+    copies_corrupt: int = 0
+    copies_unreachable: int = 0
+    copies_different: int = 0
+    bytes_read: int = 0
+
+    def plus(self, check: LedgerCheck) -> CheckTotals:
+        """These sums and one more ledger."""
+        return CheckTotals(
+            ledgers=self.ledgers + 1,
+            ledgers_clean=self.ledgers_clean + check.is_clean,
+            entries=self.entries + check.entries,
+            copies_expected=self.copies_expected + check.copies_expected,
+            copies_good=self.copies_good + check.copies_good,
+            copies_missing=self.copies_missing + check.copies_missing,
+            copies_corrupt=self.copies_corrupt + check.copies_corrupt,
+            copies_unreachable=self.copies_unreachable + check.copies_unreachable,
+            copies_different=self.copies_different + check.copies_different,
+            bytes_read=self.bytes_read + check.bytes_read,
+        )
+
+
+class LedgerChecker:
+    """Checks ledgers; the limits of ``config`` hold for all of them together."""
+
+    def __init__(self, ports: ClientPorts, live_bookies: frozenset[str], config: ReplicationConfig) -> None:
+        """``live_bookies``: the registered ones, writable and read-only; others are unreachable without being asked."""
+        self._ports = ports
+        self._config = config
+        self._window = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
+        self._copies = CopyReader(ports.bookies, ports.clock, self._window, config, live_bookies.__contains__)
+
+    async def check_all(
+        self, ledger_ids: AsyncIterable[int], on_check: Callable[[LedgerCheck, CheckTotals], None]
+    ) -> CheckTotals:
+        """Check many ledgers side by side; ``on_check`` gets each result, in the order they finish, and the sums."""
+        totals = CheckTotals()
+
+        async def check_one(ledger_id: int) -> None:
+            nonlocal totals
+            check = await self.check(ledger_id)
+            if not check.is_deleted:
+                totals = totals.plus(check)
+            on_check(check, totals)
+
+        await for_each_bounded(ledger_ids, check_one, self._config.ledgers_in_parallel)
+        return totals
+
+    async def check(self, ledger_id: int) -> LedgerCheck:
+        """Check one ledger. Findings about it are in the result; raised is only what concerns the metadata store.
+
+        A finding counts only if the metadata is still the one it was made with: copies that a writer or a repair moved
+        meanwhile are not missing.
+        """
+        check = LedgerCheck(ledger_id=ledger_id, is_deleted=True)
+        version = None
+        for _ in range(ROUNDS_MAX):
+            try:
+                versioned = await self._ports.ledgers.read(ledger_id)
+            except LedgerNotFoundError:
+                return LedgerCheck(ledger_id=ledger_id, is_deleted=True)
+            except MetadataFormatError as error:
+                return LedgerCheck(ledger_id=ledger_id, problem=str(error))
+            if versioned.version == version:
+                break
+            version = versioned.version
+            check = await self._check_version(ledger_id, versioned)
+            if check.is_clean:
+                break
+        return check
+
+    async def _check_version(self, ledger_id: int, versioned: Versioned[LedgerMetadata]) -> LedgerCheck:
+        metadata = versioned.value
+        credentials = credentials_of(ledger_id, metadata)
+        last_entry_id, problem = metadata.last_entry_id, None
+        if not metadata.is_closed:
+            try:
+                last_entry_id = await confirmed_by_bookies(self._ports, credentials, metadata)
+            except BkctlError as error:
+                last_entry_id = INVALID_ENTRY_ID
+                problem = str(error)
+        tally = _Tally(entry_bytes_estimate(metadata))
+        for segment_index in range(len(metadata.segments)):
+            await self._check_segment(metadata, segment_index, last_entry_id, credentials, tally)
+        if not metadata.is_closed:
+            # Segments before the last one are complete, whatever the last add confirmed says.
+            last_entry_id = max(last_entry_id, metadata.last_segment.first_entry_id - 1)
+        return tally.result(ledger_id, metadata.state.name.lower(), last_entry_id, problem)
+
+    async def _check_segment(
+        self,
+        metadata: LedgerMetadata,
+        segment_index: int,
+        last_entry_id: int,
+        credentials: LedgerCredentials,
+        tally: _Tally,
+    ) -> None:
+        entries = segment_entries(metadata, segment_index, last_entry_id)
+        ensemble = metadata.segments[segment_index].ensemble
+        is_open = segment_index == len(metadata.segments) - 1 and not metadata.is_closed
+
+        async def check_entry(entry_id: int, lease: Lease) -> None:
+            indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+            bookie_ids = list(dict.fromkeys(ensemble[index] for index in indexes))
+            copies = await self._copies.read_all(bookie_ids, credentials, entry_id)
+            if is_open and any(copy.state is CopyState.MISSING for copy in copies):
+                copies = await self._ask_late_ones(copies, credentials, entry_id)
+            lease.resize(sum(len(copy.body) for copy in copies))
+            tally.add(entry_id, _marked_different(copies))
+
+        await for_each_leased(
+            range(entries.first_entry_id, entries.last_entry_id + 1),
+            check_entry,
+            self._window,
+            lambda: tally.entry_bytes * metadata.write_quorum_size,
+        )
+
+    async def _ask_late_ones(self, copies: Sequence[Copy], credentials: LedgerCredentials, entry_id: int) -> list[Copy]:
+        """Ask once more for copies that a live writer may be about to deliver: Qa of Qw suffice for a confirmation."""
+        await self._ports.clock.sleep(self._config.late_copy_wait_s)
+        return [
+            await self._copies.read(copy.bookie_id, credentials, entry_id) if copy.state is CopyState.MISSING else copy
+            for copy in copies
+        ]
+
+
+class _Tally:
+    """Counts of one ledger while it is checked."""
+
+    def __init__(self, entry_bytes: int) -> None:
+        self.entry_bytes = entry_bytes
+        """Expected size of the next entry: a moving average."""
+        self._entries = 0
+        self._bytes_read = 0
+        self._counts = dict.fromkeys(CopyState, 0)
+        self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
+        self._reasons: dict[tuple[str, CopyState], str] = {}
+        self._lost = EntryRangeSet()
+        self._unreadable = EntryRangeSet()
+
+    def add(self, entry_id: int, copies: Sequence[Copy]) -> None:
+        """Count one entry."""
+        self._entries += 1
+        has_good_copy = has_unreachable = False
+        for copy in copies:
+            self._counts[copy.state] += 1
+            if copy.body:
+                self._bytes_read += len(copy.body)
+                self.entry_bytes = (self.entry_bytes * 7 + len(copy.body)) // 8
+            if copy.state in {CopyState.PRESENT, CopyState.DIFFERENT}:
+                has_good_copy = True
+            elif copy.state is CopyState.UNREACHABLE:
+                has_unreachable = True
+            if copy.state is not CopyState.PRESENT:
+                key = (copy.bookie_id, copy.state)
+                self._reasons.setdefault(key, copy.reason)
+                self._defects.setdefault(key, EntryRangeSet()).add(entry_id)
+        if not has_good_copy:
+            (self._unreadable if has_unreachable else self._lost).add(entry_id)
+
+    def result(self, ledger_id: int, ledger_state: str, last_entry_id: int, problem: str | None) -> LedgerCheck:
+        """The counts as a result."""
+        return LedgerCheck(
+            ledger_id=ledger_id,
+            ledger_state=ledger_state,
+            last_entry_id=last_entry_id,
+            entries=self._entries,
+            copies_expected=sum(self._counts.values()),
+            copies_good=self._counts[CopyState.PRESENT],
+            copies_missing=self._counts[CopyState.MISSING],
+            copies_corrupt=self._counts[CopyState.CORRUPT],
+            copies_unreachable=self._counts[CopyState.UNREACHABLE],
+            copies_different=self._counts[CopyState.DIFFERENT],
+            bytes_read=self._bytes_read,
+            defects=tuple(
+                CopyDefect(bookie_id, state, entries.count, entries.ranges(), self._reasons[bookie_id, state])
+                for (bookie_id, state), entries in sorted(
+                    self._defects.items(), key=lambda item: (item[0][0], item[0][1].value)
+                )
+            ),
+            lost=self._lost.ranges(),
+            unreadable=self._unreadable.ranges(),
+            problem=problem,
+        )
+
+
+def _marked_different(copies: list[Copy]) -> list[Copy]:
+    """The copies, those marked that are not equal to what most of them say.
+
+    Payload and length must be equal. The last add confirmed inside an entry may differ: recovery and re-replication by
+    Java write the one they know (replication section 4). With no majority the first copy stands.
+    """
+    contents = [(copy.entry.length, copy.entry.payload) for copy in copies if copy.entry is not None]
+    if len(contents) < 2 or all(content == contents[0] for content in contents):
+        return copies
+    standing = max(contents, key=contents.count)
+    return [
+        copy
+        if copy.entry is None or (copy.entry.length, copy.entry.payload) == standing
+        else msgspec.structs.replace(
+            copy, state=CopyState.DIFFERENT, reason="payload or length is not that of the other copies"
+        )
+        for copy in copies
+    ]

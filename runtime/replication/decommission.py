@@ -1,0 +1,106 @@
+"""Removing a stopped bookie for good: recover, prove that nothing names it, then delete its cookie.
+
+Source: replication sections 6 (RULE on cookies) and 10. The cookie goes only when a fresh scan over all ledgers finds
+no reference and the bookie is not registered, and only at the version that was read before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from runtime.errors import BadVersionError, NoNodeError, RefusedError
+from runtime.metadata.cookies import CookieStore
+from runtime.replication.bookie_recovery import BookieRecovery, RecoveryPlan, RecoveryProgress, RecoveryReport
+
+PASSES_MAX = 3
+"""Recoveries run at most: a ledger created during the first may name the bookie too."""
+
+
+class DecommissionPlan(msgspec.Struct, frozen=True):
+    """What a decommission would do. ``cookie_version`` None: the bookie has no cookie, only ledgers name it."""
+
+    bookie_id: str
+    cookie_version: int | None
+    recovery: RecoveryPlan
+
+
+class DecommissionReport(msgspec.Struct, frozen=True):
+    """What a decommission did. ``refusal`` None: the bookie is gone from this cluster, cookie and all.
+
+    Otherwise the cookie was kept, and ``refusal`` is the sentence why; ``remaining`` are the ledgers that still name
+    the bookie, or may (metadata that cannot be read).
+    """
+
+    bookie_id: str
+    recoveries: tuple[RecoveryReport, ...]
+    ledgers_scanned: int
+    remaining: tuple[int, ...]
+    is_cookie_deleted: bool
+    refusal: str | None
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing is left of the bookie."""
+        return self.refusal is None
+
+
+class Decommission:
+    """Plans and runs decommissions of stopped bookies."""
+
+    def __init__(self, recovery: BookieRecovery, cookies: CookieStore) -> None:
+        self._recovery = recovery
+        self._cookies = cookies
+
+    async def plan(self, bookie_id: str, on_wait: Callable[[str], None] | None = None) -> DecommissionPlan:
+        """Check that the bookie is down and known, and find what names it; writes nothing.
+
+        Raises RefusedError while it is registered, BookieNotFoundError when there is neither a cookie nor a ledger that
+        names it. For ``on_wait`` see ``BookieRecovery.require_down``.
+        """
+        await self._recovery.require_down([bookie_id], on_wait)
+        cookie = await self._cookies.find(bookie_id)
+        plan = await self._recovery.plan([bookie_id])
+        return DecommissionPlan(bookie_id, None if cookie is None else cookie.version, plan)
+
+    async def run(
+        self, plan: DecommissionPlan, on_progress: Callable[[RecoveryProgress], None] | None = None
+    ) -> DecommissionReport:
+        """Carry out a plan. Ledgers that cannot be moved do not stop the others; they keep the cookie (T46).
+
+        Raises RefusedError when the bookie is registered again, MetadataUnavailableError.
+        """
+        bookie_id = plan.bookie_id
+        recoveries: list[RecoveryReport] = []
+        todo = plan.recovery
+        while True:
+            if todo.ledgers:
+                recoveries.append(await self._recovery.run(todo, on_progress))
+            todo = await self._recovery.scan([bookie_id])
+            if not todo.ledgers or len(recoveries) >= PASSES_MAX or not recoveries[-1].is_complete:
+                break
+        remaining = tuple(
+            sorted({ledger.ledger_id for ledger in todo.ledgers} | {failure.ledger_id for failure in todo.unreadable})
+        )
+        refusal, is_cookie_deleted = await self._delete_cookie(plan, remaining)
+        return DecommissionReport(
+            bookie_id, tuple(recoveries), todo.ledgers_scanned, remaining, is_cookie_deleted, refusal
+        )
+
+    async def _delete_cookie(self, plan: DecommissionPlan, remaining: tuple[int, ...]) -> tuple[str | None, bool]:
+        if remaining:
+            return f"{len(remaining)} ledgers still name bookie {plan.bookie_id}, or may: its cookie is kept", False
+        try:
+            await self._recovery.require_down([plan.bookie_id])
+        except RefusedError as error:
+            return f"{error}: its cookie is kept", False
+        if plan.cookie_version is None:
+            return None, False
+        try:
+            await self._cookies.delete(plan.bookie_id, plan.cookie_version)
+        except BadVersionError:
+            return f"the cookie of bookie {plan.bookie_id} was written meanwhile: it is kept", False
+        except NoNodeError:
+            return None, False  # somebody else deleted it
+        return None, True

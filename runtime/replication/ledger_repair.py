@@ -1,0 +1,325 @@
+"""Moving one ledger away from failed bookies: lock, close if need be, copy, verify, one compare-and-set, unlock.
+
+Source: replication sections 4.1 (RULE), 6 and 15.1. Everything is decided anew from the stored metadata after a lost
+compare-and-set; a copy made before is used only where it still fits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Collection
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from runtime.client.ports import ClientPorts
+from runtime.client.recovery import LedgerRecovery
+from runtime.errors import (
+    BadVersionError,
+    ConflictError,
+    LedgerNotFoundError,
+    MetadataError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+)
+from runtime.ledger.changes import replace_in_segment
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.metadata.replication_lock import ReplicationLock, ReplicationLocks
+from runtime.metadata.store import Versioned
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copies import credentials_of, pause_s
+from runtime.replication.entry_ranges import EntryRange, format_ranges
+from runtime.replication.fragments import Fragment, fragments_naming, stripe_count
+from runtime.replication.live_bookies import LiveBookies, TargetChooser
+from runtime.replication.replicator import Replicator, SourceDefect, StripeJob
+from storage.errors import BkctlError
+
+
+class FailureReason(enum.Enum):
+    """Why a ledger, or a part of it, could not be moved. The names are the values in the reports."""
+
+    LOST = "no good copy is left"
+    UNREADABLE = "surviving copies do not answer"
+    NOT_ENOUGH_BOOKIES = "no bookie to copy to"
+    NOT_CLOSED = "the ledger could not be closed"
+    LOCKED = "somebody else holds the replication lock"
+    LOCK_LOST = "the replication lock was lost"
+    METADATA_UNREADABLE = "the ledger metadata cannot be read"
+    CONFLICT = "the ledger metadata kept changing"
+    ERROR = "error"
+
+
+class LedgerFailure(msgspec.Struct, frozen=True):
+    """What could not be moved, of one ledger: the entries, where it concerns entries, and a sentence why."""
+
+    ledger_id: int
+    reason: FailureReason
+    entries: tuple[EntryRange, ...]
+    detail: str
+
+    def __str__(self) -> str:
+        entries = f", entries {format_ranges(self.entries)}" if self.entries else ""
+        return f"ledger {self.ledger_id}{entries}: {self.reason.value}: {self.detail}"
+
+
+class LedgerRepaired(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done to one ledger. ``fragments`` counts segments rewritten; entries and bytes count copies made.
+
+    A ledger that was deleted meanwhile, or names the bookies no more, has no fragments and no failures.
+    """
+
+    ledger_id: int
+    fragments: int = 0
+    entries: int = 0
+    bytes_copied: int = 0
+    was_closed: bool = False
+    """An open ledger was fenced and closed on the way."""
+    failures: tuple[LedgerFailure, ...] = ()
+    defects: tuple[SourceDefect, ...] = ()
+
+
+_Change: TypeAlias = dict[int, dict[int, str]]
+"""First entry of a segment to its new bookies by ensemble index: one compare-and-set for the whole ledger."""
+
+
+class _Place(NamedTuple):
+    """One ensemble index of one segment; -1 stands for the open last segment as a whole."""
+
+    first_entry_id: int
+    ensemble_index: int
+
+
+class _Copied(NamedTuple):
+    """A verified copy of a stripe."""
+
+    target: str
+    entries: int
+    bytes_copied: int
+
+
+class _LockLostError(Exception):
+    """Somebody else may be copying now: nothing may be written any more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RepairTools:
+    """What all repairs of one run share."""
+
+    ports: ClientPorts
+    locks: ReplicationLocks
+    replicator: Replicator
+    live_bookies: LiveBookies
+    targets: TargetChooser
+    config: ReplicationConfig
+
+
+class LedgerRepair:
+    """Repairs ledgers of one run; safe to call for many ledgers side by side."""
+
+    def __init__(self, tools: RepairTools) -> None:
+        self._tools = tools
+        self._config = tools.config
+        self._clock = tools.ports.clock
+
+    async def repair(self, ledger_id: int, failed: frozenset[str]) -> LedgerRepaired:
+        """Move all that the metadata places on the ``failed`` bookies.
+
+        What fails is in the result; raised is MetadataUnavailableError alone, when the metadata store is gone.
+        """
+        for _ in range(2):
+            lock = await self._acquire(ledger_id)
+            if lock is None:
+                detail = f"waited {self._config.lock_wait_s:g} s"
+                return _failed(ledger_id, FailureReason.LOCKED, detail)
+            try:
+                return await _Repair(self._tools, lock, ledger_id, failed).run()
+            except _LockLostError:
+                continue  # with a new session: lock again, look again (replication section 15.1, item 11)
+            except MetadataFormatError as error:
+                return _failed(ledger_id, FailureReason.METADATA_UNREADABLE, str(error))
+            except MetadataUnavailableError:
+                raise
+            except BkctlError as error:
+                return _failed(ledger_id, FailureReason.ERROR, str(error))
+            finally:
+                await lock.release()
+        return _failed(ledger_id, FailureReason.LOCK_LOST, "the metadata session ended twice")
+
+    async def _acquire(self, ledger_id: int) -> ReplicationLock | None:
+        deadline_ns = self._clock.monotonic_ns() + int(self._config.lock_wait_s * 1e9)
+        while True:
+            lock = await self._tools.locks.acquire(ledger_id)
+            if lock is not None or self._clock.monotonic_ns() >= deadline_ns:
+                return lock
+            await self._clock.sleep(self._config.lock_poll_s)
+
+
+class _Repair:
+    """The state of repairing one ledger under its lock."""
+
+    def __init__(self, tools: RepairTools, lock: ReplicationLock, ledger_id: int, failed: frozenset[str]) -> None:
+        self._ports = tools.ports
+        self._lock = lock
+        self._replicator = tools.replicator
+        self._live_bookies = tools.live_bookies
+        self._targets = tools.targets
+        self._config = tools.config
+        self._ledger_id = ledger_id
+        self._failed = failed
+        self._state = LedgerState.OPEN
+        self._was_closed = False
+        self._copied: dict[_Place, _Copied] = {}
+        self._unusable: dict[str, str] = {}
+        """Targets that refused or lost copies of this ledger, and how: not tried again (section 13, bk#4668)."""
+        self._failures: dict[_Place, LedgerFailure] = {}
+        self._defects: list[SourceDefect] = []
+
+    async def run(self) -> LedgerRepaired:
+        """Repair until nothing names the failed bookies any more, but for what is reported."""
+        error: MetadataError | None = None
+        for attempt in range(1, self._config.metadata_attempts_max + 1):
+            try:
+                versioned = await self._read_closed()
+                metadata = versioned.value
+                change = await self._prepare(metadata)
+                if change:
+                    metadata = _changed(metadata, change)
+                    self._require_lock()  # no suspension point between this check and the write
+                    await self._ports.ledgers.write(self._ledger_id, metadata, versioned.version)
+            except LedgerNotFoundError:
+                return LedgerRepaired(ledger_id=self._ledger_id)  # deleted meanwhile: nothing to repair (T14)
+            except (BadVersionError, MetadataUnavailableError) as conflict:
+                # The race, or the answer, is lost: either way the stored metadata says what is left to do.
+                self._require_lock()
+                if isinstance(error, MetadataUnavailableError) and isinstance(conflict, MetadataUnavailableError):
+                    raise
+                error = conflict
+                await self._ports.clock.sleep(pause_s(attempt, self._config, self._ports.clock))
+            else:
+                return self._result(metadata)
+        detail = f"{self._config.metadata_attempts_max} attempts in a row were overtaken"
+        return _failed(self._ledger_id, FailureReason.CONFLICT, detail)
+
+    def _require_lock(self) -> None:
+        if not self._lock.is_held:
+            raise _LockLostError
+
+    async def _read(self) -> Versioned[LedgerMetadata]:
+        versioned = await self._ports.ledgers.read(self._ledger_id)
+        if versioned.value.state < self._state:
+            raise ConflictError(f"ledger {self._ledger_id}: its state went backwards, somebody restored old metadata")
+        self._state = versioned.value.state
+        return versioned
+
+    async def _read_closed(self) -> Versioned[LedgerMetadata]:
+        """The stored metadata, after fencing and closing the ledger if a failed bookie is in its open last segment.
+
+        Where only older segments name one they are repaired under the live writer, which is not disturbed. A ledger
+        that cannot be closed is reported, and its complete segments are repaired all the same (bk#2755).
+        """
+        versioned = await self._read()
+        metadata = versioned.value
+        place = _Place(metadata.last_segment.first_entry_id, -1)
+        if metadata.is_closed or self._failed.isdisjoint(metadata.last_segment.ensemble) or place in self._failures:
+            return versioned
+        self._require_lock()
+        try:
+            await LedgerRecovery(self._ports, credentials_of(self._ledger_id, metadata), versioned).run()
+        except (LedgerNotFoundError, MetadataUnavailableError):
+            raise
+        except BkctlError as error:
+            self._failures[place] = LedgerFailure(self._ledger_id, FailureReason.NOT_CLOSED, (), str(error))
+        else:
+            self._was_closed = True
+        return await self._read()
+
+    async def _prepare(self, metadata: LedgerMetadata) -> _Change:
+        """Make copies until every complete segment can do without the failed bookies; who replaces whom where.
+
+        Copies made before a lost compare-and-set are kept where they fit: the index still holds a failed bookie, and
+        the target is nowhere else in that ensemble now (section 4.1 RULE, T22).
+        """
+        await self._live_bookies.refresh()
+        change: _Change = {}
+        for fragment in fragments_naming(metadata, self._failed):
+            if fragment.is_open:
+                continue
+            first_entry_id = fragment.entries.first_entry_id
+            taken: dict[int, str] = {}
+            for index in fragment.bookie_indexes:
+                place = _Place(first_entry_id, index)
+                if place in self._failures:
+                    continue
+                copied = self._copied.get(place)
+                unfit = {*fragment.ensemble, *taken.values()}
+                if copied is None or copied.target in unfit or not self._live_bookies.is_live(copied.target):
+                    copied = await self._copy(metadata, fragment, index, unfit)
+                if copied is not None:
+                    taken[index] = copied.target
+            if taken:
+                change[first_entry_id] = taken
+        return change
+
+    async def _copy(
+        self, metadata: LedgerMetadata, fragment: Fragment, index: int, unfit: Collection[str]
+    ) -> _Copied | None:
+        """Copy one stripe to the first target that takes it and proves to hold it; None and a failure if there is none.
+
+        No target is condemned for a bad source, and no source for a bad target.
+        """
+        place = _Place(fragment.entries.first_entry_id, index)
+        count = stripe_count(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size)
+        while True:
+            excluded = {*unfit, *self._failed, *self._unusable}
+            target = await self._targets.choose(excluded, count)
+            if target is None:
+                self._fail(place, FailureReason.NOT_ENOUGH_BOOKIES, (fragment.entries,), self._why_no_target())
+                return None
+            outcome = await self._replicator.copy(
+                StripeJob(credentials_of(self._ledger_id, metadata), metadata, fragment, index, target, self._failed)
+            )
+            self._defects.extend(outcome.defects)
+            if outcome.is_complete:
+                self._copied[place] = copied = _Copied(target, outcome.entries, outcome.bytes_copied)
+                return copied
+            if outcome.target_failure is None:
+                reason = FailureReason.UNREADABLE if outcome.unreadable else FailureReason.LOST
+                self._fail(place, reason, (*outcome.lost, *outcome.unreadable), outcome.reason)
+                return None
+            self._unusable[target] = outcome.target_failure
+
+    def _fail(self, place: _Place, reason: FailureReason, entries: tuple[EntryRange, ...], detail: str) -> None:
+        self._failures[place] = LedgerFailure(self._ledger_id, reason, entries, detail)
+
+    def _why_no_target(self) -> str:
+        if self._unusable:
+            return "every other writable bookie failed: " + "; ".join(self._unusable.values())
+        return "every writable bookie is already in the ensemble"
+
+    def _result(self, metadata: LedgerMetadata) -> LedgerRepaired:
+        """What was done, seen from the metadata as it is stored now."""
+        named = [
+            (place, copied)
+            for place, copied in self._copied.items()
+            if metadata.segment_of(place.first_entry_id).ensemble[place.ensemble_index] == copied.target
+        ]
+        return LedgerRepaired(
+            ledger_id=self._ledger_id,
+            fragments=len({place.first_entry_id for place, _ in named}),
+            entries=sum(copied.entries for _, copied in named),
+            bytes_copied=sum(copied.bytes_copied for _, copied in named),
+            was_closed=self._was_closed,
+            failures=tuple(self._failures.values()),
+            defects=tuple(self._defects),
+        )
+
+
+def _changed(metadata: LedgerMetadata, change: _Change) -> LedgerMetadata:
+    for first_entry_id, replacements in change.items():
+        metadata = replace_in_segment(metadata, first_entry_id, replacements)
+    return metadata
+
+
+def _failed(ledger_id: int, reason: FailureReason, detail: str) -> LedgerRepaired:
+    return LedgerRepaired(ledger_id=ledger_id, failures=(LedgerFailure(ledger_id, reason, (), detail),))

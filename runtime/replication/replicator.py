@@ -1,0 +1,273 @@
+"""Copying one stripe of a segment to another bookie, and proving that the copies are there.
+
+Stored bytes are copied unchanged once their digest holds: end-to-end checksums, lengths and last add confirmed stay as
+the writer made them. Only entries striped to the replaced index are copied. Source: replication sections 4 and 15.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from array import array
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from runtime.client.ports import ClientPorts, LedgerCredentials
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.write_set import write_set
+from runtime.protocol.status import Status, error_of
+from runtime.replication.byte_window import ByteWindow, Lease
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_estimate, pause_s
+from runtime.replication.entry_ranges import EntryRange, EntryRangeSet
+from runtime.replication.fragments import Fragment, stripe, stripe_count
+from runtime.replication.parallel import for_each_leased
+
+_OVERLOADED = frozenset({Status.TOO_MANY_REQUESTS, Status.TIMEOUT})
+
+
+class SourceDefect(msgspec.Struct, frozen=True):
+    """Copies of a ledger that were found bad while good ones were sought: missing or corrupt ones on one bookie."""
+
+    ledger_id: int
+    bookie_id: str
+    state: CopyState
+    entries: tuple[EntryRange, ...]
+
+
+class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one stripe. All entries are on the target and verified if and only if ``is_complete``.
+
+    ``target_failure``: why the target cannot be used; try another. ``lost``: entries of which no source has a good
+    copy, every one having answered. ``unreadable``: entries without a good copy while a source gave no answer; the copy
+    was given up at the first of them, so the last range reaches to the end of the stripe.
+    """
+
+    entries: int = 0
+    bytes_copied: int = 0
+    target_failure: str | None = None
+    lost: tuple[EntryRange, ...] = ()
+    unreadable: tuple[EntryRange, ...] = ()
+    reason: str = ""
+    defects: tuple[SourceDefect, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the metadata may name the target now."""
+        return self.target_failure is None and not self.lost and not self.unreadable
+
+
+class StripeJob(msgspec.Struct, frozen=True):
+    """Entries of ``fragment`` striped to ``index`` are to go to ``target``; ``excluded`` are never read from."""
+
+    credentials: LedgerCredentials
+    metadata: LedgerMetadata
+    fragment: Fragment
+    index: int
+    target: str
+    excluded: frozenset[str]
+
+    @property
+    def entries(self) -> int:
+        """Number of entries in the stripe."""
+        metadata = self.metadata
+        return stripe_count(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
+
+
+class Replicator:
+    """Copies stripes for all ledgers of a run within one window."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        copies: CopyReader,
+        window: ByteWindow,
+        config: ReplicationConfig,
+        on_copied: Callable[[int, int], None],
+    ) -> None:
+        """``on_copied`` is told of entries and bytes as they are acknowledged by a target."""
+        self._ports = ports
+        self._copies = copies
+        self._window = window
+        self._config = config
+        self._on_copied = on_copied
+
+    async def copy(self, job: StripeJob) -> StripeOutcome:
+        """Copy, then read everything back from the target. An empty stripe is complete without a request."""
+        return await _StripeCopy(self._ports, self._copies, self._window, self._config, self._on_copied, job).run()
+
+
+class _GivenUpError(Exception):
+    """The rest of the stripe is not worth trying; the state of the copy says why."""
+
+
+class _StripeCopy:
+    """The state of copying one stripe."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        copies: CopyReader,
+        window: ByteWindow,
+        config: ReplicationConfig,
+        on_copied: Callable[[int, int], None],
+        job: StripeJob,
+    ) -> None:
+        self._ports = ports
+        self._copies = copies
+        self._window = window
+        self._config = config
+        self._on_copied = on_copied
+        self._job = job
+        self._fingerprints = array("I", bytes(4 * job.entries))
+        """CRC32 of every payload copied, in the order of the stripe: what the read-back is held to."""
+        self._entry_bytes = entry_bytes_estimate(job.metadata)
+        self._bytes_copied = 0
+        self._target_failure: str | None = None
+        self._lost = EntryRangeSet()
+        self._unreadable: EntryRange | None = None
+        self._reason = ""
+        self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
+
+    async def run(self) -> StripeOutcome:
+        """Both passes."""
+        try:
+            await for_each_leased(enumerate(self._entry_ids()), self._copy_entry, self._window, self._size_bytes)
+            if self._lost.count == 0:
+                await for_each_leased(enumerate(self._entry_ids()), self._verify_entry, self._window, self._size_bytes)
+        except _GivenUpError:
+            pass
+        return StripeOutcome(
+            entries=len(self._fingerprints),
+            bytes_copied=self._bytes_copied,
+            target_failure=self._target_failure,
+            lost=self._lost.ranges(),
+            unreadable=() if self._unreadable is None else (self._unreadable,),
+            reason=self._reason,
+            defects=tuple(
+                SourceDefect(self._job.credentials.ledger_id, bookie_id, state, entries.ranges())
+                for (bookie_id, state), entries in sorted(self._defects.items(), key=lambda item: item[0][0])
+            ),
+        )
+
+    def _entry_ids(self) -> Iterator[int]:
+        metadata = self._job.metadata
+        return stripe(self._job.fragment.entries, self._job.index, metadata.ensemble_size, metadata.write_quorum_size)
+
+    def _size_bytes(self) -> int:
+        return self._entry_bytes
+
+    # -- first pass: read from a source, add to the target --------------------------------------------------------
+
+    async def _copy_entry(self, item: tuple[int, int], lease: Lease) -> None:
+        position, entry_id = item
+        copy = await self._read_good_copy(entry_id)
+        if copy is None or self._lost.count:
+            return  # once an entry is lost the rest is only probed, for the report: nothing more is written
+        lease.resize(len(copy.body))
+        self._entry_bytes = (self._entry_bytes * 7 + len(copy.body)) // 8
+        await self._add_to_target(entry_id, copy.body)
+        assert copy.entry is not None
+        self._fingerprints[position] = zlib.crc32(copy.entry.payload)
+        self._bytes_copied += len(copy.body)
+        self._on_copied(1, len(copy.body))
+
+    async def _read_good_copy(self, entry_id: int) -> Copy | None:
+        """A verified copy from any live member of the write set; None, and recorded as lost, if all say no."""
+        sources = self._sources(entry_id)
+        found: dict[str, Copy] = {}
+        for bookie_id in sources:
+            found[bookie_id] = copy = await self._copies.read(
+                bookie_id, self._job.credentials, entry_id, attempts_max=1
+            )
+            if copy.state is CopyState.PRESENT:
+                break
+        else:
+            for bookie_id in sources:  # nobody else to ask: now wait for those that gave no answer
+                if found[bookie_id].state is CopyState.UNREACHABLE:
+                    found[bookie_id] = await self._copies.read(bookie_id, self._job.credentials, entry_id)
+        for copy in found.values():
+            if copy.state is CopyState.UNREACHABLE:
+                self._ports.suspects.add(copy.bookie_id)
+            elif copy.state is not CopyState.PRESENT:
+                self._defects.setdefault((copy.bookie_id, copy.state), EntryRangeSet()).add(entry_id)
+        for copy in found.values():
+            if copy.state is CopyState.PRESENT:
+                return copy
+        self._record_failure(entry_id, found)
+        return None
+
+    def _sources(self, entry_id: int) -> list[str]:
+        """Members of the write set that may still hold the entry: one order per ledger, suspects last."""
+        metadata = self._job.metadata
+        ensemble = self._job.fragment.ensemble
+        # From the same member on for all entries: sequential on its disk; another one for the next ledger.
+        start = self._job.credentials.ledger_id % metadata.ensemble_size
+        indexes = sorted(
+            write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size),
+            key=lambda index: (index - start) % metadata.ensemble_size,
+        )
+        bookie_ids = dict.fromkeys(ensemble[index] for index in indexes)
+        return self._ports.suspects.last([bookie for bookie in bookie_ids if bookie not in self._job.excluded])
+
+    def _record_failure(self, entry_id: int, found: dict[str, Copy]) -> None:
+        answers = ", ".join(f"{copy.bookie_id}: {copy.reason}" for copy in found.values())
+        if any(copy.state is CopyState.UNREACHABLE for copy in found.values()):
+            # Silence costs a time-out for every further entry: the range is reported unprobed.
+            first_entry_id = entry_id if self._unreadable is None else min(entry_id, self._unreadable.first_entry_id)
+            self._unreadable = EntryRange(first_entry_id, self._job.fragment.entries.last_entry_id)
+            self._reason = f"no good copy could be read ({answers})"
+            raise _GivenUpError
+        self._lost.add(entry_id)
+        self._reason = self._reason or f"no good copy is left ({answers or 'no other bookie ever held them'})"
+
+    async def _add_to_target(self, entry_id: int, body: bytes) -> None:
+        """Add as recovery adds go: fenced ledgers accept them. A failed add condemns the target (T18, T19)."""
+        status = Status.TIMEOUT
+        for attempt in range(1, self._config.attempts_max + 1):
+            status = await self._send_add(entry_id, body)
+            if status is Status.OK:
+                return
+            if status is Status.TOO_MANY_REQUESTS:
+                self._window.shrink()
+            if status not in _OVERLOADED or self._target_failure is not None:
+                break
+            await self._ports.clock.sleep(pause_s(attempt, self._config, self._ports.clock))
+        if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
+            self._ports.suspects.add(self._job.target)
+        self._give_up_target(str(error_of(status, self._job.target)))
+
+    def _send_add(self, entry_id: int, body: bytes) -> asyncio.Future[Status]:
+        outcome: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+
+        def done(status: Status) -> None:
+            if not outcome.done():
+                outcome.set_result(status)
+
+        credentials = self._job.credentials
+        self._ports.bookies.add(
+            self._job.target,
+            credentials.ledger_id,
+            entry_id,
+            credentials.master_key,
+            body,
+            done,
+            is_recovery_add=True,
+        )
+        return outcome
+
+    def _give_up_target(self, reason: str) -> None:
+        self._target_failure = reason
+        raise _GivenUpError
+
+    # -- second pass: a copy is verified before the metadata names it ---------------------------------------------
+
+    async def _verify_entry(self, item: tuple[int, int], lease: Lease) -> None:
+        position, entry_id = item
+        copy = await self._copies.read(self._job.target, self._job.credentials, entry_id)
+        lease.resize(len(copy.body))
+        if copy.entry is None:
+            self._give_up_target(f"bookie {self._job.target}: copy of entry {entry_id} not readable: {copy.reason}")
+        elif zlib.crc32(copy.entry.payload) != self._fingerprints[position]:
+            self._give_up_target(f"bookie {self._job.target}: holds another entry {entry_id}")
