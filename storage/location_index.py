@@ -53,9 +53,9 @@ class LocationIndex:
         """Put rows in one durable batch: ``keys`` is n keys and ``locations`` n values, each joined, in key order."""
         self._rows.write(_split_rows(keys, locations))
 
-    def delete_ledger(self, ledger_id: LedgerId) -> None:
-        """Delete all rows of a ledger in bounded durable batches; repeatable when cut off."""
-        rows = self._scan(ledger_id)
+    def delete_ledgers(self, ledger_ids: Iterable[LedgerId]) -> None:
+        """Delete all rows of some ledgers in bounded durable batches; repeatable when cut off."""
+        rows = itertools.chain.from_iterable(map(self._scan, ledger_ids))
         while keys := [key for key, _ in itertools.islice(rows, _DELETE_ROW_COUNT_MAX)]:
             self._rows.write((), keys)
 

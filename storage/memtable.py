@@ -27,6 +27,8 @@ class MemtableSlice(NamedTuple):
     """Ledger id, entry id, ledger id, entry id, ..."""
     bodies: list[tuple[LedgerId, bytes]]
     """Ledger id and body of each entry."""
+    body_bytes: int
+    """Sum over the bodies."""
 
 
 class Memtable:
@@ -61,11 +63,9 @@ class Memtable:
     def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
         """Highest entry id of a ledger here, with its body."""
         entries = self._ledgers.get(ledger_id)
-        if not entries:
+        if entries is None:
             return None
-        # Adds nearly always come in order. Then the last added is the highest, and two lookups tell.
-        last_added = next(reversed(entries))
-        entry_id = last_added if last_added - next(iter(entries)) == len(entries) - 1 else max(entries)
+        entry_id = _highest(entries)
         return entry_id, entries[entry_id]
 
     def list_entries(self, ledger_id: LedgerId) -> list[EntryId]:
@@ -75,6 +75,15 @@ class Memtable:
     def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Forget all entries of a ledger."""
         self._ledgers.pop(ledger_id, None)
+
+    def release(self) -> None:
+        """Free the memory, entry by entry: freeing all at once would hold the interpreter for 10 ms and more.
+
+        For a lane, once nobody else has the table any more.
+        """
+        for entries in self._ledgers.values():
+            while entries:
+                entries.popitem()
 
     def slices(self, entry_count_max: int, bytes_max: int) -> Iterator[MemtableSlice]:
         """All entries in (ledger, entry) order, cut where a slice reaches a limit."""
@@ -89,10 +98,16 @@ class Memtable:
                 bodies.append((ledger_id, body))
                 slice_bytes += len(body)
                 if len(bodies) >= entry_count_max or slice_bytes >= bytes_max:
-                    yield MemtableSlice(ids, bodies)
+                    yield MemtableSlice(ids, bodies, slice_bytes)
                     ids, bodies, slice_bytes = [], [], 0
         if bodies:
-            yield MemtableSlice(ids, bodies)
+            yield MemtableSlice(ids, bodies, slice_bytes)
+
+
+def _highest(entries: dict[EntryId, bytes]) -> EntryId:
+    """Highest id of at least one entry."""
+    first, last = next(iter(entries)), next(reversed(entries))
+    return last if last - first == len(entries) - 1 else max(entries)
 
 
 def _sorted_ids(ids: Iterable[int]) -> Iterable[int]:

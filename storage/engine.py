@@ -1,0 +1,401 @@
+"""One ledger directory: write cache, entry logs and the two indexes, tied together by the checkpoint.
+
+Two sides (design section 3). The loop side changes caches, memtables and ledger rows and never touches the disk. The
+lane side reads and writes the disk: ``write_checkpoint`` in one lane, the reads in another; both get what they need as
+arguments that do not change any more. A checkpoint goes
+
+    loop: job = begin_checkpoint()      freeze the memtable, take the changed rows
+    lane: write_checkpoint(job)         the order of storage section 5.8
+    loop: end_checkpoint(job)           drop the frozen memtable; or, when the lane raised,
+          abort_checkpoint(job)         keep it: the next begin_checkpoint gives the same job again (H2)
+    lane: job.memtable.release()        free its memory in small steps
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Final
+
+import msgspec
+
+from storage.config import EngineConfig
+from storage.entry_log_format import HEADER_BYTES
+from storage.entry_log_reader import EntryLogReader, list_entry_logs
+from storage.entry_log_writer import EntryLogWriter
+from storage.errors import EntryTooLargeError, IndexMissingError, MemtableFullError
+from storage.filenames import (
+    LEDGERS_DATABASE,
+    LOCATIONS_DATABASE,
+    entry_log_file_name,
+    last_mark_file_name,
+    seal_file_name,
+)
+from storage.ids import INVALID_ENTRY_ID, EntryId, LedgerId
+from storage.ledger_index import LedgerIndex, LedgerRowChanges
+from storage.location_index import LocationIndex, encode_keys, encode_locations
+from storage.memtable import ENTRY_OVERHEAD_BYTES, Memtable
+from storage.ports import FileSystem, OpenIndexStore
+from storage.read_cache import ReadCache
+from storage.seal import (
+    REBUILD_COMMAND,
+    SealedIndex,
+    create_sealed_index,
+    is_sealed_index_present,
+    open_sealed_index,
+)
+
+SLICE_ENTRY_COUNT_MAX: Final = 8192
+SLICE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bounds of one append to the entry log and of the index batch that names it: a lane must not hold the interpreter."""
+
+_LAST_ADD_CONFIRMED = struct.Struct(">16xq")
+_EXPLICIT_LAC = struct.Struct(">8xq")
+
+
+class CheckpointJob(msgspec.Struct, frozen=True):
+    """What one checkpoint of a directory makes durable."""
+
+    memtable: Memtable
+    row_changes: LedgerRowChanges
+    deleted_ledgers: tuple[LedgerId, ...]
+    """Ledgers to delete first: entries of them in ``memtable`` were added after the deletion (H6)."""
+
+
+class CheckpointDone(msgspec.Struct, frozen=True):
+    """What a checkpoint wrote."""
+
+    entry_count: int
+    body_bytes: int
+
+
+class LedgerDirectoryEngine:
+    """The entries and rows of the ledgers that belong to one ledger directory."""
+
+    def __init__(
+        self,
+        ledgers: LedgerIndex,
+        locations: LocationIndex,
+        log_writer: EntryLogWriter,
+        log_reader: EntryLogReader,
+        config: EngineConfig,
+    ) -> None:
+        self._ledgers = ledgers
+        self._locations = locations
+        self._log_writer = log_writer
+        self._log_reader = log_reader
+        self._half_bytes = config.memtable_bytes_max // 2
+        self._body_bytes_max = min(config.entry_log.entry_bytes_max, self._half_bytes - ENTRY_OVERHEAD_BYTES)
+        self._active = Memtable(self._half_bytes)
+        self._job: CheckpointJob | None = None
+        self._is_job_running = False
+        self._was_full = False
+        self._read_cache = ReadCache(config.read_cache_bytes_max)
+        self._read_generation = 0
+        self._last_add_confirmed: dict[LedgerId, EntryId] = {}
+        self._deletes_pending: set[LedgerId] = set()
+        self._hidden_ledgers: set[LedgerId] = set()
+        """Deleted, but maybe still in the index. The reads lane only asks whether an id is in it."""
+        self.ledger = ledgers.find
+
+    @classmethod
+    def open(
+        cls,
+        filesystem: FileSystem,
+        open_index: OpenIndexStore,
+        ledger_directory: str,
+        index_directory: str,
+        config: EngineConfig,
+    ) -> LedgerDirectoryEngine:
+        """Open the files of a ledger directory and its index directory (both the ``current`` folders).
+
+        Raises IndexMissingError when an index is missing although something was stored, IndexDamagedError when one
+        lost or damaged a batch that was sealed: starting with less would turn lost entries into "no such entry" (H15).
+        """
+        databases = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
+        missing = [name for name in databases if not _is_present(filesystem, index_directory, name)]
+        if missing:
+            _require_no_history(filesystem, ledger_directory, os.path.join(index_directory, missing[0]))
+        ledger_rows, location_rows = _open_indexes(filesystem, open_index, index_directory, missing)
+        try:
+            return cls(
+                LedgerIndex.load(ledger_rows),
+                LocationIndex(location_rows),
+                EntryLogWriter.open(filesystem, ledger_directory, config.entry_log),
+                EntryLogReader(filesystem, ledger_directory, config.entry_log),
+                config,
+            )
+        except BaseException:
+            ledger_rows.close()
+            location_rows.close()
+            raise
+
+    # Loop side: ledgers
+
+    def set_master_key(self, ledger_id: LedgerId, master_key: bytes) -> bool:
+        """Store a ledger's key (rules: ``LedgerIndex.set_master_key``); returns whether the row is new or changed."""
+        return self._ledgers.set_master_key(ledger_id, master_key)
+
+    def set_fenced(self, ledger_id: LedgerId) -> bool:
+        """Fence a ledger for good, known or not; returns whether that is new."""
+        return self._ledgers.set_fenced(ledger_id)
+
+    def set_explicit_lac(self, ledger_id: LedgerId, body: bytes) -> bool:
+        """Keep the body of an explicit-LAC request (16 bytes or more); False: the ledger is unknown, nothing is kept.
+
+        Its LAC raises the one that ``last_add_confirmed`` tells.
+        """
+        if not self._ledgers.set_explicit_lac(ledger_id, body):
+            return False
+        self.raise_last_add_confirmed(ledger_id, _EXPLICIT_LAC.unpack_from(body)[0])
+        return True
+
+    def last_add_confirmed(self, ledger_id: LedgerId) -> EntryId | None:
+        """Highest LAC seen in this process, a lower bound of the ledger's; None: nothing seen, ask the last entry."""
+        return self._last_add_confirmed.get(ledger_id)
+
+    def raise_last_add_confirmed(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
+        """Take note of a LAC, for instance that of the last entry as found on disk. Never lowers it."""
+        if last_add_confirmed > self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID - 1):
+            self._last_add_confirmed[ledger_id] = last_add_confirmed
+
+    def delete_ledger(self, ledger_id: LedgerId) -> None:
+        """Forget a ledger and its entries. Adds behind it are those of a new ledger and stay (H6).
+
+        Not journaled: after a crash before the next checkpoint the ledger is there again, for its owner to delete.
+        """
+        self._active.delete_ledger(ledger_id)
+        self._read_cache.drop_ledger(ledger_id)
+        self._last_add_confirmed.pop(ledger_id, None)
+        self._ledgers.delete(ledger_id)
+        self._deletes_pending.add(ledger_id)
+        self._hidden_ledgers.add(ledger_id)
+
+    # Loop side: entries
+
+    def add(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
+        """Take an entry into the write cache; the last one of an id wins. The ledger's row must exist.
+
+        Raises MemtableFullError (a checkpoint is due; try again after it began), EntryTooLargeError (never fits). In
+        both cases nothing was stored and nothing may be journaled.
+        """
+        assert entry_id >= 0, "the caller refuses negative ids (H19)"
+        assert self.ledger(ledger_id), "the caller sets the key first"
+        last_add_confirmed: EntryId = _LAST_ADD_CONFIRMED.unpack_from(body)[0]
+        if len(body) > self._body_bytes_max or not self._active.put(ledger_id, entry_id, body):
+            self._refuse(ledger_id, entry_id, body)
+        if last_add_confirmed > self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID - 1):
+            self._last_add_confirmed[ledger_id] = last_add_confirmed
+        if self._read_cache.used_bytes:
+            self._read_cache.drop(ledger_id, entry_id)  # An older copy must not outlive this one (H18).
+
+    def find_cached(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+        """Body of an entry that is in a cache; None says nothing about the disk."""
+        body = self._active.find(ledger_id, entry_id)
+        if body is None and (frozen := self._frozen(ledger_id)) is not None:
+            body = frozen.find(ledger_id, entry_id)
+        return self._read_cache.find(ledger_id, entry_id) if body is None else body
+
+    def last_cached(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
+        """Highest entry of a ledger in the write caches. The disk may hold a higher one (H8)."""
+        last = self._active.find_last(ledger_id)
+        frozen = self._frozen(ledger_id)
+        last_frozen = None if frozen is None else frozen.find_last(ledger_id)
+        if last is None or last_frozen is None:
+            return last or last_frozen
+        return last if last[0] >= last_frozen[0] else last_frozen
+
+    def list_cached_entries(self, ledger_id: LedgerId) -> set[EntryId]:
+        """Ids of a ledger's entries in the write caches."""
+        frozen = self._frozen(ledger_id)
+        return {*self._active.list_entries(ledger_id), *(frozen.list_entries(ledger_id) if frozen else ())}
+
+    @property
+    def read_generation(self) -> int:
+        """Changes when a checkpoint ends: what the reads lane found before may be outdated afterwards."""
+        return self._read_generation
+
+    def remember_read(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes, read_generation: int) -> None:
+        """Keep a body that ``read`` gave, unless it may be older than what is stored now (H18).
+
+        ``read_generation`` is the one at the time the read was asked for. An add since then is either in a write
+        cache still, or a checkpoint has ended.
+        """
+        if read_generation == self._read_generation and ledger_id not in self._hidden_ledgers:
+            frozen = self._frozen(ledger_id)
+            is_newer_cached = self._active.find(ledger_id, entry_id) or (frozen and frozen.find(ledger_id, entry_id))
+            if not is_newer_cached:
+                self._read_cache.put(ledger_id, entry_id, body)
+
+    # Loop side: checkpoints
+
+    @property
+    def memtable_bytes(self) -> int:
+        """Bytes in the write caches, overhead included."""
+        return self._active.used_bytes + (0 if self._job is None else self._job.memtable.used_bytes)
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether the write cache is filling up, or has refused an entry (H17), and no checkpoint is under way."""
+        return not self._is_job_running and (self._was_full or 2 * self._active.used_bytes >= self._half_bytes)
+
+    def begin_checkpoint(self) -> CheckpointJob:
+        """Freeze what a checkpoint is to write; after a failed one, the same job again and nothing newer (H2)."""
+        assert not self._is_job_running, "one checkpoint at a time"
+        self._is_job_running = True
+        if self._job is None:
+            deleted = tuple(sorted(self._deletes_pending))
+            self._job = CheckpointJob(self._active, self._ledgers.take_changes(), deleted)
+            self._active = Memtable(self._half_bytes)
+            self._deletes_pending = set()
+            self._was_full = False
+        return self._job
+
+    def end_checkpoint(self, job: CheckpointJob) -> None:
+        """Drop what ``write_checkpoint`` made durable."""
+        assert job is self._job, "a checkpoint of its own"
+        assert self._is_job_running, "begin_checkpoint comes first"
+        self._job = None
+        self._is_job_running = False
+        self._hidden_ledgers.difference_update(set(job.deleted_ledgers) - self._deletes_pending)
+        self._read_generation += 1
+
+    def abort_checkpoint(self, job: CheckpointJob) -> None:
+        """Keep what ``write_checkpoint`` could not make durable, for the next try."""
+        assert job is self._job, "a checkpoint of its own"
+        assert self._is_job_running, "begin_checkpoint comes first"
+        self._is_job_running = False
+
+    # Lane side
+
+    def read(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+        """Body of an entry on disk, or None: it is certainly not there (an entry in a write cache may not be).
+
+        Raises EntryLogError, IndexDamagedError or another StorageError when that cannot be told.
+        """
+        if ledger_id in self._hidden_ledgers:
+            return None
+        location = self._locations.find(ledger_id, entry_id)
+        return None if location is None else self._log_reader.read(location, ledger_id, entry_id)
+
+    def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
+        """Highest entry of a ledger on disk; the true last one is the greater of this and ``last_cached`` (H8).
+
+        Ask ``last_cached`` first: a checkpoint moves entries from the caches to the disk. Raises like ``read``.
+        """
+        last = None if ledger_id in self._hidden_ledgers else self._locations.find_last(ledger_id)
+        if last is None:
+            return None
+        entry_id, location = last
+        return entry_id, self._log_reader.read(location, ledger_id, entry_id)
+
+    def list_entries(self, ledger_id: LedgerId) -> list[EntryId]:
+        """Ids of a ledger's entries on disk, ascending; ask ``list_cached_entries`` first. Raises like ``read``."""
+        return [] if ledger_id in self._hidden_ledgers else list(self._locations.list_entries(ledger_id))
+
+    def write_checkpoint(self, job: CheckpointJob) -> CheckpointDone:
+        """Make a job durable in the order of storage section 5.8; a crash between any two steps is mended by replay.
+
+        Raises StorageError or OSError with nothing lost: the job can be written again, whole, unless the error is an
+        IndexFailedError. The mark may move only when this has returned for every directory.
+        """
+        if job.deleted_ledgers:
+            # The row goes first: a row whose entries are half deleted would deny entries as a matter of fact.
+            self._ledgers.write(dict.fromkeys(job.deleted_ledgers))
+            self._locations.delete_ledgers(job.deleted_ledgers)
+        batches, done = self._write_entries(job.memtable)
+        for keys, locations in batches:
+            self._locations.write(keys, locations)
+        # Also when there was no entry: the fence of an idle ledger is behind the mark like everything else (H1).
+        self._ledgers.write(job.row_changes)
+        self._locations.seal()
+        self._ledgers.seal()
+        return done
+
+    def close(self) -> None:
+        """Close all files; safe to repeat. What no checkpoint has written is left to the journal."""
+        self._log_writer.close()
+        self._log_reader.close()
+        self._ledgers.close()
+        self._locations.close()
+
+    def _write_entries(self, memtable: Memtable) -> tuple[list[tuple[bytes, bytes]], CheckpointDone]:
+        """Append all entries in order and sync; returns joined keys and locations, which no index may hold earlier."""
+        batches: list[tuple[bytes, bytes]] = []
+        entry_count = body_bytes = 0
+        try:
+            for part in memtable.slices(SLICE_ENTRY_COUNT_MAX, SLICE_BYTES_MAX):
+                locations = self._log_writer.append(part.bodies)
+                batches.append((encode_keys(part.ids), encode_locations(locations)))
+                entry_count += len(part.bodies)
+                body_bytes += part.body_bytes
+            self._log_writer.sync()
+        except BaseException:
+            # Rule: a failed sync is final for the file. The retry appends everything again, to a new log.
+            self._log_writer.discard_unsynced()
+            raise
+        return batches, CheckpointDone(entry_count, body_bytes)
+
+    def _frozen(self, ledger_id: LedgerId) -> Memtable | None:
+        """The memtable under checkpoint, unless its entries of this ledger were deleted since it was frozen."""
+        if self._job is None or ledger_id in self._deletes_pending:
+            return None
+        return self._job.memtable
+
+    def _refuse(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
+        if len(body) > self._body_bytes_max:
+            raise EntryTooLargeError(
+                f"entry {ledger_id}:{entry_id} has {len(body)} bytes; at most {self._body_bytes_max} can be stored"
+            )
+        self._was_full = True
+        raise MemtableFullError(
+            f"the write cache has no room for the {len(body)} bytes of entry {ledger_id}:{entry_id}"
+        )
+
+
+def _is_present(filesystem: FileSystem, index_directory: str, database: str) -> bool:
+    return is_sealed_index_present(filesystem, *_index_paths(index_directory, database))
+
+
+def _index_paths(index_directory: str, database: str) -> tuple[str, str]:
+    """Folder of a database, and its seal record."""
+    return os.path.join(index_directory, database), os.path.join(index_directory, seal_file_name(database))
+
+
+def _open_indexes(
+    filesystem: FileSystem, open_index: OpenIndexStore, index_directory: str, missing: list[str]
+) -> tuple[SealedIndex, SealedIndex]:
+    """Open or, where missing, create the ledgers and the locations database."""
+    opened: list[SealedIndex] = []
+    try:
+        for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE):
+            open_or_create = create_sealed_index if database in missing else open_sealed_index
+            opened.append(open_or_create(filesystem, open_index, *_index_paths(index_directory, database)))
+    except BaseException:
+        for index in opened:
+            index.close()
+        raise
+    ledger_rows, location_rows = opened
+    return ledger_rows, location_rows
+
+
+def _require_no_history(filesystem: FileSystem, ledger_directory: str, index_path: str) -> None:
+    """Refuse to make an empty index beside what only a lost one can have named (H15, storage section 5.9).
+
+    A log of nothing but its header holds no entry. A mark says that rows were flushed here once, entries or not.
+    """
+    mark_name = last_mark_file_name(0, 1)
+    witnesses = [name for name in filesystem.list_directory(ledger_directory) if name.startswith(mark_name)]
+    for log_id in list_entry_logs(filesystem, ledger_directory):
+        name = entry_log_file_name(log_id)
+        file = filesystem.open(os.path.join(ledger_directory, name))
+        try:
+            if file.size() > HEADER_BYTES:
+                witnesses.append(name)
+        finally:
+            file.close()
+    if witnesses:
+        raise IndexMissingError(
+            f"{index_path} is missing although {os.path.join(ledger_directory, witnesses[0])} exists: stored entries "
+            f"would be denied; run `{REBUILD_COMMAND}`"
+        )

@@ -1,0 +1,210 @@
+"""All directories of one bookie: which ledger lives where, replay at boot, and the checkpoint over all of them.
+
+Boot: ``open``, then ``replay``; only then are there journals to write to. The rule that ties the parts together is that
+a mark says something about *every* ledger directory, so it moves only after all of them were flushed (storage section
+5.8 step 8): a flush of one directory never publishes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import msgspec
+
+from storage.config import StorageConfig
+from storage.engine import CheckpointDone, CheckpointJob, LedgerDirectoryEngine
+from storage.filenames import current_directory
+from storage.ids import LedgerId, LogMark
+from storage.journal_writer import JournalWriter
+from storage.log_mark import NO_MARK, read_last_mark, write_last_mark
+from storage.ports import DirectoryLock, FileSystem, OpenIndexStore
+from storage.replay import JournalReplay, ReplayReport, checkpoint_now
+
+
+class StorageCheckpoint(msgspec.Struct):
+    """A checkpoint on its way through the lane; the loop leaves it alone until the lane is done with it."""
+
+    marks: tuple[LogMark, ...]
+    """One for each journal: everything before it is in the jobs, or durable already."""
+    jobs: tuple[CheckpointJob, ...]
+    """One for each ledger directory."""
+    done: list[CheckpointDone] = []
+    """Of the directories that were written, from the first on."""
+    is_published: bool = False
+
+
+class LedgerStorage:
+    """The journals and ledger directories of a bookie, locked for this process until ``close``."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        config: StorageConfig,
+        engines: Sequence[LedgerDirectoryEngine],
+        locks: Sequence[DirectoryLock],
+        now_ms: int,
+    ) -> None:
+        self._filesystem = filesystem
+        self._config = config
+        self._journal_directories = [current_directory(directory) for directory in config.journal_directories]
+        self._ledger_directories = [current_directory(directory) for directory in config.ledger_directories]
+        self._engines = tuple(engines)
+        self._locks = locks
+        self._now_ms = now_ms
+        self._journals: list[JournalWriter] = []
+        self._published = [NO_MARK] * len(self._journal_directories)
+        self._marks_due: tuple[LogMark, ...] | None = None
+        """Marks of a checkpoint that has failed so far: the next one may promise no more than they do (H2)."""
+
+    @classmethod
+    def open(
+        cls,
+        filesystem: FileSystem,
+        open_index: OpenIndexStore,
+        config: StorageConfig,
+        now_ms: int,
+        locks: Sequence[DirectoryLock] | None = None,
+    ) -> LedgerStorage:
+        """Open all directories, making those that are new. ``now_ms``: wall clock, names the first journal.
+
+        ``locks``: of ``lock_directories``, if the caller took them earlier; ``close`` releases them. Raises
+        DirectoryLockedError, IndexMissingError, IndexDamagedError or another StorageError, and OSError; then nothing
+        stays open, and locks stay with the caller who took them.
+        """
+        held = lock_directories(filesystem, config) if locks is None else locks
+        with contextlib.ExitStack() as undo:
+            if locks is None:
+                undo.callback(_release, held)
+            engines: list[LedgerDirectoryEngine] = []
+            index_directories = config.index_directories or config.ledger_directories
+            for ledger_directory, index_directory in zip(config.ledger_directories, index_directories, strict=True):
+                engine = LedgerDirectoryEngine.open(
+                    filesystem,
+                    open_index,
+                    current_directory(ledger_directory),
+                    current_directory(index_directory),
+                    config.engine,
+                )
+                undo.callback(engine.close)
+                engines.append(engine)
+            undo.pop_all()
+        return cls(filesystem, config, engines, held, now_ms)
+
+    @property
+    def engines(self) -> tuple[LedgerDirectoryEngine, ...]:
+        """One for each ledger directory, in the order of the settings."""
+        return self._engines
+
+    @property
+    def journals(self) -> Sequence[JournalWriter]:
+        """One for each journal directory, in the order of the settings; none before ``replay``."""
+        return self._journals
+
+    def engine_of(self, ledger_id: LedgerId) -> LedgerDirectoryEngine:
+        """Directory that holds all entries of a ledger (storage section 1)."""
+        return self._engines[ledger_id % len(self._engines)]
+
+    def journal_of(self, ledger_id: LedgerId) -> JournalWriter:
+        """Journal that holds all records of a ledger, hence in order (storage section 1)."""
+        return self._journals[ledger_id % len(self._journals)]
+
+    def replay(self) -> ReplayReport:
+        """Apply the journals, make all of it durable, move the marks, and begin new journals. Once, after ``open``.
+
+        Raises JournalError, CorruptFileError and other StorageErrors, OSError: the boot must stop then.
+        """
+        assert not self._journals, "replay comes once, before anything is written"
+        replay = JournalReplay(self._filesystem, self.engine_of, len(self._journal_directories))
+        journal_count = len(self._journal_directories)
+        marks: list[LogMark] = []
+        for index, directory in enumerate(self._journal_directories):
+            mark = read_last_mark(self._filesystem, self._ledger_directories, index, journal_count)
+            self._published[index] = mark
+            marks.append(replay.replay(directory, index, mark))
+        for engine in self._engines:
+            checkpoint_now(engine)
+        self._publish(marks)
+        # Not before: a new file makes the others older ones, in which a hole is no longer a tail that was not synced.
+        for directory in self._journal_directories:
+            journal = JournalWriter.open(self._filesystem, directory, self._config.journal, self._now_ms)
+            self._journals.append(journal)
+        return replay.report
+
+    def begin_checkpoint(self) -> StorageCheckpoint:
+        """Loop side: note how far the journals are durable, then freeze all directories.
+
+        In this order (storage section 5.8 step 1): every record before that position was in a write cache or among the
+        changed rows before it was queued for the journal. After a failed checkpoint the old marks stand, because the
+        directories that failed write their old jobs first.
+        """
+        if self._marks_due is None:
+            self._marks_due = tuple(journal.durable_position for journal in self._journals)
+        return StorageCheckpoint(self._marks_due, tuple(engine.begin_checkpoint() for engine in self._engines))
+
+    def write_checkpoint(self, checkpoint: StorageCheckpoint) -> None:
+        """Lane side: flush every directory, then publish the marks, then delete journals that are no longer needed.
+
+        Raises StorageError or OSError. Whatever happened, ``end_checkpoint`` comes next.
+        """
+        for engine, job in zip(self._engines, checkpoint.jobs, strict=True):
+            checkpoint.done.append(engine.write_checkpoint(job))
+        # No comparison of one token as a whole with an earlier one: each journal's mark stands for itself (H4).
+        self._publish(checkpoint.marks)
+        checkpoint.is_published = True
+        for journal, mark in zip(self._journals, checkpoint.marks, strict=True):
+            journal.remove_older_than(mark)
+
+    def end_checkpoint(self, checkpoint: StorageCheckpoint) -> None:
+        """Loop side: let go of what was written and keep the rest for the next checkpoint."""
+        done_count = len(checkpoint.done)
+        for index, (engine, job) in enumerate(zip(self._engines, checkpoint.jobs, strict=True)):
+            if index < done_count:
+                engine.end_checkpoint(job)
+            else:
+                engine.abort_checkpoint(job)
+        if checkpoint.is_published:
+            self._marks_due = None
+
+    def release_checkpoint(self, checkpoint: StorageCheckpoint) -> None:
+        """Lane side, after ``end_checkpoint``: free the memory of what was written without stopping the loop."""
+        for job, _ in zip(checkpoint.jobs, checkpoint.done, strict=False):
+            job.memtable.release()
+
+    def close(self) -> None:
+        """Close all files and give the directories up; safe to repeat. Flushes nothing."""
+        for journal in self._journals:
+            journal.close()
+        for engine in self._engines:
+            engine.close()
+        _release(self._locks)
+
+    def _publish(self, marks: Sequence[LogMark]) -> None:
+        """Move the marks that have something new to say; they never go back."""
+        for index, mark in enumerate(marks):
+            if mark > self._published[index]:
+                write_last_mark(self._filesystem, self._ledger_directories, mark, index, len(marks))
+                self._published[index] = mark
+
+
+def lock_directories(filesystem: FileSystem, config: StorageConfig) -> list[DirectoryLock]:
+    """Claim every directory for this process, making those that are new; all or none.
+
+    DirectoryLockedError names the owner of one that is taken.
+    """
+    directories = dict.fromkeys((*config.journal_directories, *config.ledger_directories, *config.index_directories))
+    locks: list[DirectoryLock] = []
+    try:
+        for directory in directories:
+            current = current_directory(directory)
+            filesystem.make_directories(current)
+            locks.append(filesystem.lock_directory(current))
+    except BaseException:
+        _release(locks)
+        raise
+    return locks
+
+
+def _release(locks: Sequence[DirectoryLock]) -> None:
+    for lock in locks:
+        lock.release()

@@ -1,0 +1,139 @@
+"""Applying the journals to the ledger storage at boot. Rules: storage section 3.11.
+
+Nothing here publishes a mark: the caller does, once everything that was applied is durable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from storage.engine import LedgerDirectoryEngine
+from storage.errors import CorruptFileError, MasterKeyMismatchError, MemtableFullError
+from storage.filenames import journal_file_name
+from storage.ids import JournalId, LedgerId, LogMark
+from storage.journal_format import JournalRecord, JournalRecordKind
+from storage.journal_reader import journals_to_replay, scan_journal
+from storage.ports import FileSystem
+
+_EXPLICIT_LAC_BYTES_MIN = 16
+
+
+class DroppedTail(msgspec.Struct, frozen=True):
+    """The end of a journal file that holds no whole record: not synced when the bookie stopped, so not acknowledged."""
+
+    path: str
+    offset: int
+    """Where the last good record ends."""
+    dropped_bytes: int
+    reason: str
+
+
+class ReplayReport(msgspec.Struct):
+    """What a replay did. Counts are of records."""
+
+    file_count: int = 0
+    entry_count: int = 0
+    ledger_key_count: int = 0
+    fence_count: int = 0
+    explicit_lac_count: int = 0
+    skipped_count: int = 0
+    """Of ledgers with neither a key record nor a row: deleted ones (storage section 3.11)."""
+    unknown_count: int = 0
+    """Of types that this version does not know: skipped, for the sake of later ones (storage section 3.6)."""
+    dropped_tails: list[DroppedTail] = []
+
+
+class JournalReplay:
+    """Replays the journals of a bookie, one after the other, into its engines."""
+
+    def __init__(
+        self, filesystem: FileSystem, engine_of: Callable[[LedgerId], LedgerDirectoryEngine], journal_count: int
+    ) -> None:
+        self._filesystem = filesystem
+        self._engine_of = engine_of
+        self._journal_count = journal_count
+        self._appliers = {
+            JournalRecordKind.ENTRY: self._apply_entry,
+            JournalRecordKind.LEDGER_KEY: self._apply_ledger_key,
+            JournalRecordKind.FENCE: self._apply_fence,
+            JournalRecordKind.EXPLICIT_LAC: self._apply_explicit_lac,
+            JournalRecordKind.UNKNOWN: self._skip_unknown,
+        }
+        self.report = ReplayReport()
+
+    def replay(self, directory: str, journal_index: int, mark: LogMark) -> LogMark:
+        """Apply all records of a journal from ``mark`` on; returns the mark that says so, or ``mark`` without files.
+
+        Raises JournalError when the marked file is missing, CorruptFileError (naming file and offset) for what no
+        crash explains, EntryTooLargeError for an entry over today's limit, and what a checkpoint raises.
+        """
+        journal_ids: Sequence[JournalId] = journals_to_replay(self._filesystem, directory, mark)
+        end = mark
+        for journal_id in journal_ids:
+            path = os.path.join(directory, journal_file_name(journal_id))
+            start_offset = mark.offset if journal_id == mark.journal_id else 0
+            scan = scan_journal(self._filesystem, path, start_offset, is_newest=journal_id == journal_ids[-1])
+            for record in scan:
+                self._apply(path, journal_index, record)
+            if scan.end.dropped_bytes:
+                tail = DroppedTail(path, scan.end.data_end_offset, scan.end.dropped_bytes, scan.end.reason.value)
+                self.report.dropped_tails.append(tail)
+            self.report.file_count += 1
+            end = LogMark(journal_id, scan.end.resume_offset)
+        return end
+
+    def _apply(self, path: str, journal_index: int, record: JournalRecord) -> None:
+        # There is no checksum; a ledger that cannot be here is one of the few signs of damage (H21).
+        if record.ledger_id % self._journal_count != journal_index:
+            raise CorruptFileError(
+                path, record.offset, f"a record of ledger {record.ledger_id}, which belongs to another journal"
+            )
+        try:
+            self._appliers[record.kind](self._engine_of(record.ledger_id), record)
+        except (MasterKeyMismatchError, ValueError) as error:
+            raise CorruptFileError(path, record.offset, str(error)) from error
+
+    def _apply_entry(self, engine: LedgerDirectoryEngine, record: JournalRecord) -> None:
+        if engine.ledger(record.ledger_id) is None:
+            self.report.skipped_count += 1
+            return
+        try:
+            engine.add(record.ledger_id, record.entry_id, record.payload)
+        except MemtableFullError:
+            checkpoint_now(engine)
+            engine.add(record.ledger_id, record.entry_id, record.payload)
+        self.report.entry_count += 1
+
+    def _apply_ledger_key(self, engine: LedgerDirectoryEngine, record: JournalRecord) -> None:
+        engine.set_master_key(record.ledger_id, record.payload)
+        self.report.ledger_key_count += 1
+
+    def _apply_fence(self, engine: LedgerDirectoryEngine, record: JournalRecord) -> None:
+        # Java drops the fence of a ledger whose row was never flushed, and the ledger takes adds again (H3).
+        engine.set_fenced(record.ledger_id)
+        self.report.fence_count += 1
+
+    def _apply_explicit_lac(self, engine: LedgerDirectoryEngine, record: JournalRecord) -> None:
+        if len(record.payload) < _EXPLICIT_LAC_BYTES_MIN:
+            raise ValueError(f"an explicit LAC of {len(record.payload)} bytes")
+        if engine.set_explicit_lac(record.ledger_id, record.payload):
+            self.report.explicit_lac_count += 1
+        else:
+            self.report.skipped_count += 1
+
+    def _skip_unknown(self, _engine: LedgerDirectoryEngine, _record: JournalRecord) -> None:
+        self.report.unknown_count += 1
+
+
+def checkpoint_now(engine: LedgerDirectoryEngine) -> None:
+    """One checkpoint of a directory, here and now, for a caller that has no lanes. Publishes no mark."""
+    job = engine.begin_checkpoint()
+    try:
+        engine.write_checkpoint(job)
+    except BaseException:
+        engine.abort_checkpoint(job)
+        raise
+    engine.end_checkpoint(job)
