@@ -1,0 +1,233 @@
+"""The client's side of a connection: pipelined requests out, answers in. Source: wire sections 1 and 14."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, cast
+
+from runtime.errors import ProtocolError
+from runtime.ports import AddDone
+from runtime.protocol import v3
+from runtime.protocol.framing import FrameSplitter
+from runtime.protocol.messages import AddAnswer, Answer
+from runtime.protocol.status import Status
+from storage.errors import BkctlError
+
+logger = logging.getLogger(__name__)
+
+Resolver: TypeAlias = Callable[[str], Awaitable[tuple[str, int]]]
+"""Host and port of a bookie id; BookieNotFoundError and the like when it has none."""
+
+AnswerDone: TypeAlias = Callable[[Answer | Status, str], None]
+"""Called once with the answer, or with the Status that says why there is none, and a detail for the reader."""
+
+
+_WRITE_BYTES = 64 * 1024
+"""Requests of a loop tick leave in one write, or in several of this size: the bookie works on the first meanwhile."""
+
+_WRITE_BUFFER_BYTES_MAX = 32 * 1024
+"""Less than such a write: uvloop sends at once what exceeds it, and waits for the end of the tick else."""
+
+
+class BookieConnection(asyncio.BufferedProtocol):
+    """Sends requests to one bookie from the moment it is made; what comes before the connection stands is queued.
+
+    It connects once. When it fails or is lost, ``on_lost`` is called, then everything pending ends with UNAVAILABLE;
+    the owner makes a new one. Frames of a loop tick leave in one write. No callback is called from inside a request.
+    """
+
+    def __init__(
+        self,
+        bookie_id: str,
+        *,
+        frame_bytes_max: int,
+        unsent_bytes_max: int,
+        on_lost: Callable[[BookieConnection], None],
+    ) -> None:
+        self.bookie_id = bookie_id
+        self._frame_bytes_max = frame_bytes_max
+        self._unsent_bytes_max = unsent_bytes_max
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._splitter = FrameSplitter(frame_bytes_max)
+        self._transport: asyncio.Transport | None = None
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._is_flush_scheduled = False
+        self._is_writing_paused = False
+        self._lost_reason: str | None = None
+        self._adds: dict[int, AddDone] = {}
+        self._others: dict[int, tuple[type[Answer], AnswerDone]] = {}
+        self._connecting: asyncio.Task[None] | None = None
+        self._transport_closed: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether any request waits for its answer."""
+        return bool(self._adds or self._others)
+
+    def refuse(self, reason: str) -> None:
+        """Never connect: every request ends with UNAVAILABLE."""
+        self._lose(reason)
+
+    def connect(self, resolve: Resolver, timeout_s: float) -> None:
+        """Begin to connect."""
+        self._connecting = self._loop.create_task(self._connect(resolve, timeout_s))
+
+    def add(self, txn_id: int, frame: bytes, done: AddDone) -> None:
+        """Send an add."""
+        refusal = self._send(frame)
+        if refusal is None:
+            self._adds[txn_id] = done
+        else:
+            self._loop.call_soon(done, refusal[0])
+
+    def request(self, txn_id: int, frame: bytes, answer_type: type[Answer], done: AnswerDone) -> None:
+        """Send any other request; an answer of another type under its id is not its answer (wire 14.2)."""
+        refusal = self._send(frame)
+        if refusal is None:
+            self._others[txn_id] = (answer_type, done)
+        else:
+            self._loop.call_soon(done, *refusal)
+
+    def expire(self, adds_below: int, others_below: int) -> None:
+        """Give up requests with smaller transaction ids: they are the oldest, in the order of sending."""
+        expired = []
+        for txn_id in self._adds:
+            if txn_id >= adds_below:
+                break
+            expired.append(txn_id)
+        for txn_id in expired:
+            self._adds.pop(txn_id)(Status.TIMEOUT)
+        expired = []
+        for txn_id in self._others:
+            if txn_id >= others_below:
+                break
+            expired.append(txn_id)
+        for txn_id in expired:
+            self._others.pop(txn_id)[1](Status.TIMEOUT, "")
+
+    async def close(self) -> None:
+        """Fail everything pending, close, and wait until the socket is gone."""
+        self._lose("the client was closed")
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
+        if self._transport is not None:
+            await self._transport_closed
+
+    # Called by the transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send what was queued."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self._lost_reason is not None:
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail everything pending."""
+        self._transport_closed.set_result(None)
+        self._lose(f"the connection was lost: {exc}" if exc is not None else "the bookie closed the connection")
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the splitter knows better
+        """Where the next bytes go."""
+        return self._splitter.free_space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Hand out all answers that are complete."""
+        self._splitter.advance(nbytes)
+        try:
+            for payload in self._splitter.payloads():
+                answer = v3.decode_response(payload)
+                if isinstance(answer, AddAnswer):
+                    done = self._adds.pop(answer.txn_id, None)
+                    if done is not None:  # else it came after its time-out
+                        done(answer.status)
+                else:
+                    self._take_other(answer)
+        except ProtocolError as error:
+            logger.warning("connection to bookie %s closed: %s", self.bookie_id, error)
+            self._lose(str(error))
+
+    def pause_writing(self) -> None:
+        """Keep frames here until the bookie takes them."""
+        self._is_writing_paused = True
+
+    def resume_writing(self) -> None:
+        """Send what gathered."""
+        self._is_writing_paused = False
+        self._flush()
+
+    def _take_other(self, answer: Answer) -> None:
+        expected = self._others.get(answer.txn_id)
+        if expected is not None and expected[0] is type(answer):
+            del self._others[answer.txn_id]
+            expected[1](answer, "")
+
+    async def _connect(self, resolve: Resolver, timeout_s: float) -> None:
+        where = self.bookie_id
+        try:
+            async with asyncio.timeout(timeout_s):
+                host, port = await resolve(self.bookie_id)
+                where = f"{host}:{port}"
+                await self._loop.create_connection(lambda: self, host, port)
+        except TimeoutError:
+            self._lose(f"no connection to {where} within {timeout_s:g} s")
+        except (OSError, UnicodeError, OverflowError) as error:  # the last two: a host or port that cannot be one
+            self._lose(f"cannot connect to {where}: {_reason_of(error)}")
+        except BkctlError as error:
+            self._lose(str(error))
+
+    def _send(self, frame: bytes) -> tuple[Status, str] | None:
+        """Queue a frame, or say why not."""
+        if self._lost_reason is not None:
+            return Status.UNAVAILABLE, self._lost_reason
+        if len(frame) > self._frame_bytes_max:
+            return Status.BAD_REQUEST, f"a request of {len(frame)} bytes does not fit into a frame"
+        if self._unsent_bytes + len(frame) > self._unsent_bytes_max and self._unsent:
+            return Status.TOO_MANY_REQUESTS, f"{self._unsent_bytes} bytes wait to be sent"
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        self._unsent.append(frame)
+        self._unsent_bytes += len(frame)
+        if self._unsent_bytes >= _WRITE_BYTES:
+            self._flush()
+        return None
+
+    def _flush(self) -> None:
+        self._is_flush_scheduled = False
+        if self._unsent and self._transport is not None and not self._is_writing_paused:
+            frames, self._unsent = self._unsent, []
+            self._unsent_bytes = 0
+            self._transport.write(b"".join(frames))
+
+    def _lose(self, reason: str) -> None:
+        """End of this connection, for whatever reason; happens once."""
+        if self._lost_reason is not None:
+            return
+        self._lost_reason = reason
+        self._on_lost(self)
+        if self._transport is not None:
+            self._transport.abort()
+        self._unsent.clear()
+        adds, self._adds = self._adds, {}
+        others, self._others = self._others, {}
+        for done in adds.values():  # each on its own: one that raises must not silence the rest
+            self._loop.call_soon(done, Status.UNAVAILABLE)
+        for _, answer_done in others.values():
+            self._loop.call_soon(answer_done, Status.UNAVAILABLE, reason)
+
+
+def _reason_of(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error)

@@ -1,0 +1,191 @@
+"""Connections to all bookies: the real adapter of the Bookies port. Source: wire section 14, protocol section 8."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from runtime.config import ClientConfig
+from runtime.net.bookie_connection import BookieConnection, Resolver
+from runtime.net.request_ages import RequestAges
+from runtime.ports import AddDone, BookieId, BookieInfo, Clock, LacReply, ReadReply, TimerHandle
+from runtime.protocol import v3
+from runtime.protocol.messages import Answer, BookieInfoAnswer, ReadAnswer, ReadLacAnswer
+from runtime.protocol.status import Status, error_of
+
+UNSENT_BYTES_MAX = 256 * 1024 * 1024
+"""What may wait for one bookie that takes nothing, before further requests end with TOO_MANY_REQUESTS."""
+
+_SWEEPS_PER_TIMEOUT = 20
+"""Time-outs are looked for this often within the shortest of them: none is late by more than a tenth of it."""
+
+
+class BookiePool:
+    """One connection per bookie, made by the first request to it and made again by the first after a loss.
+
+    Transaction ids count up over all connections. Made and used on one loop.
+    """
+
+    def __init__(
+        self, resolve: Resolver, config: ClientConfig, clock: Clock, *, unsent_bytes_max: int = UNSENT_BYTES_MAX
+    ) -> None:
+        self._resolve = resolve
+        self._config = config
+        self._clock = clock
+        self._unsent_bytes_max = unsent_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[BookieId, BookieConnection] = {}
+        self._next_txn_id = 1
+        self._add_timeout_ns = int(config.add_timeout_s * 1e9)
+        self._read_timeout_ns = int(config.read_timeout_s * 1e9)
+        self._sweep_interval_s = min(config.add_timeout_s, config.read_timeout_s) / _SWEEPS_PER_TIMEOUT
+        self._ages = RequestAges(max(self._add_timeout_ns, self._read_timeout_ns))
+        self._timer: TimerHandle | None = None
+        self._is_closed = False
+
+    def add(
+        self,
+        bookie_id: BookieId,
+        ledger_id: int,
+        entry_id: int,
+        master_key: bytes,
+        body: bytes,
+        done: AddDone,
+        *,
+        is_recovery_add: bool = False,
+        is_high_priority: bool = False,
+    ) -> None:
+        """Send an add; ``done`` is called later with the outcome, never from inside this call."""
+        txn_id = self._new_txn_id()
+        frame = v3.encode_add_request(txn_id, ledger_id, entry_id, master_key, body, is_recovery_add, is_high_priority)
+        self._connection(bookie_id).add(txn_id, frame, done)
+
+    def read(
+        self,
+        bookie_id: BookieId,
+        ledger_id: int,
+        entry_id: int,
+        *,
+        fence_with: bytes | None = None,
+        is_high_priority: bool = False,
+    ) -> asyncio.Future[ReadReply]:
+        """Read an entry, or the last stored one for -1; ``fence_with`` (master key) fences the ledger first.
+
+        The future fails with the BookieError of the status. The digest is not checked here.
+        """
+        future: asyncio.Future[ReadReply] = self._loop.create_future()
+        txn_id = self._new_txn_id()
+        frame = v3.encode_read_request(txn_id, ledger_id, entry_id, fence_with, is_high_priority)
+        self._connection(bookie_id).request(txn_id, frame, ReadAnswer, partial(_finish_read, bookie_id, future))
+        return future
+
+    def read_lac(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[LacReply]:
+        """Ask for the explicit LAC packet and the last stored entry; fences nothing, needs no key (wire 5.6).
+
+        The future fails with the BookieError of the status. The digests are not checked here.
+        """
+        future: asyncio.Future[LacReply] = self._loop.create_future()
+        txn_id = self._new_txn_id()
+        frame = v3.encode_read_lac_request(txn_id, ledger_id)
+        self._connection(bookie_id).request(txn_id, frame, ReadLacAnswer, partial(_finish_read_lac, bookie_id, future))
+        return future
+
+    async def info(self, bookie_id: BookieId) -> BookieInfo:
+        """Disk space; raises BookieError."""
+        future: asyncio.Future[BookieInfo] = self._loop.create_future()
+        txn_id = self._new_txn_id()
+        frame = v3.encode_bookie_info_request(txn_id)
+        self._connection(bookie_id).request(txn_id, frame, BookieInfoAnswer, partial(_finish_info, bookie_id, future))
+        return await future
+
+    async def close(self) -> None:
+        """Fail what is outstanding with UNAVAILABLE and close all connections; later requests fail the same way."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await asyncio.gather(*(connection.close() for connection in list(self._connections.values())))
+
+    def _new_txn_id(self) -> int:
+        if self._timer is None and not self._is_closed:
+            self._ages.note(self._clock.monotonic_ns(), self._next_txn_id)
+            self._timer = self._clock.call_later(self._sweep_interval_s, self._sweep)
+        txn_id = self._next_txn_id
+        self._next_txn_id += 1
+        return txn_id
+
+    def _connection(self, bookie_id: BookieId) -> BookieConnection:
+        connection = self._connections.get(bookie_id)
+        if connection is None:
+            connection = BookieConnection(
+                bookie_id,
+                frame_bytes_max=self._config.frame_bytes_max,
+                unsent_bytes_max=self._unsent_bytes_max,
+                on_lost=self._forget,
+            )
+            if self._is_closed:
+                connection.refuse("the client is closed")
+            else:
+                self._connections[bookie_id] = connection
+                connection.connect(self._resolve, self._config.connect_timeout_s)
+        return connection
+
+    def _forget(self, connection: BookieConnection) -> None:
+        if self._connections.get(connection.bookie_id) is connection:
+            del self._connections[connection.bookie_id]
+
+    def _sweep(self) -> None:
+        """End requests that are too old; goes on for as long as any request is pending."""
+        now_ns = self._clock.monotonic_ns()
+        self._ages.note(now_ns, self._next_txn_id)
+        connections = [connection for connection in self._connections.values() if connection.has_pending]
+        self._timer = self._clock.call_later(self._sweep_interval_s, self._sweep) if connections else None
+        adds_below = self._ages.expired_below(now_ns, self._add_timeout_ns)
+        others_below = self._ages.expired_below(now_ns, self._read_timeout_ns)
+        for connection in connections:
+            connection.expire(adds_below, others_below)
+
+
+def _finish_read(bookie_id: BookieId, future: asyncio.Future[ReadReply], answer: Answer | Status, detail: str) -> None:
+    if future.done():  # the caller lost interest
+        return
+    if isinstance(answer, Status):
+        future.set_exception(error_of(answer, bookie_id, detail))
+        return
+    assert isinstance(answer, ReadAnswer)
+    if answer.status is not Status.OK:
+        future.set_exception(error_of(answer.status, bookie_id))
+    elif answer.body is None:
+        future.set_exception(error_of(Status.IO_ERROR, bookie_id, "a positive answer without an entry"))
+    else:
+        future.set_result(ReadReply(answer.body, answer.max_last_add_confirmed))
+
+
+def _finish_read_lac(
+    bookie_id: BookieId, future: asyncio.Future[LacReply], answer: Answer | Status, detail: str
+) -> None:
+    if future.done():
+        return
+    if isinstance(answer, Status):
+        future.set_exception(error_of(answer, bookie_id, detail))
+        return
+    assert isinstance(answer, ReadLacAnswer)
+    # A Java bookie that has an explicit LAC and no entry says IO_ERROR and gives the LAC nevertheless (wire 5.6).
+    if answer.status is Status.OK or (answer.status is Status.IO_ERROR and answer.lac_body is not None):
+        future.set_result(LacReply(answer.lac_body, answer.last_entry_body))
+    else:
+        future.set_exception(error_of(answer.status, bookie_id))
+
+
+def _finish_info(bookie_id: BookieId, future: asyncio.Future[BookieInfo], answer: Answer | Status, detail: str) -> None:
+    if future.done():
+        return
+    if isinstance(answer, Status):
+        future.set_exception(error_of(answer, bookie_id, detail))
+        return
+    assert isinstance(answer, BookieInfoAnswer)
+    if answer.status is not Status.OK:
+        future.set_exception(error_of(answer.status, bookie_id))
+    elif answer.total_bytes is None or answer.free_bytes is None:
+        future.set_exception(error_of(Status.IO_ERROR, bookie_id, "the answer lacks a number that was asked for"))
+    else:
+        future.set_result(BookieInfo(answer.total_bytes, answer.free_bytes))
