@@ -13,8 +13,8 @@ import contextlib
 import functools
 import logging
 import select
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Self, TypeVar
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
@@ -36,12 +36,14 @@ from runtime.errors import (
     SessionExpiredError,
 )
 from runtime.metadata.store import ANY_VERSION, CreateNode, Node, NodeStat, Watch
+from runtime.metadata.watches import StandingWatch, Watcher
 
 logger = logging.getLogger(__name__)
 logger.addHandler(logging.NullHandler())  # silent unless the roof configures logging
 
+T = TypeVar("T")
+
 _RECONNECT_DELAY_S_MAX = 1.0
-_WATCH_RETRY_DELAY_S = 0.2
 
 _ERRORS: dict[type[Exception], tuple[type[MetadataError], str]] = {
     kazoo_errors.NoNodeError: (NoNodeError, "no such node"),
@@ -148,7 +150,7 @@ class ZooKeeperStore:
         self._state_changed = asyncio.Event()
         self._is_connected = False
         self._session_lost_callbacks: list[Callable[[], None]] = []
-        self._watches: set[_NodeWatch] = set()
+        self._watches: set[StandingWatch[Any]] = set()
         try:
             self._client = KazooClient(
                 hosts=servers,
@@ -279,7 +281,7 @@ class ZooKeeperStore:
         """Contents of a node; NoNodeError."""
         return await self._read_node(path, None)
 
-    async def _read_node(self, path: str, watcher: Callable[[Any], None] | None) -> Node:
+    async def _read_node(self, path: str, watcher: Watcher | None) -> Node:
         data, stat = await self._request(path, lambda: self._client.get_async(path, watch=watcher), is_read=True)
         return Node(data=data, stat=_node_stat(stat))
 
@@ -287,7 +289,7 @@ class ZooKeeperStore:
         """Stat of a node, None when absent."""
         return await self._read_stat(path, None)
 
-    async def _read_stat(self, path: str, watcher: Callable[[Any], None] | None) -> NodeStat | None:
+    async def _read_stat(self, path: str, watcher: Watcher | None) -> NodeStat | None:
         stat = await self._request(path, lambda: self._client.exists_async(path, watch=watcher), is_read=True)
         return None if stat is None else _node_stat(stat)
 
@@ -295,7 +297,7 @@ class ZooKeeperStore:
         """Sorted child names; NoNodeError."""
         return await self._read_children(path, None)
 
-    async def _read_children(self, path: str, watcher: Callable[[Any], None] | None) -> list[str]:
+    async def _read_children(self, path: str, watcher: Watcher | None) -> list[str]:
         names = await self._request(path, lambda: self._client.get_children_async(path, watch=watcher), is_read=True)
         return sorted(names)
 
@@ -370,51 +372,21 @@ class ZooKeeperStore:
 
     def watch_children(self, path: str, callback: Callable[[list[str] | None], None]) -> Watch:
         """Call back with the sorted children now, after every change and after every reconnect."""
-
-        async def read(watcher: Callable[[Any], None]) -> None:
-            callback_if_active(await self._read_children(path, watcher))
-
-        callback_if_active = _ActiveCallback(callback)
-        return self._watch(path, read, callback_if_active)
+        return self._watch(path, self._read_children, callback)
 
     def watch_node(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
         """Call back with the node now, after every change and after every reconnect."""
+        return self._watch(path, self._read_node, callback)
 
-        async def read(watcher: Callable[[Any], None]) -> None:
-            callback_if_active(await self._read_node(path, watcher))
+    def _watch(
+        self, path: str, read: Callable[[str, Watcher], Awaitable[T]], callback: Callable[[T | None], None]
+    ) -> Watch:
+        async def arm_absent(watcher: Watcher) -> bool:
+            return await self._read_stat(path, watcher) is None
 
-        callback_if_active = _ActiveCallback(callback)
-        return self._watch(path, read, callback_if_active)
-
-    def _watch(self, path: str, read: Callable[[Any], Any], callback: _ActiveCallback) -> Watch:
-        watch = _NodeWatch(callback, self._loop.create_task(self._keep_watching(path, read, callback)), self._watches)
-        self._watches.add(watch)
+        watch = StandingWatch(path, functools.partial(read, path), arm_absent, callback)
+        self._watches = {each for each in self._watches if each.is_active} | {watch}
         return watch
-
-    async def _keep_watching(self, path: str, read: Callable[[Any], Any], callback: _ActiveCallback) -> None:
-        """Read, arm, wait, again. A watch also fires when the connection drops: kazoo forgets it then."""
-        while not self._is_closed:
-            fired = asyncio.Event()
-
-            def watcher(_event: Any, fired: asyncio.Event = fired) -> None:
-                fired.set()
-
-            try:
-                try:
-                    await read(watcher)
-                except NoNodeError:
-                    # A read of an absent node leaves no watch behind; only exists does.
-                    if await self._read_stat(path, watcher) is not None:
-                        continue
-                    callback(None)
-            except MetadataUnavailableError:
-                await asyncio.sleep(_WATCH_RETRY_DELAY_S)
-                continue
-            except MetadataError:
-                logger.exception("watching %s failed; trying again", path)
-                await asyncio.sleep(_WATCH_RETRY_DELAY_S)
-                continue
-            await fired.wait()
 
     async def close(self) -> None:
         """End the session; ephemeral nodes vanish at once. Operations under way fail; safe to repeat."""
@@ -439,30 +411,3 @@ def _settle(answer: asyncio.Future[Any], ready: Any) -> None:
         answer.set_result(ready.value)
     else:
         answer.set_exception(ready.exception)
-
-
-class _ActiveCallback:
-    """A callback that can be switched off."""
-
-    def __init__(self, callback: Callable[[Any], None]) -> None:
-        self._callback = callback
-        self.is_active = True
-
-    def __call__(self, value: Any) -> None:
-        if self.is_active:
-            self._callback(value)
-
-
-class _NodeWatch:
-    """A standing watch: its task reads, arms and waits."""
-
-    def __init__(self, callback: _ActiveCallback, task: asyncio.Task[None], registry: set[_NodeWatch]) -> None:
-        self._callback = callback
-        self._task = task
-        self._registry = registry
-
-    def cancel(self) -> None:
-        """Never call back again; kazoo's one-shot watch may still fire and is ignored."""
-        self._callback.is_active = False
-        self._task.cancel()
-        self._registry.discard(self)

@@ -1,0 +1,91 @@
+"""The life of a cluster's root: creation and identity. Source: metadata section 3."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import uuid
+
+import msgspec
+
+from runtime.errors import ClusterNotFoundError, NodeExistsError, NoNodeError
+from runtime.metadata.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
+from runtime.metadata.paths import Paths
+from runtime.metadata.store import CreateNode, MetadataStore
+
+
+class ClusterInfo(msgspec.Struct, frozen=True):
+    """Identity of a cluster; ``instance_id`` None is legal, ``layout`` None means none is recorded."""
+
+    root: str
+    instance_id: str | None
+    layout: LedgerLayout | None
+
+
+async def read_cluster_info(store: MetadataStore, root: str) -> ClusterInfo:
+    """Identity of the cluster below ``root``; ClusterNotFoundError when there is none."""
+    if await store.exists(root) is None:
+        raise ClusterNotFoundError(
+            f"there is no BookKeeper cluster at {root}: create one with bkctl cluster init", root
+        )
+    return ClusterInfo(
+        root=root, instance_id=await read_instance_id(store, root), layout=await read_layout(store, root)
+    )
+
+
+async def read_instance_id(store: MetadataStore, root: str) -> str | None:
+    """Identity of this incarnation, untrimmed as Java reads it; None when the cluster has none."""
+    try:
+        node = await store.get(Paths(root).instance_id)
+    except NoNodeError:
+        return None
+    return node.data.decode("utf-8", "replace")
+
+
+async def init_cluster(
+    store: MetadataStore, root: str, tree: LedgerTree | None, random_source: random.Random
+) -> tuple[ClusterInfo, bool]:
+    """Create the cluster below ``root`` unless it is there; what it is, and whether this call created it.
+
+    A new root appears complete in one transaction. In an existing one the missing directories and LAYOUT are added, and
+    nothing else: a missing INSTANCEID stays missing, since cookies made without it would no longer match.
+    ConfigurationError when the existing layout is another one.
+    """
+    paths = Paths(root)
+    nodes = [
+        CreateNode(root),
+        CreateNode(paths.available),
+        CreateNode(paths.read_only),
+        CreateNode(paths.instance_id, _new_instance_id(random_source).encode()),
+        CreateNode(paths.layout, encode_layout(LedgerLayout(tree or LedgerTree.HIERARCHICAL))),
+    ]
+    is_created = await _create_root(store, nodes)
+    if not is_created:
+        chosen_tree = choose_tree(await read_layout(store, root), tree)
+        await _create_if_absent(store, paths.available)
+        await _create_if_absent(store, paths.read_only)
+        await _create_if_absent(store, paths.layout, encode_layout(LedgerLayout(chosen_tree)))
+    return await read_cluster_info(store, root), is_created
+
+
+async def _create_root(store: MetadataStore, nodes: list[CreateNode]) -> bool:
+    root = nodes[0].path
+    if await store.exists(root) is not None:
+        return False
+    parent = root.rpartition("/")[0]
+    if parent:
+        await _create_if_absent(store, parent)
+    try:
+        await store.create_all(nodes)
+    except NodeExistsError:
+        return False  # somebody else initialises the same root at this moment
+    return True
+
+
+async def _create_if_absent(store: MetadataStore, path: str, data: bytes = b"") -> None:
+    with contextlib.suppress(NodeExistsError):
+        await store.create(path, data, make_parents=True)
+
+
+def _new_instance_id(random_source: random.Random) -> str:
+    return str(uuid.UUID(int=random_source.getrandbits(128), version=4))

@@ -1,0 +1,151 @@
+"""Ledger layouts: where a ledger's node is, and the LAYOUT node that records it. Source: metadata sections 3 and 4."""
+
+from __future__ import annotations
+
+import enum
+import re
+
+import msgspec
+
+from runtime.errors import ConfigurationError, MetadataFormatError, NoNodeError, RefusedError
+from runtime.metadata.paths import Paths, flat_ledger, long_ledger, short_ledger
+from runtime.metadata.store import MetadataStore
+from storage.ids import LEDGER_ID_MAX
+
+SHORT_ID_LIMIT = 2**31 - 1
+"""Ids from here on are stored in the long form by the hierarchical layout, and never given out as short ids."""
+
+_DECIMAL_ID_LIMIT = 10**10
+_FACTORY_PACKAGE = "org.apache.bookkeeper.meta."
+_FORMAT_VERSION = 2
+_MANAGER_VERSION = 1
+
+
+class LedgerTree(enum.Enum):
+    """The four shapes of the ledger tree; the value is the name in URIs and old LAYOUT nodes."""
+
+    FLAT = "flat"
+    LEGACY_HIERARCHICAL = "legacyhierarchical"
+    HIERARCHICAL = "hierarchical"
+    LONG_HIERARCHICAL = "longhierarchical"
+
+    @property
+    def uri_name(self) -> str:
+        """Name in metadata URIs."""
+        return self.value
+
+    @property
+    def factory(self) -> str:
+        """Java class named in the LAYOUT node."""
+        return _FACTORY_PACKAGE + _FACTORIES[self]
+
+    @property
+    def prunes_parents(self) -> bool:
+        """Whether deleting a ledger removes interior nodes left empty."""
+        return self in {LedgerTree.HIERARCHICAL, LedgerTree.LONG_HIERARCHICAL}
+
+    @property
+    def level_digits(self) -> tuple[tuple[int, ...], ...]:
+        """Digits of the interior node names, level by level, for each kind of branch below the root."""
+        return _LEVEL_DIGITS[self]
+
+    def ledger_path(self, ledger_id: int) -> str:
+        """Path of a ledger's node below the root; RefusedError for an id that must not or cannot be stored."""
+        require_storable_id(ledger_id)
+        match self:
+            case LedgerTree.FLAT:
+                return flat_ledger(ledger_id)
+            case LedgerTree.LONG_HIERARCHICAL:
+                return long_ledger(ledger_id)
+            case LedgerTree.HIERARCHICAL:
+                return short_ledger(ledger_id) if ledger_id < SHORT_ID_LIMIT else long_ledger(ledger_id)
+            case LedgerTree.LEGACY_HIERARCHICAL:
+                if ledger_id >= _DECIMAL_ID_LIMIT:
+                    raise RefusedError(f"ledger id {ledger_id} has more digits than the {self.value} layout stores")
+                return short_ledger(ledger_id)
+
+    def parse_ledger_path(self, path: str) -> int | None:
+        """Id of the ledger whose node lies at ``path`` below the root; None if this layout keeps no ledger there.
+
+        A path that spells an id in another form than ``ledger_path`` is no ledger: nobody could read it by its id. The
+        forbidden id 2^63-1 is none either.
+        """
+        digits = _LEDGER_PATH.fullmatch(path)
+        if digits is None:
+            return None
+        ledger_id = int(path.replace("/", "").replace("L", ""))
+        if ledger_id > LEDGER_ID_MAX or (self is LedgerTree.LEGACY_HIERARCHICAL and ledger_id >= _DECIMAL_ID_LIMIT):
+            return None
+        return ledger_id if self.ledger_path(ledger_id) == path else None
+
+
+_LEDGER_PATH = re.compile(r"(?:\d+/)*L\d+", re.ASCII)
+_FACTORIES = {
+    LedgerTree.FLAT: "FlatLedgerManagerFactory",
+    LedgerTree.LEGACY_HIERARCHICAL: "LegacyHierarchicalLedgerManagerFactory",
+    LedgerTree.HIERARCHICAL: "HierarchicalLedgerManagerFactory",
+    LedgerTree.LONG_HIERARCHICAL: "LongHierarchicalLedgerManagerFactory",
+}
+_SHORT_LEVELS = (2, 4)
+_LONG_LEVELS = (3, 4, 4, 4)
+_LEVEL_DIGITS: dict[LedgerTree, tuple[tuple[int, ...], ...]] = {
+    LedgerTree.FLAT: ((),),
+    LedgerTree.LEGACY_HIERARCHICAL: (_SHORT_LEVELS,),
+    LedgerTree.HIERARCHICAL: (_SHORT_LEVELS, _LONG_LEVELS),
+    LedgerTree.LONG_HIERARCHICAL: (_LONG_LEVELS,),
+}
+
+
+def require_storable_id(ledger_id: int) -> None:
+    """RefusedError for a negative id and for 2^63-1, which makes every Java bookie delete all its ledgers."""
+    if ledger_id > LEDGER_ID_MAX:
+        raise RefusedError(
+            f"ledger id {ledger_id} is refused: in the metadata it makes Java bookies delete all their ledgers"
+        )
+    if ledger_id < 0:
+        raise RefusedError(f"{ledger_id} is no ledger id")
+
+
+class LedgerLayout(msgspec.Struct, frozen=True):
+    """Contents of the LAYOUT node."""
+
+    tree: LedgerTree
+    format_version: int = _FORMAT_VERSION
+
+
+def encode_layout(layout: LedgerLayout) -> bytes:
+    """Bytes of a LAYOUT node as Java writes it now, without a final newline."""
+    return f"{_FORMAT_VERSION}\n{layout.tree.factory}:{_MANAGER_VERSION}".encode()
+
+
+def decode_layout(data: bytes) -> LedgerLayout:
+    """LAYOUT from bytes: format 2 names a Java class, format 1 a short name. MetadataFormatError."""
+    lines = data.decode("utf-8", "replace").split("\n")
+    name, separator, manager_version = (lines[1] if len(lines) > 1 else "").partition(":")
+    if lines[0] not in {"1", "2"} or not separator or manager_version != str(_MANAGER_VERSION):
+        raise MetadataFormatError(f"LAYOUT is not understood: {data[:100]!r}")
+    for tree in LedgerTree:
+        if name == (tree.factory if lines[0] == "2" else tree.value):
+            return LedgerLayout(tree=tree, format_version=int(lines[0]))
+    raise MetadataFormatError(f"LAYOUT names {name}, a ledger layout that bkctl does not know")
+
+
+async def read_layout(store: MetadataStore, root: str) -> LedgerLayout | None:
+    """The cluster's layout; None when no LAYOUT is recorded (Pulsar's own set-up leaves it out)."""
+    try:
+        node = await store.get(Paths(root).layout)
+    except NoNodeError:
+        return None
+    return decode_layout(node.data)
+
+
+def choose_tree(recorded: LedgerLayout | None, wanted: LedgerTree | None) -> LedgerTree:
+    """The tree to use; ConfigurationError when the URI asks for another one than the cluster has."""
+    if recorded is None:
+        return wanted or LedgerTree.HIERARCHICAL
+    if wanted is not None and wanted is not recorded.tree:
+        raise ConfigurationError(
+            f"the metadata URI says {wanted.value}, but the cluster was created as {recorded.tree.value}: "
+            f"use zk+{recorded.tree.value}:// or zk+null://"
+        )
+    return recorded.tree

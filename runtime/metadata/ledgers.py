@@ -1,0 +1,300 @@
+"""Ledger metadata in the store: create, read, compare-and-set, delete, list. Source: metadata sections 3.3, 4 and 6.7.
+
+Listings stream: a bounded number of requests is under way, nothing is collected. A ledger or a whole bucket that
+vanishes meanwhile is simply not there any more. Order is that of the tree: short ids before long ones, ascending.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import msgspec
+
+from runtime.config import ZooKeeperConfig
+from runtime.errors import (
+    ClusterNotFoundError,
+    LedgerExistsError,
+    LedgerNotFoundError,
+    MetadataError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+)
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
+from runtime.metadata.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
+from runtime.metadata.ledger_ids import LedgerIdGenerator
+from runtime.metadata.paths import Paths
+from runtime.metadata.pipeline import pipelined
+from runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned
+
+logger = logging.getLogger(__name__)
+
+WINDOW = ZooKeeperConfig().in_flight_max
+WHOLE_TREE = ""
+"""The subtree that holds every ledger."""
+
+_SUBTREES_ENOUGH = 4096
+_CREATOR_TOKEN_FORMAT_MIN = 3
+_LEAF_NAME = re.compile(r"L\d+", re.ASCII)
+
+
+async def open_ledger_store(
+    store: MetadataStore, root: str, tree: LedgerTree | None = None, *, random_source: random.Random | None = None
+) -> LedgerStore:
+    """The ledgers below ``root`` by the layout that the cluster records, ``tree`` being what the URI asks for.
+
+    Writes nothing: where Java records a missing LAYOUT at once, this waits for the first ledger to be created.
+    ClusterNotFoundError, ConfigurationError when the layouts differ, MetadataFormatError.
+    """
+    layout = await read_layout(store, root)
+    if layout is None and await store.exists(root) is None:
+        raise ClusterNotFoundError(
+            f"there is no BookKeeper cluster at {root}: create one with bkctl cluster init", root
+        )
+    return LedgerStore(
+        store,
+        root,
+        choose_tree(layout, tree),
+        is_layout_recorded=layout is not None,
+        random_source=random_source or random.SystemRandom(),
+    )
+
+
+class LedgerStore:
+    """Ledger metadata of one cluster; obtain it from ``open_ledger_store``."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        tree: LedgerTree,
+        *,
+        is_layout_recorded: bool,
+        random_source: random.Random,
+    ) -> None:
+        self._store = store
+        self._paths = Paths(root)
+        self._tree = tree
+        self._is_layout_recorded = is_layout_recorded
+        self._random = random_source
+        self._ids = LedgerIdGenerator(store, root, tree)
+
+    @property
+    def root(self) -> str:
+        """Ledgers root of the cluster."""
+        return self._paths.root
+
+    @property
+    def tree(self) -> LedgerTree:
+        """Shape of the ledger tree."""
+        return self._tree
+
+    # -- one ledger ---------------------------------------------------------------------------------------------
+
+    async def create(
+        self, metadata: LedgerMetadata, *, ledger_id: int | None = None
+    ) -> tuple[int, Versioned[LedgerMetadata]]:
+        """Store a new ledger and return its id, allocated unless given, with the version 0 of what was stored.
+
+        LedgerExistsError when a given id is taken, RefusedError when it must not be used.
+        """
+        await self._ensure_layout_recorded()
+        if metadata.format_version >= _CREATOR_TOKEN_FORMAT_MIN:
+            metadata = msgspec.structs.replace(metadata, creator_token=self._random.randrange(2**63 - 1))
+        while True:
+            chosen_id = await self._ids.next_id() if ledger_id is None else ledger_id
+            if await self._create_at(chosen_id, metadata):
+                return chosen_id, Versioned(metadata, 0)
+            if ledger_id is not None:
+                raise LedgerExistsError(ledger_id, "the id is taken")
+
+    async def _create_at(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
+        """Create the node; False when the id is another ledger's. A lost answer is settled by the creator token."""
+        try:
+            await self._store.create(self._path(ledger_id), encode_ledger_metadata(metadata), make_parents=True)
+        except NodeExistsError:
+            return False
+        except MetadataUnavailableError:
+            if await self._is_our_creation(ledger_id, metadata):
+                return True
+            raise
+        return True
+
+    async def _is_our_creation(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
+        try:
+            found = await self.read(ledger_id)
+        except (LedgerNotFoundError, MetadataFormatError):
+            return False
+        is_token_stored = metadata.format_version >= _CREATOR_TOKEN_FORMAT_MIN
+        return is_token_stored and found.value.creator_token == metadata.creator_token
+
+    async def read(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        """Metadata and its version; LedgerNotFoundError, MetadataFormatError."""
+        try:
+            node = await self._store.get(self._path(ledger_id))
+        except NoNodeError:
+            raise _not_found(ledger_id) from None
+        return Versioned(self._decode(ledger_id, node.data), node.stat.version)
+
+    async def read_ctime_ms(self, ledger_id: int) -> int:
+        """When the ledger's node was created, ms since 1970: what counts where the metadata stores no ctime."""
+        stat = await self._store.exists(self._path(ledger_id))
+        if stat is None:
+            raise _not_found(ledger_id)
+        return stat.ctime_ms
+
+    async def write(self, ledger_id: int, metadata: LedgerMetadata, expected_version: int) -> Versioned[LedgerMetadata]:
+        """Compare-and-set; BadVersionError, LedgerNotFoundError."""
+        data = encode_ledger_metadata(metadata)
+        try:
+            stat = await self._store.set(self._path(ledger_id), data, expected_version)
+        except NoNodeError:
+            raise _not_found(ledger_id) from None
+        return Versioned(metadata, stat.version)
+
+    async def delete(self, ledger_id: int, expected_version: int = ANY_VERSION) -> None:
+        """Delete the metadata, in whatever state; an absent ledger counts as deleted. BadVersionError.
+
+        Bookies drop the entries later. Interior nodes left empty go too where the layout says so; a creator that needs
+        one at this moment makes it again.
+        """
+        path = self._path(ledger_id)
+        try:
+            await self._store.delete(path, expected_version)
+        except NoNodeError:
+            return
+        if not self._tree.prunes_parents:
+            return
+        parent = path.rpartition("/")[0]
+        with contextlib.suppress(MetadataError):  # not empty, or somebody else was faster
+            while parent != self.root:
+                await self._store.delete(parent)
+                parent = parent.rpartition("/")[0]
+
+    def _path(self, ledger_id: int) -> str:
+        return f"{self.root}/{self._tree.ledger_path(ledger_id)}"
+
+    def _decode(self, ledger_id: int, data: bytes) -> LedgerMetadata:
+        try:
+            return decode_ledger_metadata(data)
+        except MetadataFormatError as error:
+            raise MetadataFormatError(f"ledger {ledger_id}: {error}", self._path(ledger_id)) from error
+
+    async def _ensure_layout_recorded(self) -> None:
+        """A ledger must not be created in a tree whose shape others could take for another one."""
+        if self._is_layout_recorded:
+            return
+        try:
+            await self._store.create(self._paths.layout, encode_layout(LedgerLayout(self._tree)))
+        except NodeExistsError:
+            choose_tree(await read_layout(self._store, self.root), self._tree)
+        self._is_layout_recorded = True
+
+    # -- all ledgers --------------------------------------------------------------------------------------------
+
+    async def list_ids(self, subtree: str = WHOLE_TREE, *, window: int = WINDOW) -> AsyncGenerator[int, None]:
+        """Ids of all ledgers, or of those in a subtree, with at most ``window`` requests under way."""
+        await self._store.sync(self.root)
+        buckets = pipelined(self._buckets(subtree), self._ids_in, window)
+        async with contextlib.aclosing(buckets):
+            async for ids in buckets:
+                for ledger_id in ids:
+                    yield ledger_id
+
+    async def read_all(
+        self, subtree: str = WHOLE_TREE, *, window: int = WINDOW
+    ) -> AsyncGenerator[tuple[int, Versioned[LedgerMetadata] | MetadataFormatError], None]:
+        """Every ledger with its metadata, or with the reason why that cannot be read; deleted ones are left out."""
+        ids = self.list_ids(subtree, window=window)
+        results = pipelined(ids, self._read_or_reason, window)
+        async with contextlib.aclosing(ids), contextlib.aclosing(results):
+            async for result in results:
+                if result is not None:
+                    yield result
+
+    async def subtrees(self) -> list[str]:
+        """Subtrees that together hold every ledger, each once, for ``list_ids`` and ``read_all`` elsewhere.
+
+        They are leaf buckets of at most 10000 ledgers, found by listing interior nodes alone; with very many of them,
+        the level above.
+        """
+        await self._store.sync(self.root)
+        whole: list[str] = []
+        for level_digits in self._tree.level_digits:
+            branch = [WHOLE_TREE]
+            for digits in level_digits:
+                if len(branch) >= _SUBTREES_ENOUGH:
+                    break
+                branch = [child async for children in self._interior(branch, digits) for child in children]
+            whole += branch
+        return whole
+
+    async def _read_or_reason(
+        self, ledger_id: int
+    ) -> tuple[int, Versioned[LedgerMetadata] | MetadataFormatError] | None:
+        try:
+            return ledger_id, await self.read(ledger_id)
+        except LedgerNotFoundError:
+            return None
+        except MetadataFormatError as error:
+            return ledger_id, error
+
+    async def _buckets(self, subtree: str) -> AsyncIterator[str]:
+        """Every leaf bucket in a subtree, depth first: memory holds the names of one path of the tree."""
+        names = subtree.split("/") if subtree else []
+        for level_digits in self._tree.level_digits:
+            if [len(name) for name in names] == list(level_digits[: len(names)]):
+                async for bucket in self._descend(subtree, level_digits[len(names) :]):
+                    yield bucket
+
+    async def _descend(self, prefix: str, level_digits: tuple[int, ...]) -> AsyncIterator[str]:
+        if not level_digits:
+            yield prefix
+            return
+        for child in await self._interior_children(prefix, level_digits[0]):
+            async for bucket in self._descend(child, level_digits[1:]):
+                yield bucket
+
+    def _interior(self, parents: list[str], digits: int) -> AsyncIterator[list[str]]:
+        async def each() -> AsyncIterator[str]:
+            for parent in parents:
+                yield parent
+
+        return pipelined(each(), lambda parent: self._interior_children(parent, digits), WINDOW)
+
+    async def _interior_children(self, prefix: str, digits: int) -> list[str]:
+        """Children that can be interior nodes: names of exactly so many digits."""
+        names = await self._children(prefix)
+        return [_join(prefix, name) for name in names if len(name) == digits and name.isascii() and name.isdecimal()]
+
+    async def _ids_in(self, bucket: str) -> list[int]:
+        ids = []
+        for name in await self._children(bucket):
+            path = _join(bucket, name)
+            ledger_id = self._tree.parse_ledger_path(path)
+            if ledger_id is not None:
+                ids.append(ledger_id)
+            elif _LEAF_NAME.fullmatch(name):
+                logger.warning("%s/%s is left out: no ledger may be stored there", self.root, path)
+        ids.sort()
+        return ids
+
+    async def _children(self, relative_path: str) -> list[str]:
+        try:
+            return await self._store.children(_join(self.root, relative_path) if relative_path else self.root)
+        except NoNodeError:
+            return []
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}/{name}" if prefix else name
+
+
+def _not_found(ledger_id: int) -> LedgerNotFoundError:
+    return LedgerNotFoundError(ledger_id, "there is no such ledger")

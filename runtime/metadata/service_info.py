@@ -1,0 +1,110 @@
+"""What a bookie publishes about itself in its registration node. Source: metadata section 8.2."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from runtime.errors import MetadataFormatError
+from runtime.ledger.bookie_id import parse_host_and_port
+
+RPC_ENDPOINT_ID: Final = "bookie"
+RPC_PROTOCOL: Final = "bookie-rpc"
+
+
+class BookieAddress(msgspec.Struct, frozen=True):
+    """Where a bookie listens; not its identity."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """One port that a bookie offers; ``extensions`` holds ``tls`` when TLS is on."""
+
+    id: str
+    host: str
+    port: int
+    protocol: str
+    auth: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+
+
+class BookieServiceInfo(msgspec.Struct, frozen=True):
+    """Endpoints and free properties of a bookie."""
+
+    endpoints: tuple[Endpoint, ...]
+    properties: dict[str, str] = {}
+
+    @property
+    def rpc_address(self) -> BookieAddress | None:
+        """Where it takes ledger requests; None when it publishes no such endpoint."""
+        for endpoint in self.endpoints:
+            if endpoint.protocol == RPC_PROTOCOL:
+                return BookieAddress(endpoint.host, endpoint.port)
+        return None
+
+
+def rpc_service_info(host: str, port: int) -> BookieServiceInfo:
+    """What a bookie publishes that offers ledger requests alone."""
+    return BookieServiceInfo((Endpoint(RPC_ENDPOINT_ID, host, port, RPC_PROTOCOL),))
+
+
+def encode_service_info(info: BookieServiceInfo) -> bytes:
+    """Payload of a registration node."""
+    from runtime.metadata.metadata_nodes_pb2 import BookieServiceRecord  # noqa: PLC0415  listing bookies needs none
+
+    record = BookieServiceRecord(
+        endpoints=[
+            BookieServiceRecord.Endpoint(
+                id=endpoint.id,
+                port=endpoint.port,
+                host=endpoint.host,
+                protocol=endpoint.protocol,
+                auth=endpoint.auth,
+                extensions=endpoint.extensions,
+            )
+            for endpoint in info.endpoints
+        ],
+        properties=info.properties,
+    )
+    return record.SerializeToString(deterministic=True)
+
+
+def decode_service_info(bookie_id: str, data: bytes) -> BookieServiceInfo:
+    """Service info from a payload. An empty one, as 4.10 writes it, means the address that the id itself spells.
+
+    MetadataFormatError for damaged bytes, and for an empty payload under an id that is not ``host:port``.
+    """
+    if not data:
+        address = parse_host_and_port(bookie_id)
+        if address is None:
+            raise MetadataFormatError(f"bookie {bookie_id} publishes no address, and its id is not host:port")
+        return BookieServiceInfo((Endpoint(bookie_id, *address, RPC_PROTOCOL),))
+    from google.protobuf.message import DecodeError  # noqa: PLC0415
+
+    from runtime.metadata.metadata_nodes_pb2 import BookieServiceRecord  # noqa: PLC0415
+
+    try:
+        record = BookieServiceRecord.FromString(data)
+    except DecodeError as error:
+        raise MetadataFormatError(f"the registration of bookie {bookie_id} is not readable") from error
+    endpoints = []
+    for endpoint in record.endpoints:
+        if not all(endpoint.HasField(name) for name in ("id", "port", "host", "protocol")):
+            raise MetadataFormatError(f"the registration of bookie {bookie_id} lacks a field of its endpoint")
+        endpoints.append(
+            Endpoint(
+                id=endpoint.id,
+                host=endpoint.host,
+                port=endpoint.port,
+                protocol=endpoint.protocol,
+                auth=tuple(endpoint.auth),
+                extensions=tuple(endpoint.extensions),
+            )
+        )
+    return BookieServiceInfo(tuple(endpoints), dict(record.properties))

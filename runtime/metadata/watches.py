@@ -1,0 +1,85 @@
+"""Standing watches made of ZooKeeper's one-shot ones: read and arm, tell, wait, again. Source: metadata section 9.2."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from runtime.errors import MetadataError, MetadataUnavailableError, NoNodeError
+
+logger = logging.getLogger(__name__)
+
+_RETRY_DELAY_S = 0.2
+
+T = TypeVar("T")
+Watcher: TypeAlias = Callable[[Any], None]
+
+
+class StandingWatch(Generic[T]):
+    """Tells ``callback`` the value of a node, or None while it is absent, until cancelled.
+
+    ``read`` gives the value and arms a one-shot watch, or raises NoNodeError; ``arm_absent`` arms one for the creation
+    of a missing node and says whether it is still missing. A one-shot watch also fires when the connection drops, so
+    the callback may hear the same value twice, but never misses the last one.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        read: Callable[[Watcher], Awaitable[T]],
+        arm_absent: Callable[[Watcher], Awaitable[bool]],
+        callback: Callable[[T | None], None],
+    ) -> None:
+        self._path = path
+        self._read = read
+        self._arm_absent = arm_absent
+        self._callback = callback
+        self._is_active = True
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it was not cancelled."""
+        return self._is_active
+
+    def cancel(self) -> None:
+        """Never call back again; safe to repeat. A one-shot watch that still fires is ignored."""
+        self._is_active = False
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            fired = asyncio.Event()
+
+            def watcher(_event: Any, fired: asyncio.Event = fired) -> None:
+                fired.set()
+
+            try:
+                value = await self._read_once(watcher)
+            except MetadataError as error:
+                # Unavailable is what a watch outlives; anything else must not end it in silence.
+                level = logging.DEBUG if isinstance(error, MetadataUnavailableError) else logging.WARNING
+                logger.log(level, "watching %s: %s; trying again", self._path, error)
+                await asyncio.sleep(_RETRY_DELAY_S)
+                continue
+            self._tell(value)
+            await fired.wait()
+
+    async def _read_once(self, watcher: Watcher) -> T | None:
+        while True:
+            try:
+                return await self._read(watcher)
+            except NoNodeError:
+                # A read of an absent node leaves no watch behind.
+                if await self._arm_absent(watcher):
+                    return None
+
+    def _tell(self, value: T | None) -> None:
+        if not self._is_active:
+            return
+        try:
+            self._callback(value)
+        except Exception:
+            logger.exception("a callback that watches %s failed", self._path)
