@@ -84,16 +84,6 @@ class Paths(msgspec.Struct, frozen=True):
         """Directory of votes; the lowest number wins."""
         return f"{self.under_replication}/auditorelection"
 
-    @property
-    def replication_disabled(self) -> str:
-        """Exists while automatic replication is switched off for the cluster."""
-        return f"{self.under_replication}/disable"
-
-    @property
-    def auditor_election(self) -> str:
-        """Directory of auditor votes; the lowest is the auditor's."""
-        return f"{self.under_replication}/auditorelection"
-
     def writable_bookie(self, bookie_id: str) -> str:
         """Registration of a writable bookie."""
         return f"{self.available}/{bookie_id}"
