@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from storage.config import StorageConfig
+
 PositiveFloat = Annotated[float, Meta(gt=0)]
 PositiveInt = Annotated[int, Meta(gt=0)]
 
@@ -39,3 +41,46 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Ask the next replica when the first has not answered for this long (speculativeReadTimeout)."""
     pending_adds_max: PositiveInt = 10_000
     """Adds of one writer under way at once; more wait in ``append``."""
+    pending_bytes_max: PositiveInt = 64 * 1024 * 1024
+    """Payload bytes of one writer under way at once; more wait in ``append``."""
+    reads_in_flight_max: PositiveInt = 64
+    """Entries of one range read under way at once."""
+    read_bytes_in_flight_max: PositiveInt = 32 * 1024 * 1024
+    """Bytes of one range read under way at once, estimated from the largest entry seen so far."""
+    recovery_reads_in_flight_max: PositiveInt = 10
+    """Entries that a ledger recovery reads ahead, and writes back, at once (recoveryReadBatchSize, there 1)."""
+    metadata_attempts_max: PositiveInt = 20
+    """Compare-and-set attempts of one metadata change before it gives up."""
+    ensemble_changes_without_progress_max: PositiveInt = 20
+    """Ensemble changes in a row, with no entry confirmed between them, before the writer gives up."""
+    suspect_bookie_s: PositiveFloat = 30.0
+    """How long a bookie that failed is chosen last, for reads and for new ensembles."""
+
+
+class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One bookie: who it is, where it listens, where its data is."""
+
+    metadata_uri: str
+    """Cluster it belongs to (metadataServiceUri)."""
+    storage: StorageConfig
+    """Folders and limits of the storage floor."""
+    bookie_id: str | None = None
+    """Identity; None: ``<address>:<port>`` (bookieId)."""
+    advertised_address: str | None = None
+    """Host name or address that clients connect to; None: the address of this host's name (advertisedAddress)."""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 3181
+    """TCP port; 0 takes a free one (bookiePort)."""
+    is_loopback_allowed: bool = False
+    """Whether the address may be one that only this machine reaches (allowLoopback)."""
+    is_read_only: bool = False
+    """Serve reads and recovery only, for the whole run (forceReadOnlyBookie)."""
+    flush_interval_s: PositiveFloat = 10.0
+    """Longest time between two checkpoints (flushInterval, there in ms)."""
+    throttle_max_s: PositiveFloat = 10.0
+    """Longest wait of an add for room in the write cache (dbStorage_maxThrottleTimeMs, there in ms)."""
+    connections_max: PositiveInt = 2000
+    """Connections served at once; a further one is closed."""
+    frame_bytes_max: PositiveInt = 5 * 1024 * 1024
+    """Largest frame, its length word included (nettyMaxFrameSizeBytes)."""
+    zookeeper: ZooKeeperConfig = ZooKeeperConfig()
+    """Session with the metadata store."""

@@ -1,0 +1,238 @@
+"""What the bookie answers to each request. Source: wire section 5, storage section 6.
+
+The handler runs on the loop. An add touches no thread until its group is committed; a read is answered from the caches
+at once, all misses of one tick become one job of the reads lane.
+
+Departures from the Java bookie, all towards safety: negative ids are refused (hazard H19), an add whose request names
+another entry than its body is refused, a fencing read waits for the fence to be durable whatever the read part says
+(H10), READ_LAC keeps the true error (H16), a wrong key is always UNAUTHORIZED.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from runtime.bookie.adds import AddPath, PendingAdd
+from runtime.bookie.ledger_handles import LedgerHandles
+from runtime.bookie.reads import ReadBatcher, ReadJob, ReadOutcome
+from runtime.net.listener import Responder
+from runtime.ports import BookieInfo
+from runtime.protocol.status import Status
+from storage.engine import LedgerDirectoryEngine
+from storage.errors import MasterKeyMismatchError, StorageError
+from storage.ids import INVALID_ENTRY_ID
+from storage.journal_format import encode_explicit_lac_record
+from storage.ledger_storage import LedgerStorage
+
+logger = logging.getLogger(__name__)
+
+_LAC = struct.Struct(">16xq")
+_LEDGER_ID = struct.Struct(">q")
+_EXPLICIT_LAC_BYTES_MIN = 16
+"""Ledger id and LAC; the digest behind them is the client's affair."""
+
+
+class BookieRequestHandler:
+    """Answers the requests of all connections of one bookie."""
+
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        handles: LedgerHandles,
+        adds: AddPath,
+        reads: ReadBatcher,
+        disk_space: Callable[[], BookieInfo],
+        *,
+        is_read_only: bool,
+    ) -> None:
+        self._storage = storage
+        self._handles = handles
+        self._adds = adds
+        self._reads = reads
+        self._disk_space = disk_space
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.is_read_only = is_read_only
+
+    def add(
+        self,
+        connection: Responder,
+        txn_id: int,
+        ledger_id: int,
+        entry_id: int,
+        master_key: bytes,
+        body: bytes,
+        is_recovery_add: bool,
+        is_high_priority: bool,
+        is_deferred_sync: bool,  # noqa: ARG002  an answer after the sync is always allowed
+    ) -> None:
+        """Store an entry (wire 5.1). A read-only bookie takes high-priority adds: recovery must be able to end."""
+        if self.is_read_only and not is_high_priority:
+            connection.respond_add(txn_id, ledger_id, entry_id, Status.READ_ONLY)
+        else:
+            self._adds.add(PendingAdd(connection, txn_id, ledger_id, entry_id, master_key, body, is_recovery_add))
+
+    def read(
+        self,
+        connection: Responder,
+        txn_id: int,
+        ledger_id: int,
+        entry_id: int,
+        fence_with: bytes | None,
+        is_high_priority: bool,  # noqa: ARG002  reads have one lane
+    ) -> None:
+        """Read an entry, or the last one for -1 (wire 5.2); with a key, fence the ledger first (wire 5.3)."""
+        if ledger_id < 0 or entry_id < INVALID_ENTRY_ID:
+            connection.respond_read(txn_id, ledger_id, entry_id, Status.BAD_REQUEST, None, None)
+            return
+        if fence_with is not None:
+            self._spawn(self._fencing_read(connection, txn_id, ledger_id, entry_id, fence_with))
+            return
+        engine = self._storage.engine_of(ledger_id)
+        if engine.ledger(ledger_id) is None:
+            connection.respond_read(txn_id, ledger_id, entry_id, Status.NO_SUCH_LEDGER, None, None)
+            return
+        max_lac = engine.last_add_confirmed(ledger_id)
+        cached = engine.last_cached(ledger_id) if entry_id == INVALID_ENTRY_ID else None
+        body = engine.find_cached(ledger_id, entry_id) if entry_id != INVALID_ENTRY_ID else None
+        if body is not None and max_lac is not None:
+            connection.respond_read(txn_id, ledger_id, entry_id, Status.OK, body, max_lac)
+            return
+
+        def finish(outcome: ReadOutcome) -> None:
+            status, found = (Status.OK, body) if body is not None else _join(engine, job, cached, outcome)
+            if outcome.last_entry is not None:
+                engine.raise_last_add_confirmed(ledger_id, _LAC.unpack_from(outcome.last_entry[1])[0])
+            lac = engine.last_add_confirmed(ledger_id)
+            connection.respond_read(txn_id, ledger_id, entry_id, status, found, lac if status is Status.OK else None)
+
+        is_last = entry_id == INVALID_ENTRY_ID
+        job = ReadJob(engine, ledger_id, entry_id, is_last or max_lac is None, engine.read_generation)
+        self._reads.submit(job, finish)
+
+    def read_lac(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
+        """Explicit LAC and last entry of a ledger (wire 5.6)."""
+        row = self._storage.engine_of(ledger_id).ledger(ledger_id) if ledger_id >= 0 else None
+        if row is None:
+            connection.respond_read_lac(txn_id, ledger_id, Status.NO_SUCH_LEDGER, None, None)
+            return
+        engine = self._storage.engine_of(ledger_id)
+        job = ReadJob(engine, ledger_id, INVALID_ENTRY_ID, True, engine.read_generation)
+        cached = engine.last_cached(ledger_id)
+
+        def finish(outcome: ReadOutcome) -> None:
+            status, last_body = _join(engine, job, cached, outcome)
+            now = engine.ledger(ledger_id)
+            explicit = now.explicit_lac if now is not None else None
+            if status is Status.NO_SUCH_ENTRY and explicit is not None:
+                status = Status.OK
+            connection.respond_read_lac(txn_id, ledger_id, status, explicit, last_body)
+
+        self._reads.submit(job, finish)
+
+    def write_lac(self, connection: Responder, txn_id: int, ledger_id: int, master_key: bytes, body: bytes) -> None:
+        """Keep an explicit LAC (wire 5.5); fencing does not block it, being read-only does."""
+        if len(body) < _EXPLICIT_LAC_BYTES_MIN or ledger_id < 0 or _LEDGER_ID.unpack_from(body)[0] != ledger_id:
+            connection.respond_write_lac(txn_id, ledger_id, Status.BAD_REQUEST)
+        elif self.is_read_only:
+            connection.respond_write_lac(txn_id, ledger_id, Status.READ_ONLY)
+        else:
+            self._spawn(self._write_lac(connection, txn_id, ledger_id, master_key, body))
+
+    def force_ledger(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
+        """Answer when all that was journaled for the ledger so far is durable (wire 5.8)."""
+        self._spawn(self._force_ledger(connection, txn_id, ledger_id))
+
+    def bookie_info(self, connection: Responder, txn_id: int, requested: int) -> None:
+        """Disk space of the ledger directories (wire 5.7)."""
+        try:
+            space = self._disk_space()
+        except OSError as error:
+            logger.error("disk space cannot be read: %s", error)
+            connection.respond_bookie_info(txn_id, Status.IO_ERROR, requested, None)
+        else:
+            connection.respond_bookie_info(txn_id, Status.OK, requested, space)
+
+    async def drain(self) -> None:
+        """Wait for the requests that need more than one step."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _fencing_read(
+        self, connection: Responder, txn_id: int, ledger_id: int, entry_id: int, master_key: bytes
+    ) -> None:
+        try:
+            handle = self._handles.open(ledger_id, master_key)
+        except MasterKeyMismatchError:
+            connection.respond_read(txn_id, ledger_id, entry_id, Status.UNAUTHORIZED, None, None)
+            return
+        fence_durable = self._handles.fence(handle)
+        status, body = await self._find(handle.engine, ledger_id, entry_id)
+        try:
+            await fence_durable
+        except StorageError:
+            status, body = Status.IO_ERROR, None
+        connection.respond_read(txn_id, ledger_id, entry_id, status, body, None)
+
+    async def _find(self, engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int) -> tuple[Status, bytes | None]:
+        is_last = entry_id == INVALID_ENTRY_ID
+        body = None if is_last else engine.find_cached(ledger_id, entry_id)
+        if body is not None:
+            return Status.OK, body
+        cached = engine.last_cached(ledger_id) if is_last else None
+        job = ReadJob(engine, ledger_id, entry_id, is_last, engine.read_generation)
+        return _join(engine, job, cached, await self._reads.read(job))
+
+    async def _write_lac(
+        self, connection: Responder, txn_id: int, ledger_id: int, master_key: bytes, body: bytes
+    ) -> None:
+        try:
+            handle = self._handles.open(ledger_id, master_key)
+            handle.engine.set_explicit_lac(ledger_id, body)
+            await handle.journal.append_and_wait(encode_explicit_lac_record(ledger_id, body))
+        except MasterKeyMismatchError:
+            connection.respond_write_lac(txn_id, ledger_id, Status.UNAUTHORIZED)
+        except StorageError:
+            connection.respond_write_lac(txn_id, ledger_id, Status.IO_ERROR)
+        else:
+            connection.respond_write_lac(txn_id, ledger_id, Status.OK)
+
+    async def _force_ledger(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
+        try:
+            await self._handles.journal_of(ledger_id).barrier()
+        except StorageError:
+            connection.respond_force_ledger(txn_id, ledger_id, Status.IO_ERROR)
+        else:
+            connection.respond_force_ledger(txn_id, ledger_id, Status.OK)
+
+    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _join(
+    engine: LedgerDirectoryEngine, job: ReadJob, cached: tuple[int, bytes] | None, outcome: ReadOutcome
+) -> tuple[Status, bytes | None]:
+    """Answer from what the disk said and what the cache held when the question was asked.
+
+    ``cached`` must be taken before the disk is asked: a checkpoint may move entries from the cache to the disk
+    meanwhile. The last entry is the greater of the two (hazard H8). A ledger in limbo gives no negative answer.
+    """
+    status, body = outcome.status, outcome.body
+    if job.entry_id == INVALID_ENTRY_ID and status is Status.OK:
+        known = [last for last in (cached, outcome.last_entry) if last is not None]
+        body = max(known, key=_entry_id_of)[1] if known else None
+        status = Status.OK if known else Status.NO_SUCH_ENTRY
+    if status is Status.NO_SUCH_ENTRY:
+        row = engine.ledger(job.ledger_id)
+        if row is not None and row.is_limbo:
+            return Status.UNKNOWN_LEDGER_STATE, None
+    return status, body
+
+
+def _entry_id_of(last: tuple[int, bytes]) -> int:
+    return last[0]

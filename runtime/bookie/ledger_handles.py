@@ -1,0 +1,89 @@
+"""Write access to the ledgers of a bookie: the master key check, the key record, and fencing.
+
+Source: storage section 6, wire sections 5.3 and 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from runtime.bookie.group_commit import GroupCommit
+from storage.engine import LedgerDirectoryEngine
+from storage.errors import MasterKeyMismatchError
+from storage.journal_format import encode_fence_record, encode_ledger_key_record
+from storage.ledger_storage import LedgerStorage
+
+HANDLES_MAX = 100_000
+
+
+class LedgerHandle:
+    """A ledger that this process has write access to; opened once per process and ledger."""
+
+    __slots__ = ("engine", "is_fenced", "journal", "ledger_id", "master_key")
+
+    def __init__(
+        self, ledger_id: int, master_key: bytes, engine: LedgerDirectoryEngine, journal: GroupCommit, *, is_fenced: bool
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.master_key = master_key
+        self.engine = engine
+        self.journal = journal
+        self.is_fenced = is_fenced
+
+
+class LedgerHandles:
+    """The handles of one bookie, on the loop."""
+
+    def __init__(self, storage: LedgerStorage, journals: Sequence[GroupCommit]) -> None:
+        self._storage = storage
+        self._journals = journals
+        self._handles: dict[int, LedgerHandle] = {}
+        self._fences_in_flight: dict[int, asyncio.Future[None]] = {}
+
+    def journal_of(self, ledger_id: int) -> GroupCommit:
+        """Journal that keeps all records of a ledger, hence in order."""
+        return self._journals[ledger_id % len(self._journals)]
+
+    def open(self, ledger_id: int, master_key: bytes) -> LedgerHandle:
+        """Handle of a ledger, creating the ledger if it is unknown; MasterKeyMismatchError.
+
+        The first access in a process journals the key, ahead of every record that needs it in a replay. Fences too
+        rely on it (hazard H3).
+        """
+        handle = self._handles.get(ledger_id)
+        if handle is not None and handle.master_key == master_key:
+            return handle
+        engine = self._storage.engine_of(ledger_id)
+        engine.set_master_key(ledger_id, master_key)
+        row = engine.ledger(ledger_id)
+        assert row is not None, "set_master_key creates the row"
+        if row.master_key != master_key:
+            raise MasterKeyMismatchError(f"ledger {ledger_id} has a master key, and none was shown")
+        journal = self.journal_of(ledger_id)
+        journal.append_silently(encode_ledger_key_record(ledger_id, row.master_key))
+        handle = LedgerHandle(ledger_id, row.master_key, engine, journal, is_fenced=row.is_fenced)
+        if len(self._handles) >= HANDLES_MAX:
+            del self._handles[next(iter(self._handles))]
+        self._handles[ledger_id] = handle
+        return handle
+
+    def fence(self, handle: LedgerHandle) -> asyncio.Future[None]:
+        """Refuse ordinary adds from now on; the future ends when that is durable, or fails with the journal.
+
+        Adds accepted before are ahead of the fence in the same journal. Idempotent: a fence still on its way is
+        awaited, one that is known to be durable is done.
+        """
+        in_flight = self._fences_in_flight.get(handle.ledger_id)
+        if in_flight is not None:
+            return in_flight
+        if not handle.engine.set_fenced(handle.ledger_id):
+            handle.is_fenced = True
+            durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            durable.set_result(None)
+            return durable
+        handle.is_fenced = True
+        durable = handle.journal.append_and_wait(encode_fence_record(handle.ledger_id))
+        self._fences_in_flight[handle.ledger_id] = durable
+        durable.add_done_callback(lambda _: self._fences_in_flight.pop(handle.ledger_id, None))
+        return durable

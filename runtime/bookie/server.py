@@ -1,0 +1,245 @@
+"""One bookie from boot to stop. Order of the steps: storage section 10, metadata section 8.3.
+
+Boot, everything that can refuse before anything is changed: bind the port (connections are closed until the end), reach
+the cluster, check the cookies, lock the folders, check again, stamp a new bookie; open the storage, replay the journal,
+flush; leave the DIRTY marks; serve; register. So nobody finds a registered bookie that refuses requests.
+
+Stop: unregister, so that nobody chooses it; stop listening; commit what is queued; a last checkpoint; remove the DIRTY
+marks if all of that went well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+from runtime.bookie.adds import AddPath
+from runtime.bookie.checkpoints import CheckpointService
+from runtime.bookie.cookie_check import CookieDecision, check_cookies, stamp_cookies
+from runtime.bookie.group_commit import GroupCommit
+from runtime.bookie.handler import BookieRequestHandler
+from runtime.bookie.identity import resolve_identity
+from runtime.bookie.ledger_handles import LedgerHandles
+from runtime.bookie.reads import ReadBatcher
+from runtime.config import BookieConfig
+from runtime.errors import ConfigurationError
+from runtime.metadata.cluster import read_cluster_info
+from runtime.metadata.cookies import Cookie, CookieStore
+from runtime.metadata.registration import BookieMode, BookieRegistration
+from runtime.metadata.service_info import rpc_service_info
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.listener import BookieListener, ListenerLimits
+from runtime.net.loop import LaneWorkers, LoopClock
+from runtime.ports import BookieInfo
+from storage import filenames
+from storage.filesystem import OsFileSystem
+from storage.index_store import open_plyvel
+from storage.ledger_storage import LedgerStorage, lock_directories
+
+logger = logging.getLogger(__name__)
+
+BOOT_LANE = "checkpoint"
+"""Boot work runs where checkpoints run later: one writer per index from the first moment on."""
+
+
+class BookieServer:
+    """A bookie in this process; ``async with`` boots it and stops it in order."""
+
+    def __init__(self, config: BookieConfig) -> None:
+        self._config = config
+        self._identity = resolve_identity(config)
+        self._file_system = OsFileSystem()
+        self._clock = LoopClock()
+        self._workers = LaneWorkers()
+        self._undo = contextlib.AsyncExitStack()
+        self._undo.push_async_callback(self._workers.close)
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failed.add_done_callback(_retrieve)
+        self.bookie_id = ""
+        """Known once the port is."""
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._boot()
+        except BaseException:
+            await self._undo.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._undo.__aexit__(exc_type, exc, traceback)
+
+    async def serve_until(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set; raises what makes going on impossible (journal, index, registration)."""
+        self._failed.add_done_callback(lambda _: stop.set())
+        await stop.wait()
+        if self._failed.done():
+            self._failed.result()
+
+    async def _boot(self) -> None:
+        config = self._config
+        listener = BookieListener(
+            ListenerLimits(frame_bytes_max=config.frame_bytes_max, connections_max=config.connections_max)
+        )
+        port = await self._bind(listener)
+        self.bookie_id = self._identity.bookie_id(port)
+        uri = parse_metadata_uri(config.metadata_uri)
+        store = await ZooKeeperStore.connect(uri.servers, config.zookeeper)
+        self._undo.push_async_callback(store.close)
+        storage = await self._open_storage(store, uri.root)
+        handler = self._start_lanes(storage)
+        self._mark_dirty()
+        listener.serve(handler)
+        registration = BookieRegistration(
+            store,
+            uri.root,
+            self.bookie_id,
+            rpc_service_info(self._identity.host, port),
+            session_timeout_ms=config.zookeeper.session_timeout_ms,
+            on_failed=self._fail,
+        )
+        self._undo.push_async_callback(listener.close)
+        self._undo.push_async_callback(registration.unregister)
+        await registration.register(BookieMode.READ_ONLY if config.is_read_only else BookieMode.WRITABLE)
+        logger.info("bookie %s serves on port %d", self.bookie_id, port)
+
+    async def _bind(self, listener: BookieListener) -> int:
+        try:
+            port = await listener.open(self._identity.bind_host, self._config.port)
+        except OSError as error:
+            raise ConfigurationError(
+                f"port {self._config.port} cannot be opened ({os.strerror(error.errno or 0)}): "
+                "another process has it; choose another with --port"
+            ) from error
+        self._undo.push_async_callback(listener.close)
+        return port
+
+    async def _open_storage(self, store: ZooKeeperStore, root: str) -> LedgerStorage:
+        config = self._config.storage
+        cluster = await read_cluster_info(store, root)
+        cookies = CookieStore(store, root)
+        cookie = Cookie(
+            bookie_id=self.bookie_id,
+            journal_directories=config.journal_directories,
+            ledger_directories=config.ledger_directories,
+            index_directories=config.index_directories or None,
+            instance_id=cluster.instance_id,
+        )
+        # Once before the locks, whose files would be a change already, and once under them.
+        await check_cookies(self._file_system, config, cookie, cookies)
+        locks = lock_directories(self._file_system, config)
+        for lock in locks:
+            self._undo.callback(lock.release)
+        if await check_cookies(self._file_system, config, cookie, cookies) is CookieDecision.STAMP:
+            await stamp_cookies(self._file_system, config, cookie, cookies)
+        self._report_unclean_shutdown()
+        storage = await self._workers.run(
+            BOOT_LANE, LedgerStorage.open, self._file_system, open_plyvel, config, self._clock.now_ms(), locks
+        )
+        self._undo.callback(storage.close)
+        await self._replay(storage)
+        return storage
+
+    async def _replay(self, storage: LedgerStorage) -> None:
+        began = time.monotonic()
+        report = await self._workers.run(BOOT_LANE, storage.replay)
+        logger.info(
+            "replayed %d entries, %d keys and %d fences from %d journal files in %.1f s",
+            report.entry_count,
+            report.ledger_key_count,
+            report.fence_count,
+            report.file_count,
+            time.monotonic() - began,
+        )
+        for tail in report.dropped_tails:
+            logger.warning(
+                "%s: %d bytes from offset %d on were never synced and are dropped (%s)",
+                tail.path,
+                tail.dropped_bytes,
+                tail.offset,
+                tail.reason,
+            )
+
+    def _start_lanes(self, storage: LedgerStorage) -> BookieRequestHandler:
+        config = self._config
+        journals = [
+            GroupCommit(writer, self._workers, f"journal-{index}") for index, writer in enumerate(storage.journals)
+        ]
+        handles = LedgerHandles(storage, journals)
+        checkpoints = CheckpointService(storage, self._workers, config.flush_interval_s)
+        adds = AddPath(handles, self._clock, config.throttle_max_s, checkpoints.request)
+        checkpoints.on_caches_swapped(adds.retry_waiting)
+        handler = BookieRequestHandler(
+            storage, handles, adds, ReadBatcher(self._workers), self._disk_space, is_read_only=config.is_read_only
+        )
+        services = [self._watch(journal.run()) for journal in journals]
+        services.append(self._watch(checkpoints.run()))
+
+        async def stop() -> None:
+            """Commit and flush everything; skipped when the journal or the index has failed: replay decides then."""
+            await handler.drain()
+            for journal in journals:
+                journal.stop()
+            checkpoints.stop()
+            await asyncio.gather(*services, return_exceptions=True)
+            if not self._failed.done():
+                await checkpoints.checkpoint()
+                self._remove_dirty_marks()
+
+        self._undo.push_async_callback(stop)
+        return handler
+
+    def _watch(self, service: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(service)
+        task.add_done_callback(self._note_end)
+        return task
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    def _disk_space(self) -> BookieInfo:
+        """Sums over the distinct file systems of the ledger directories (wire 5.7)."""
+        spaces = (self._file_system.space(directory) for directory in self._config.storage.ledger_directories)
+        by_filesystem = {space.filesystem_id: space for space in spaces}
+        return BookieInfo(
+            total_bytes=sum(space.total_bytes for space in by_filesystem.values()),
+            free_bytes=sum(space.usable_bytes for space in by_filesystem.values()),
+        )
+
+    def _dirty_paths(self) -> list[str]:
+        return [
+            os.path.join(filenames.current_directory(directory), filenames.DIRTY)
+            for directory in self._config.storage.ledger_directories
+        ]
+
+    def _report_unclean_shutdown(self) -> None:
+        if any(self._file_system.exists(path) for path in self._dirty_paths()):
+            logger.warning("Unclean shutdown detected: the journal brings back what was acknowledged")
+
+    def _mark_dirty(self) -> None:
+        for path in self._dirty_paths():
+            self._file_system.write_file_atomically(path, b"")
+
+    def _remove_dirty_marks(self) -> None:
+        for path in self._dirty_paths():
+            self._file_system.remove(path)
+            self._file_system.sync_directory(os.path.dirname(path))
+
+
+def _retrieve(failed: asyncio.Future[None]) -> None:
+    """A failure that nobody waits for any more is no second error."""
+    failed.exception()
