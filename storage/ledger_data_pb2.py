@@ -4,30 +4,33 @@
 # source: storage/ledger_data.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "storage/ledger_data.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'storage/ledger_data.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x19storage/ledger_data.proto\x12\rbkctl.storage"c\n\nLedgerData\x12\x0e\n\x06\x65xists\x18\x01 \x02(\x08\x12\x0e\n\x06\x66\x65nced\x18\x02 \x02(\x08\x12\x11\n\tmasterKey\x18\x03 \x02(\x0c\x12\x13\n\x0b\x65xplicitLac\x18\x04 \x01(\x0c\x12\r\n\x05limbo\x18\x05 \x01(\x08'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19storage/ledger_data.proto\x12\rbkctl.storage\"c\n\nLedgerData\x12\x0e\n\x06\x65xists\x18\x01 \x02(\x08\x12\x0e\n\x06\x66\x65nced\x18\x02 \x02(\x08\x12\x11\n\tmasterKey\x18\x03 \x02(\x0c\x12\x13\n\x0b\x65xplicitLac\x18\x04 \x01(\x0c\x12\r\n\x05limbo\x18\x05 \x01(\x08')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "storage.ledger_data_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'storage.ledger_data_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_LEDGERDATA"]._serialized_start = 44
-    _globals["_LEDGERDATA"]._serialized_end = 143
+  DESCRIPTOR._loaded_options = None
+  _globals['_LEDGERDATA']._serialized_start=44
+  _globals['_LEDGERDATA']._serialized_end=143
 # @@protoc_insertion_point(module_scope)

@@ -171,6 +171,9 @@ def _decode_row(path: str, ledger_id: LedgerId, value: bytes) -> LedgerRow | Non
         data.ParseFromString(value)
     except DecodeError as error:
         raise IndexDamagedError(f"{path}: the row of ledger {ledger_id} cannot be read: {value.hex()}") from error
+    # The C parser of protobuf lets a message pass that lacks required fields.
+    if not data.IsInitialized():
+        raise IndexDamagedError(f"{path}: the row of ledger {ledger_id} lacks a field: {value.hex()}")
     if not data.exists:
         return None
     return LedgerRow(

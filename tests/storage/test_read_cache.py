@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from storage.memtable import ENTRY_OVERHEAD_BYTES
+from storage.read_cache import ReadCache
+
+ROOM_FOR_ONE = ENTRY_OVERHEAD_BYTES + 4
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    cache = ReadCache(3 * ROOM_FOR_ONE)
+    for entry_id in range(3):
+        cache.put(5, entry_id, b"%4d" % entry_id)
+    assert cache.find(5, 0) == b"   0"
+    cache.put(5, 3, b"   3")
+    assert [cache.find(5, entry_id) is not None for entry_id in range(4)] == [True, False, True, True]
+
+
+def test_bytes_are_counted() -> None:
+    cache = ReadCache(10 * ROOM_FOR_ONE)
+    cache.put(5, 1, b"1234")
+    cache.put(5, 1, b"12")
+    assert cache.used_bytes == ENTRY_OVERHEAD_BYTES + 2
+    cache.drop(5, 1)
+    cache.drop(5, 1)
+    assert cache.used_bytes == 0
+
+
+def test_a_body_over_the_limit_is_not_kept() -> None:
+    cache = ReadCache(ROOM_FOR_ONE)
+    cache.put(5, 1, b"1234")
+    cache.put(5, 2, bytes(1000))
+    assert cache.find(5, 2) is None
+    assert cache.used_bytes == 0
+
+
+def test_drop_ledger() -> None:
+    cache = ReadCache(10 * ROOM_FOR_ONE)
+    cache.put(5, 1, b"1234")
+    cache.put(6, 1, b"1234")
+    cache.drop_ledger(5)
+    assert cache.find(5, 1) is None
+    assert cache.find(6, 1) == b"1234"
+    assert len(cache) == 1
