@@ -121,8 +121,8 @@ def encode_group(records: Sequence[Buffer], position: int, alignment_bytes: int)
         for record in records:
             if len(record) < ENTRY_HEADER_BYTES_MIN:
                 decode_record(bytes(record), 0, VERSION_WRITTEN)
-    if _ZERO_HEADER in map(_FIRST_BYTES, records):
-        raise ValueError("a record that starts like a hole of zeros: entry 0 of ledger 0 confirms nothing before it")
+    if _ZERO_HEADER in map(_FIRST_BYTES, records) and any(map(is_zero_filled, map(bytes, records))):
+        raise ValueError("a record of zeros alone, which replay could not tell from a hole")
     parts = framed(records)
     end = position + sum(map(len, parts))
     parts.append(encode_padding(end, alignment_bytes))

@@ -35,6 +35,7 @@ from storage.journal_format import (
 from storage.ports import FileSystem
 
 _LENGTH = struct.Struct(">i")
+_PADDING_WORD = _LENGTH.pack(PADDING_MARK)
 
 
 class JournalEndReason(enum.Enum):
@@ -98,7 +99,8 @@ class JournalScan:
         while True:
             word = window.read(LENGTH_BYTES, offset)
             if len(word) < LENGTH_BYTES:
-                self._finish_cut(window, offset)
+                # No length begins like a padding mark: cut there, the group's records are whole.
+                self._finish_cut(window, offset + len(word) if _PADDING_WORD.startswith(word) else offset)
                 return
             length = _LENGTH.unpack(word)[0]
             if length == 0:

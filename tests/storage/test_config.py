@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from storage.config import EntryLogConfig, JournalConfig
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"size_bytes_max": 4095}, {"alignment_bytes": 100}, {"alignment_bytes": 0}, {"alignment_bytes": 513},
+     {"preallocation_bytes": 511}, {"alignment_bytes": 4096, "preallocation_bytes": 2048}, {"backup_count_max": -1}],
+)  # fmt: skip
+def test_journal_settings_out_of_range_are_refused(values: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(values))):
+        JournalConfig(**values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"size_bytes_max": 4095}, {"size_bytes_max": 2**30 + 1}, {"entry_bytes_max": 10}, {"open_files_max": 0}],
+)
+def test_entry_log_settings_out_of_range_are_refused(values: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(values))):
+        EntryLogConfig(**values)
+
+
+def test_defaults_are_those_of_java() -> None:
+    journal = JournalConfig()
+    assert (journal.size_bytes_max, journal.preallocation_bytes) == (2 << 30, 16 << 20)
+    assert (journal.alignment_bytes, journal.backup_count_max) == (512, 5)
+    assert EntryLogConfig().size_bytes_max == 1 << 30

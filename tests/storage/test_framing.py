@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from storage.filesystem import OsFileSystem
+from storage.framing import ReadWindow, framed
+from storage.ports import Buffer
+
+MEBIBYTE = 1 << 20
+
+
+def test_a_length_word_goes_before_every_payload() -> None:
+    payloads: list[Buffer] = [b"abc", memoryview(b""), bytearray(b"defgh")]
+    assert b"".join(framed(payloads)) == b"\0\0\0\3abc\0\0\0\0\0\0\0\5defgh"
+
+
+def window_of(path: Path, data: dict[int, bytes], size: int) -> ReadWindow:
+    with path.open("wb") as stream:
+        for offset, piece in data.items():
+            stream.seek(offset)
+            stream.write(piece)
+        stream.truncate(size)
+    return ReadWindow(OsFileSystem().open(str(path)))
+
+
+def test_reads_cross_the_window_and_stop_at_the_end(tmp_path: Path) -> None:
+    window = window_of(tmp_path / "file", {MEBIBYTE - 2: b"abcd"}, MEBIBYTE + 3)
+    assert window.read(3, 0) == bytes(3)
+    assert window.read(4, MEBIBYTE - 2) == b"abcd"
+    assert window.read(1, MEBIBYTE - 3) == b"\0"
+    assert window.read(100, MEBIBYTE + 1) == b"d\0"
+    assert window.read(1, 2 * MEBIBYTE) == b""
+
+
+@pytest.mark.parametrize("first", [0, 1, MEBIBYTE - 1, MEBIBYTE, 3 * MEBIBYTE + 5])
+def test_data_among_zeros_is_found(tmp_path: Path, first: int) -> None:
+    last = first + 2 * MEBIBYTE + 7
+    window = window_of(tmp_path / "file", {first: b"x", last: b"y"}, last + MEBIBYTE)
+    assert window.find_nonzero(0) == first
+    assert window.find_nonzero(first + 1) == last
+    assert window.find_nonzero(last + 1) is None
+    assert window.data_end(0) == last + 1
+    assert window.data_end(last) == last + 1
+    assert window.data_end(last + 1) == last + 1
+    assert window.find(re.compile(b"y"), 0) == last

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import CorruptFileError, JournalError
+from storage.filesystem import OsFileSystem
+from storage.ids import LogMark
+from storage.journal_format import JournalRecord, JournalRecordKind, encode_file_header, encode_group
+from storage.journal_reader import JournalEnd, JournalEndReason, journals_to_replay, list_journals, scan_journal
+from storage.log_mark import read_last_mark
+from tests.storage.golden import FILES, REPLAY_CASES, content, paths, unpack
+
+FS = OsFileSystem()
+
+
+def entry(entry_id: int, size: int = 40) -> bytes:
+    return struct.pack(">qqqq", 1, entry_id, entry_id - 1, 0).ljust(size, b"x")
+
+
+def journal(*groups: list[bytes], tail: bytes = bytes(4096)) -> bytes:
+    data = encode_file_header()
+    for group in groups:
+        data += encode_group(group, len(data), 512)
+    return data + tail
+
+
+def scan(path: Path, data: bytes, start: int = 0, *, is_newest: bool = True) -> tuple[list[JournalRecord], JournalEnd]:
+    path.write_bytes(data)
+    scanned = scan_journal(FS, str(path), start, is_newest=is_newest)
+    return list(scanned), scanned.end
+
+
+@pytest.mark.parametrize("name", paths("journal"))
+@pytest.mark.parametrize("is_newest", [True, False])
+def test_journals_of_java_give_every_record(tmp_path: Path, name: str, is_newest: bool) -> None:
+    records, end = scan(tmp_path / "journal", content(name), is_newest=is_newest)
+    expected: list[dict[str, Any]] = [record for record in FILES[name]["records"] if record["type"] != "padding"]
+    assert [(r.offset, r.ledger_id, r.entry_id) for r in records] == [
+        (r["offset"], r["ledger"], r["entry"]) for r in expected
+    ]
+    for record, description in zip(records, expected, strict=True):
+        kinds = {"explicitLac": JournalRecordKind.EXPLICIT_LAC, "key": JournalRecordKind.LEDGER_KEY}
+        assert record.kind is kinds.get(description["type"]) or record.kind.value == description["type"]
+        if record.kind is JournalRecordKind.ENTRY:
+            assert hashlib.sha1(record.payload).hexdigest() == description["sha1"]
+        if record.kind is JournalRecordKind.LEDGER_KEY:
+            assert record.payload.hex() == description["key"]
+        if record.kind is JournalRecordKind.EXPLICIT_LAC:
+            assert record.payload.hex() == description["packet"]
+    # Java counts the zero length word that ended its scan.
+    data_end = FILES[name]["scan_stop_offset"] - 4
+    assert end == JournalEnd(JournalEndReason.ZEROS, data_end, data_end, 0)
+
+
+def test_a_scan_resumed_at_any_mark_gives_the_rest(tmp_path: Path) -> None:
+    data = journal([entry(0), entry(1)], [entry(2, 600)], [entry(3)])
+    every, _ = scan(tmp_path / "journal", data)
+    for start in (-5, 0, 1, 512, 1024, 2048, 2560, 2564, len(data), len(data) + 99):
+        records, end = scan(tmp_path / "journal", data, start, is_newest=False)
+        assert records == [record for record in every if record.offset >= start]
+        assert end.resume_offset >= start
+        assert end.dropped_bytes == 0
+
+
+# Where a scan of the damaged journals does not give what Java's replay does, and why.
+KILLING_JAVA_ALONE = {
+    "huge_len": "ends like any other record that the file does not hold; Java runs out of memory",
+    "wrongkey": "for the ledger storage to refuse; the journal is whole",
+    "nonhex": "no journal; Java dies of its name",
+}
+REFUSED_HERE = {"zero_mid_next": "a hole in a file that is not the newest: Java drops a fence without a word"}
+DROPPING = {"trunc_body", "torn_then_next", "zero_group", "zero_mid_body", "zero_mid_all", "huge_len",
+            "over_len", "len16_zero", "hdr3", "markinrec"}  # fmt: skip
+MISSING_FILE = {"marknext", "markgone", "nojournals"}
+ENTRIES_AT_STAKE = {"1:8", "6:3", "6:7", "21474836485:0", "21474836485:1"}
+
+
+def apply_patch(image: Path, steps: list[dict[str, Any]]) -> None:
+    for step in steps:
+        if "create" in step:
+            (image / step["create"]).write_bytes(bytes.fromhex(step["hex"]).ljust(step["size"], b"\0"))
+        elif "remove" in step:
+            (image / step["remove"]).unlink()
+        elif "truncate" in step:
+            os.truncate(image / step["truncate"], step["size"])
+        else:
+            with (image / step["write"]).open("r+b") as stream:
+                stream.seek(step["offset"])
+                stream.write(bytes.fromhex(step["hex"]))
+
+
+@pytest.mark.parametrize("case", REPLAY_CASES, ids=lambda case: case["case"])
+def test_damaged_journals(tmp_path: Path, case: dict[str, Any]) -> None:
+    """No journal that Java replays loses more here, and none that kills it is taken for good."""
+    unpack("db-4.18.0/crash", tmp_path)
+    apply_patch(tmp_path, case["patch"])
+    mark = read_last_mark(FS, [str(tmp_path / "ledgers")], 0, 1)
+    name = case["case"]
+    if name in MISSING_FILE:
+        with pytest.raises(JournalError, match="is missing"):
+            journals_to_replay(FS, str(tmp_path / "journal"), mark)
+        return
+    journal_ids = journals_to_replay(FS, str(tmp_path / "journal"), mark)
+    records: list[JournalRecord] = []
+    dropped = 0
+
+    def read_all() -> None:
+        nonlocal dropped
+        for journal_id in journal_ids:
+            path = str(tmp_path / "journal" / f"{journal_id:x}.txn")
+            start = mark.offset if journal_id == mark.journal_id else 0
+            scanned = scan_journal(FS, path, start, is_newest=journal_id == journal_ids[-1])
+            records.extend(scanned)
+            dropped += scanned.end.dropped_bytes
+
+    if name in REFUSED_HERE or (not case["java"]["boots"] and name not in KILLING_JAVA_ALONE):
+        with pytest.raises(CorruptFileError):
+            read_all()
+        return
+    read_all()
+    differences = case["java"].get("differs_from_undamaged", {})
+    found = {f"{record.ledger_id}:{record.entry_id}" for record in records if record.kind is JournalRecordKind.ENTRY}
+    for key in ENTRIES_AT_STAKE | {"77:0", "78:0", "80:0", "1:20"} & differences.keys():
+        if name != "huge_len":
+            assert (key in found) == (differences.get(key, ["EOK"])[0] == "EOK"), key
+    fences = {record.ledger_id for record in records if record.kind is JournalRecordKind.FENCE}
+    assert (2 in fences) == case["java"].get("ledger 2 fenced", name != "huge_len")
+    assert (dropped > 0) == (name in DROPPING)
+
+
+def test_a_hole_in_an_older_file_is_refused(tmp_path: Path) -> None:
+    data = journal([entry(0)], [entry(1)], [entry(2)])
+    holed = data[:1024] + bytes(512) + data[1536:]
+    records, end = scan(tmp_path / "journal", holed)
+    assert [record.entry_id for record in records] == [0]
+    assert end == JournalEnd(JournalEndReason.HOLE, 1024, len(holed), len(holed.rstrip(b"\0")) - 1024)
+    with pytest.raises(CorruptFileError, match="zeros with data behind") as caught:
+        scan(tmp_path / "journal", holed, is_newest=False)
+    assert caught.value.offset == 1024
+
+
+def test_a_reported_hole_is_not_met_again(tmp_path: Path) -> None:
+    data = journal([entry(0)], [entry(1)], [entry(2)])
+    holed = data[:1024] + bytes(512) + data[1536:]
+    _, end = scan(tmp_path / "journal", holed)
+    records, again = scan(tmp_path / "journal", holed, end.resume_offset, is_newest=False)
+    assert records == []
+    assert again.dropped_bytes == 0
+
+
+def test_the_mark_that_java_sets_at_a_hole_does_not_stop_the_boot(tmp_path: Path) -> None:
+    data = journal([entry(0)], [entry(1)], [entry(2)])
+    holed = data[:1024] + bytes(512) + data[1536:]
+    records, end = scan(tmp_path / "journal", holed, 1028, is_newest=False)
+    assert records == []
+    assert end.dropped_bytes > 0
+
+
+def test_a_record_of_zeros_is_dropped_from_the_newest_file_alone(tmp_path: Path) -> None:
+    data = bytearray(journal([entry(0), entry(1, 1000), entry(2)]))
+    data[512 + 44 + 4 : 512 + 44 + 4 + 1000] = bytes(1000)
+    records, end = scan(tmp_path / "journal", bytes(data))
+    assert [record.entry_id for record in records] == [0, 2]
+    assert end.dropped_bytes == 1004
+    with pytest.raises(CorruptFileError, match="1000 zeros"):
+        scan(tmp_path / "journal", bytes(data), is_newest=False)
+
+
+@pytest.mark.parametrize("count", [-7, -256, 100_000])
+def test_padding_that_cannot_be_real_is_refused(tmp_path: Path, count: int) -> None:
+    data = journal([entry(0)], [entry(1)]).replace(struct.pack(">ii", -256, 460), struct.pack(">ii", -256, count), 1)
+    with pytest.raises(CorruptFileError, match="padding"):
+        scan(tmp_path / "journal", data)
+
+
+@pytest.mark.parametrize("version", [0, 7, -1, 2**31 - 1])
+def test_unknown_versions_are_refused(tmp_path: Path, version: int) -> None:
+    with pytest.raises(CorruptFileError, match=f"version {version}"):
+        scan(tmp_path / "journal", struct.pack(">4si", b"BKLG", version) + bytes(512))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"BKL", b"BKLG\0\0\0\6", b"BKLG\0\0\0\6" + bytes(92), bytes(8192)],
+    ids=["empty", "3 bytes", "8 bytes", "100 bytes", "zeros"],
+)
+def test_a_file_that_was_just_begun_holds_nothing(tmp_path: Path, data: bytes) -> None:
+    records, end = scan(tmp_path / "journal", data, is_newest=False)
+    assert records == []
+    assert end.data_end_offset in {0, 512}
+
+
+def test_the_end_is_known_only_after_the_records(tmp_path: Path) -> None:
+    (tmp_path / "journal").write_bytes(journal([entry(0)]))
+    scanned = scan_journal(FS, str(tmp_path / "journal"), is_newest=True)
+    with pytest.raises(RuntimeError, match="has not been read"):
+        _ = scanned.end
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_any_damage_gives_records_or_a_refusal(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    whole = bytearray(journal([entry(0), entry(1, 700)], [entry(2)], tail=bytes(700)))
+    start = data.draw(st.integers(0, len(whole)))
+    noise = data.draw(st.binary(max_size=40))
+    whole[start : start + len(noise)] = noise
+    size = data.draw(st.integers(0, len(whole)))
+    path = tmp_path_factory.getbasetemp() / "damaged"
+    try:
+        records, end = scan(path, bytes(whole[:size]), is_newest=data.draw(st.booleans()))
+    except CorruptFileError as error:
+        assert 0 <= error.offset <= size  # noqa: PT017
+        return
+    assert all(0 <= record.offset < end.data_end_offset for record in records)
+    assert end.dropped_bytes <= size
+
+
+def test_the_file_that_the_mark_names_must_be_there(tmp_path: Path) -> None:
+    for number in (0xFF, 0x100, 0x102):
+        (tmp_path / f"{number:x}.txn").touch()
+    assert list_journals(FS, str(tmp_path)) == [0xFF, 0x100, 0x102]
+    assert journals_to_replay(FS, str(tmp_path), LogMark(0, 0)) == [0xFF, 0x100, 0x102]
+    assert journals_to_replay(FS, str(tmp_path), LogMark(0x100, 7)) == [0x100, 0x102]
+    for missing in (0x101, 0x103, 1):
+        with pytest.raises(JournalError, match=f"{missing:x}.txn is missing"):
+            journals_to_replay(FS, str(tmp_path), LogMark(missing, 512))
