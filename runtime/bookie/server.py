@@ -64,6 +64,8 @@ class BookieServer:
         self._failed.add_done_callback(_retrieve)
         self.bookie_id = ""
         """Known once the port is."""
+        self.port = 0
+        """Where it listens, once booted."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -90,8 +92,8 @@ class BookieServer:
         listener = BookieListener(
             ListenerLimits(frame_bytes_max=config.frame_bytes_max, connections_max=config.connections_max)
         )
-        port = await self._bind(listener)
-        self.bookie_id = self._identity.bookie_id(port)
+        self.port = await self._bind(listener)
+        self.bookie_id = self._identity.bookie_id(self.port)
         uri = parse_metadata_uri(config.metadata_uri)
         store = await ZooKeeperStore.connect(uri.servers, config.zookeeper)
         self._undo.push_async_callback(store.close)
@@ -103,14 +105,14 @@ class BookieServer:
             store,
             uri.root,
             self.bookie_id,
-            rpc_service_info(self._identity.host, port),
+            rpc_service_info(self._identity.host, self.port),
             session_timeout_ms=config.zookeeper.session_timeout_ms,
             on_failed=self._fail,
         )
         self._undo.push_async_callback(listener.close)
         self._undo.push_async_callback(registration.unregister)
         await registration.register(BookieMode.READ_ONLY if config.is_read_only else BookieMode.WRITABLE)
-        logger.info("bookie %s serves on port %d", self.bookie_id, port)
+        logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
 
     async def _bind(self, listener: BookieListener) -> int:
         try:

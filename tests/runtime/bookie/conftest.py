@@ -1,0 +1,116 @@
+"""A real bookie in this process, on a real ZooKeeper, reached over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from runtime.bookie.server import BookieServer
+from runtime.config import BookieConfig, ClientConfig
+from runtime.ledger.metadata import DigestType
+from runtime.metadata.cluster import init_cluster
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.loop import LoopClock
+from runtime.net.pool import BookiePool
+from runtime.protocol.digest import master_key
+from runtime.protocol.entry_body import EntryCodec
+from runtime.protocol.status import Status
+from storage.config import EngineConfig, JournalConfig, StorageConfig
+
+KEY = master_key(b"secret")
+
+
+class Peer:
+    """A client of one bookie that speaks for a ledger's writer, reader or recoverer."""
+
+    def __init__(self, pool: BookiePool, bookie_id: str) -> None:
+        self._pool = pool
+        self.bookie_id = bookie_id
+
+    def body(self, ledger_id: int, entry_id: int, payload: bytes = b"payload", lac: int | None = None) -> bytes:
+        codec = EntryCodec(ledger_id, DigestType.CRC32C, b"secret")
+        return codec.encode(entry_id, entry_id - 1 if lac is None else lac, len(payload), payload)
+
+    async def add(
+        self, ledger_id: int, entry_id: int, body: bytes | None = None, *, key: bytes = KEY, recovery: bool = False
+    ) -> Status:
+        answer: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+        self._pool.add(
+            self.bookie_id,
+            ledger_id,
+            entry_id,
+            key,
+            self.body(ledger_id, entry_id) if body is None else body,
+            answer.set_result,
+            is_recovery_add=recovery,
+        )
+        return await answer
+
+    async def read(self, ledger_id: int, entry_id: int, *, fence_with: bytes | None = None) -> bytes:
+        reply = await self._pool.read(self.bookie_id, ledger_id, entry_id, fence_with=fence_with)
+        return reply.body
+
+    async def read_with_lac(self, ledger_id: int, entry_id: int) -> tuple[bytes, int | None]:
+        reply = await self._pool.read(self.bookie_id, ledger_id, entry_id)
+        return reply.body, reply.max_last_add_confirmed
+
+    async def free_bytes(self) -> int:
+        return (await self._pool.info(self.bookie_id)).free_bytes
+
+
+@pytest.fixture
+async def store(metadata_uri: str) -> AsyncIterator[ZooKeeperStore]:
+    uri = parse_metadata_uri(metadata_uri)
+    store = await ZooKeeperStore.connect(uri.servers)
+    await init_cluster(store, uri.root, uri.tree, random.Random(1))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+def bookie_config(metadata_uri: str, tmp_path: Path, store: ZooKeeperStore) -> BookieConfig:
+    return BookieConfig(
+        metadata_uri=metadata_uri,
+        bookie_id="bookie-under-test",
+        port=0,
+        advertised_address="127.0.0.1",
+        is_loopback_allowed=True,
+        flush_interval_s=3600,  # tests say themselves when a checkpoint happens
+        storage=StorageConfig(
+            journal_directories=(str(tmp_path / "journal"),),
+            ledger_directories=(str(tmp_path / "ledgers"),),
+            journal=JournalConfig(preallocation_bytes=1024 * 1024),
+            engine=EngineConfig(memtable_bytes_max=256 * 1024),
+        ),
+    )
+
+
+@pytest.fixture
+def boot(
+    store: ZooKeeperStore, metadata_uri: str
+) -> Callable[[BookieConfig], contextlib.AbstractAsyncContextManager[Peer]]:
+    """Boots a bookie and connects to it; leaving the block stops it in order."""
+
+    @contextlib.asynccontextmanager
+    async def boot(config: BookieConfig) -> AsyncIterator[Peer]:
+        async with BookieServer(config) as server:
+
+            async def resolve(bookie_id: str) -> tuple[str, int]:
+                assert bookie_id == server.bookie_id
+                return "127.0.0.1", server.port
+
+            pool = BookiePool(resolve, ClientConfig(), LoopClock())
+            try:
+                yield Peer(pool, server.bookie_id)
+            finally:
+                await pool.close()
+
+    return boot
