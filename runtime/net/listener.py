@@ -235,9 +235,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         max_last_add_confirmed: int | None,
     ) -> None:
         """Answer a read. A body that no frame can hold becomes IO_ERROR: the peer would drop the connection."""
-        if body is not None and len(body) + v3.RESPONSE_OVERHEAD_BYTES_MAX > self._limits.frame_bytes_max:
-            status, body, max_last_add_confirmed = Status.IO_ERROR, None, None
         frame = v3.encode_read_response(txn_id, ledger_id, entry_id, status, body, max_last_add_confirmed)
+        if len(frame) > self._limits.frame_bytes_max:
+            frame = v3.encode_read_response(txn_id, ledger_id, entry_id, Status.IO_ERROR, None, None)
         self._respond(txn_id, frame)
 
     def respond_read_lac(

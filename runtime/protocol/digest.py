@@ -11,8 +11,6 @@ from typing import Protocol
 
 import crc32c
 
-MASTER_KEY_BYTES = 20
-
 _I32 = struct.Struct(">I")
 _I64 = struct.Struct(">Q")
 

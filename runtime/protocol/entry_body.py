@@ -35,11 +35,6 @@ class EntryCodec:
         self._digest = digest_of(digest_type, password)
         self._payload_offset = _ENTRY_HEAD.size + self._digest.size_bytes
 
-    @property
-    def overhead_bytes(self) -> int:
-        """Bytes that a body has before its payload."""
-        return self._payload_offset
-
     def encode(self, entry_id: int, last_add_confirmed: int, length: int, payload: bytes) -> bytes:
         """Body of an entry; ``length`` counts the ledger's payload bytes, this entry included."""
         head = _ENTRY_HEAD.pack(self.ledger_id, entry_id, last_add_confirmed, length)

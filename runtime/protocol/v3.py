@@ -58,9 +58,6 @@ from storage.ids import INVALID_ENTRY_ID
 PRIORITY_HIGH: Final = 100
 """What Java sends for high priority; anything above zero means the same."""
 
-RESPONSE_OVERHEAD_BYTES_MAX: Final = 64
-"""No read answer is longer than its entry body by more than this, its length word included."""
-
 _AUTH_DISABLED_PLUGIN: Final = "AuthDisabledPlugin"
 _DEFERRED_SYNC: Final = 1
 _TOTAL_DISK_CAPACITY: Final = int(GetBookieInfoRequest.TOTAL_DISK_CAPACITY)
