@@ -1,0 +1,249 @@
+"""``make demo``: a cluster loses a bookie in the middle of a write, is repaired, and proves that it lost nothing.
+
+Every step prints the bkctl command that it runs, and runs exactly that. All processes are ended when the script ends,
+however it ends; the report folder stays.
+"""
+
+# ruff: noqa: S603  the commands are those of the demo itself
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.rule import Rule
+
+BOOKIE_COUNT = 5
+FINDINGS_EXIT_CODE = 10
+FIRST_ENTRIES_TIMEOUT_S = 30.0
+INTERRUPT_TIMEOUT_S = 30.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+BATCHES = (
+    # (ledgers, ensemble size, write quorum, ack quorum, entries, size of an entry)
+    (17, 3, 3, 2, 200, "1KiB"),
+    (16, 3, 2, 2, 20, "64KiB"),
+    (16, 4, 3, 2, 1000, "100"),
+)
+"""49 ledgers; the 50th is written while a bookie is killed."""
+
+
+class DemoFailedError(Exception):
+    """A command ended otherwise than it should."""
+
+
+class Demo:
+    """The steps share a terminal, the environment of the commands, and what must be ended at the end."""
+
+    def __init__(self, directory: str) -> None:
+        self.cluster_directory = os.path.join(directory, "cluster")
+        self.report_directory = os.path.join(directory, "report")
+        self._console = Console(highlight=False)
+        bin_directory = os.path.dirname(sys.executable)
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("BKCTL_")},
+            "PATH": os.pathsep.join((bin_directory, os.environ.get("PATH", os.defpath))),
+            "BKCTL_CONFIG": os.devnull,
+        }
+        self._writer: subprocess.Popen[bytes] | None = None
+        self._step = 0
+
+    def step(self, title: str) -> None:
+        """Head of the next step."""
+        self._step += 1
+        self._console.print()
+        self._console.print(Rule(f"[bold]{self._step}. {title}", align="left", style="dim"))
+
+    def say(self, text: str) -> None:
+        """One line of explanation."""
+        self._console.print(text, style="dim")
+
+    def run(self, command: str, *, exit_code: int = 0) -> None:
+        """Run a command on this terminal; DemoFailedError when it ends otherwise than expected."""
+        self._show(command)
+        self._finish(command, self._start(command, None), exit_code)
+
+    def ask(self, command: str) -> Any:
+        """Run a command whose JSON the demo itself goes on with."""
+        self._show(command)
+        return json.loads(self._finish(command, self._start(command, subprocess.PIPE), 0))
+
+    def export(self, name: str, value: str) -> None:
+        """Set a variable for all commands that follow."""
+        self._console.print(f"[bold green]$[/] [bold]export {name}='{value}'", soft_wrap=True)
+        self._environment[name] = value
+
+    def begin_writing(self, command: str) -> None:
+        """Start a command in the background."""
+        self._show(command + " &")
+        self._writer = self._start(command, None)
+
+    def end_writing(self) -> None:
+        """Wait for the command in the background; it must succeed."""
+        assert self._writer is not None
+        self._show("wait")
+        self._finish("the writer", self._writer, 0)
+        self._writer = None
+
+    def remove_remains(self) -> None:
+        """Clear away what an earlier demo left, running or not."""
+        if self._is_cluster_there():
+            self.run(f"bkctl dev cluster down --dir {self.cluster_directory} --delete")
+        shutil.rmtree(self.report_directory, ignore_errors=True)
+
+    def cluster_up(self) -> Any:
+        """Start the cluster; returns what it consists of."""
+        self.run(f"bkctl dev cluster up --bookies {BOOKIE_COUNT} --dir {self.cluster_directory}")
+        return self.ask(f"bkctl dev cluster status --dir {self.cluster_directory} -o json")
+
+    def end(self, *, is_deleting: bool) -> None:
+        """End every process; called however the demo ends, and deaf to further signals."""
+        be_deaf_to_signals()
+        if self._writer is not None:
+            self._writer.kill()
+            self._writer.wait()
+        if self._is_cluster_there():
+            self.run(f"bkctl dev cluster down --dir {self.cluster_directory}" + (" --delete" if is_deleting else ""))
+
+    def _is_cluster_there(self) -> bool:
+        return os.path.exists(os.path.join(self.cluster_directory, "cluster.json"))
+
+    def _show(self, command: str) -> None:
+        self._console.print(f"[bold green]$[/] [bold]{command}", soft_wrap=True)
+
+    def _start(self, command: str, stdout: int | None) -> subprocess.Popen[bytes]:
+        # A process group of its own: Ctrl-C comes to this script alone, which then ends one thing after another.
+        return subprocess.Popen(shlex.split(command), env=self._environment, stdout=stdout, process_group=0)
+
+    def _finish(self, command: str, process: subprocess.Popen[bytes], exit_code: int) -> bytes:
+        """Output of a command (empty if it went to the terminal), once it has ended as expected."""
+        try:
+            output, _ = process.communicate()
+        except KeyboardInterrupt:
+            # `dev cluster up` must not be killed half way: it alone knows what it has started.
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(INTERRUPT_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            raise
+        if process.returncode != exit_code:
+            raise DemoFailedError(f"exit code {process.returncode} instead of {exit_code}: {command}")
+        return output or b""
+
+
+def write_ledgers(demo: Demo) -> None:
+    """Fill 49 ledgers."""
+    for ledgers, ensemble, write_quorum, ack_quorum, entries, size in BATCHES:
+        demo.run(
+            f"bkctl ledger write-test --ledgers {ledgers} --ensemble {ensemble} --write-quorum {write_quorum}"
+            f" --ack-quorum {ack_quorum} --entries {entries} --entry-size {size}"
+        )
+
+
+def kill_while_writing(demo: Demo) -> str:
+    """Kill a bookie that holds the end of a ledger under way; returns its id."""
+    demo.begin_writing(
+        "bkctl ledger write-test --ensemble 3 --write-quorum 3 --ack-quorum 2 --entries 40000 --entry-size 1KiB"
+    )
+    ledger_id, victim = open_ledger(demo)
+    demo.say(f"Ledger {ledger_id} is being written, and bookie {victim} holds part of it.")
+    demo.run(f"bkctl dev cluster kill {victim} --dir {demo.cluster_directory}")
+    demo.end_writing()
+    demo.say("The writer put another bookie in its place and lost nothing.")
+    demo.run(f"bkctl ledger show {ledger_id}")
+    return victim
+
+
+def open_ledger(demo: Demo) -> tuple[str, str]:
+    """Id of the ledger under way, and a bookie that it is written to."""
+    deadline = time.monotonic() + FIRST_ENTRIES_TIMEOUT_S
+    while time.monotonic() < deadline:
+        for ledger in demo.ask("bkctl ledger list --state open -o json")["items"]:
+            return str(ledger["ledger_id"]), str(ledger["ensemble"][0])
+        time.sleep(0.2)
+    raise DemoFailedError("no ledger is being written")
+
+
+def tell(demo: Demo) -> None:
+    """The whole story."""
+    demo.step("A cluster: ZooKeeper and five bookies, each a process of its own")
+    status = demo.cluster_up()
+    bookie_ids = [bookie["id"] for bookie in status["bookies"]]
+    demo.export("BKCTL_METADATA_URI", status["metadata_uri"])
+    demo.run("bkctl bookie list")
+
+    demo.step("Ledgers of mixed sizes and ensembles")
+    write_ledgers(demo)
+
+    demo.step("Audit, by Spark: the executors read ZooKeeper themselves")
+    demo.run(f"bkctl audit --spark --out {demo.report_directory}/before")
+
+    demo.step("kill -9, while a ledger is being written")
+    victim = kill_while_writing(demo)
+
+    demo.step(f"Recovery: what {victim} held goes to other bookies")
+    demo.run(f"bkctl recover failed-bookie {victim} --dry-run")
+    demo.run(f"bkctl recover failed-bookie {victim} --yes")
+
+    demo.step("Every entry, from every bookie that should have it")
+    demo.run("bkctl ledger verify --all")
+
+    demo.step("A second bookie dies: one copy less, and everything is still readable")
+    second = next(bookie_id for bookie_id in bookie_ids if bookie_id != victim)
+    demo.run(f"bkctl dev cluster kill {second} --dir {demo.cluster_directory}")
+    demo.run("bkctl ledger verify --all", exit_code=FINDINGS_EXIT_CODE)
+
+    demo.step("Audit again: what is under-replicated now")
+    demo.run(f"bkctl audit --spark --out {demo.report_directory}/after", exit_code=FINDINGS_EXIT_CODE)
+
+
+def be_deaf_to_signals() -> None:
+    """From here on nothing interrupts this script, nor what it starts."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def leave(*_: object) -> NoReturn:
+    """Handle the first signal, whichever it is, as Ctrl-C; there is no second."""
+    be_deaf_to_signals()
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Exit code: 0 when every step did what it should."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--directory", default="demo", help="folder for the cluster and the report")
+    demo = Demo(parser.parse_args().directory)
+    for number in SIGNALS:
+        signal.signal(number, leave)
+    begin = time.monotonic()
+    is_complete = False
+    try:
+        demo.remove_remains()
+        tell(demo)
+        is_complete = True
+    except KeyboardInterrupt:
+        demo.say("interrupted")
+    except DemoFailedError as error:
+        demo.say(f"The demo failed, {error}. The logs stay below {demo.cluster_directory}.")
+    finally:
+        demo.end(is_deleting=is_complete)
+    if not is_complete:
+        return 1
+    demo.say(f"{time.monotonic() - begin:.0f} seconds. The audits, as Parquet: {demo.report_directory}/")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

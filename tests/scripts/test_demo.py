@@ -1,0 +1,74 @@
+"""The demo as a user runs it: it tells its whole story, and leaves no process behind, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.processes import COMMAND_TIMEOUT_S, is_alive
+from tests.test_repository import ROOT
+
+pytestmark = pytest.mark.cluster
+
+DEMO_TIMEOUT_S = 300.0
+"""The promise is two minutes on a quiet machine; this only keeps a hung demo from hanging the test run."""
+
+
+def processes_below(directory: Path) -> list[int]:
+    """Ids of living processes whose command line or working directory names the folder."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    traces = file.read() + os.readlink(f"/proc/{name}/cwd").encode()
+            except OSError:
+                continue
+            if str(directory).encode() in traces and is_alive(int(name)):
+                found.append(int(name))
+    return found
+
+
+def start_demo(directory: Path) -> subprocess.Popen[str]:
+    """Start the demo with its output in a pipe."""
+    return subprocess.Popen(
+        [sys.executable, "-P", os.path.join(ROOT, "scripts", "demo.py"), "--directory", str(directory)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_demo_runs_to_its_end(tmp_path: Path) -> None:
+    demo = start_demo(tmp_path)
+    try:
+        output, _ = demo.communicate(timeout=DEMO_TIMEOUT_S)
+    finally:
+        demo.kill()
+    assert demo.returncode == 0, output
+    assert processes_below(tmp_path) == []
+    assert list((tmp_path / "report").rglob("*.parquet"))
+    assert not (tmp_path / "cluster").exists()
+
+
+def test_an_interrupted_demo_ends_its_cluster(tmp_path: Path) -> None:
+    demo = start_demo(tmp_path)
+    try:
+        deadline = time.monotonic() + COMMAND_TIMEOUT_S
+        while not list(tmp_path.glob("cluster/bookie-*/process.json")):
+            assert demo.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        demo.send_signal(signal.SIGINT)
+        output, _ = demo.communicate(timeout=COMMAND_TIMEOUT_S)
+    finally:
+        demo.kill()
+    assert demo.returncode == 1, output
+    assert processes_below(tmp_path) == []
