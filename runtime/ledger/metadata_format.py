@@ -144,17 +144,27 @@ def _from_record(record: LedgerRecord, version: int) -> LedgerMetadata:
         ensemble_size=record.ensembleSize,
         write_quorum_size=record.quorumSize,
         ack_quorum_size=record.ackQuorumSize if record.HasField("ackQuorumSize") else record.quorumSize,
-        segments=tuple(Segment(segment.firstEntryId, tuple(segment.ensembleMember)) for segment in record.segment),
+        segments=tuple(
+            Segment(segment.firstEntryId, tuple(map(_require_text, segment.ensembleMember)))
+            for segment in record.segment
+        ),
         state=state,
         last_entry_id=record.lastEntryId if is_closed else INVALID_ENTRY_ID,
         length=record.length if is_closed else 0,
         digest_type=DigestType(record.digestType) if record.HasField("digestType") else None,
         password=record.password if record.HasField("password") else None,
         ctime_ms=record.ctime if record.HasField("ctime") else None,
-        custom_metadata=tuple((entry.key, entry.value) for entry in record.customMetadata),
+        custom_metadata=tuple((_require_text(entry.key), entry.value) for entry in record.customMetadata),
         creator_token=record.cToken,
         format_version=version,
     )
+
+
+def _require_text(value: str | bytes) -> str:
+    """Protobuf hands out a string that is not UTF-8 as bytes."""
+    if isinstance(value, bytes):
+        raise MetadataFormatError(f"{_WHAT}: {value!r} is not UTF-8")
+    return value
 
 
 # -- version 2 ----------------------------------------------------------------------------------------------------

@@ -97,6 +97,8 @@ def decode_service_info(bookie_id: str, data: bytes) -> BookieServiceInfo:
     for endpoint in record.endpoints:
         if not all(endpoint.HasField(name) for name in ("id", "port", "host", "protocol")):
             raise MetadataFormatError(f"the registration of bookie {bookie_id} lacks a field of its endpoint")
+        if not all(isinstance(text, str) for text in (endpoint.id, endpoint.host, endpoint.protocol)):
+            raise MetadataFormatError(f"the registration of bookie {bookie_id} is not UTF-8")
         endpoints.append(
             Endpoint(
                 id=endpoint.id,
