@@ -35,8 +35,8 @@ _FIRST_READ_BYTES = 4096
 
 _FILLER_BYTES = b"\x00\xf0"
 """What stands between entries: nothing written there, or the filler of direct-I/O logs."""
-_NOT_NEGATIVE = re.compile(rb"[\x00-\x7f]")
-"""A byte with which a positive size word can start."""
+_NEGATIVE = re.compile(rb"[\x80-\xff]*")
+"""Bytes with which no positive size word can start."""
 
 
 class ScannedEntry(NamedTuple):
@@ -226,11 +226,9 @@ def list_entry_logs(fs: FileSystem, directory: str) -> list[EntryLogId]:
 def _behind_filler(window: ReadWindow, offset: int) -> int:
     """Next offset at which a positive size word can start: the same place that single steps would reach."""
     if window.read(1, offset)[0] >= 0x80:
-        found = window.find(_NOT_NEGATIVE, offset)
-        return window.size_bytes if found is None else found
+        return window.skip(_NEGATIVE, offset)
     # Zeros, or a small number: go to the word whose last byte is the first one that is not zero.
-    found = window.find_nonzero(offset)
-    return window.size_bytes if found is None else max(offset + 1, found - LENGTH_BYTES + 1)
+    return max(offset + 1, window.skip_zeros(offset) - LENGTH_BYTES + 1)
 
 
 def _read_ledgers_map(window: ReadWindow) -> dict[LedgerId, int] | None:

@@ -12,7 +12,7 @@ LENGTH_BYTES = 4
 
 _LENGTH = struct.Struct(">i")
 _WINDOW_BYTES = 1024 * 1024
-_NOT_ZERO = re.compile(rb"[^\x00]")
+_ZEROS = re.compile(rb"\x00*")
 
 
 def framed(payloads: Sequence[Buffer]) -> list[Buffer]:
@@ -41,27 +41,29 @@ class ReadWindow:
         first = offset - self._start
         return self._data[first : first + size_bytes]
 
-    def find(self, pattern: re.Pattern[bytes], offset: int) -> int | None:
-        """Offset of the first byte at or behind ``offset`` that matches a pattern of one byte, or None."""
+    def skip(self, run: re.Pattern[bytes], offset: int) -> int:
+        """Offset of the first byte at or behind ``offset`` which a pattern like ``x*`` does not match, or the size."""
         while offset < self.size_bytes:
             self._load(1, offset)
-            match = pattern.search(self._data, offset - self._start)
-            if match is not None:
-                return self._start + match.start()
-            offset = max(offset + 1, self._start + len(self._data))
-        return None
+            match = run.match(self._data, offset - self._start)
+            end = self._start + len(self._data)
+            behind = offset if match is None else self._start + match.end()
+            if behind < end:
+                return behind
+            # Nothing at all is loaded if the file has become shorter than it was.
+            offset = end if self._data else self.size_bytes
+        return max(offset, self.size_bytes)
 
-    def find_nonzero(self, offset: int) -> int | None:
-        """Offset of the first byte at or behind ``offset`` that is not zero, or None."""
-        return self.find(_NOT_ZERO, offset)
+    def skip_zeros(self, offset: int) -> int:
+        """Offset of the first byte at or behind ``offset`` that is not zero, or the size."""
+        return self.skip(_ZEROS, offset)
 
     def data_end(self, offset: int) -> int:
         """Offset just behind the last byte at or behind ``offset`` that is not zero; ``offset`` if all are."""
         end = offset
-        found = self.find_nonzero(offset)
-        while found is not None:
+        while (offset := self.skip_zeros(offset)) < self.size_bytes:
             end = self._start + len(self._data.rstrip(b"\0"))
-            found = self.find_nonzero(self._start + len(self._data))
+            offset = self._start + len(self._data)
         return end
 
     def _load(self, size_bytes: int, offset: int) -> None:

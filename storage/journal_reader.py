@@ -149,7 +149,7 @@ class JournalScan:
         behind: int = offset + PADDING_HEADER_BYTES + count
         if behind <= window.size_bytes:
             return behind
-        if window.find_nonzero(offset + PADDING_HEADER_BYTES) is not None:
+        if window.skip_zeros(offset + PADDING_HEADER_BYTES) < window.size_bytes:
             raise CorruptFileError(self._path, offset, f"padding of {count} bytes reaches behind the file, over data")
         return None
 

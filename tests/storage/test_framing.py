@@ -39,10 +39,19 @@ def test_reads_cross_the_window_and_stop_at_the_end(tmp_path: Path) -> None:
 def test_data_among_zeros_is_found(tmp_path: Path, first: int) -> None:
     last = first + 2 * MEBIBYTE + 7
     window = window_of(tmp_path / "file", {first: b"x", last: b"y"}, last + MEBIBYTE)
-    assert window.find_nonzero(0) == first
-    assert window.find_nonzero(first + 1) == last
-    assert window.find_nonzero(last + 1) is None
+    assert window.skip_zeros(0) == first
+    assert window.skip_zeros(first + 1) == last
+    assert window.skip_zeros(last + 1) == last + MEBIBYTE
     assert window.data_end(0) == last + 1
     assert window.data_end(last) == last + 1
     assert window.data_end(last + 1) == last + 1
-    assert window.find(re.compile(b"y"), 0) == last
+    assert window.skip(re.compile(b"[\0x]*"), 0) == last
+    assert window.skip(re.compile(b"z*"), first) == first
+
+
+def test_a_file_that_became_shorter_ends_earlier(tmp_path: Path) -> None:
+    window = window_of(tmp_path / "file", {0: b"x"}, 3 * MEBIBYTE)
+    (tmp_path / "file").write_bytes(b"x")
+    assert window.read(10, 0) == b"x"
+    assert window.skip_zeros(1) == 3 * MEBIBYTE
+    assert window.data_end(0) == 1
