@@ -1,0 +1,7 @@
+"""``python -m bkctl``."""
+
+import sys
+
+from bkctl.main import main
+
+sys.exit(main())

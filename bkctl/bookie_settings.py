@@ -1,0 +1,215 @@
+"""Settings of ``bookie start``: flags, BKCTL_BOOKIE_* environment, bk_server.conf (with --set), TOML, defaults.
+
+All sources are brought into the nested shape of ``BookieConfig`` and laid over each other; msgspec checks the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bkctl.java_conf import JavaConf
+from bkctl.settings import Sources, convert, put, resolve_metadata_uri, zookeeper_values
+from commands.context import BookieFlags, BookieSettings
+from commands.errors import InvalidArgumentError
+from commands.parse import parse_duration_s
+from runtime.config import BookieConfig
+from runtime.errors import ConfigurationError
+from storage.config import MEBIBYTE
+
+DATA_DIRECTORY = "bkctl-data"
+"""Where everything goes when nothing is configured."""
+
+_LOOPBACK = "127.0.0.1"
+_DIRECTORY_LISTS = ("journal_directories", "ledger_directories", "index_directories")
+_ENVIRONMENT_LISTS = {
+    "journal_directories": "BKCTL_BOOKIE_JOURNAL_DIRS",
+    "ledger_directories": "BKCTL_BOOKIE_LEDGER_DIRS",
+    "index_directories": "BKCTL_BOOKIE_INDEX_DIRS",
+}
+_PROTECTION_KEYS = ("tlsProviderFactoryClass", "bookieAuthProviderFactoryClass")
+"""Keys that protect a Java bookie and that this bookie cannot honour: ignoring them would open it to everybody."""
+
+_IGNORED_LOUDLY = {
+    "listeningInterface": "the bookie listens on all interfaces",
+    "useHostNameAsBookieID": "give bookieId, or the host name as advertisedAddress",
+    "httpServerEnabled": "there is no HTTP server yet",
+    "autoRecoveryDaemonEnabled": "there is no autorecovery inside the bookie yet",
+}
+
+
+def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSettings:
+    """Merge all sources; ConfigurationError, InvalidArgumentError."""
+    conf = _overridden(sources, flags)
+    if conf is not None:
+        _refuse_unprotected(conf)
+    metadata_uri, _ = resolve_metadata_uri(sources)
+    has_file = sources.conf is not None or bool(sources.toml.bookie) or sources.is_toml_named
+    if metadata_uri is None and has_file:
+        raise ConfigurationError(
+            "no cluster is named: set metadataServiceUri in the configuration file, or give --metadata-uri "
+            "(a bookie brings its own ZooKeeper only when nothing at all is configured)"
+        )
+    is_configured = metadata_uri is not None
+    values: dict[str, Any] = {} if is_configured else _own_cluster_values()
+    _lay_over(values, _toml_values(sources))
+    if conf is not None:
+        _lay_over(values, _java_values(conf))
+    _lay_over(values, _environment_values(sources.environment))
+    _lay_over(values, _flag_values(flags))
+    storage = values.setdefault("storage", {})
+    for name, option in (("journal_directories", "--journal-dir"), ("ledger_directories", "--ledger-dir")):
+        if not storage.get(name):
+            raise ConfigurationError(
+                f"no folder for {name.replace('_', ' ')}: give {option} (or the configuration file)"
+            )
+    values["zookeeper"] = _zookeeper_values(sources)
+    values["metadata_uri"] = metadata_uri or ""
+    return BookieSettings(
+        config=convert(values, BookieConfig, "bookie"),
+        data_directory=None if is_configured else DATA_DIRECTORY,
+        warnings=tuple(_warnings(conf)) if conf is not None else (),
+    )
+
+
+def _own_cluster_values() -> dict[str, Any]:
+    """What a bookie without any configuration starts from: a cluster of its own that only this machine reaches."""
+    return {
+        "advertised_address": _LOOPBACK,
+        "is_loopback_allowed": True,
+        "storage": {
+            "journal_directories": [f"{DATA_DIRECTORY}/journal"],
+            "ledger_directories": [f"{DATA_DIRECTORY}/ledgers"],
+        },
+    }
+
+
+def _toml_values(sources: Sources) -> dict[str, Any]:
+    values = dict(sources.toml.bookie)
+    if "metadata_uri" in values or "zookeeper" in values:
+        raise ConfigurationError(f"{sources.toml_path}: metadata_uri and [zookeeper] belong outside of [bookie]")
+    storage = {name: values.pop(name) for name in _DIRECTORY_LISTS if name in values}
+    if storage:
+        values["storage"] = {**values.get("storage", {}), **storage}
+    return values
+
+
+def _java_values(conf: JavaConf) -> dict[str, Any]:
+    """Fields that a bk_server.conf sets (operations section 3.5)."""
+    values: dict[str, Any] = {}
+    put(values, "bookie_id", conf.text("bookieId"))
+    put(values, "advertised_address", conf.text("advertisedAddress"))
+    put(values, "port", conf.whole_number("bookiePort"))
+    put(values, "is_loopback_allowed", conf.truth("allowLoopback"))
+    put(values, "is_read_only", conf.truth("forceReadOnlyBookie"))
+    put(values, "frame_bytes_max", conf.whole_number("nettyMaxFrameSizeBytes"))
+    for name, key in (("flush_interval_s", "flushInterval"), ("throttle_max_s", "dbStorage_maxThrottleTimeMs")):
+        if (milliseconds := conf.whole_number(key)) is not None:
+            values[name] = milliseconds / 1000
+    storage: dict[str, Any] = {}
+    put(
+        storage, "journal_directories", list(conf.texts("journalDirectories") or conf.texts("journalDirectory")) or None
+    )
+    put(storage, "ledger_directories", list(conf.texts("ledgerDirectories")) or None)
+    put(storage, "index_directories", list(conf.texts("indexDirectories")) or None)
+    journal: dict[str, Any] = {}
+    put(journal, "size_bytes_max", _mebibytes(conf, "journalMaxSizeMB"))
+    put(journal, "preallocation_bytes", _mebibytes(conf, "journalPreAllocSizeMB"))
+    put(journal, "alignment_bytes", conf.whole_number("journalAlignmentSize"))
+    put(journal, "backup_count_max", conf.whole_number("journalMaxBackups"))
+    entry_log: dict[str, Any] = {}
+    put(entry_log, "size_bytes_max", conf.whole_number("logSizeLimit"))
+    put(entry_log, "entry_bytes_max", conf.whole_number("nettyMaxFrameSizeBytes"))
+    engine: dict[str, Any] = {"entry_log": entry_log}
+    # Java's cache sizes are sums over all ledger directories.
+    directory_count = max(1, len(conf.texts("ledgerDirectories")))
+    for name, key in (
+        ("memtable_bytes_max", "dbStorage_writeCacheMaxSizeMb"),
+        ("read_cache_bytes_max", "dbStorage_readAheadCacheMaxSizeMb"),
+    ):
+        if (size_bytes := _mebibytes(conf, key)) is not None:
+            engine[name] = size_bytes // directory_count
+    values["storage"] = {**storage, "journal": journal, "engine": engine}
+    return values
+
+
+def _environment_values(environment: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    put(values, "bookie_id", environment.get("BKCTL_BOOKIE_ID") or None)
+    put(values, "advertised_address", environment.get("BKCTL_BOOKIE_ADVERTISED_ADDRESS") or None)
+    if port := environment.get("BKCTL_BOOKIE_PORT"):
+        if not (port.isascii() and port.isdigit()):
+            raise ConfigurationError(f"BKCTL_BOOKIE_PORT={port}: not a port number")
+        values["port"] = int(port)
+    storage = {
+        field: [part.strip() for part in text.split(",") if part.strip()]
+        for field, name in _ENVIRONMENT_LISTS.items()
+        if (text := environment.get(name))
+    }
+    if storage:
+        values["storage"] = storage
+    return values
+
+
+def _flag_values(flags: BookieFlags) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    put(values, "port", flags.port)
+    put(values, "bookie_id", flags.bookie_id)
+    put(values, "advertised_address", flags.advertised_address)
+    put(values, "is_read_only", flags.is_read_only)
+    storage = {name: list(paths) for name in _DIRECTORY_LISTS if (paths := getattr(flags, name))}
+    if storage:
+        values["storage"] = storage
+    return values
+
+
+def _zookeeper_values(sources: Sources) -> dict[str, Any]:
+    timeout = sources.flags.timeout or sources.environment.get("BKCTL_TIMEOUT") or sources.toml.timeout
+    chosen = {"operation_timeout_s": parse_duration_s(timeout)} if timeout else {}
+    return {**chosen, **zookeeper_values(sources)}
+
+
+def _overridden(sources: Sources, flags: BookieFlags) -> JavaConf | None:
+    """The Java file with ``--set`` on top, or ``--set`` alone, or None."""
+    if not flags.overrides:
+        return sources.conf
+    pairs: dict[str, str] = {}
+    for text in flags.overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise InvalidArgumentError(f"--set {text}: give KEY=VALUE with a key of bk_server.conf")
+        pairs[key.strip()] = value.strip()
+    conf = sources.conf or JavaConf({}, "--set", sources.environment)
+    return conf.overridden(pairs)
+
+
+def _refuse_unprotected(conf: JavaConf) -> None:
+    for key in _PROTECTION_KEYS:
+        if conf.text(key):
+            raise ConfigurationError(
+                f"{conf.origin}: {key} asks for protection that this bookie does not have yet; "
+                f"to serve without it, start with --set {key}="
+            )
+
+
+def _warnings(conf: JavaConf) -> list[str]:
+    warnings = []
+    for key, consequence in _IGNORED_LOUDLY.items():
+        text = conf.text(key)
+        if text is not None and text.lower() not in {"false", "no", "off"}:
+            warnings.append(f"{conf.origin}: {key} is not supported: {consequence}")
+    return warnings
+
+
+def _mebibytes(conf: JavaConf, key: str) -> int | None:
+    number = conf.whole_number(key)
+    return None if number is None else number * MEBIBYTE
+
+
+def _lay_over(values: dict[str, Any], stronger: Mapping[str, Any]) -> None:
+    """Put ``stronger`` over ``values``, table by table."""
+    for name, value in stronger.items():
+        if isinstance(value, Mapping):
+            _lay_over(values.setdefault(name, {}), value)
+        else:
+            values[name] = value

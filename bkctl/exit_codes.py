@@ -1,0 +1,142 @@
+"""Errors and outcomes -> exit codes: the two tables of cli-parity section 10, in one place."""
+
+from __future__ import annotations
+
+import enum
+import signal
+from collections.abc import Mapping
+
+from commands.errors import InvalidArgumentError, StoppedBySignalError
+from commands.outcome import Outcome
+from runtime import errors as runtime_errors
+from storage import errors as storage_errors
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of administrative commands."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    REFUSED = 3
+    NOT_FOUND = 4
+    CONFLICT = 5
+    METADATA_UNAVAILABLE = 6
+    BOOKIE_UNAVAILABLE = 7
+    TIMEOUT = 8
+    PARTIAL = 9
+    FINDINGS = 10
+    AUTH = 11
+    INTEGRITY = 12
+    CONFIG = 13
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+class ServerExitCode(enum.IntEnum):
+    """Exit codes of commands that start servers: the table of the Java server."""
+
+    OK = 0
+    INVALID_CONF = 1
+    SERVER_EXCEPTION = 2
+    ZK_EXPIRED = 3
+    ZK_REG_FAIL = 4
+    BOOKIE_EXCEPTION = 5
+
+
+SERVER_COMMANDS = frozenset({"bookie start", "dev zookeeper", "dev cluster up", "dev cluster start"})
+"""Commands that answer with the server table."""
+
+_OUTCOMES = {
+    None: ExitCode.OK,
+    Outcome.OK: ExitCode.OK,
+    Outcome.FAILED: ExitCode.FAILED,
+    Outcome.PARTIAL: ExitCode.PARTIAL,
+    Outcome.FINDINGS: ExitCode.FINDINGS,
+}
+
+# The nearest class in an error's line of ancestors decides, so a family needs one row and its exceptions one each.
+_ERRORS: dict[type[BaseException], ExitCode] = {
+    storage_errors.BkctlError: ExitCode.FAILED,
+    InvalidArgumentError: ExitCode.USAGE,
+    runtime_errors.ConfigurationError: ExitCode.CONFIG,
+    runtime_errors.RefusedError: ExitCode.REFUSED,
+    runtime_errors.CookieError: ExitCode.REFUSED,
+    runtime_errors.ConflictError: ExitCode.CONFLICT,
+    runtime_errors.NodeExistsError: ExitCode.CONFLICT,
+    runtime_errors.BadVersionError: ExitCode.CONFLICT,
+    runtime_errors.NotEmptyError: ExitCode.CONFLICT,
+    runtime_errors.LedgerExistsError: ExitCode.CONFLICT,
+    runtime_errors.LedgerClosedError: ExitCode.CONFLICT,
+    runtime_errors.LedgerFencedError: ExitCode.CONFLICT,
+    runtime_errors.FencedError: ExitCode.CONFLICT,
+    storage_errors.DirectoryLockedError: ExitCode.CONFLICT,
+    runtime_errors.NoNodeError: ExitCode.NOT_FOUND,
+    runtime_errors.ClusterNotFoundError: ExitCode.NOT_FOUND,
+    runtime_errors.LedgerNotFoundError: ExitCode.NOT_FOUND,
+    runtime_errors.BookieNotFoundError: ExitCode.NOT_FOUND,
+    runtime_errors.NoSuchLedgerError: ExitCode.NOT_FOUND,
+    runtime_errors.NoSuchEntryError: ExitCode.NOT_FOUND,
+    runtime_errors.MetadataUnavailableError: ExitCode.METADATA_UNAVAILABLE,
+    runtime_errors.BookieError: ExitCode.BOOKIE_UNAVAILABLE,
+    runtime_errors.NotEnoughBookiesError: ExitCode.BOOKIE_UNAVAILABLE,
+    TimeoutError: ExitCode.TIMEOUT,
+    runtime_errors.MetadataAuthError: ExitCode.AUTH,
+    runtime_errors.UnauthorizedError: ExitCode.AUTH,
+    storage_errors.MasterKeyMismatchError: ExitCode.AUTH,
+    runtime_errors.MetadataFormatError: ExitCode.INTEGRITY,
+    runtime_errors.DigestMismatchError: ExitCode.INTEGRITY,
+    storage_errors.StorageError: ExitCode.INTEGRITY,
+    KeyboardInterrupt: ExitCode.INTERRUPTED,
+    BrokenPipeError: ExitCode.BROKEN_PIPE,
+}
+
+_SERVER_ERRORS: dict[type[BaseException], ServerExitCode] = {
+    BaseException: ServerExitCode.SERVER_EXCEPTION,
+    InvalidArgumentError: ServerExitCode.INVALID_CONF,
+    runtime_errors.ConfigurationError: ServerExitCode.INVALID_CONF,
+    runtime_errors.RefusedError: ServerExitCode.INVALID_CONF,
+    runtime_errors.BookieNotFoundError: ServerExitCode.INVALID_CONF,
+    runtime_errors.SessionExpiredError: ServerExitCode.ZK_EXPIRED,
+    runtime_errors.RegistrationError: ServerExitCode.ZK_REG_FAIL,
+    storage_errors.JournalFailedError: ServerExitCode.BOOKIE_EXCEPTION,
+}
+
+
+LOGGING_COMMANDS = frozenset({"bookie start"})
+"""Commands that log to stderr as they run, being servers in the foreground."""
+
+
+def is_logging_command(command_path: str) -> bool:
+    """Whether the command's log belongs on stderr without ``--debug``."""
+    return command_path.partition(" ")[2] in LOGGING_COMMANDS
+
+
+def is_server_command(command_path: str) -> bool:
+    """Whether ``bkctl bookie start`` and the like answer with the server table."""
+    return command_path.partition(" ")[2] in SERVER_COMMANDS
+
+
+def exit_code_of_outcome(outcome: Outcome | None) -> int:
+    """Exit code of a command that raised nothing."""
+    return _OUTCOMES[outcome]
+
+
+def exit_code_of_error(error: BaseException, command_path: str) -> int:
+    """Exit code of a command that ended with an error."""
+    if isinstance(error, StoppedBySignalError):
+        return 128 + error.signal_number
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    if is_server_command(command_path):
+        return _nearest(error, _SERVER_ERRORS, ServerExitCode.SERVER_EXCEPTION)
+    return _nearest(error, _ERRORS, ExitCode.FAILED)
+
+
+def exit_code_of_usage(command_path: str) -> int:
+    """Exit code for an option or argument that could not be parsed."""
+    return ServerExitCode.INVALID_CONF if is_server_command(command_path) else ExitCode.USAGE
+
+
+def _nearest(error: BaseException, table: Mapping[type[BaseException], int], default: int) -> int:
+    return next((int(table[ancestor]) for ancestor in type(error).__mro__ if ancestor in table), default)

@@ -1,0 +1,116 @@
+"""A Java bk_server.conf with the reading rules of Commons Configuration. Source: operations section 3.1.
+
+Comma is the list delimiter for every key: a list reader gets all parts, a scalar reader the FIRST part alone. A key
+that occurs twice accumulates. ``${key}``, ``${env:NAME}`` and ``${sys:name}`` are expanded; ``sys`` is always unknown
+here, and what is unknown stays as it is. ``include`` names another file, relative to this one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+import javaproperties
+
+from runtime.errors import ConfigurationError
+
+_REFERENCE = re.compile(r"\$\{([^}]*)\}")
+_DEPTH_MAX = 16
+_TRUE = frozenset({"true", "yes", "on"})
+_FALSE = frozenset({"false", "no", "off"})
+
+
+class JavaConf:
+    """Keys of one or more merged sources; earlier ones win where one value is wanted."""
+
+    def __init__(self, values: Mapping[str, list[str]], origin: str, environment: Mapping[str, str]) -> None:
+        self._values = values
+        self._environment = environment
+        self.origin = origin
+
+    @classmethod
+    def read(cls, path: str, environment: Mapping[str, str]) -> JavaConf:
+        """Read a file and what it includes; ConfigurationError names the file."""
+        values: dict[str, list[str]] = {}
+        _read_into(values, path, depth=0)
+        return cls(values, path, environment)
+
+    def overridden(self, pairs: Mapping[str, str]) -> JavaConf:
+        """The same with these keys replaced, as ``--set`` does."""
+        replaced = {key: _split(value) for key, value in pairs.items()}
+        return JavaConf({**self._values, **replaced}, self.origin, self._environment)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def text(self, key: str) -> str | None:
+        """First value of a key; None when it is absent or empty."""
+        parts = self._values.get(key)
+        return self._expand(parts[0]) or None if parts else None
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """All values of a list key, empty ones dropped."""
+        return tuple(text for part in self._values.get(key, ()) if (text := self._expand(part)))
+
+    def parts_dropped(self, key: str) -> tuple[str, ...]:
+        """What a scalar reader never sees of this key: everything behind its first comma."""
+        return tuple(self._values.get(key, ())[1:])
+
+    def whole_number(self, key: str) -> int | None:
+        """A plain decimal number."""
+        text = self.text(key)
+        if text is None:
+            return None
+        try:
+            return int(text)
+        except ValueError:
+            raise ConfigurationError(f"{self.origin}: {key} = {text}: not a whole number") from None
+
+    def truth(self, key: str) -> bool | None:
+        """true/false, yes/no, on/off."""
+        text = self.text(key)
+        if text is None:
+            return None
+        if text.lower() in _TRUE:
+            return True
+        if text.lower() in _FALSE:
+            return False
+        raise ConfigurationError(f"{self.origin}: {key} = {text}: neither true nor false")
+
+    def _expand(self, text: str, depth: int = 0) -> str:
+        if depth >= _DEPTH_MAX:
+            raise ConfigurationError(f"{self.origin}: '{text}' refers to itself")
+
+        def value_of(reference: re.Match[str]) -> str:
+            name = reference[1]
+            if name.startswith("env:"):
+                return self._environment.get(name[4:], reference[0])
+            if name in self._values:
+                return self._expand(self._values[name][0], depth + 1)
+            return reference[0]
+
+        return _REFERENCE.sub(value_of, text)
+
+
+def _split(value: str) -> list[str]:
+    return [part.strip() for part in value.split(",")]
+
+
+def _read_into(values: dict[str, list[str]], path: str, depth: int) -> None:
+    if depth >= _DEPTH_MAX:
+        raise ConfigurationError(f"{path}: files include each other in a circle")
+    try:
+        with open(path, encoding="utf-8") as file:
+            elements = list(javaproperties.parse(file))
+    except (OSError, UnicodeDecodeError, javaproperties.InvalidUEscapeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigurationError(f"cannot read the configuration file {path}: {reason}") from error
+    for element in elements:
+        if not isinstance(element, javaproperties.KeyValue):
+            continue
+        if element.key == "include":
+            for name in _split(element.value):
+                _read_into(values, os.path.join(os.path.dirname(path), name), depth + 1)
+        else:
+            values.setdefault(element.key, []).extend(_split(element.value))

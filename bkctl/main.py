@@ -1,0 +1,132 @@
+"""Entry point: runs one command, turns whatever happens into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+
+from bkctl import exit_codes
+from bkctl.app import build_app
+from bkctl.settings import Sources, read_sources, resolve_settings
+from commands.config import GlobalFlags, Settings
+from commands.console import Console, standard_console
+from commands.context import BookieFlags, BookieSettings, CommandContext
+from commands.errors import StoppedBySignalError
+from runtime.errors import MetadataUnavailableError
+from storage.errors import BkctlError
+
+
+class CommandLineInvocation:
+    """One run of bkctl: gathers flags, then resolves settings once the command is known."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._root_flags = GlobalFlags()
+        self.settings = Settings(is_debug=environment.get("BKCTL_LOG", "").lower() == "debug")
+        self.command_path = ""
+
+    @property
+    def console(self) -> Console:
+        """Console of the settings known so far."""
+        return standard_console(self.settings, self._environment)
+
+    def set_root_flags(self, flags: GlobalFlags) -> None:
+        """Take the options that stood before the command's name."""
+        self._root_flags = flags
+
+    def enter(self, command_path: str, flags: GlobalFlags) -> CommandContext:
+        """Resolve all settings for the command that is about to run."""
+        self.command_path = command_path
+        merged = flags.over(self._root_flags)
+        self.settings = Settings(  # so that a failure to resolve the rest is already told in the wanted manner
+            is_debug=bool(merged.debug) or self.settings.is_debug, color=merged.color or self.settings.color
+        )
+        sources = read_sources(merged, self._environment)
+        self.settings = resolve_settings(sources)
+        _configure_logging(self.settings, is_server=exit_codes.is_logging_command(command_path))
+        return CommandContext(self.settings, self.console, _BookieSettingsLoader(sources))
+
+
+class _BookieSettingsLoader:
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def __call__(self, flags: BookieFlags) -> BookieSettings:
+        from bkctl.bookie_settings import resolve_bookie_settings
+
+        return resolve_bookie_settings(self._sources, flags)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run bkctl with these arguments (default: the process's own) and return the exit code."""
+    invocation = CommandLineInvocation(os.environ)
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        result = build_app().main(command_line, prog_name="bkctl", standalone_mode=False, obj=invocation)
+        sys.stdout.flush()
+    except typer.TyperException as error:
+        return _report_usage(error, invocation)
+    except BrokenPipeError:
+        # The reader has gone (| head). Nothing may be written at interpreter exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.ExitCode.BROKEN_PIPE
+    except (Exception, KeyboardInterrupt) as error:
+        return _report(error, invocation)
+    # Without standalone mode Typer returns the code of an Exit (130 after SIGINT) or what the command returned.
+    return result if isinstance(result, int) else exit_codes.exit_code_of_outcome(result)
+
+
+def describe(error: BaseException, settings: Settings) -> str:
+    """One sentence that says what happened, and the way out where the roof knows one."""
+    if isinstance(error, MetadataUnavailableError) and settings.metadata_uri is not None:
+        return (
+            f"{error}; check that ZooKeeper runs there, or name another cluster with --metadata-uri "
+            f"(now {settings.metadata_uri} from {settings.metadata_uri_origin})"
+        )
+    if isinstance(error, BkctlError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"internal error, {type(error).__name__}: {error} (run again with --debug for the whole story)"
+
+
+def _report(error: BaseException, invocation: CommandLineInvocation) -> int:
+    if invocation.settings.is_debug and not isinstance(error, KeyboardInterrupt):
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, (KeyboardInterrupt, StoppedBySignalError)):
+        invocation.console.error("interrupted")
+    else:
+        invocation.console.error(describe(error, invocation.settings))
+    return exit_codes.exit_code_of_error(error, invocation.command_path)
+
+
+def _report_usage(error: typer.TyperException, invocation: CommandLineInvocation) -> int:
+    """What the parser refused; without arguments a group answers with its help page."""
+    context: Any = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "bkctl"
+    sentence = error.format_message()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        if sentence:
+            print(sentence, file=sys.stderr)  # noqa: T201  a help page, already rendered
+    else:
+        invocation.console.error(f"{sentence.rstrip('.')} (see {path} --help)")
+    return exit_codes.exit_code_of_usage(path)
+
+
+def _configure_logging(settings: Settings, *, is_server: bool) -> None:
+    """Servers log to stderr; other commands are silent unless ``--debug``, for they say what matters themselves."""
+    import logging
+
+    if settings.is_debug or is_server:
+        level = logging.DEBUG if settings.is_debug else logging.INFO
+        form = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+        logging.basicConfig(level=level, stream=sys.stderr, format=form, force=True)
+        logging.getLogger("asyncio").setLevel(logging.INFO)
+    else:
+        logging.getLogger().addHandler(logging.NullHandler())

@@ -1,0 +1,234 @@
+"""Where settings come from: flags, BKCTL_* environment, --context, --conf (Java), --config (TOML), defaults.
+
+Each source wins over those behind it in this list. Source: cli-parity section 9, operations section 3.
+
+The TOML file (default ``$XDG_CONFIG_HOME/bkctl/config.toml``)::
+
+    metadata_uri = "zk+hierarchical://zk1:2181;zk2:2181/ledgers"
+    context = "prod"            # cluster to talk to when none is named
+    output = "table"
+    timeout = "10s"
+
+    [contexts.prod]
+    metadata_uri = "zk+hierarchical://zk1:2181/ledgers"
+
+    [zookeeper]                 # fields of runtime.config.ZooKeeperConfig
+    [client]                    # fields of runtime.config.ClientConfig
+    [bookie]                    # fields of runtime.config.BookieConfig, and the three folder lists
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from bkctl.java_conf import JavaConf
+from commands.config import ColorMode, GlobalFlags, OutputForm, Settings
+from commands.errors import InvalidArgumentError
+from commands.parse import parse_duration_s
+from runtime.config import ClientConfig, ZooKeeperConfig
+from runtime.errors import ConfigurationError
+
+T = TypeVar("T")
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+_ROOT_DEFAULT = "/ledgers"
+
+
+class TomlContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A named cluster."""
+
+    metadata_uri: str
+
+
+class TomlFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Contents of bkctl's own configuration file."""
+
+    metadata_uri: str | None = None
+    context: str | None = None
+    output: OutputForm | None = None
+    color: ColorMode | None = None
+    timeout: str | None = None
+    contexts: dict[str, TomlContext] = {}
+    zookeeper: dict[str, Any] = {}
+    client: dict[str, Any] = {}
+    bookie: dict[str, Any] = {}
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """All sources of one invocation, read once. ``toml_path`` is None when there is no such file."""
+
+    flags: GlobalFlags
+    environment: Mapping[str, str]
+    conf: JavaConf | None
+    toml: TomlFile
+    toml_path: str | None
+    is_toml_named: bool = False
+    """Whether flags or environment name the TOML file, so that it was not merely found."""
+
+
+def read_sources(flags: GlobalFlags, environment: Mapping[str, str]) -> Sources:
+    """Read the files that flags and environment name; ConfigurationError, InvalidArgumentError."""
+    conf_path = flags.conf or environment.get("BKCTL_CONF") or environment.get("BOOKIE_CONF")
+    named_path = flags.config or environment.get("BKCTL_CONFIG")
+    toml_path = named_path or _existing_default_path(environment)
+    return Sources(
+        flags=flags,
+        environment=environment,
+        conf=JavaConf.read(conf_path, environment) if conf_path else None,
+        toml=_read_toml(toml_path) if toml_path else TomlFile(),
+        toml_path=toml_path,
+        is_toml_named=bool(named_path),
+    )
+
+
+def resolve_settings(sources: Sources) -> Settings:
+    """Settings of this invocation; ConfigurationError, InvalidArgumentError."""
+    flags, environment, toml = sources.flags, sources.environment, sources.toml
+    metadata_uri, origin = resolve_metadata_uri(sources)
+    timeout = flags.timeout or environment.get("BKCTL_TIMEOUT") or toml.timeout
+    timeout_s = parse_duration_s(timeout) if timeout else Settings().timeout_s
+    # The wait for the first answer is the user's to choose; an explicit zookeeper.operation_timeout_s still wins.
+    zookeeper = {"operation_timeout_s": timeout_s, **zookeeper_values(sources)}
+    return Settings(
+        metadata_uri=metadata_uri,
+        metadata_uri_origin=origin,
+        output=flags.output or _choice(environment, "BKCTL_OUTPUT", OutputForm) or toml.output,
+        sort=flags.sort,
+        limit=flags.limit,
+        has_headers=not flags.no_headers,
+        timeout_s=timeout_s,
+        assume_yes=_truth(flags.yes, environment, "BKCTL_YES"),
+        is_dry_run=bool(flags.dry_run),
+        is_quiet=bool(flags.quiet),
+        is_debug=bool(flags.debug) or environment.get("BKCTL_LOG", "").lower() == "debug",
+        color=flags.color or toml.color or ColorMode.AUTO,
+        has_progress=not _truth(flags.no_progress, environment, "BKCTL_NO_PROGRESS"),
+        zookeeper=convert(zookeeper, ZooKeeperConfig, "zookeeper"),
+        client=convert(client_values(sources), ClientConfig, "client"),
+    )
+
+
+def resolve_metadata_uri(sources: Sources) -> tuple[str | None, str]:
+    """Metadata URI and the source that won, or None and no words."""
+    flags, environment, toml = sources.flags, sources.environment, sources.toml
+    if flags.metadata_uri:
+        return flags.metadata_uri, "--metadata-uri"
+    if uri := environment.get("BKCTL_METADATA_URI"):
+        return uri, "BKCTL_METADATA_URI"
+    if name := flags.cluster or environment.get("BKCTL_CONTEXT") or toml.context:
+        if name not in toml.contexts:
+            known = ", ".join(sorted(toml.contexts)) or "none"
+            raise ConfigurationError(
+                f"no context '{name}' in {sources.toml_path or 'any TOML file'} (there is: {known})"
+            )
+        return toml.contexts[name].metadata_uri, f"context {name}"
+    if sources.conf is not None and (uri := java_metadata_uri(sources.conf)):
+        return uri, sources.conf.origin
+    if toml.metadata_uri:
+        return toml.metadata_uri, str(sources.toml_path)
+    return None, ""
+
+
+def java_metadata_uri(conf: JavaConf) -> str | None:
+    """URI that Java would derive: metadataServiceUri, or the deprecated zkServers and zkLedgersRootPath."""
+    uri = conf.text("metadataServiceUri")
+    if uri is not None:
+        if dropped := conf.parts_dropped("metadataServiceUri"):
+            raise ConfigurationError(
+                f"{conf.origin}: metadataServiceUri ends at its first comma for every reader ('{','.join(dropped)}' "
+                "would be lost): separate the servers by semicolons"
+            )
+        return uri
+    servers = conf.texts("zkServers")
+    if not servers:
+        return None
+    factory = (conf.text("ledgerManagerFactoryClass") or "").rpartition(".")[2]
+    layout = factory.removesuffix("LedgerManagerFactory").lower() or "null"
+    return f"zk+{layout}://{';'.join(servers)}{conf.text('zkLedgersRootPath') or _ROOT_DEFAULT}"
+
+
+def zookeeper_values(sources: Sources) -> dict[str, Any]:
+    """Fields of ZooKeeperConfig that a file sets."""
+    values = dict(sources.toml.zookeeper)
+    if sources.conf is not None:
+        put(values, "session_timeout_ms", sources.conf.whole_number("zkTimeout"))
+        put(values, "has_secure_acl", sources.conf.truth("zkEnableSecurity"))
+    return values
+
+
+def client_values(sources: Sources) -> dict[str, Any]:
+    """Fields of ClientConfig that a file sets."""
+    values = dict(sources.toml.client)
+    if sources.conf is not None:
+        connect_ms = sources.conf.whole_number("clientConnectTimeoutMillis")
+        put(values, "add_timeout_s", sources.conf.whole_number("addEntryTimeoutSec"))
+        put(values, "read_timeout_s", sources.conf.whole_number("readEntryTimeoutSec"))
+        put(values, "connect_timeout_s", None if connect_ms is None else connect_ms / 1000)
+        put(values, "frame_bytes_max", sources.conf.whole_number("nettyMaxFrameSizeBytes"))
+    return values
+
+
+def convert(values: Mapping[str, Any], struct: type[T], where: str) -> T:
+    """Values to a settings struct; ConfigurationError names the field and what is wrong."""
+    require_known(values, struct, where)
+    try:
+        return msgspec.convert(dict(values), struct)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"settings of {where}: {error}") from error
+
+
+def require_known(values: Mapping[str, Any], struct: type[Any], where: str) -> None:
+    """ConfigurationError for a field that the struct, or a struct inside it, does not have: a typo must not pass."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
+    for name, value in values.items():
+        if name not in fields:
+            raise ConfigurationError(f"settings of {where}: there is no '{name}' (there is: {', '.join(fields)})")
+        if isinstance(value, Mapping) and hasattr(fields[name], "__struct_fields__"):
+            require_known(value, fields[name], f"{where}.{name}")
+
+
+def _existing_default_path(environment: Mapping[str, str]) -> str | None:
+    base = environment.get("XDG_CONFIG_HOME") or os.path.join(environment.get("HOME", ""), ".config")
+    path = os.path.join(base, "bkctl", "config.toml")
+    return path if os.path.exists(path) else None
+
+
+def _read_toml(path: str) -> TomlFile:
+    try:
+        with open(path, "rb") as file:
+            return msgspec.convert(tomllib.load(file), TomlFile)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the configuration file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
+def _truth(flag: bool | None, environment: Mapping[str, str], name: str) -> bool:
+    if flag is not None:
+        return flag
+    text = environment.get(name, "").lower()
+    if text not in _TRUE | _FALSE:
+        raise ConfigurationError(f"{name}={text}: neither true nor false")
+    return text in _TRUE
+
+
+def _choice(environment: Mapping[str, str], name: str, choices: type[OutputForm]) -> OutputForm | None:
+    text = environment.get(name)
+    if not text:
+        return None
+    try:
+        return choices(text)
+    except ValueError:
+        raise InvalidArgumentError(f"{name}={text}: give one of {', '.join(choices)}") from None
+
+
+def put(values: dict[str, Any], name: str, value: object) -> None:
+    """Set a key unless there is nothing to set."""
+    if value is not None:
+        values[name] = value

@@ -1,0 +1,80 @@
+"""``bkctl cluster``: create a cluster's metadata, look at it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from commands.cluster_access import open_store
+from commands.command import command
+from commands.context import CommandContext
+
+app = typer.Typer(help="Create a cluster's metadata; look at the cluster as a whole.", no_args_is_help=True)
+
+
+@command(app, "init", is_changing=True)
+async def init(
+    context: CommandContext,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Succeed when the cluster is there already.")
+    ] = False,
+) -> None:
+    """Create the cluster that the metadata URI names.
+
+    Missing parents of its root are created too. In an existing cluster nothing but missing directories is added.
+    """
+    import random
+
+    from runtime.errors import ClusterNotFoundError, NodeExistsError
+    from runtime.metadata.cluster import init_cluster, read_cluster_info
+
+    async with open_store(context) as (store, uri):
+        try:
+            existing = await read_cluster_info(store, uri.root)
+        except ClusterNotFoundError:
+            existing = None
+        if existing is not None and not if_not_exists:
+            raise NodeExistsError(
+                f"there is a cluster at {uri.root} already (instance id {existing.instance_id}); "
+                "--if-not-exists makes this a success",
+                uri.root,
+            )
+        if context.settings.is_dry_run:
+            body: dict[str, object] = {"root": uri.root, "would_create": existing is None}
+        else:
+            info, is_created = await init_cluster(store, uri.root, uri.tree, random.SystemRandom())
+            body = {
+                "metadata_uri": str(uri),
+                "root": info.root,
+                "instance_id": info.instance_id,
+                "layout": info.layout.tree.value if info.layout is not None else None,
+                "created": is_created,
+            }
+        context.console.record("Cluster", body, name="root")
+
+
+@command(app, "info")
+async def show_info(context: CommandContext) -> None:
+    """Show bookies by state, the auditor, and whether ledgers wait for replication."""
+    from runtime.metadata.cluster_summary import read_cluster_summary
+
+    async with open_store(context) as (store, uri):
+        summary = await read_cluster_summary(store, uri.root)
+        layout = summary.info.layout
+        body = {
+            "auditorElected": summary.is_auditor_elected,
+            "auditorId": summary.auditor_id,
+            "clusterUnderReplicated": summary.is_under_replicated,
+            "ledgerReplicationEnabled": summary.is_replication_enabled,
+            "totalBookiesCount": summary.known_count,
+            "writableBookiesCount": summary.writable_count,
+            "readonlyBookiesCount": summary.read_only_count,
+            "unavailableBookiesCount": summary.unavailable_count,
+            "bkctl": {
+                "metadata_uri": str(uri),
+                "instance_id": summary.info.instance_id,
+                "layout": layout.tree.value if layout is not None else None,
+            },
+        }
+        context.console.record("ClusterInfo", body)

@@ -1,0 +1,112 @@
+"""How a function becomes a command: global options on both sides of its name, a context, coroutines run to their end.
+
+A command function takes a ``CommandContext`` first, then its own Typer parameters, and returns an ``Outcome`` or None.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, TypeAlias, get_args
+
+import typer
+
+from commands.config import ColorMode, GlobalFlags, OutputForm
+from commands.context import Invocation
+from commands.outcome import Outcome
+
+CommandFunction: TypeAlias = Callable[..., Outcome | None] | Callable[..., Coroutine[Any, Any, Outcome | None]]
+
+_SHOWN = {"output", "metadata_uri", "debug"}
+_SHOWN_LISTING = {"sort", "limit", "no_headers"}
+_SHOWN_CHANGING = {"yes", "dry_run"}
+
+
+def _global_options(
+    output: Annotated[
+        OutputForm | None,
+        typer.Option("--output", "-o", help="Form of the result: table on a terminal, else json."),
+    ] = None,
+    metadata_uri: Annotated[
+        str | None,
+        typer.Option("--metadata-uri", "-u", metavar="URI", help="Cluster: zk+LAYOUT://HOST:PORT;HOST:PORT/ROOT."),
+    ] = None,
+    conf: Annotated[
+        str | None, typer.Option("--conf", "-c", metavar="FILE", help="An existing Java bk_server.conf.")
+    ] = None,
+    config: Annotated[str | None, typer.Option("--config", metavar="FILE", help="bkctl's own TOML file.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--context", metavar="NAME", help="Cluster by its name in the TOML file.")
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="DURATION", help="Longest wait for ZooKeeper, 10s if not given.")
+    ] = None,
+    sort: Annotated[str | None, typer.Option("--sort", metavar="FIELD", help="Sort a listing by a field.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="List no more than N items.")] = None,
+    no_headers: Annotated[bool | None, typer.Option("--no-headers", help="Tables and CSV without headings.")] = None,
+    yes: Annotated[bool | None, typer.Option("--yes", "-y", help="Answer yes to the confirmation.")] = None,
+    dry_run: Annotated[bool | None, typer.Option("--dry-run", "-n", help="Show the plan, change nothing.")] = None,
+    quiet: Annotated[bool | None, typer.Option("--quiet", "-q", help="Less talk on stderr.")] = None,
+    debug: Annotated[bool | None, typer.Option("--debug", help="Logs on stderr, and a traceback on failure.")] = None,
+    color: Annotated[ColorMode | None, typer.Option("--color", help="When to colour.")] = None,
+    no_progress: Annotated[bool | None, typer.Option("--no-progress", help="No progress bars.")] = None,
+) -> None:
+    """Only its parameters matter: they are put behind those of every command."""
+
+
+GLOBAL_PARAMETERS = tuple(inspect.signature(_global_options, eval_str=True).parameters.values())
+GLOBAL_NAMES = frozenset(parameter.name for parameter in GLOBAL_PARAMETERS)
+
+
+def take_parameters(run: Callable[..., Any], parameters: list[inspect.Parameter]) -> None:
+    """Give ``run`` the signature that Typer shall see: its context, then these parameters."""
+    first = inspect.Parameter("typer_context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    signature = inspect.Signature([first, *keyword_only])
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
+
+
+def command(
+    app: typer.Typer, name: str, *, is_listing: bool = False, is_changing: bool = False
+) -> Callable[[CommandFunction], CommandFunction]:
+    """Register a function as the command ``name`` of ``app``; its docstring is the help text.
+
+    Every command takes all global options; its help page shows those that mean something to a listing or a change.
+    """
+    shown = _SHOWN | (_SHOWN_LISTING if is_listing else set()) | (_SHOWN_CHANGING if is_changing else set())
+
+    def register(function: CommandFunction) -> CommandFunction:
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        taken = GLOBAL_NAMES.intersection(parameter.name for parameter in own)
+        assert not taken, f"{name}: {taken} are global options"
+
+        def run(typer_context: typer.Context, **arguments: Any) -> Outcome | None:
+            flags = GlobalFlags(**{key: arguments.pop(key) for key in GLOBAL_NAMES})
+            invocation: Invocation = typer_context.obj
+            return _finish(function(invocation.enter(typer_context.command_path, flags), **arguments))
+
+        run.__doc__ = function.__doc__
+        take_parameters(run, [*own, *(_hidden_unless(parameter, shown) for parameter in GLOBAL_PARAMETERS)])
+        app.command(name, epilog="More global options: bkctl --help")(run)
+        return function
+
+    return register
+
+
+def _hidden_unless(parameter: inspect.Parameter, shown: set[str]) -> inspect.Parameter:
+    if parameter.name in shown:
+        return parameter
+    base, option = get_args(parameter.annotation)
+    option = copy.copy(option)
+    option.hidden = True
+    return parameter.replace(annotation=Annotated[base, option])
+
+
+def _finish(result: Outcome | Coroutine[Any, Any, Outcome | None] | None) -> Outcome | None:
+    if result is None or isinstance(result, Outcome):
+        return result
+    from commands.event_loop import run_to_end
+
+    return run_to_end(result)

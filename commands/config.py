@@ -1,0 +1,78 @@
+"""Settings of the commands floor: what every command may ask for, already resolved from all sources."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from runtime.config import ClientConfig, ZooKeeperConfig
+
+
+class OutputForm(enum.StrEnum):
+    """Forms in which a result can be written (``--output``)."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+    NAME = "name"
+    JSONL = "jsonl"
+
+
+class ColorMode(enum.StrEnum):
+    """When to colour (``--color``)."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class GlobalFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """Options that every command takes, before and after its name; None: not given."""
+
+    output: OutputForm | None = None
+    metadata_uri: str | None = None
+    conf: str | None = None
+    config: str | None = None
+    cluster: str | None = None
+    timeout: str | None = None
+    sort: str | None = None
+    limit: int | None = None
+    no_headers: bool | None = None
+    yes: bool | None = None
+    dry_run: bool | None = None
+    quiet: bool | None = None
+    debug: bool | None = None
+    color: ColorMode | None = None
+    no_progress: bool | None = None
+
+    def over(self, weaker: GlobalFlags) -> GlobalFlags:
+        """These flags where given, else ``weaker``: what stands nearer to the end of the line wins."""
+        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        return msgspec.structs.replace(weaker, **given)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Resolved settings of one invocation.
+
+    ``metadata_uri`` is None when no source names a cluster; ``metadata_uri_origin`` says in words where it came from.
+    ``timeout_s`` is the longest wait for the metadata store to answer at first.
+    """
+
+    metadata_uri: str | None = None
+    metadata_uri_origin: str = ""
+    output: OutputForm | None = None
+    sort: str | None = None
+    limit: int | None = None
+    has_headers: bool = True
+    timeout_s: float = 10.0
+    assume_yes: bool = False
+    is_dry_run: bool = False
+    is_quiet: bool = False
+    is_debug: bool = False
+    color: ColorMode = ColorMode.AUTO
+    has_progress: bool = True
+    zookeeper: ZooKeeperConfig = ZooKeeperConfig()
+    client: ClientConfig = ClientConfig()

@@ -1,0 +1,326 @@
+"""The one object that prints: results to stdout in the chosen form, talk to stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from commands import rendering
+from commands.config import ColorMode, OutputForm, Settings
+from commands.errors import InvalidArgumentError
+from commands.rendering import Column, Row
+from runtime.errors import RefusedError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class Progress(Protocol):
+    """What a long job reports to."""
+
+    def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Units done of ``total`` so far; ``note`` says what is being worked on."""
+
+
+class Console:
+    """Prints for one invocation. Built from resolved settings and the streams; knows nothing of commands."""
+
+    def __init__(
+        self, settings: Settings, environment: Mapping[str, str], out: TextIO, err: TextIO, answers: TextIO
+    ) -> None:
+        self._settings = settings
+        self._environment = environment
+        self._out = out
+        self._err = err
+        self._answers = answers
+
+    @property
+    def form(self) -> OutputForm:
+        """Form of results: what was asked for, else a table for a terminal and JSON for everything else."""
+        if self._settings.output is not None:
+            return self._settings.output
+        return OutputForm.TABLE if self._out.isatty() else OutputForm.JSON
+
+    @property
+    def is_for_people(self) -> bool:
+        """Whether results are tables."""
+        return self.form in {OutputForm.TABLE, OutputForm.WIDE}
+
+    # --- results -----------------------------------------------------------------------------------------------
+
+    def record(
+        self,
+        kind: str,
+        body: Row,
+        *,
+        name: str | None = None,
+        show: Mapping[str, Callable[[object], str]] | None = None,
+        details: Row | None = None,
+    ) -> None:
+        """Print one object; ``name`` is the key that ``-o name`` prints, ``show`` how the table shows a field.
+
+        ``details`` are rows inside the object that structured forms alone carry; people get them by ``table``.
+        """
+        form, full = self.form, rendering.envelope(kind, {**body, **(details or {})})
+        if form is OutputForm.JSON:
+            self._write(rendering.to_json(full))
+        elif form is OutputForm.JSONL:
+            self._write(rendering.to_json_line(full))
+        elif form is OutputForm.YAML:
+            self._write(rendering.to_yaml(full))
+        elif form is OutputForm.NAME:
+            self._write(rendering.plain(body[name]) if name is not None else kind)
+        elif form is OutputForm.CSV:
+            fields = rendering.flat(body)
+            if self._settings.has_headers:
+                self._write(rendering.to_csv_line(key for key, _ in fields))
+            self._write(rendering.to_csv_line(value for _, value in fields))
+        else:
+            self._write_fields(body, show or {})
+
+    def rows(
+        self, kind: str, columns: Sequence[Column], rows: Sequence[Row], *, name: str, is_truncated: bool = False
+    ) -> None:
+        """Print a listing that is already complete; ``name`` is the key that ``-o name`` prints."""
+        with self.listing(kind, columns, name=name) as listing:
+            for row in rows:
+                listing.add(row)
+            if is_truncated:
+                listing.truncate()
+
+    @contextmanager
+    def listing(self, kind: str, columns: Sequence[Column], *, name: str) -> Iterator[Listing]:
+        """Print many objects as they come; forms that cannot stream are written at the end, unless it failed."""
+        listing = Listing(self._settings, self.form, kind, columns, name, self._write)
+        yield listing
+        text = listing.finish(self._table)
+        if text is not None:
+            self._write(text)
+
+    def table(self, title: str, columns: Sequence[Column], rows: Sequence[Row]) -> None:
+        """A further table below a record, for people; structured forms carry the same rows inside the record."""
+        if self.is_for_people and rows:
+            self._write("")
+            self._write(title)
+            self._write(self._table(rendering.shown_columns(columns, self.form), rows))
+
+    def raw(self, data: bytes) -> None:
+        """Bytes to stdout as they are, whatever the output form."""
+        self._out.flush()
+        self._out.buffer.write(data)
+        self._out.buffer.flush()
+
+    # --- talk --------------------------------------------------------------------------------------------------
+
+    def say(self, sentence: str) -> None:
+        """Tell what is going on; silent with ``--quiet``."""
+        if not self._settings.is_quiet:
+            print(sentence, file=self._err, flush=True)
+
+    def warn(self, sentence: str) -> None:
+        """Tell of something that may not be what was wanted; never silent."""
+        print(f"{self._paint('warning:', '33')} {sentence}", file=self._err, flush=True)
+
+    def error(self, sentence: str) -> None:
+        """Tell why the command failed; never silent."""
+        print(f"{self._paint('error:', '1;31')} {sentence}", file=self._err, flush=True)
+
+    def confirm(self, question: str) -> None:
+        """Ask yes or no after a plan was shown; anything but yes, no terminal, or end of input raises RefusedError."""
+        if self._settings.assume_yes:
+            return
+        if not self._answers.isatty():
+            raise RefusedError("nothing was changed: there is no terminal to ask on; give --yes to go ahead")
+        print(f"{question} [y/N] ", end="", file=self._err, flush=True)
+        if self._answers.readline().strip().lower() not in {"y", "yes"}:
+            raise RefusedError("nothing was changed: the answer was no")
+
+    @contextmanager
+    def progress(self, description: str) -> Iterator[Progress]:
+        """A bar on stderr while a long job runs; only on a terminal, and not with ``--no-progress``."""
+        if not self._err.isatty() or not self._settings.has_progress or self._settings.is_quiet:
+            yield _Silence()
+            return
+        from rich.console import Console as RichConsole
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}", style="dim"),
+            console=RichConsole(file=self._err, no_color=not self._is_colored(self._err)),
+            transient=True,
+        )
+        with bar:
+            task = bar.add_task(description, total=None, note="")
+            yield _RichBar(lambda done, total, note: bar.update(task, completed=done, total=total, note=note))
+
+    # --- how ---------------------------------------------------------------------------------------------------
+
+    def _write(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
+
+    def _write_fields(self, body: Row, show: Mapping[str, Callable[[object], str]]) -> None:
+        fields = rendering.flat(body)
+        width = max((len(key) for key, _ in fields), default=0)
+        for key, value in fields:
+            self._write(f"{key.ljust(width)}  {show.get(key, rendering.plain)(value)}")
+
+    def _table(self, columns: Sequence[Column], rows: Sequence[Row]) -> str:
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console as RichConsole
+        from rich.measure import Measurement
+        from rich.table import Table
+
+        table: Table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=self._settings.has_headers, show_edge=False)
+        for column in columns:
+            table.add_column(column.title, justify="right" if column.is_right else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*(_escaped(column.show(row.get(column.key))) for column in columns))
+        is_colored = self._is_colored(self._out)
+        console = RichConsole(
+            file=self._out,
+            no_color=not is_colored,
+            force_terminal=is_colored,
+            highlight=False,
+            emoji=False,
+            width=10_000,
+        )
+        # Never cut an id short because the terminal is narrow: a table is as wide as it needs to be.
+        console.width = max(1, Measurement.get(console, console.options, table).maximum)
+        with console.capture() as capture:
+            console.print(table)
+        return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
+
+    def _is_colored(self, stream: TextIO) -> bool:
+        mode = self._settings.color
+        if mode is not ColorMode.AUTO:
+            return mode is ColorMode.ALWAYS
+        if self._environment.get("NO_COLOR") or self._environment.get("TERM") == "dumb":
+            return False
+        return bool(self._environment.get("FORCE_COLOR")) or stream.isatty()
+
+    def _paint(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._is_colored(self._err) else text
+
+
+class Listing:
+    """A listing under way: forms of one line per item are written as rows come, the others at the end."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        form: OutputForm,
+        kind: str,
+        columns: Sequence[Column],
+        name: str,
+        write: Callable[[str], None],
+    ) -> None:
+        if settings.sort is not None and settings.sort not in {column.key for column in columns}:
+            names = ", ".join(column.key for column in columns)
+            raise InvalidArgumentError(f"cannot sort by '{settings.sort}': the fields of this listing are {names}")
+        self._settings = settings
+        self._form = form
+        self._kind = kind
+        self._columns = columns
+        self._name = name
+        self._write = write
+        self._rows: list[Row] = []
+        self._added_count = 0
+        self._is_truncated = False
+        self._is_streamed = settings.sort is None and form in {OutputForm.JSONL, OutputForm.CSV, OutputForm.NAME}
+        if form is OutputForm.CSV and settings.has_headers:
+            write(rendering.to_csv_line(column.key for column in columns))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether ``--limit`` is reached, so that reading further is of no use."""
+        return self._settings.sort is None and self._limit_reached(self._added_count)
+
+    def add(self, row: Row) -> None:
+        """Add a row; beyond ``--limit`` it only marks the listing as truncated."""
+        if self.is_full:
+            self._is_truncated = True
+            return
+        self._added_count += 1
+        if self._is_streamed:
+            self._write(self._line(row))
+        else:
+            self._rows.append(row)
+
+    def truncate(self) -> None:
+        """Say that there is more than was added."""
+        self._is_truncated = True
+
+    def finish(self, table: Callable[[Sequence[Column], Sequence[Row]], str]) -> str | None:
+        """Text that is still to be written, if any."""
+        self._sort_and_cut()
+        if self._is_streamed:
+            return None
+        if self._form in {OutputForm.JSON, OutputForm.YAML}:
+            body = {"items": self._rows, "truncated": self._is_truncated}
+            full = rendering.envelope(self._kind, body)
+            return rendering.to_json(full) if self._form is OutputForm.JSON else rendering.to_yaml(full)
+        if self._form in {OutputForm.TABLE, OutputForm.WIDE}:
+            text = table(rendering.shown_columns(self._columns, self._form), self._rows)
+            return f"{text}\n... more than {len(self._rows)}" if self._is_truncated else text
+        return "\n".join(map(self._line, self._rows)) or None
+
+    def _line(self, row: Row) -> str:
+        if self._form is OutputForm.JSONL:
+            return rendering.to_json_line(row)
+        if self._form is OutputForm.CSV:
+            return rendering.to_csv_line(row.get(column.key) for column in self._columns)
+        return rendering.plain(row[self._name])
+
+    def _sort_and_cut(self) -> None:
+        if self._settings.sort is not None:
+            self._rows.sort(key=_sort_key(self._settings.sort))
+            if self._settings.limit is not None and len(self._rows) > self._settings.limit:
+                del self._rows[self._settings.limit :]
+                self._is_truncated = True
+
+    def _limit_reached(self, count: int) -> bool:
+        return self._settings.limit is not None and count >= self._settings.limit
+
+
+class _Silence:
+    def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Nobody is looking."""
+
+
+class _RichBar:
+    def __init__(self, update: Callable[[float, float | None, str], None]) -> None:
+        self._update = update
+        self._note = ""
+
+    def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        self._note = self._note if note is None else note
+        self._update(done, total, self._note)
+
+
+def standard_console(settings: Settings, environment: Mapping[str, str]) -> Console:
+    """A console on this process's standard streams."""
+    return Console(settings, environment, sys.stdout, sys.stderr, sys.stdin)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _sort_key(key: str) -> Callable[[Row], tuple[bool, bool, float, str]]:
+    def key_of(row: Row) -> tuple[bool, bool, float, str]:
+        value = row.get(key)
+        text = rendering.plain(value)
+        is_number = isinstance(value, (int, float)) or (isinstance(value, str) and value.lstrip("-").isdigit())
+        return value is None, not is_number, float(text) if is_number and value is not None else 0.0, text
+
+    return key_of

@@ -1,0 +1,62 @@
+"""What a command is handed: settings, the console, and the way to a bookie's settings."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from commands.config import GlobalFlags, Settings
+from commands.console import Console
+from runtime.config import BookieConfig
+
+
+class BookieFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of ``bookie start``; None or empty: not given. ``overrides`` are KEY=VALUE in the Java spelling."""
+
+    port: int | None = None
+    bookie_id: str | None = None
+    advertised_address: str | None = None
+    journal_directories: tuple[str, ...] = ()
+    ledger_directories: tuple[str, ...] = ()
+    index_directories: tuple[str, ...] = ()
+    is_read_only: bool | None = None
+    overrides: tuple[str, ...] = ()
+
+
+class BookieSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A bookie's settings from all sources.
+
+    ``data_directory`` is set when nothing at all is configured: the bookie then brings its own ZooKeeper, whose data
+    goes there, and ``config.metadata_uri`` is empty.
+    """
+
+    config: BookieConfig
+    data_directory: str | None
+    warnings: tuple[str, ...]
+
+
+class LoadBookieSettings(Protocol):
+    """The roof's loader of bookie settings, handed in because settings are the roof's business."""
+
+    def __call__(self, flags: BookieFlags) -> BookieSettings:
+        """Merge flags, environment, files and defaults; ConfigurationError."""
+
+
+class CommandContext:
+    """Everything a command may use besides its own arguments."""
+
+    def __init__(self, settings: Settings, console: Console, load_bookie_settings: LoadBookieSettings) -> None:
+        self.settings = settings
+        self.console = console
+        self.load_bookie_settings = load_bookie_settings
+
+
+class Invocation(Protocol):
+    """The roof's side of one run of bkctl; travels as the Typer context object."""
+
+    def set_root_flags(self, flags: GlobalFlags) -> None:
+        """Take the options that stood before the command's name."""
+
+    def enter(self, command_path: str, flags: GlobalFlags) -> CommandContext:
+        """Resolve all settings for the command that is about to run; ConfigurationError, InvalidArgumentError."""

@@ -1,0 +1,117 @@
+"""``bkctl dev cluster``: ZooKeeper and bookies as processes that outlive the shell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from commands.command import command
+from commands.config import OutputForm
+from commands.context import CommandContext
+from commands.rendering import Column
+
+if TYPE_CHECKING:
+    from commands.dev.local_cluster import ClusterStatus, LocalCluster, ServerStatus
+
+app = typer.Typer(help="A whole cluster on this machine, for development.", no_args_is_help=True)
+
+Directory = Annotated[str, typer.Option("--dir", metavar="DIR", help="Folder of the cluster.")]
+BookieArgument = Annotated[str, typer.Argument(metavar="ID", help="Bookie id, or its folder's name like bookie-2.")]
+DIRECTORY_DEFAULT = "bkctl-data/cluster"
+
+_SERVERS = (
+    Column("id", "ID"),
+    Column("name", "NAME"),
+    Column("state", "STATE"),
+    Column("pid", "PID", is_right=True),
+    Column("port", "PORT", is_right=True),
+    Column("log", "LOG"),
+    Column("dir", "DIR", is_wide=True),
+)
+
+
+@command(app, "up", is_changing=True)
+async def up(
+    context: CommandContext,
+    bookies: Annotated[int | None, typer.Option("--bookies", min=1, max=100, help="How many; 3 at first.")] = None,
+    directory: Directory = DIRECTORY_DEFAULT,
+    base_port: Annotated[
+        int | None,
+        typer.Option("--base-port", min=1, max=65535, help="ZooKeeper's port; bookies follow. Free ports if absent."),
+    ] = None,
+) -> None:
+    """Start ZooKeeper and bookies; those that run already are left alone.
+
+    Ids, ports and data stay the same over down and up. Needs Java 17 or newer for ZooKeeper.
+    """
+    cluster = _cluster(context, directory)
+    if context.settings.is_dry_run:
+        plan = cluster.plan(bookies, base_port)
+        servers = [msgspec.to_builtins(bookie) for bookie in plan.bookies]
+        body = {"metadata_uri": plan.metadata_uri}
+        context.console.record("DevClusterPlan", body, name="metadata_uri", details={"bookies": servers})
+        context.console.table("Bookies", (Column("id", "ID"), Column("name", "NAME")), servers)
+        return
+    status = await cluster.up(bookies, base_port)
+    _print(context, status)
+    context.console.say(f"export BKCTL_METADATA_URI='{status.metadata_uri}'")
+
+
+@command(app, "status")
+def show_status(context: CommandContext, directory: Directory = DIRECTORY_DEFAULT) -> None:
+    """Show which processes run, and where their data and logs are."""
+    _print(context, _cluster(context, directory).status())
+
+
+@command(app, "down", is_changing=True)
+async def down(
+    context: CommandContext,
+    directory: Directory = DIRECTORY_DEFAULT,
+    delete: Annotated[bool, typer.Option("--delete", help="Also remove the data: all that up created.")] = False,
+) -> None:
+    """Stop all processes in order; the data stays unless --delete is given."""
+    cluster = _cluster(context, directory)
+    status = cluster.status()
+    if not context.settings.is_dry_run:
+        status = await cluster.down(is_deleting=delete)
+    _print(context, status)
+
+
+@command(app, "kill", is_changing=True)
+async def kill(context: CommandContext, bookie_id: BookieArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
+    """Kill a bookie without warning (kill -9), as a crash would."""
+    cluster = _cluster(context, directory)
+    if not context.settings.is_dry_run:
+        context.console.rows("DevClusterServerList", _SERVERS, [_row(await cluster.kill(bookie_id))], name="id")
+        return
+    _print(context, cluster.status())
+
+
+@command(app, "start", is_changing=True)
+async def start(context: CommandContext, bookie_id: BookieArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
+    """Start one bookie again on the data it had."""
+    cluster = _cluster(context, directory)
+    status = cluster.status() if context.settings.is_dry_run else await cluster.start(bookie_id)
+    _print(context, status)
+
+
+def _cluster(context: CommandContext, directory: str) -> LocalCluster:
+    from commands.dev.local_cluster import LocalCluster
+
+    return LocalCluster(directory, context.console.say)
+
+
+def _row(server: ServerStatus) -> dict[str, object]:
+    row: dict[str, object] = msgspec.to_builtins(server)
+    return row
+
+
+def _print(context: CommandContext, status: ClusterStatus) -> None:
+    servers = [_row(server) for server in status.bookies]
+    body = {"metadata_uri": status.metadata_uri, "zookeeper": _row(status.zookeeper), "bookies": servers}
+    if context.console.form not in {OutputForm.JSON, OutputForm.JSONL, OutputForm.YAML, OutputForm.NAME}:
+        context.console.rows("DevCluster", _SERVERS, [_row(status.zookeeper), *servers], name="id")
+    else:
+        context.console.record("DevCluster", body, name="metadata_uri")

@@ -1,0 +1,88 @@
+"""What is on disk of a development cluster: the state file, and where each server keeps its things.
+
+Layout below the cluster's folder::
+
+    cluster.json          this file: ids and ports, which never change again
+    lock                  held while a command changes the cluster
+    zookeeper/            data, zookeeper.log, process.json
+    bookie-1/ ...         journal, ledgers, bookie.log, process.json
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from runtime.errors import BookieNotFoundError, RefusedError
+from storage import filenames
+from storage.filesystem import OsFileSystem
+
+STATE_FILE = "cluster.json"
+
+LOOPBACK = "127.0.0.1"
+ROOT = "/ledgers"
+ZOOKEEPER = "zookeeper"
+
+
+class BookieRecord(msgspec.Struct, frozen=True):
+    """A bookie of the cluster; ``name`` is its folder."""
+
+    name: str
+    id: str
+    port: int
+
+
+class ClusterState(msgspec.Struct, frozen=True):
+    """Ids and ports: stable over down and up."""
+
+    zookeeper_port: int
+    bookies: tuple[BookieRecord, ...] = ()
+    format_version: int = 1
+
+    @property
+    def metadata_uri(self) -> str:
+        """URI that every bkctl command and Java client takes."""
+        return f"zk+hierarchical://{LOOPBACK}:{self.zookeeper_port}{ROOT}"
+
+    def bookie(self, bookie_id: str) -> BookieRecord:
+        """The bookie of this id or folder name; BookieNotFoundError tells which there are."""
+        for bookie in self.bookies:
+            if bookie_id in {bookie.id, bookie.name}:
+                return bookie
+        known = ", ".join(bookie.id for bookie in self.bookies) or "none"
+        raise BookieNotFoundError(f"no bookie '{bookie_id}' in this development cluster (there is: {known})")
+
+
+def state_path(directory: str) -> str:
+    """Path of the state file."""
+    return os.path.join(directory, STATE_FILE)
+
+
+def read_state(directory: str) -> ClusterState | None:
+    """State of the cluster below ``directory``; None when there is no cluster."""
+    try:
+        with open(state_path(directory), "rb") as file:
+            return msgspec.json.decode(file.read(), type=ClusterState)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except msgspec.DecodeError as error:
+        raise RefusedError(f"{state_path(directory)} is not the state of a development cluster: {error}") from error
+
+
+def write_state(directory: str, state: ClusterState) -> None:
+    """Replace the state file, all or nothing."""
+    data = msgspec.json.format(msgspec.json.encode(state), indent=2)
+    OsFileSystem().write_file_atomically(state_path(directory), data)
+
+
+def require_unused(directory: str) -> None:
+    """RefusedError unless the folder is absent or empty: what this command did not create is not its to use."""
+    try:
+        names = [name for name in os.listdir(directory) if name != filenames.LOCK]
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise RefusedError(f"{directory} is not a folder") from None
+    if names:
+        raise RefusedError(f"{directory} holds other things ({names[0]} ...): give an empty folder with --dir")

@@ -1,0 +1,317 @@
+"""A development cluster on this machine: ZooKeeper and bookies as processes of their own that outlive the shell."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from commands.dev.cluster_state import (
+    LOOPBACK,
+    STATE_FILE,
+    ZOOKEEPER,
+    BookieRecord,
+    ClusterState,
+    read_state,
+    require_unused,
+    write_state,
+)
+from commands.dev.processes import (
+    ProcessIdentity,
+    identify,
+    read_pid_file,
+    send_signal,
+    spawn_detached,
+    wait_ended,
+    write_pid_file,
+)
+from commands.dev.readiness import LiveBookies, wait_registered
+from commands.errors import InvalidArgumentError
+from runtime.errors import ConfigurationError, RefusedError
+from runtime.metadata.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
+from storage import filenames
+from storage.errors import BkctlError
+from storage.filesystem import OsFileSystem
+
+BOOKIES_DEFAULT = 3
+BOOKIES_MAX = 100
+_STOP_TIMEOUT_S = 30.0
+_PID_FILE = "process.json"
+
+
+class ServerStatus(msgspec.Struct, frozen=True):
+    """One server of the cluster as it is now; ``pid`` is None while it does not run."""
+
+    id: str
+    name: str
+    state: str
+    pid: int | None
+    port: int
+    dir: str
+    log: str
+
+
+class ClusterStatus(msgspec.Struct, frozen=True):
+    """The cluster as it is now."""
+
+    metadata_uri: str
+    zookeeper: ServerStatus
+    bookies: tuple[ServerStatus, ...]
+
+
+class LocalCluster:
+    """The cluster below one folder. ``say`` is told each step; every method may be repeated."""
+
+    def __init__(self, directory: str, say: Callable[[str], None]) -> None:
+        self._directory = os.path.abspath(directory)
+        self._say = say
+
+    # --- what is there -----------------------------------------------------------------------------------------
+
+    def status(self) -> ClusterStatus:
+        """State of every server; RefusedError when there is no cluster in the folder."""
+        state = self._require_state()
+        zookeeper = self._status(ZOOKEEPER, f"{LOOPBACK}:{state.zookeeper_port}", state.zookeeper_port)
+        bookies = tuple(self._status(bookie.name, bookie.id, bookie.port) for bookie in state.bookies)
+        return ClusterStatus(state.metadata_uri, zookeeper, bookies)
+
+    def plan(self, bookie_count: int | None, base_port: int | None) -> ClusterState:
+        """State that ``up`` would make of the folder, without touching anything; InvalidArgumentError, RefusedError."""
+        state = read_state(self._directory)
+        if state is None:
+            require_unused(self._directory)
+            count = BOOKIES_DEFAULT if bookie_count is None else bookie_count
+            ports = _choose_ports(base_port, 0, count + 1)
+            return ClusterState(ports[0], tuple(_bookie(number, port) for number, port in enumerate(ports[1:], 1)))
+        existing_count = len(state.bookies)
+        if bookie_count is not None and bookie_count < existing_count:
+            raise InvalidArgumentError(
+                f"the cluster in {self._directory} has {existing_count} bookies; leave --bookies out to start them, "
+                "or empty some with bkctl decommission"
+            )
+        if base_port is not None and base_port != state.zookeeper_port:
+            raise InvalidArgumentError(
+                f"the cluster in {self._directory} has its ports from {state.zookeeper_port} on, and keeps them"
+            )
+        added_count = (bookie_count or existing_count) - existing_count
+        ports = _choose_ports(base_port, existing_count + 1, added_count)
+        added = tuple(_bookie(number, port) for number, port in enumerate(ports, existing_count + 1))
+        return msgspec.structs.replace(state, bookies=state.bookies + added)
+
+    # --- what changes ------------------------------------------------------------------------------------------
+
+    async def up(self, bookie_count: int | None, base_port: int | None) -> ClusterStatus:
+        """Start everything that does not run; on failure stop again what was started here."""
+        self._require_startable(self.plan(bookie_count, base_port))
+        OsFileSystem().make_directories(self._directory)
+        with self._locked():
+            state = self.plan(bookie_count, base_port)
+            write_state(self._directory, state)
+            await self._start_all(state, state.bookies)
+        return self.status()
+
+    async def start(self, bookie_id: str) -> ClusterStatus:
+        """Start one bookie (and ZooKeeper, if it is down); BookieNotFoundError."""
+        bookie = self._require_state().bookie(bookie_id)
+        with self._locked():
+            await self._start_all(self._require_state(), [bookie])
+        return self.status()
+
+    async def kill(self, bookie_id: str) -> ServerStatus:
+        """kill -9 one bookie; returns when it is dead. BookieNotFoundError; RefusedError when it does not run."""
+        bookie = self._require_state().bookie(bookie_id)
+        with self._locked():
+            process = self._process(bookie.name)
+            if process is None or not send_signal(process, signal.SIGKILL):
+                raise RefusedError(f"bookie {bookie.id} does not run, so there is nothing to kill")
+            await self._require_ended(process, f"bookie {bookie.id}")
+        return self._status(bookie.name, bookie.id, bookie.port)
+
+    async def down(self, *, is_deleting: bool) -> ClusterStatus:
+        """Stop all bookies, then ZooKeeper; ``is_deleting`` removes what ``up`` created, and nothing else."""
+        self._require_state()
+        with self._locked():
+            state = self._require_state()
+            await asyncio.gather(*(self._stop(bookie.name, f"bookie {bookie.id}") for bookie in state.bookies))
+            await self._stop(ZOOKEEPER, ZOOKEEPER)
+            status = self.status()
+            if is_deleting:
+                self._delete(state)
+        return status
+
+    def _require_startable(self, state: ClusterState) -> None:
+        """What would certainly fail is told before anything is written."""
+        if self._process(ZOOKEEPER) is None:
+            find_java()
+            find_zookeeper_jars()
+            _require_free(state.zookeeper_port, "ZooKeeper")
+        for bookie in state.bookies:
+            if self._process(bookie.name) is None:
+                _require_free(bookie.port, f"bookie {bookie.id}")
+
+    # --- steps -------------------------------------------------------------------------------------------------
+
+    async def _start_all(self, state: ClusterState, bookies: Sequence[BookieRecord]) -> None:
+        started: list[tuple[str, ProcessIdentity]] = []
+        try:
+            await self._start_zookeeper(state, started)
+            idle = [bookie for bookie in bookies if self._process(bookie.name) is None]
+            if idle:
+                await self._start_bookies(state, idle, started)
+        except BaseException:
+            for name, process in reversed(started):
+                send_signal(process, signal.SIGTERM)
+                if not await wait_ended(process, _STOP_TIMEOUT_S):
+                    self._say(f"{name} (pid {process.pid}) does not stop")
+            raise
+
+    async def _start_zookeeper(self, state: ClusterState, started: list[tuple[str, ProcessIdentity]]) -> None:
+        if self._process(ZOOKEEPER) is not None:
+            return
+        folder = self._folder(ZOOKEEPER)
+        server = await EmbeddedZooKeeper.start(
+            folder, port=state.zookeeper_port, log_path=self._log(ZOOKEEPER), is_detached=True
+        )
+        process = identify(server.detach())
+        if process is None:
+            raise ConfigurationError(f"ZooKeeper ended as soon as it served: see {self._log(ZOOKEEPER)}")
+        started.append((ZOOKEEPER, process))
+        write_pid_file(os.path.join(folder, _PID_FILE), process)
+        self._say(f"ZooKeeper serves on port {state.zookeeper_port} (pid {process.pid})")
+
+    async def _start_bookies(
+        self, state: ClusterState, idle: Sequence[BookieRecord], started: list[tuple[str, ProcessIdentity]]
+    ) -> None:
+        async with LiveBookies.connect(state.metadata_uri) as live:
+            before = {bookie.id: await live.registration(bookie.id) for bookie in idle}
+            processes: dict[str, ProcessIdentity] = {}
+            for bookie in idle:
+                process = self._spawn(state, bookie)
+                started.append((bookie.name, process))
+                processes[bookie.id] = process
+            for bookie in idle:
+                process = processes[bookie.id]
+                if not await wait_registered(live, bookie.id, before[bookie.id], process):
+                    raise BkctlError(f"bookie {bookie.id} did not start: {self._last_words(bookie.name)}")
+                self._say(f"bookie {bookie.id} serves (pid {process.pid})")
+
+    def _spawn(self, state: ClusterState, bookie: BookieRecord) -> ProcessIdentity:
+        folder = self._folder(bookie.name)
+        os.makedirs(folder, exist_ok=True)
+        command = [
+            *(sys.executable, "-P", "-m", "bkctl", "bookie", "start", "--metadata-uri", state.metadata_uri),
+            *("--port", str(bookie.port), "--bookie-id", bookie.id, "--advertised-address", LOOPBACK),
+            *("--journal-dir", os.path.join(folder, "journal"), "--ledger-dir", os.path.join(folder, "ledgers")),
+            *("--set", "allowLoopback=true"),
+        ]
+        # A development cluster is the same for everybody: neither the user's environment nor files reach into it.
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("BKCTL_", "BOOKIE_"))}
+        process = spawn_detached(command, self._log(bookie.name), inherited | {"BKCTL_CONFIG": os.devnull})
+        if process is None:
+            raise BkctlError(f"bookie {bookie.id} did not start: {self._last_words(bookie.name)}")
+        write_pid_file(os.path.join(folder, _PID_FILE), process)
+        return process
+
+    async def _stop(self, name: str, title: str) -> None:
+        process = self._process(name)
+        if process is None or not send_signal(process, signal.SIGTERM):
+            return
+        if not await wait_ended(process, _STOP_TIMEOUT_S):
+            self._say(f"{title} (pid {process.pid}) does not stop within {_STOP_TIMEOUT_S:g} s: killing it")
+            send_signal(process, signal.SIGKILL)
+            await self._require_ended(process, title)
+        self._say(f"{title} stopped")
+
+    async def _require_ended(self, process: ProcessIdentity, title: str) -> None:
+        if not await wait_ended(process, _STOP_TIMEOUT_S):
+            raise BkctlError(f"{title} (pid {process.pid}) survives SIGKILL: it hangs in the kernel")
+
+    def _delete(self, state: ClusterState) -> None:
+        for name in (*(bookie.name for bookie in state.bookies), ZOOKEEPER):
+            shutil.rmtree(self._folder(name), ignore_errors=True)
+        for name in (STATE_FILE, filenames.LOCK):
+            os.unlink(os.path.join(self._directory, name))
+        if not os.listdir(self._directory):
+            os.rmdir(self._directory)
+        self._say(f"deleted the data below {self._directory}")
+
+    # --- where -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = OsFileSystem().lock_directory(self._directory)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _require_state(self) -> ClusterState:
+        state = read_state(self._directory)
+        if state is None:
+            raise RefusedError(
+                f"there is no development cluster in {self._directory}: start one with bkctl dev cluster up --dir"
+            )
+        return state
+
+    def _folder(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    def _log(self, name: str) -> str:
+        return os.path.join(self._directory, name, "zookeeper.log" if name == ZOOKEEPER else "bookie.log")
+
+    def _process(self, name: str) -> ProcessIdentity | None:
+        return read_pid_file(os.path.join(self._folder(name), _PID_FILE))
+
+    def _status(self, name: str, server_id: str, port: int) -> ServerStatus:
+        process = self._process(name)
+        return ServerStatus(
+            id=server_id,
+            name=name,
+            state="stopped" if process is None else "running",
+            pid=None if process is None else process.pid,
+            port=port,
+            dir=self._folder(name),
+            log=self._log(name),
+        )
+
+    def _last_words(self, name: str) -> str:
+        """Last error line of a log, or where the log is."""
+        with open(self._log(name), encoding="utf-8", errors="replace") as file:
+            errors = [line.partition("error: ")[2].strip() for line in file if line.startswith("error: ")]
+        return f"{errors[-1]} (log: {self._log(name)})" if errors else f"see {self._log(name)}"
+
+
+def _bookie(number: int, port: int) -> BookieRecord:
+    return BookieRecord(name=f"bookie-{number}", id=f"{LOOPBACK}:{port}", port=port)
+
+
+def _choose_ports(base_port: int | None, offset: int, count: int) -> list[int]:
+    """Ports from the base on, or free ones; all probes stay open until the last one is chosen, so none comes twice."""
+    if base_port is not None:
+        if base_port + offset + count > 65536:
+            raise InvalidArgumentError(f"--base-port {base_port} leaves no room for {count} ports below 65536")
+        return list(range(base_port + offset, base_port + offset + count))
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind((LOOPBACK, 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def _require_free(port: int, title: str) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            raise ConfigurationError(f"port {port} is in use: {title} cannot listen on it") from None

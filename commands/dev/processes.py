@@ -1,0 +1,105 @@
+"""Processes that outlive the shell that started them, told apart from others that were given the same pid later.
+
+A pid file holds the pid, the process's start time and the boot it belongs to; a process is ours only if all three fit.
+Signals go through a pidfd opened before the check, so the pid cannot change hands in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from storage.filesystem import OsFileSystem
+
+_POLL_INTERVAL_S = 0.02
+_BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+
+
+class ProcessIdentity(msgspec.Struct, frozen=True):
+    """A process for all time: ``start_ticks`` counts clock ticks since the boot."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+
+def identify(pid: int) -> ProcessIdentity | None:
+    """Identity of a living process; None for one that is gone, or dead and not yet reaped."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            # The command in brackets may hold blanks and brackets itself: count from the last one.
+            fields = file.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if fields[0] in {"Z", "X"}:
+        return None
+    with open(_BOOT_ID_PATH, encoding="ascii") as file:
+        return ProcessIdentity(pid, int(fields[19]), file.read().strip())
+
+
+def is_alive(process: ProcessIdentity) -> bool:
+    """Whether this very process still runs."""
+    return identify(process.pid) == process
+
+
+def send_signal(process: ProcessIdentity, number: signal.Signals) -> bool:
+    """Signal this very process and no other; False when it has ended."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_alive(process):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, number)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+async def wait_ended(process: ProcessIdentity, timeout_s: float) -> bool:
+    """Wait until the process has ended; False when it still runs after ``timeout_s``."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while is_alive(process):  # noqa: ASYNC110  the end of somebody else's child is no event
+                await asyncio.sleep(_POLL_INTERVAL_S)
+    return not is_alive(process)
+
+
+def spawn_detached(command: Sequence[str], log_path: str, environment: Mapping[str, str]) -> ProcessIdentity | None:
+    """Start a process in a session of its own, output appended to a log; None when it ended before it was seen."""
+    with open(log_path, "ab") as log:
+        child = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+        )
+    identity = identify(child.pid)
+    # Popen would warn at its end that the child still runs, which is the very purpose here.
+    child.returncode = 0
+    return identity
+
+
+def write_pid_file(path: str, process: ProcessIdentity) -> None:
+    """Remember a process."""
+    OsFileSystem().write_file_atomically(path, msgspec.json.encode(process))
+
+
+def read_pid_file(path: str) -> ProcessIdentity | None:
+    """The remembered process if it still runs."""
+    try:
+        with open(path, "rb") as file:
+            process = msgspec.json.decode(file.read(), type=ProcessIdentity)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    return process if is_alive(process) else None

@@ -1,0 +1,61 @@
+"""When a bookie that was just started serves: its registration belongs to a new session."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Self
+
+from commands.dev.processes import ProcessIdentity, is_alive
+from runtime.errors import MetadataUnavailableError
+from runtime.metadata.cluster import init_cluster
+from runtime.metadata.paths import Paths
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper import ZooKeeperStore
+
+_POLL_INTERVAL_S = 0.05
+_START_TIMEOUT_S = 60.0
+
+
+class LiveBookies:
+    """Registrations of a development cluster, told apart by the session that owns them."""
+
+    def __init__(self, store: ZooKeeperStore, paths: Paths) -> None:
+        self._store = store
+        self._paths = paths
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, metadata_uri: str) -> AsyncIterator[Self]:
+        """Connect, and create the cluster's metadata if this is the first time."""
+        uri = parse_metadata_uri(metadata_uri)
+        async with await ZooKeeperStore.connect(uri.servers) as store:
+            await init_cluster(store, uri.root, uri.tree, random.SystemRandom())
+            yield cls(store, Paths(uri.root))
+
+    async def registration(self, bookie_id: str) -> int | None:
+        """Session that registered the bookie; None when it is not registered."""
+        for path in (self._paths.writable_bookie(bookie_id), self._paths.read_only_bookie(bookie_id)):
+            stat = await self._store.exists(path)
+            if stat is not None:
+                return stat.ephemeral_owner
+        return None
+
+
+async def wait_registered(live: LiveBookies, bookie_id: str, before: int | None, process: ProcessIdentity) -> bool:
+    """Wait until the new process has registered; False when it ended first.
+
+    ``before`` is the registration that a killed predecessor may have left behind until its session expires.
+    MetadataUnavailableError when nothing happens for a minute.
+    """
+    try:
+        async with asyncio.timeout(_START_TIMEOUT_S):
+            while await live.registration(bookie_id) in {None, before}:
+                if not is_alive(process):
+                    return False
+                await asyncio.sleep(_POLL_INTERVAL_S)
+    except TimeoutError:
+        raise MetadataUnavailableError(f"bookie {bookie_id} has not registered within {_START_TIMEOUT_S:g} s") from None
+    return is_alive(process)

@@ -1,0 +1,54 @@
+"""``bkctl dev zookeeper``: one ZooKeeper server in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from commands.command import command
+from commands.context import CommandContext
+from commands.outcome import Outcome
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl dev``."""
+    command(app, "zookeeper", is_changing=True)(run_zookeeper)
+
+
+async def run_zookeeper(
+    context: CommandContext,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = 0,
+    directory: Annotated[str, typer.Option("--dir", metavar="DIR", help="Folder for its data and log.")] = (
+        "bkctl-data/zookeeper"
+    ),
+) -> Outcome | None:
+    """Run a ZooKeeper server until Ctrl-C.
+
+    It is the real server, from the jars inside pyspark, and needs Java 17 or newer. The data stays in the folder.
+    """
+    from commands.event_loop import stop_signals
+    from runtime.metadata.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
+
+    console = context.console
+    if context.settings.is_dry_run:
+        plan = {"java": find_java(), "class_path": find_zookeeper_jars(), "dir": directory, "port": port}
+        console.record("ZooKeeperPlan", plan, name="dir")
+        return None
+    async with await EmbeddedZooKeeper.start(directory, port=port) as server:
+        uri = f"zk+hierarchical://{server.connect_string}/ledgers"
+        body = {"metadata_uri": uri, "pid": server.pid, "port": server.port, "dir": directory, "log": server.log_path}
+        console.record("ZooKeeper", body, name="metadata_uri")
+        console.say(f"export BKCTL_METADATA_URI='{uri}'")
+        console.say("ZooKeeper serves; Ctrl-C stops it (a new cluster in it: bkctl cluster init)")
+        stopped = asyncio.create_task(stop_signals().wait())
+        ended = asyncio.create_task(server.wait_ended())
+        await asyncio.wait([stopped, ended], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if ended.done():
+            console.error(f"ZooKeeper ended by itself with status {ended.result()}: see {server.log_path}")
+            return Outcome.FAILED
+        ended.cancel()
+    console.say("ZooKeeper stopped")
+    return None

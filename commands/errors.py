@@ -1,0 +1,22 @@
+"""Errors of the commands floor.
+
+BkctlError
+├── InvalidArgumentError    an argument is not what the command can take; nothing was done
+└── StoppedBySignalError    a signal ended the command before its work was done
+"""
+
+from __future__ import annotations
+
+from storage.errors import BkctlError
+
+
+class InvalidArgumentError(BkctlError):
+    """An argument is malformed or does not fit the others; nothing was done."""
+
+
+class StoppedBySignalError(BkctlError):
+    """A signal ended the command before its work was done."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"stopped by signal {signal_number} before the work was done")
+        self.signal_number = signal_number

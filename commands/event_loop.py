@@ -1,0 +1,48 @@
+"""Runs a command's coroutine: the first signal stops it cleanly, a second SIGINT at once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+from commands.errors import StoppedBySignalError
+
+T = TypeVar("T")
+
+
+def stop_signals() -> asyncio.Event:
+    """From now on SIGINT and SIGTERM set this event instead of ending the command."""
+    event = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, event.set)
+    return event
+
+
+def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Result of the coroutine; KeyboardInterrupt after SIGINT, StoppedBySignalError after SIGTERM."""
+    is_terminated = False
+
+    async def supervise() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def terminate() -> None:
+            nonlocal is_terminated
+            is_terminated = True
+            task.cancel()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+        return await coroutine
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(supervise())
+    except asyncio.CancelledError:
+        if is_terminated:
+            raise StoppedBySignalError(signal.SIGTERM) from None
+        raise

@@ -1,0 +1,106 @@
+"""``bkctl ledger read``: entries of a ledger, without touching it."""
+
+from __future__ import annotations
+
+import base64
+import enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.cluster_access import open_client
+from commands.command import command
+from commands.context import CommandContext
+from commands.ledger.rows import bytes_text
+from commands.parse import parse_entry_range, parse_ledger_id
+from commands.passwords import OPTION_HELP, read_password
+from commands.rendering import Column, plain
+
+if TYPE_CHECKING:
+    from runtime.client import LedgerClient, LedgerReader
+
+_CELL_CHARACTERS_MAX = 100
+
+
+def _cell(value: object) -> str:
+    text = plain(value)
+    return text if len(text) <= _CELL_CHARACTERS_MAX else text[: _CELL_CHARACTERS_MAX - 3] + "..."
+
+
+_COLUMNS = (
+    Column("entry_id", "ENTRY", is_right=True),
+    Column("size_bytes", "BYTES", is_right=True),
+    Column("payload", "PAYLOAD", _cell),
+)
+
+
+class Form(enum.StrEnum):
+    """How payloads are written."""
+
+    AUTO = "auto"
+    UTF8 = "utf8"
+    HEX = "hex"
+    BASE64 = "base64"
+    RAW = "raw"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl ledger``."""
+    command(app, "read", is_listing=True)(read)
+
+
+async def read(
+    context: CommandContext,
+    ledger: Annotated[str, typer.Argument(metavar="LEDGER", help="Ledger id: decimal, 0x..., or UUID.")],
+    entries: Annotated[
+        str | None, typer.Argument(metavar="[FIRST[-LAST]]", help="Entries, both ends included; all if absent.")
+    ] = None,
+    form: Annotated[
+        Form, typer.Option("--format", help="Payloads as; raw writes nothing but their bytes.")
+    ] = Form.AUTO,
+    password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=OPTION_HELP)] = None,
+) -> None:
+    """Read entries; nothing is fenced or closed.
+
+    Digests are checked. An open ledger is read as far as it is confirmed. Without a password the one in the metadata is
+    used. Payloads that are not printable text are shown as base64:..., unless --format says otherwise.
+    """
+    ledger_id = parse_ledger_id(ledger)
+    first, last = parse_entry_range(entries)
+    async with open_client(context) as client:
+        reader = await _open(client, ledger_id, read_password(password_file))
+        if form is Form.RAW:
+            async for entry in reader.entries(first, last):
+                context.console.raw(entry.payload)
+            return
+        with context.console.listing("EntryList", _COLUMNS, name="entry_id") as listing:
+            async for entry in reader.entries(first, last):
+                if listing.is_full:
+                    listing.truncate()
+                    break
+                listing.add(
+                    {
+                        "entry_id": str(entry.entry_id),
+                        "size_bytes": len(entry.payload),
+                        "payload": _payload_text(entry.payload, form),
+                    }
+                )
+
+
+async def _open(client: LedgerClient, ledger_id: int, password: bytes | None) -> LedgerReader:
+    if password is None:
+        metadata = (await client.ports.ledgers.read(ledger_id)).value
+        password = metadata.password or b""
+    return await client.open(ledger_id, password=password)
+
+
+def _payload_text(payload: bytes, form: Form) -> str:
+    match form:
+        case Form.HEX:
+            return payload.hex()
+        case Form.BASE64:
+            return base64.b64encode(payload).decode()
+        case Form.UTF8:
+            return payload.decode("utf-8", "backslashreplace")
+        case _:
+            return bytes_text(payload)

@@ -1,0 +1,101 @@
+"""A ledger's metadata as rows for people and programs. Passwords are never shown, only whether there is one."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from typing import TYPE_CHECKING
+
+from commands.rendering import Column, size
+
+if TYPE_CHECKING:
+    from runtime.ledger.metadata import LedgerMetadata
+
+SUMMARY_COLUMNS = (
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("state", "STATE"),
+    Column("ensemble_size", "E", is_right=True),
+    Column("write_quorum_size", "QW", is_right=True),
+    Column("ack_quorum_size", "QA", is_right=True),
+    Column("entries", "ENTRIES", is_right=True),
+    Column("length_bytes", "BYTES", size, is_right=True),
+    Column("segments", "SEGMENTS", is_right=True),
+    Column("digest", "DIGEST", is_wide=True),
+    Column("ensemble", "LAST ENSEMBLE", is_wide=True),
+    Column("created", "CREATED", is_wide=True),
+    Column("problem", "PROBLEM", is_wide=True),
+)
+
+ENSEMBLE_COLUMNS = (
+    Column("first_entry_id", "FROM ENTRY", is_right=True),
+    Column("ensemble", "ENSEMBLE"),
+)
+
+
+def summary_row(ledger_id: int, metadata: LedgerMetadata) -> dict[str, object]:
+    """One ledger of a listing; entries and bytes are known of closed ledgers only."""
+    return {
+        "ledger_id": str(ledger_id),
+        "state": state_name(metadata),
+        "ensemble_size": metadata.ensemble_size,
+        "write_quorum_size": metadata.write_quorum_size,
+        "ack_quorum_size": metadata.ack_quorum_size,
+        "entries": metadata.last_entry_id + 1 if metadata.is_closed else None,
+        "length_bytes": metadata.length if metadata.is_closed else None,
+        "segments": len(metadata.segments),
+        "digest": metadata.digest_type.name.lower() if metadata.digest_type is not None else None,
+        "ensemble": list(metadata.last_segment.ensemble),
+        "created": time_text(metadata.ctime_ms),
+        "problem": None,
+    }
+
+
+def unreadable_row(ledger_id: int, problem: str) -> dict[str, object]:
+    """A ledger whose metadata cannot be read."""
+    row: dict[str, object] = dict.fromkeys(column.key for column in SUMMARY_COLUMNS)
+    return row | {"ledger_id": str(ledger_id), "state": "unreadable", "problem": problem}
+
+
+def detail(ledger_id: int, metadata: LedgerMetadata, version: int) -> dict[str, object]:
+    """All of a ledger's metadata but its ensembles."""
+    row = summary_row(ledger_id, metadata)
+    del row["problem"], row["ensemble"]
+    return row | {
+        "last_entry_id": str(metadata.last_entry_id) if metadata.is_closed and metadata.last_entry_id >= 0 else None,
+        "has_password": bool(metadata.password),
+        "metadata_format_version": metadata.format_version,
+        "metadata_version": version,
+        "custom_metadata": {key: bytes_text(value) for key, value in metadata.custom_metadata},
+    }
+
+
+def ensemble_rows(metadata: LedgerMetadata) -> list[dict[str, object]]:
+    """The bookies of each segment."""
+    return [
+        {"first_entry_id": str(segment.first_entry_id), "ensemble": list(segment.ensemble)}
+        for segment in metadata.segments
+    ]
+
+
+def state_name(metadata: LedgerMetadata) -> str:
+    """``open``, ``in-recovery`` or ``closed``."""
+    return metadata.state.name.lower().replace("_", "-")
+
+
+def time_text(time_ms: int | None) -> str | None:
+    """RFC 3339 in UTC."""
+    if time_ms is None:
+        return None
+    moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def bytes_text(data: bytes) -> str:
+    """Text as it is; anything else as ``base64:...``."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text.isprintable() and (text or not data):
+        return text
+    return "base64:" + base64.b64encode(data).decode()

@@ -1,0 +1,161 @@
+"""``bkctl ledger verify``: every entry from every bookie that should have it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.cluster_access import open_client, registrations_of
+from commands.command import command
+from commands.context import CommandContext
+from commands.errors import InvalidArgumentError
+from commands.outcome import Outcome
+from commands.parse import parse_ledger_id
+from commands.rendering import Column, decimal, size
+
+if TYPE_CHECKING:
+    from runtime.replication.checker import CheckTotals, LedgerCheck
+
+_ROWS_MAX = 100_000
+_COLUMNS = (
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("state", "STATE"),
+    Column("entries", "ENTRIES", is_right=True),
+    Column("copies_expected", "COPIES", is_right=True),
+    Column("copies_good", "GOOD", is_right=True),
+    Column("copies_missing", "MISSING", is_right=True),
+    Column("copies_corrupt", "CORRUPT", is_right=True),
+    Column("copies_unreachable", "UNREACHABLE", is_right=True),
+    Column("copies_different", "DIFFERENT", is_right=True),
+    Column("lost", "LOST ENTRIES"),
+    Column("unreadable", "UNREADABLE ENTRIES", is_wide=True),
+    Column("problem", "PROBLEM"),
+)
+_DEFECT_COLUMNS = (
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("bookie_id", "BOOKIE"),
+    Column("state", "COPY"),
+    Column("copies", "COPIES", is_right=True),
+    Column("entries", "ENTRIES"),
+    Column("reason", "REASON"),
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl ledger``."""
+    command(app, "verify")(verify)
+
+
+async def verify(
+    context: CommandContext,
+    ledgers: Annotated[list[str] | None, typer.Argument(metavar="[LEDGER]...", help="Ledger ids.")] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="All ledgers of the cluster.")] = False,
+) -> Outcome:
+    """Read every entry from every bookie that the metadata names for it; check digests and equality.
+
+    Nothing is fenced, nothing is written. Missing, corrupt, unreachable and differing copies are counted apart. Clean
+    ledgers are listed only when they are named. Exit code 10 when anything is wrong.
+    """
+    from runtime.replication.checker import LedgerChecker
+    from runtime.replication.config import ReplicationConfig
+
+    if is_all == bool(ledgers):
+        raise InvalidArgumentError("say which ledgers to verify: ledger ids, or --all")
+    named = [parse_ledger_id(text) for text in dict.fromkeys(ledgers or ())]
+    checks: list[LedgerCheck] = []
+    is_truncated = False
+    started_s = time.monotonic()
+    async with open_client(context) as client:
+        live = (await registrations_of(client).snapshot()).live
+        checker = LedgerChecker(client.ports, live, ReplicationConfig())
+        ids = client.ports.ledgers.list_ids() if is_all else _each(named)
+        with context.console.progress("verifying") as progress:
+
+            def take(check: LedgerCheck, totals: CheckTotals) -> None:
+                nonlocal is_truncated
+                note = f"{totals.copies_good} good copies, {size(totals.bytes_read)}"
+                progress.update(totals.ledgers, None if is_all else len(named), note)
+                if not is_all or not (check.is_clean or check.is_deleted):
+                    if len(checks) < _ROWS_MAX:
+                        checks.append(check)
+                    else:
+                        is_truncated = True
+
+            totals = await checker.check_all(ids, take)
+    checks.sort(key=lambda check: check.ledger_id)
+    present = [check for check in checks if not check.is_deleted]
+    _print(context, totals, present, time.monotonic() - started_s, is_truncated=is_truncated)
+    _require_all_found(named, present)
+    return Outcome.OK if totals.ledgers == totals.ledgers_clean else Outcome.FINDINGS
+
+
+def _print(
+    context: CommandContext,
+    totals: CheckTotals,
+    checks: Sequence[LedgerCheck],
+    seconds: float,
+    *,
+    is_truncated: bool,
+) -> None:
+    import msgspec
+
+    rows = [_row(check) for check in checks]
+    defects = [_defect_row(check, index) for check in checks for index in range(len(check.defects))]
+    body: dict[str, object] = msgspec.to_builtins(totals)
+    body["seconds"] = round(seconds, 3)
+    details = {"items": rows, "defects": defects, "truncated": is_truncated}
+    console = context.console
+    console.record("LedgerVerification", body, show={"bytes_read": size, "seconds": decimal}, details=details)
+    console.table("Ledgers", _COLUMNS, rows)
+    console.table("Bad copies", _DEFECT_COLUMNS, defects)
+
+
+def _require_all_found(named: Sequence[int], present: Sequence[LedgerCheck]) -> None:
+    from runtime.errors import LedgerNotFoundError
+
+    absent = set(named) - {check.ledger_id for check in present}
+    if absent:
+        raise LedgerNotFoundError(min(absent), "there is no such ledger")
+
+
+def _row(check: LedgerCheck) -> dict[str, object]:
+    from runtime.replication.entry_ranges import format_ranges
+
+    return {
+        "ledger_id": str(check.ledger_id),
+        "state": check.ledger_state,
+        "last_entry_id": str(check.last_entry_id) if check.last_entry_id >= 0 else None,
+        "is_clean": check.is_clean,
+        "entries": check.entries,
+        "copies_expected": check.copies_expected,
+        "copies_good": check.copies_good,
+        "copies_missing": check.copies_missing,
+        "copies_corrupt": check.copies_corrupt,
+        "copies_unreachable": check.copies_unreachable,
+        "copies_different": check.copies_different,
+        "lost": format_ranges(check.lost) or None,
+        "unreadable": format_ranges(check.unreadable) or None,
+        "problem": check.problem,
+    }
+
+
+def _defect_row(check: LedgerCheck, index: int) -> dict[str, object]:
+    from runtime.replication.entry_ranges import format_ranges
+
+    defect = check.defects[index]
+    return {
+        "ledger_id": str(check.ledger_id),
+        "bookie_id": defect.bookie_id,
+        "state": defect.state.value,
+        "copies": defect.copies,
+        "entries": format_ranges(defect.entries),
+        "reason": defect.reason,
+    }
+
+
+async def _each(ledger_ids: Sequence[int]) -> AsyncIterator[int]:
+    for ledger_id in ledger_ids:
+        yield ledger_id

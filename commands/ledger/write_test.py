@@ -1,0 +1,139 @@
+"""``bkctl ledger write-test``: write ledgers, read them back, tell how fast it went."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.cluster_access import open_client, registrations_of
+from commands.command import command
+from commands.context import CommandContext
+from commands.errors import InvalidArgumentError
+from commands.parse import parse_size_bytes
+from commands.passwords import OPTION_HELP, read_password
+from commands.rendering import Column, decimal, size
+
+if TYPE_CHECKING:
+    from runtime.client.write_test import WriteTestConfig, WriteTestResult
+
+_ENTRY_BYTES_MAX = 4 * 1024 * 1024
+_COLUMNS = (
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("entries", "ENTRIES", is_right=True),
+    Column("payload_bytes", "BYTES", size, is_right=True),
+    Column("entries_read_back", "READ BACK", is_right=True),
+    Column("seconds", "SECONDS", decimal, is_right=True),
+    Column("entries_per_second", "ENTRIES/S", decimal, is_right=True),
+    Column("mebibytes_per_second", "MIB/S", decimal, is_right=True),
+    Column("latency_p50_ms", "P50 MS", decimal, is_right=True),
+    Column("latency_p99_ms", "P99 MS", decimal, is_right=True),
+    Column("latency_max_ms", "MAX MS", decimal, is_right=True, is_wide=True),
+    Column("segments", "SEGMENTS", is_right=True),
+    Column("last_entry_id", "LAST ENTRY", is_right=True, is_wide=True),
+)
+
+
+class Digest(enum.StrEnum):
+    """How entries are protected."""
+
+    CRC32C = "crc32c"
+    CRC32 = "crc32"
+    HMAC = "hmac"
+    DUMMY = "dummy"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl ledger``."""
+    command(app, "write-test", is_changing=True)(write_test)
+
+
+async def write_test(
+    context: CommandContext,
+    entries: Annotated[int, typer.Option("--entries", min=0, help="Entries per ledger.")] = 1000,
+    entry_size: Annotated[str, typer.Option("--entry-size", metavar="SIZE", help="Payload of an entry.")] = "1k",
+    ledgers: Annotated[int, typer.Option("--ledgers", min=1, max=10_000, help="Ledgers, one after another.")] = 1,
+    ensemble_size: Annotated[int, typer.Option("--ensemble", "-E", help="Bookies a ledger is spread over.")] = 3,
+    write_quorum_size: Annotated[int, typer.Option("--write-quorum", "-W", help="Copies of an entry.")] = 2,
+    ack_quorum_size: Annotated[int, typer.Option("--ack-quorum", "-A", help="Copies before it counts.")] = 2,
+    digest: Annotated[Digest, typer.Option("--digest", help="Protection of the entries.")] = Digest.CRC32C,
+    password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=OPTION_HELP)] = None,
+    in_flight: Annotated[int, typer.Option("--in-flight", min=1, max=10_000, help="Adds under way at once.")] = 500,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.001, help="Entries per second; as fast as it goes if absent.")
+    ] = None,
+    read_back: Annotated[bool, typer.Option("--read-back/--no-read-back", help="Compare after closing.")] = True,
+) -> None:
+    """Write test ledgers, close them, read every entry back and compare.
+
+    The ledgers stay. Their custom metadata says application=bkctl write-test.
+    """
+    from runtime.client.write_test import WriteTestConfig
+    from runtime.ledger.changes import check_quorum_sizes
+    from runtime.ledger.metadata import DigestType
+
+    entry_bytes = parse_size_bytes(entry_size)
+    if entry_bytes > _ENTRY_BYTES_MAX:
+        raise InvalidArgumentError(f"--entry-size {entry_size} is too large: an entry has at most 4 MiB")
+    check_quorum_sizes(ensemble_size, write_quorum_size, ack_quorum_size)
+    config = WriteTestConfig(
+        entry_count=entries,
+        entry_bytes=entry_bytes,
+        ensemble_size=ensemble_size,
+        write_quorum_size=write_quorum_size,
+        ack_quorum_size=ack_quorum_size,
+        digest_type=DigestType[digest.name],
+        password=read_password(password_file) or b"",
+        in_flight_max=in_flight,
+        entries_per_second=rate,
+        is_read_back=read_back,
+    )
+    await _run(context, config, ledgers)
+
+
+async def _run(context: CommandContext, config: WriteTestConfig, ledger_count: int) -> None:
+    from runtime.client.api import quorum_warning
+    from runtime.client.write_test import run_write_test
+
+    console = context.console
+    warning = quorum_warning(config.write_quorum_size, config.ack_quorum_size)
+    if warning is not None:
+        console.warn(warning)
+    async with open_client(context) as client:
+        if context.settings.is_dry_run:
+            writable_count = len(await registrations_of(client).writable())
+            plan = f"{ledger_count} ledgers of {config.entry_count} entries"
+            console.say(f"would write {plan}; {writable_count} bookies are writable")
+            return
+        with (
+            console.listing("WriteTestList", _COLUMNS, name="ledger_id") as listing,
+            console.progress("writing") as progress,
+        ):
+            total = config.entry_count * ledger_count
+            for number in range(ledger_count):
+                done = number * config.entry_count
+                result = await run_write_test(
+                    client,
+                    config,
+                    lambda entries, done=done: progress.update(done + entries, total),  # type: ignore[misc]
+                )
+                listing.add(_row(result))
+
+
+def _row(result: WriteTestResult) -> dict[str, object]:
+    rate = result.entries_per_second
+    return {
+        "ledger_id": str(result.ledger_id),
+        "entries": result.entries,
+        "payload_bytes": result.payload_bytes,
+        "last_entry_id": str(result.last_entry_id) if result.last_entry_id >= 0 else None,
+        "segments": result.segments,
+        "entries_read_back": result.entries_read_back,
+        "seconds": round(result.write_s, 3),
+        "entries_per_second": round(rate, 1),
+        "mebibytes_per_second": round(result.payload_bytes / result.write_s / 2**20, 3) if result.write_s > 0 else None,
+        "latency_p50_ms": result.latency_p50_ms,
+        "latency_p99_ms": result.latency_p99_ms,
+        "latency_max_ms": result.latency_max_ms,
+    }

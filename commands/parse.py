@@ -1,0 +1,65 @@
+"""Text of the command line -> values. Every refusal names the text and what would be right."""
+
+from __future__ import annotations
+
+import re
+
+from commands.errors import InvalidArgumentError
+from storage.ids import LEDGER_ID_MAX
+
+_DECIMAL = re.compile(r"[0-9]{1,39}")
+_HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,32}")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_SIZE = re.compile(r"([0-9]+)([kmg]?)i?b?", re.IGNORECASE)
+_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_RANGE = re.compile(r"([0-9]{1,19})(?:(-)([0-9]{1,19})?)?")
+
+
+def parse_ledger_id(text: str) -> int:
+    """Ledger id from decimal, ``0x`` hexadecimal, or the UUID form of Java's formatter (high half zero)."""
+    if _UUID.fullmatch(text):
+        ledger_id = int(text.replace("-", ""), 16)
+    elif _HEXADECIMAL.fullmatch(text):
+        ledger_id = int(text, 16)
+    elif _DECIMAL.fullmatch(text):
+        ledger_id = int(text)
+    else:
+        raise InvalidArgumentError(
+            f"'{text}' is not a ledger id: give a decimal number, 0x and hexadecimal digits, or a UUID"
+        )
+    if ledger_id > LEDGER_ID_MAX:
+        raise InvalidArgumentError(f"ledger id '{text}' is too large: the highest that may exist is {LEDGER_ID_MAX}")
+    return ledger_id
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds from ``500ms``, ``10``, ``10s``, ``2m`` or ``1h``; more than zero."""
+    match = _DURATION.fullmatch(text.strip())
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+    if seconds <= 0:
+        raise InvalidArgumentError(f"'{text}' is not a duration: give a positive number with ms, s, m or h, like 30s")
+    return seconds
+
+
+def parse_size_bytes(text: str) -> int:
+    """Bytes from ``1024``, ``4k``, ``1MiB`` or ``2g``; units are powers of 1024."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidArgumentError(f"'{text}' is not a size: give a number with k, m or g, like 4k")
+    return int(match[1]) * _BYTES[match[2].lower()]
+
+
+def parse_entry_range(text: str | None) -> tuple[int, int | None]:
+    """First and last entry (both included; None: up to the last confirmed) from ``5``, ``5-9``, ``5-`` or nothing."""
+    if text is None:
+        return 0, None
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise InvalidArgumentError(f"'{text}' is not an entry range: give FIRST, FIRST-LAST or FIRST-")
+    first = int(match[1])
+    last = first if match[2] is None else (int(match[3]) if match[3] else None)
+    if last is not None and last < first:
+        raise InvalidArgumentError(f"entry range '{text}' ends before it starts")
+    return first, last

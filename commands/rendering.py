@@ -1,0 +1,119 @@
+"""Results -> text, one writer per output form. Source: cli-parity section 9, structured output contract.
+
+Every structured result carries ``apiVersion: bkctl/v1`` and ``kind``; a listing adds ``items`` and ``truncated``. Rows
+are mappings of what JSON knows: long ids as strings, sizes as integer bytes, times as RFC 3339 text, unknown as None.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from commands.config import OutputForm
+
+API_VERSION = "bkctl/v1"
+UNKNOWN = "-"
+"""How a table shows None."""
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+Row: TypeAlias = Mapping[str, object]
+
+
+def plain(value: object) -> str:
+    """A value as people read it: lists joined by commas, booleans as yes and no."""
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ",".join(plain(part) for part in value) or UNKNOWN
+    return str(value)
+
+
+def size(value: object) -> str:
+    """Bytes with a binary unit."""
+    if not isinstance(value, (int, float)):
+        return UNKNOWN
+    number, unit = float(value), 0
+    while abs(number) >= 1024 and unit < len(_UNITS) - 1:
+        number, unit = number / 1024, unit + 1
+    return f"{number:.1f} {_UNITS[unit]}" if unit else f"{number:.0f} B"
+
+
+def percent(value: object) -> str:
+    """A fraction of one as a percentage."""
+    return f"{value * 100:.1f} %" if isinstance(value, (int, float)) else UNKNOWN
+
+
+def decimal(value: object) -> str:
+    """A number with at most three digits behind the point."""
+    return f"{value:,.3f}".rstrip("0").rstrip(".") if isinstance(value, (int, float)) else UNKNOWN
+
+
+class Column(NamedTuple):
+    """A column of a listing: key in the row, table heading, how a value is shown, whether only ``wide`` shows it."""
+
+    key: str
+    title: str
+    show: Callable[[object], str] = plain
+    is_right: bool = False
+    is_wide: bool = False
+
+
+def envelope(kind: str, body: Row) -> dict[str, object]:
+    """A result with the two keys that every structured result starts with."""
+    return {"apiVersion": API_VERSION, "kind": kind, **body}
+
+
+def to_json(value: object) -> str:
+    """Indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def to_json_line(value: object) -> str:
+    """JSON on one line."""
+    return msgspec.json.encode(value).decode()
+
+
+def to_yaml(value: object) -> str:
+    """YAML that loads back into the same values as the JSON form."""
+    import yaml
+
+    text: str = yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, allow_unicode=True, width=1000)
+    return text.rstrip("\n")
+
+
+def to_csv_line(values: Iterable[object]) -> str:
+    """One CSV record, without the line end; None is the empty field, lists are joined by spaces."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="").writerow(map(_csv_field, values))
+    return buffer.getvalue()
+
+
+def shown_columns(columns: Sequence[Column], form: OutputForm) -> list[Column]:
+    """Columns of a table: all of them in ``wide``."""
+    return [column for column in columns if form is OutputForm.WIDE or not column.is_wide]
+
+
+def flat(body: Row, prefix: str = "") -> list[tuple[str, object]]:
+    """Fields of a record with the names of nested ones joined by a dot, for tables and CSV."""
+    fields: list[tuple[str, object]] = []
+    for key, value in body.items():
+        if isinstance(value, Mapping):
+            fields += flat(value, f"{prefix}{key}.")
+        else:
+            fields.append((f"{prefix}{key}", value))
+    return fields
+
+
+def _csv_field(value: object) -> object:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value

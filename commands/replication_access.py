@@ -1,0 +1,178 @@
+"""How a command gets the parts that recover and decommission bookies."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from commands.cluster_access import open_client
+from commands.console import Progress
+from commands.context import CommandContext
+from commands.rendering import Column, decimal, size
+
+if TYPE_CHECKING:
+    from runtime.metadata.cookies import CookieStore
+    from runtime.metadata.registration import Registrations
+    from runtime.replication.bookie_recovery import BookieRecovery, RecoveryPlan, RecoveryProgress, RecoveryReport
+
+PLAN_COLUMNS = (
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("state", "STATE"),
+    Column("fragments", "FRAGMENTS", is_right=True),
+    Column("entries", "ENTRIES", is_right=True),
+    Column("surviving_copies", "COPIES LEFT", is_right=True),
+    Column("needs_fencing", "FENCED FIRST"),
+)
+FAILURE_COLUMNS = (
+    Column("reason", "REASON"),
+    Column("count", "LEDGERS", is_right=True),
+    Column("ledger_ids", "LEDGER IDS"),
+    Column("detail", "FIRST"),
+)
+REPORT_SHOW = {"bytes": size, "seconds": decimal, "mebibytes_per_second": decimal}
+_IDS_SHOWN_MAX = 10
+
+
+class ReplicationAccess(NamedTuple):
+    """Recovery of bookies, the cookies, and who is registered now."""
+
+    recovery: BookieRecovery
+    cookies: CookieStore
+    registrations: Registrations
+
+
+@asynccontextmanager
+async def open_recovery(context: CommandContext) -> AsyncIterator[ReplicationAccess]:
+    """Parts for one run; ConfigurationError, MetadataUnavailableError, ClusterNotFoundError."""
+    import socket
+
+    from runtime.metadata.cookies import CookieStore
+    from runtime.metadata.registration import RegistrationClient
+    from runtime.metadata.replication_lock import ReplicationLocks
+    from runtime.replication.bookie_recovery import BookieRecovery
+    from runtime.replication.config import ReplicationConfig
+
+    async with open_client(context) as client:
+        store, root = client.store, client.ports.ledgers.root
+        registration = RegistrationClient(store, root)
+        cookies = CookieStore(store, root)
+        locks = ReplicationLocks(store, root, socket.gethostname())
+        recovery = BookieRecovery(client.ports, registration, cookies, locks, ReplicationConfig())
+        yield ReplicationAccess(recovery, cookies, await registration.snapshot())
+
+
+def progress_reporter(progress: Progress) -> Callable[[RecoveryProgress], None]:
+    """What puts the moments of a recovery on a progress bar."""
+
+    def report(moment: RecoveryProgress) -> None:
+        note = f"{moment.entries_copied} entries, {size(moment.bytes_copied)}"
+        if moment.ledgers_failed:
+            note += f", {moment.ledgers_failed} failed"
+        if moment.current_ledgers:
+            note += f"; at ledger {moment.current_ledgers[0]}"
+        progress.update(moment.ledgers_done, moment.ledgers_total, note)
+
+    return report
+
+
+def waiting_sentence(bookie_id: str) -> str:
+    """Why nothing seems to happen while the session of a killed bookie lasts."""
+    return f"bookie {bookie_id} does not answer but is still registered: waiting for its session to end"
+
+
+def plan_body(plan: RecoveryPlan) -> dict[str, object]:
+    """A plan as a structured result."""
+    return {
+        "bookie_ids": list(plan.bookie_ids),
+        "ledgers_scanned": plan.ledgers_scanned,
+        "ledgers": len(plan.ledgers),
+        "fragments": plan.fragments,
+        "entries": plan.entries,
+        "ledgers_fenced_first": sum(ledger.needs_fencing for ledger in plan.ledgers),
+        "ledgers_without_live_copy": sum(ledger.surviving_copies == 0 for ledger in plan.ledgers),
+        "ledgers_unreadable": len(plan.unreadable),
+        "targets": list(plan.targets),
+    }
+
+
+def plan_rows(plan: RecoveryPlan) -> list[dict[str, object]]:
+    """The ledgers of a plan, in the order of work."""
+    return [
+        {
+            "ledger_id": str(ledger.ledger_id),
+            "state": ledger.ledger_state,
+            "fragments": len(ledger.fragments),
+            "entries": None if ledger.needs_fencing else sum(part.entries or 0 for part in ledger.fragments),
+            "surviving_copies": ledger.surviving_copies,
+            "needs_fencing": ledger.needs_fencing,
+        }
+        for ledger in plan.ledgers
+    ]
+
+
+def plan_sentence(plan: RecoveryPlan) -> str:
+    """A plan in one line for whoever must say yes."""
+    fenced = sum(ledger.needs_fencing for ledger in plan.ledgers)
+    sentence = (
+        f"{len(plan.ledgers)} of {plan.ledgers_scanned} ledgers name {', '.join(plan.bookie_ids)}: "
+        f"{plan.fragments} fragments, {plan.entries} entries to copy to {len(plan.targets)} bookies"
+    )
+    if fenced:
+        sentence += f"; {fenced} open ledgers are fenced and closed first (their writers are cut off)"
+    if plan.unreadable:
+        sentence += f"; the metadata of {len(plan.unreadable)} ledgers cannot be read, they are left as they are"
+    return sentence
+
+
+def report_body(report: RecoveryReport) -> dict[str, object]:
+    """A report as a structured result."""
+    return {
+        "bookie_ids": list(report.bookie_ids),
+        "ledgers": report.ledgers,
+        "ledgers_repaired": report.ledgers_repaired,
+        "ledgers_closed": report.ledgers_closed,
+        "fragments": report.fragments,
+        "entries": report.entries,
+        "bytes": report.bytes_copied,
+        "seconds": round(report.seconds, 3),
+        "mebibytes_per_second": round(report.mebibytes_per_second, 3),
+        "bad_copies_found": len(report.defects),
+        "ledgers_failed": len({failure.ledger_id for failure in report.failures}),
+    }
+
+
+def failure_rows(report: RecoveryReport) -> list[dict[str, object]]:
+    """One row per reason, with the ids of the ledgers."""
+    details = {failure.reason.value: str(failure) for failure in reversed(report.failures)}
+    return [
+        {
+            "reason": reason,
+            "count": len(ledger_ids),
+            "ledger_ids": [str(ledger_id) for ledger_id in ledger_ids],
+            "detail": details[reason],
+        }
+        for reason, ledger_ids in report.failures_by_reason.items()
+    ]
+
+
+def print_plan(context: CommandContext, kind: str, body: dict[str, object], plan: RecoveryPlan) -> None:
+    """Print a plan, and for people its ledgers below it."""
+    rows = plan_rows(plan)
+    context.console.record(kind, body, details={"items": rows, "truncated": False})
+    context.console.table("Ledgers", PLAN_COLUMNS, rows)
+
+
+def print_report(
+    context: CommandContext, kind: str, body: dict[str, object], failures: Sequence[dict[str, object]]
+) -> None:
+    """Print a report, and for people the failures below it."""
+    context.console.record(kind, body, show=REPORT_SHOW, details={"failures": failures})
+    shown = [row | {"ledger_ids": _shortened(row["ledger_ids"])} for row in failures]
+    context.console.table("Failures", FAILURE_COLUMNS, shown)
+
+
+def _shortened(ledger_ids: object) -> str:
+    assert isinstance(ledger_ids, list)
+    text = ", ".join(ledger_ids[:_IDS_SHOWN_MAX])
+    return f"{text} and {len(ledger_ids) - _IDS_SHOWN_MAX} more" if len(ledger_ids) > _IDS_SHOWN_MAX else text
