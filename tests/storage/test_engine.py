@@ -1,0 +1,545 @@
+"""One ledger directory: caches, reads, deletes, and the checkpoint with every failure in it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage.config import EngineConfig, EntryLogConfig
+from storage.engine import LedgerDirectoryEngine
+from storage.errors import (
+    EntryLogError,
+    EntryTooLargeError,
+    IndexDamagedError,
+    IndexFailedError,
+    IndexMissingError,
+    MemtableFullError,
+)
+from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
+from storage.index_store import open_plyvel
+from storage.ledger_index import LedgerRow, encode_row
+from storage.replay import checkpoint_now
+from tests.storage.engines import (
+    KEY,
+    FailingOnce,
+    FailingOnceDisk,
+    entry,
+    explicit_lac,
+    open_engine,
+    opening_watched,
+)
+from tests.storage.test_index_store import flip
+from tests.storage.traced_disk import TracedDisk
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> LedgerDirectoryEngine:
+    engine = open_engine(tmp_path / "live")
+    engine.set_master_key(5, KEY)
+    return engine
+
+
+def after_kill(root: Path) -> LedgerDirectoryEngine:
+    """A second engine over a copy of the files, as if the process had been killed now."""
+    copy = root.with_name(f"{root.name}-after-kill")
+    shutil.copytree(root, copy)
+    return open_engine(copy)
+
+
+def add(engine: LedgerDirectoryEngine, ledger_id: int, *entry_ids: int, payload: bytes = b"data") -> None:
+    for entry_id in entry_ids:
+        engine.add(ledger_id, entry_id, entry(ledger_id, entry_id, payload))
+
+
+def fill(engine: LedgerDirectoryEngine, ledger_id: int) -> int:
+    """Add entries until the memtable refuses; returns how many fitted."""
+    for entry_id in range(10_000):
+        try:
+            engine.add(ledger_id, entry_id, entry(ledger_id, entry_id, bytes(500)))
+        except MemtableFullError:
+            return entry_id
+    raise AssertionError("the memtable has no limit")
+
+
+def is_due(engine: LedgerDirectoryEngine) -> bool:
+    return engine.is_checkpoint_due
+
+
+# Caches
+
+
+def test_an_entry_is_found_in_every_stage(engine: LedgerDirectoryEngine) -> None:
+    add(engine, 5, 1)
+    assert engine.find_cached(5, 1) == entry(5, 1)
+    job = engine.begin_checkpoint()
+    assert engine.find_cached(5, 1) == entry(5, 1)
+    assert engine.read(5, 1) is None
+    engine.write_checkpoint(job)
+    assert engine.find_cached(5, 1) == entry(5, 1)
+    assert engine.read(5, 1) == entry(5, 1)
+    engine.end_checkpoint(job)
+    assert engine.find_cached(5, 1) is None
+    assert engine.read(5, 1) == entry(5, 1)
+    assert engine.memtable_bytes == 0
+
+
+def test_what_was_never_added_is_absent(engine: LedgerDirectoryEngine) -> None:
+    add(engine, 5, 1)
+    checkpoint_now(engine)
+    assert engine.read(5, 0) is None
+    assert engine.read(6, 1) is None
+    assert engine.find_last(6) is None
+    assert engine.last_cached(6) is None
+
+
+def test_the_newest_add_wins_in_every_stage(engine: LedgerDirectoryEngine) -> None:
+    add(engine, 5, 1, payload=b"first")
+    job = engine.begin_checkpoint()
+    add(engine, 5, 1, payload=b"second")
+    assert engine.find_cached(5, 1) == entry(5, 1, b"second")
+    engine.write_checkpoint(job)
+    engine.end_checkpoint(job)
+    assert engine.find_cached(5, 1) == entry(5, 1, b"second")
+    checkpoint_now(engine)
+    assert engine.read(5, 1) == entry(5, 1, b"second")
+
+
+def test_a_full_memtable_refuses_and_asks_for_a_checkpoint(engine: LedgerDirectoryEngine) -> None:
+    assert not is_due(engine)
+    count = fill(engine, 5)
+    assert count > 10
+    assert engine.find_cached(5, count) is None
+    assert engine.last_add_confirmed(5) == count - 2  # That of the refused entry does not count.
+    assert is_due(engine)
+    job = engine.begin_checkpoint()
+    assert not is_due(engine)
+    add(engine, 5, count)  # The other half takes it while the first is being written.
+    engine.write_checkpoint(job)
+    engine.end_checkpoint(job)
+    assert not is_due(engine)
+    assert engine.find_cached(5, count) == entry(5, count)
+
+
+def test_both_halves_full(engine: LedgerDirectoryEngine) -> None:
+    fill(engine, 5)
+    job = engine.begin_checkpoint()
+    fill(engine, 5)
+    assert not is_due(engine)
+    engine.write_checkpoint(job)
+    engine.end_checkpoint(job)
+    assert is_due(engine)
+
+
+def test_an_entry_that_can_never_fit_does_no_harm(engine: LedgerDirectoryEngine) -> None:
+    """H17: in Java one of these wedges the directory until a restart."""
+    for _ in range(3):
+        with pytest.raises(EntryTooLargeError):
+            engine.add(5, 1, entry(5, 1, bytes(40 * 1024)))
+    assert not is_due(engine)
+    add(engine, 5, 1)
+    checkpoint_now(engine)
+    assert engine.read(5, 1) == entry(5, 1)
+
+
+def test_an_entry_that_could_not_be_read_back_is_refused(tmp_path: Path) -> None:
+    """The reader takes larger size words for damage, so such an entry must never get in."""
+    config = EngineConfig(memtable_bytes_max=1 << 20, entry_log=EntryLogConfig(entry_bytes_max=2048))
+    engine = open_engine(tmp_path / "live", config=config)
+    engine.set_master_key(5, KEY)
+    with pytest.raises(EntryTooLargeError):
+        engine.add(5, 1, bytes(2049))
+    body = entry(5, 1, bytes(2048 - 32))
+    engine.add(5, 1, body)
+    checkpoint_now(engine)
+    assert engine.read(5, 1) == body
+
+
+def test_an_entry_larger_than_a_log_is_stored(tmp_path: Path) -> None:
+    engine = open_engine(tmp_path / "live")
+    engine.set_master_key(5, KEY)
+    body = entry(5, 1, bytes(20 * 1024))
+    engine.add(5, 1, body)
+    add(engine, 5, 2)
+    checkpoint_now(engine)
+    assert [engine.read(5, 1), engine.read(5, 2)] == [body, entry(5, 2)]
+
+
+# Read cache
+
+
+def test_a_read_is_remembered(engine: LedgerDirectoryEngine) -> None:
+    add(engine, 5, 1)
+    checkpoint_now(engine)
+    engine.remember_read(5, 1, entry(5, 1), engine.read_generation)
+    assert engine.find_cached(5, 1) == entry(5, 1)
+
+
+def test_an_add_drops_the_remembered_copy(engine: LedgerDirectoryEngine) -> None:
+    """H18: after the checkpoint the older copy would come up again."""
+    add(engine, 5, 1, payload=b"old")
+    checkpoint_now(engine)
+    engine.remember_read(5, 1, entry(5, 1, b"old"), engine.read_generation)
+    add(engine, 5, 1, payload=b"new")
+    checkpoint_now(engine)
+    assert engine.find_cached(5, 1) in {None, entry(5, 1, b"new")}
+
+
+@pytest.mark.parametrize("moment", ["active", "frozen", "flushed"])
+def test_a_slow_read_does_not_bring_an_older_copy_back(engine: LedgerDirectoryEngine, moment: str) -> None:
+    """H18: the read began before the entry was added again, and ends at some moment after."""
+    add(engine, 5, 1, payload=b"old")
+    checkpoint_now(engine)
+    generation = engine.read_generation
+    found = engine.read(5, 1)
+    assert found == entry(5, 1, b"old")
+    add(engine, 5, 1, payload=b"new")
+    if moment == "flushed":
+        checkpoint_now(engine)
+    job = engine.begin_checkpoint() if moment == "frozen" else None
+    engine.remember_read(5, 1, found, generation)
+    if job is not None:
+        engine.write_checkpoint(job)
+        engine.end_checkpoint(job)
+    checkpoint_now(engine)
+    assert engine.find_cached(5, 1) is None
+    assert engine.read(5, 1) == entry(5, 1, b"new")
+
+
+# Last entry and LAC
+
+
+@pytest.mark.parametrize("flushed", [0, 1, 2])
+def test_the_last_entry_is_the_highest_of_all_places(engine: LedgerDirectoryEngine, flushed: int) -> None:
+    """H8: adds out of order leave a lower id in the cache than in the index."""
+    stages = [9, 3, 5]
+    for entry_id in stages[:flushed]:
+        add(engine, 5, entry_id)
+        checkpoint_now(engine)
+    for entry_id in stages[flushed:-1]:
+        add(engine, 5, entry_id)
+    engine.begin_checkpoint()
+    add(engine, 5, stages[-1])
+    lasts = [last for last in (engine.last_cached(5), engine.find_last(5)) if last is not None]
+    assert max(lasts) == (9, entry(5, 9))
+
+
+def test_last_add_confirmed_only_rises(engine: LedgerDirectoryEngine) -> None:
+    assert engine.last_add_confirmed(5) is None
+    engine.add(5, 0, entry(5, 0, last_add_confirmed=-1))
+    assert engine.last_add_confirmed(5) == -1
+    engine.add(5, 7, entry(5, 7, last_add_confirmed=6))
+    engine.add(5, 3, entry(5, 3, last_add_confirmed=2))
+    assert engine.last_add_confirmed(5) == 6
+    assert engine.set_explicit_lac(5, explicit_lac(5, 7))
+    engine.set_explicit_lac(5, explicit_lac(5, 4))
+    assert engine.last_add_confirmed(5) == 7
+    engine.raise_last_add_confirmed(5, 8)
+    assert engine.last_add_confirmed(5) == 8
+
+
+def test_explicit_lac_of_an_unknown_ledger(engine: LedgerDirectoryEngine) -> None:
+    assert not engine.set_explicit_lac(6, explicit_lac(6, 4))
+    assert engine.last_add_confirmed(6) is None
+
+
+def test_list_entries(engine: LedgerDirectoryEngine) -> None:
+    add(engine, 5, 4, 2)
+    checkpoint_now(engine)
+    add(engine, 5, 7)
+    engine.begin_checkpoint()
+    add(engine, 5, 9)
+    assert engine.list_entries(5) == [2, 4]
+    assert engine.list_cached_entries(5) == {7, 9}
+
+
+# Deletes
+
+
+def test_delete_hides_a_ledger_at_once(engine: LedgerDirectoryEngine) -> None:
+    add(engine, 5, 1)
+    checkpoint_now(engine)
+    engine.remember_read(5, 1, entry(5, 1), engine.read_generation)
+    add(engine, 5, 2)
+    engine.begin_checkpoint()
+    add(engine, 5, 3)
+    engine.delete_ledger(5)
+    assert engine.ledger(5) is None
+    assert [engine.find_cached(5, entry_id) for entry_id in (1, 2, 3)] == [None, None, None]
+    assert [engine.read(5, entry_id) for entry_id in (1, 2, 3)] == [None, None, None]
+    assert engine.last_cached(5) is None
+    assert engine.find_last(5) is None
+    assert engine.list_entries(5) == []
+    assert engine.list_cached_entries(5) == set()
+    assert engine.last_add_confirmed(5) is None
+
+
+@pytest.mark.parametrize("is_checkpoint_running", [False, True])
+def test_adds_behind_a_delete_stay(tmp_path: Path, is_checkpoint_running: bool) -> None:
+    """H6: in Java the delayed range delete takes the new entries along."""
+    engine = open_engine(tmp_path / "live")
+    engine.set_master_key(5, KEY)
+    add(engine, 5, 1, 2, payload=b"old")
+    checkpoint_now(engine)
+    add(engine, 5, 3, payload=b"old")
+    job = engine.begin_checkpoint() if is_checkpoint_running else None
+    engine.delete_ledger(5)
+    engine.set_master_key(5, b"another owner")
+    add(engine, 5, 2, 4, payload=b"new")
+    if job is not None:
+        engine.write_checkpoint(job)
+        engine.end_checkpoint(job)
+    assert engine.find_cached(5, 2) == entry(5, 2, b"new")
+    assert engine.read(5, 1) is None  # Still hidden: the rows go with the next checkpoint.
+    checkpoint_now(engine)
+    for reader in (engine, after_kill(tmp_path / "live")):
+        assert reader.ledger(5) == LedgerRow(master_key=b"another owner")
+        assert reader.read(5, 2) == entry(5, 2, b"new")
+        assert reader.list_entries(5) == [2, 4]
+
+
+def test_a_deleted_ledger_stays_deleted(tmp_path: Path) -> None:
+    engine = open_engine(tmp_path / "live")
+    for ledger_id in (5, 6):
+        engine.set_master_key(ledger_id, KEY)
+        add(engine, ledger_id, *range(20))
+    checkpoint_now(engine)
+    engine.delete_ledger(5)
+    checkpoint_now(engine)
+    for reader in (engine, after_kill(tmp_path / "live")):
+        assert reader.ledger(5) is None
+        assert reader.list_entries(5) == []
+        assert len(reader.list_entries(6)) == 20
+
+
+def test_a_delete_during_a_checkpoint_that_deletes(engine: LedgerDirectoryEngine) -> None:
+    add(engine, 5, 1)
+    checkpoint_now(engine)
+    engine.delete_ledger(5)
+    job = engine.begin_checkpoint()
+    engine.set_master_key(5, KEY)
+    add(engine, 5, 2)
+    engine.delete_ledger(5)
+    engine.write_checkpoint(job)
+    engine.end_checkpoint(job)
+    assert engine.read(5, 1) is None
+    assert engine.find_cached(5, 2) is None
+    checkpoint_now(engine)
+    assert engine.list_entries(5) == []
+
+
+# Checkpoint
+
+
+def test_order_of_a_checkpoint(tmp_path: Path) -> None:
+    """Storage section 5.8: log bytes durable, then locations, then rows, then the seals."""
+    disk = TracedDisk()
+    batches = opening_watched(lambda moment: disk.note(*moment.split()))
+    engine = open_engine(tmp_path / "live", filesystem=disk, open_index=batches)
+    engine.set_master_key(5, KEY)
+    add(engine, 5, 1)
+    disk.take_calls()
+    checkpoint_now(engine)
+    calls = disk.take_calls()
+    order = [
+        ("write", "0.log"),
+        ("sync", "0.log"),
+        ("before", LOCATIONS_DATABASE),
+        ("before", LEDGERS_DATABASE),
+        ("after", LEDGERS_DATABASE),
+        ("replace", seal_file_name(LOCATIONS_DATABASE)),
+        ("replace", seal_file_name(LEDGERS_DATABASE)),
+    ]
+    assert [call for call in calls if call in order and call != ("write", "0.log")] == order[1:]
+    assert max(index for index, call in enumerate(calls) if call == order[0]) < calls.index(order[1])
+
+
+def test_rows_are_written_without_any_entry(tmp_path: Path) -> None:
+    """H1: Java skips the rows of idle ledgers and moves the mark."""
+    engine = open_engine(tmp_path / "live")
+    engine.set_fenced(5)
+    checkpoint_now(engine)
+    assert after_kill(tmp_path / "live").ledger(5) == LedgerRow(is_fenced=True)
+
+
+def test_an_idle_checkpoint_writes_nothing(tmp_path: Path) -> None:
+    disk = TracedDisk()
+    engine = open_engine(tmp_path / "live", filesystem=disk)
+    disk.take_calls()
+    checkpoint_now(engine)
+    assert disk.take_calls() == []
+
+
+def test_many_entries_are_written_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.engine.SLICE_ENTRY_COUNT_MAX", 7)
+    batches: list[str] = []
+    engine = open_engine(tmp_path / "live", open_index=opening_watched(batches.append))
+    for ledger_id in (6, 5):
+        engine.set_master_key(ledger_id, KEY)
+        add(engine, ledger_id, *reversed(range(40)))
+    batches.clear()
+    checkpoint_now(engine)
+    assert batches.count(f"before {LOCATIONS_DATABASE}") == 12
+    for reader in (engine, after_kill(tmp_path / "live")):
+        for ledger_id in (5, 6):
+            assert reader.list_entries(ledger_id) == list(range(40))
+            assert [reader.read(ledger_id, entry_id) for entry_id in range(40)] == [
+                entry(ledger_id, entry_id) for entry_id in range(40)
+            ]
+
+
+@pytest.mark.parametrize(
+    ("operation", "suffix"),
+    [
+        ("create", ".log"),
+        ("write", ".log"),
+        ("sync", ".log"),
+        ("replace", seal_file_name(LOCATIONS_DATABASE)),
+        ("replace", seal_file_name(LEDGERS_DATABASE)),
+    ],
+)
+def test_a_failed_checkpoint_is_written_again_whole(tmp_path: Path, operation: str, suffix: str) -> None:
+    """H2: the frozen half stays frozen, readable, and is what the next checkpoint writes."""
+    disk = FailingOnceDisk()
+    engine = open_engine(tmp_path / "live", filesystem=disk)
+    engine.set_master_key(5, KEY)
+    add(engine, 5, 1)
+    disk.arm(operation, suffix)
+    with pytest.raises((EntryLogError, OSError)):
+        checkpoint_now(engine)
+    assert engine.find_cached(5, 1) == entry(5, 1)
+    add(engine, 5, 2)
+    engine.set_fenced(5)
+    job = engine.begin_checkpoint()
+    assert engine.write_checkpoint(job).entry_count == 1
+    engine.end_checkpoint(job)
+    assert engine.read(5, 1) == entry(5, 1)
+    assert engine.find_cached(5, 2) == entry(5, 2)
+    halfway = after_kill(tmp_path / "live")
+    assert halfway.ledger(5) == LedgerRow(master_key=KEY)
+    halfway.close()
+    shutil.rmtree(tmp_path / "live-after-kill")
+    checkpoint_now(engine)
+    reopened = after_kill(tmp_path / "live")
+    assert reopened.ledger(5) == LedgerRow(master_key=KEY, is_fenced=True)
+    assert [reopened.read(5, entry_id) for entry_id in (1, 2)] == [entry(5, 1), entry(5, 2)]
+
+
+def test_a_failed_sync_is_not_trusted_when_it_succeeds_later(tmp_path: Path) -> None:
+    """The kernel may have dropped the pages: what is indexed was appended again, to another log."""
+    disk = FailingOnceDisk()
+    engine = open_engine(tmp_path / "live", filesystem=disk)
+    engine.set_master_key(5, KEY)
+    add(engine, 5, 1)
+    disk.arm("sync", "0.log")
+    with pytest.raises(EntryLogError):
+        checkpoint_now(engine)
+    checkpoint_now(engine)
+    (tmp_path / "live" / "0.log").write_bytes(b"")
+    assert engine.read(5, 1) == entry(5, 1)
+
+
+def test_a_failed_index_write_is_final(tmp_path: Path) -> None:
+    failing = FailingOnce()
+    engine = open_engine(tmp_path / "live", open_index=opening_watched(failing))
+    engine.set_master_key(5, KEY)
+    add(engine, 5, 1)
+    failing.arm(f"before {LOCATIONS_DATABASE}")
+    for _ in range(2):
+        with pytest.raises(IndexFailedError):
+            checkpoint_now(engine)
+    assert engine.find_cached(5, 1) == entry(5, 1)
+
+
+# Opening
+
+
+def stored_engine(root: Path) -> None:
+    engine = open_engine(root)
+    engine.set_master_key(5, KEY)
+    add(engine, 5, 1)
+    checkpoint_now(engine)
+    engine.close()
+
+
+def test_reopen(tmp_path: Path) -> None:
+    stored_engine(tmp_path / "live")
+    engine = open_engine(tmp_path / "live")
+    assert engine.ledger(5) == LedgerRow(master_key=KEY)
+    assert engine.read(5, 1) == entry(5, 1)
+
+
+@pytest.mark.parametrize("database", [LEDGERS_DATABASE, LOCATIONS_DATABASE])
+@pytest.mark.parametrize("is_seal_lost", [False, True])
+def test_a_lost_index_stops_the_boot(tmp_path: Path, database: str, is_seal_lost: bool) -> None:
+    """H15: an index made new beside old logs denies every entry in them."""
+    stored_engine(tmp_path / "live")
+    shutil.rmtree(tmp_path / "live" / database)
+    if is_seal_lost:
+        (tmp_path / "live" / seal_file_name(database)).unlink()
+    for _ in range(2):
+        with pytest.raises(IndexMissingError, match="bkctl storage index rebuild"):
+            open_engine(tmp_path / "live")
+        assert not (tmp_path / "live" / database).exists()
+
+
+def test_a_mark_is_a_witness_too(tmp_path: Path) -> None:
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live" / "lastMark.1").write_bytes(bytes(16))
+    with pytest.raises(IndexMissingError, match=r"lastMark\.1"):
+        open_engine(tmp_path / "live")
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1024])
+def test_an_empty_log_is_no_witness(tmp_path: Path, size_bytes: int) -> None:
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live" / "0.log").write_bytes(bytes(size_bytes))
+    open_engine(tmp_path / "live").close()
+
+
+def test_a_damaged_index_stops_the_boot_and_closes_the_other(tmp_path: Path) -> None:
+    stored_engine(tmp_path / "live")
+    record = tmp_path / "live" / seal_file_name(LOCATIONS_DATABASE)
+    intact = record.read_bytes()
+    record.write_bytes(intact.replace(b"number", b"numbex"))
+    with pytest.raises(IndexDamagedError):
+        open_engine(tmp_path / "live")
+    record.write_bytes(intact)
+    open_engine(tmp_path / "live").close()
+
+
+def test_a_damaged_row_stops_the_boot_and_closes_both(tmp_path: Path) -> None:
+    stored_engine(tmp_path / "live")
+    folder = str(tmp_path / "live" / LEDGERS_DATABASE)
+    store = open_plyvel(folder, create=False, strict=True)
+    store.write([(bytes(7), b"")])
+    store.close()
+    with pytest.raises(IndexDamagedError):
+        open_engine(tmp_path / "live")
+    store = open_plyvel(folder, create=False, strict=True)
+    store.write([], [bytes(7)])
+    store.close()
+    open_engine(tmp_path / "live").close()
+
+
+def test_an_unreadable_entry_is_an_error(tmp_path: Path) -> None:
+    """Storage section 12: never "no such entry"."""
+    stored_engine(tmp_path / "live")
+    flip(tmp_path / "live" / "0.log", 1028 + 3)
+    engine = open_engine(tmp_path / "live")
+    with pytest.raises(EntryLogError):
+        engine.read(5, 1)
+    with pytest.raises(EntryLogError):
+        engine.find_last(5)
+    assert engine.read(5, 0) is None
+
+
+def test_a_limbo_row_is_kept(tmp_path: Path) -> None:
+    stored_engine(tmp_path / "live")
+    store = open_plyvel(str(tmp_path / "live" / LEDGERS_DATABASE), create=False, strict=True)
+    store.write([((5).to_bytes(8, "big"), encode_row(LedgerRow(master_key=KEY, is_limbo=True)))])
+    store.close()
+    engine = open_engine(tmp_path / "live")
+    engine.set_fenced(5)
+    assert engine.ledger(5) == LedgerRow(master_key=KEY, is_fenced=True, is_limbo=True)
