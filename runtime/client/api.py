@@ -28,7 +28,7 @@ from runtime.client.reader import LedgerReader
 from runtime.client.suspects import SuspectBookies
 from runtime.client.writer import LedgerWriter
 from runtime.config import ClientConfig, ZooKeeperConfig
-from runtime.errors import LedgerNotFoundError, NotEnoughBookiesError
+from runtime.errors import NotEnoughBookiesError
 from runtime.ledger.changes import check_quorum_sizes, new_ledger
 from runtime.ledger.metadata import DigestType
 from runtime.ledger.placement import choose_ensemble
@@ -44,11 +44,14 @@ log = logging.getLogger(__name__)
 
 
 class LedgerClient:
-    """A client of one cluster. ``connect`` makes one with real adapters; the constructor takes any."""
+    """A client of one cluster. ``connect`` makes one with real adapters; the constructor takes any.
+
+    ``ports`` and ``store`` (the session with the metadata store) are there for the tools that work beside it.
+    """
 
     def __init__(self, ports: ClientPorts, store: MetadataStore) -> None:
         self.ports = ports
-        self._store = store
+        self.store = store
         self._writers: weakref.WeakValueDictionary[int, LedgerWriter] = weakref.WeakValueDictionary()
 
     @classmethod
@@ -70,8 +73,13 @@ class LedgerClient:
             await store.close()
             raise
         registrations = RegistrationClient(store, uri.root)
+
+        async def resolve(bookie_id: str) -> tuple[str, int]:
+            address = await registrations.address(bookie_id)
+            return address.host, address.port
+
         ports = ClientPorts(
-            bookies=BookiePool(registrations.address, config, clock),
+            bookies=BookiePool(resolve, config, clock),
             clock=clock,
             ledgers=ledgers,
             registrations=registrations,
@@ -147,10 +155,7 @@ class LedgerClient:
 
         A live writer is not stopped by this; recover the ledger first if that matters. Raises MetadataError.
         """
-        try:
-            await self.ports.ledgers.delete(ledger_id)
-        except LedgerNotFoundError:
-            log.debug("ledger %d: deleted already", ledger_id)
+        await self.ports.ledgers.delete(ledger_id)
 
     async def close(self) -> None:
         """Give up all connections. Writers that were not closed are abandoned: their ledgers stay open, for somebody to
@@ -158,7 +163,7 @@ class LedgerClient:
         for writer in list(self._writers.values()):
             writer.abandon()
         await self.ports.bookies.close()
-        await self._store.close()
+        await self.store.close()
 
     async def __aenter__(self) -> Self:
         return self

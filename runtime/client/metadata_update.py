@@ -113,5 +113,5 @@ async def update_record(
 
 
 def _back_off_s(attempt: int, clock: Clock) -> float:
-    longest_s = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**attempt)
+    longest_s = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * (1 << attempt))
     return longest_s * (0.5 + clock.random.random() / 2)

@@ -1,0 +1,259 @@
+"""A small bookie in this process, on the real wire, that misbehaves on demand.
+
+It obeys wire section 5 over a dict: fencing, keys, recovery adds, negatives, limbo. Tests script faults on it: refuse,
+hang, drop the connection, damage the digest, hold requests back. It is the fault injector for the scenarios of
+protocol section 11; the bookie that keeps promises 1 and 2 of the design is ``runtime.bookie``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import struct
+from collections.abc import Callable
+from typing import cast
+
+from runtime.net.listener import BookieListener, ListenerLimits, Responder, ServerConnection
+from runtime.ports import BookieInfo
+from runtime.protocol.status import Status
+
+LOOPBACK = "127.0.0.1"
+_HEAD = struct.Struct(">qqq")
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """One request as it arrived. ``kind``: add, read or read_lac."""
+
+    kind: str
+    ledger_id: int
+    entry_id: int
+    body: bytes = b""
+    is_fencing: bool = False
+    is_recovery: bool = False
+    is_high_priority: bool = False
+
+
+@dataclasses.dataclass
+class Rule:
+    """What happens to matching requests; ``times`` counts down, None never ends."""
+
+    kind: str
+    entry_id: int | None
+    action: Callable[[Responder, int, Request, Callable[[], None]], None]
+    times: int | None
+
+    def matches(self, request: Request) -> bool:
+        is_match = request.kind == self.kind and self.entry_id in {None, request.entry_id} and self.times != 0
+        if is_match and self.times is not None:
+            self.times -= 1
+        return is_match
+
+
+class Held:
+    """Requests kept back until ``release``; they are then served in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+        self._arrived = asyncio.Event()
+        self._is_released = False
+
+    def keep(self, serve: Callable[[], None]) -> None:
+        if self._is_released:
+            serve()
+            return
+        self._waiting.append(serve)
+        self._arrived.set()
+
+    async def arrived(self) -> None:
+        """Wait until the first request is here."""
+        async with asyncio.timeout(10):
+            await self._arrived.wait()
+
+    def release(self) -> None:
+        self._is_released = True
+        for serve in self._waiting:
+            serve()
+        self._waiting.clear()
+
+
+@dataclasses.dataclass
+class StoredLedger:
+    """What the bookie knows of one ledger."""
+
+    master_key: bytes
+    entries: dict[int, bytes] = dataclasses.field(default_factory=dict)
+    is_fenced: bool = False
+    is_limbo: bool = False
+    last_add_confirmed: int = -1
+
+
+class ScriptedBookie:
+    """A ``RequestHandler`` with its listener."""
+
+    def __init__(self, bookie_id: str) -> None:
+        self.bookie_id = bookie_id
+        self.ledgers: dict[int, StoredLedger] = {}
+        self.requests: list[Request] = []
+        self.port = 0
+        self._rules: list[Rule] = []
+        self._listener: BookieListener | None = None
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen, on the same port as before if there was one."""
+        self._listener = BookieListener(ListenerLimits())
+        self.port = await self._listener.open(LOOPBACK, self.port)
+        self._listener.serve(self)
+
+    async def stop(self) -> None:
+        """Refuse connections from now on; what is stored stays."""
+        if self._listener is not None:
+            await self._listener.close()
+            self._listener = None
+
+    # -- script --------------------------------------------------------------------------------------------------
+
+    def refuse(self, kind: str, status: Status, entry_id: int | None = None, times: int | None = None) -> None:
+        """Answer with ``status``, do nothing else."""
+
+        def action(connection: Responder, txn_id: int, request: Request, _serve: Callable[[], None]) -> None:
+            if request.kind == "add":
+                connection.respond_add(txn_id, request.ledger_id, request.entry_id, status)
+            elif request.kind == "read":
+                connection.respond_read(txn_id, request.ledger_id, request.entry_id, status, None, None)
+            else:
+                connection.respond_read_lac(txn_id, request.ledger_id, status, None, None)
+
+        self._rules.append(Rule(kind, entry_id, action, times))
+
+    def hang(self, kind: str, entry_id: int | None = None) -> None:
+        """Take the request and never answer."""
+        self._rules.append(Rule(kind, entry_id, lambda *_: None, None))
+
+    def drop(self, kind: str, entry_id: int | None = None, times: int | None = None) -> None:
+        """Cut the connection instead of an answer."""
+
+        def action(connection: Responder, _txn_id: int, _request: Request, _serve: Callable[[], None]) -> None:
+            cast("ServerConnection", connection).abort()
+
+        self._rules.append(Rule(kind, entry_id, action, times))
+
+    def hold(self, kind: str, entry_id: int | None = None) -> Held:
+        """Serve matching requests only when released."""
+        held = Held()
+        self._rules.append(Rule(kind, entry_id, lambda _connection, _txn_id, _request, serve: held.keep(serve), None))
+        return held
+
+    def obey(self) -> None:
+        """Forget all rules."""
+        self._rules.clear()
+
+    def damage(self, ledger_id: int, entry_id: int) -> None:
+        """Flip the last byte of a stored entry."""
+        body = self.ledgers[ledger_id].entries[entry_id]
+        self.ledgers[ledger_id].entries[entry_id] = body[:-1] + bytes([body[-1] ^ 1])
+
+    def count(self, kind: str, entry_id: int | None = None) -> int:
+        """How many such requests have arrived."""
+        return sum(r.kind == kind and entry_id in {None, r.entry_id} for r in self.requests)
+
+    def holds(self, ledger_id: int) -> list[int]:
+        """Entry ids stored, ascending."""
+        stored = self.ledgers.get(ledger_id)
+        return sorted(stored.entries) if stored else []
+
+    # -- RequestHandler ------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        connection: Responder,
+        txn_id: int,
+        ledger_id: int,
+        entry_id: int,
+        master_key: bytes,
+        body: bytes,
+        is_recovery_add: bool,
+        is_high_priority: bool,
+        is_deferred_sync: bool,
+    ) -> None:
+        request = Request("add", ledger_id, entry_id, body, False, is_recovery_add, is_high_priority)
+
+        def serve() -> None:
+            status = self._store(request, master_key)
+            connection.respond_add(txn_id, ledger_id, entry_id, status)
+
+        self._take(connection, txn_id, request, serve)
+
+    def read(
+        self,
+        connection: Responder,
+        txn_id: int,
+        ledger_id: int,
+        entry_id: int,
+        fence_with: bytes | None,
+        is_high_priority: bool,
+    ) -> None:
+        request = Request("read", ledger_id, entry_id, b"", fence_with is not None, False, is_high_priority)
+
+        def serve() -> None:
+            status, body, lac = self._find(request, fence_with)
+            connection.respond_read(txn_id, ledger_id, entry_id, status, body, lac)
+
+        self._take(connection, txn_id, request, serve)
+
+    def read_lac(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
+        request = Request("read_lac", ledger_id, -1)
+
+        def serve() -> None:
+            stored = self.ledgers.get(ledger_id)
+            if stored is None or not stored.entries:
+                connection.respond_read_lac(txn_id, ledger_id, Status.NO_SUCH_ENTRY, None, None)
+            else:
+                last = stored.entries[max(stored.entries)]
+                connection.respond_read_lac(txn_id, ledger_id, Status.OK, None, last)
+
+        self._take(connection, txn_id, request, serve)
+
+    def write_lac(self, connection: Responder, txn_id: int, ledger_id: int, master_key: bytes, body: bytes) -> None:
+        raise NotImplementedError
+
+    def force_ledger(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
+        raise NotImplementedError
+
+    def bookie_info(self, connection: Responder, txn_id: int, requested: int) -> None:
+        connection.respond_bookie_info(txn_id, Status.OK, requested, BookieInfo(1, 1))
+
+    def _take(self, connection: Responder, txn_id: int, request: Request, serve: Callable[[], None]) -> None:
+        self.requests.append(request)
+        for rule in self._rules:
+            if rule.matches(request):
+                rule.action(connection, txn_id, request, serve)
+                return
+        serve()
+
+    def _store(self, request: Request, master_key: bytes) -> Status:
+        stored = self.ledgers.setdefault(request.ledger_id, StoredLedger(master_key))
+        if stored.master_key != master_key:
+            return Status.UNAUTHORIZED
+        if stored.is_fenced and not request.is_recovery:
+            return Status.FENCED
+        stored.entries[request.entry_id] = request.body
+        stored.last_add_confirmed = max(stored.last_add_confirmed, _HEAD.unpack_from(request.body)[2])
+        return Status.OK
+
+    def _find(self, request: Request, fence_with: bytes | None) -> tuple[Status, bytes | None, int | None]:
+        if fence_with is not None:
+            stored = self.ledgers.setdefault(request.ledger_id, StoredLedger(fence_with))
+            if stored.master_key != fence_with:
+                return Status.UNAUTHORIZED, None, None
+            stored.is_fenced = True
+        found = self.ledgers.get(request.ledger_id)
+        if found is None:
+            return Status.NO_SUCH_LEDGER, None, None
+        entry_id = max(found.entries, default=-1) if request.entry_id == -1 else request.entry_id
+        body = found.entries.get(entry_id)
+        if body is None:
+            return (Status.UNKNOWN_LEDGER_STATE if found.is_limbo else Status.NO_SUCH_ENTRY), None, None
+        return Status.OK, body, None if fence_with is not None else found.last_add_confirmed

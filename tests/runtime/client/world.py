@@ -1,0 +1,216 @@
+"""What the client's tests stand on: a cluster root, scripted bookies, clients with a store that can be held up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from runtime.client.api import LedgerClient
+from runtime.client.ports import ClientPorts, LedgerCredentials
+from runtime.client.suspects import SuspectBookies
+from runtime.client.writer import LedgerWriter
+from runtime.config import ClientConfig
+from runtime.ledger.changes import new_ledger
+from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from runtime.metadata.cluster import init_cluster
+from runtime.metadata.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.registration import BookieMode, BookieRegistration, RegistrationClient
+from runtime.metadata.service_info import rpc_service_info
+from runtime.metadata.store import NodeStat, Versioned
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.loop import LoopClock
+from runtime.net.pool import BookiePool
+from storage.errors import BkctlError
+from tests.runtime.client.scripted_bookie import LOOPBACK, ScriptedBookie, StoredLedger
+
+PASSWORD = b"sesame"
+FAST = ClientConfig(add_timeout_s=1.0, read_timeout_s=1.0)
+"""For scenarios in which a bookie hangs."""
+
+
+class HeldStore(ZooKeeperStore):
+    """A real ZooKeeper session whose writes can be held back, and are counted."""
+
+    write_count = 0
+    _gate: asyncio.Event | None = None
+    _reached: asyncio.Event | None = None
+
+    def hold_writes(self) -> None:
+        """Keep ledger updates back from now on."""
+        self._gate, self._reached = asyncio.Event(), asyncio.Event()
+
+    async def write_is_held(self) -> None:
+        """Wait until an update is at the gate."""
+        assert self._reached is not None
+        async with asyncio.timeout(10):
+            await self._reached.wait()
+
+    def release_writes(self) -> None:
+        """Let them through."""
+        assert self._gate is not None
+        self._gate.set()
+        self._gate = None
+
+    async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
+        self.write_count += 1
+        if self._gate is not None and self._reached is not None:
+            self._reached.set()
+            await self._gate.wait()
+        return await super().set(path, data, expected_version)
+
+
+class Client(LedgerClient):
+    """A client that remembers its store."""
+
+    def __init__(self, ports: ClientPorts, store: HeldStore) -> None:
+        super().__init__(ports, store)
+        self.held_store = store
+
+    def writer_of(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerWriter:
+        """A writer for a ledger that was just created with this metadata."""
+        return LedgerWriter(self.ports, credentials(ledger_id), Versioned(metadata, 0))
+
+
+class World:
+    """Build it with ``build``. Bookies b1, b2 ... exist once ``bookies`` was called."""
+
+    def __init__(self, uri: str, store: HeldStore, ledgers: LedgerStore) -> None:
+        self._uri = parse_metadata_uri(uri)
+        self._store = store
+        self.ledgers = ledgers
+        """The other client's view: another session."""
+        self._bookies: dict[str, ScriptedBookie] = {}
+        self._clients: list[Client] = []
+
+    @classmethod
+    async def build(cls, uri: str) -> World:
+        parsed = parse_metadata_uri(uri)
+        store = await HeldStore.connect(parsed.servers)
+        await init_cluster(store, parsed.root, parsed.tree, random.Random(1))
+        return cls(uri, store, await open_ledger_store(store, parsed.root, parsed.tree))
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+        for bookie in self._bookies.values():
+            await bookie.stop()
+        await self._store.close()
+
+    async def bookies(self, *names: str) -> list[ScriptedBookie]:
+        """Start and register bookies of these ids."""
+        started = []
+        for name in names:
+            bookie = ScriptedBookie(name)
+            await bookie.start()
+            self._bookies[name] = bookie
+            registration = BookieRegistration(
+                self._store,
+                self._uri.root,
+                name,
+                rpc_service_info(LOOPBACK, bookie.port),
+                session_timeout_ms=10_000,
+                on_failed=_must_not_fail,
+            )
+            await registration.register(BookieMode.WRITABLE)
+            started.append(bookie)
+        return started
+
+    async def client(self, config: ClientConfig | None = None) -> Client:
+        """Another client, with its own session and connections."""
+        config = config or ClientConfig()
+        clock = LoopClock(seed=1)
+        store = await HeldStore.connect(self._uri.servers)
+        registrations = RegistrationClient(store, self._uri.root)
+
+        async def resolve(bookie_id: str) -> tuple[str, int]:
+            address = await registrations.address(bookie_id)
+            return address.host, address.port
+
+        ports = ClientPorts(
+            bookies=BookiePool(resolve, config, clock),
+            clock=clock,
+            ledgers=await open_ledger_store(store, self._uri.root, self._uri.tree),
+            registrations=registrations,
+            suspects=SuspectBookies(clock, config.suspect_bookie_s),
+            config=config,
+        )
+        client = Client(ports, store)
+        self._clients.append(client)
+        return client
+
+    async def create(self, ensemble: tuple[str, ...], write_quorum: int, ack_quorum: int) -> tuple[int, LedgerMetadata]:
+        """Store the metadata of a new ledger on exactly this ensemble."""
+        metadata = new_ledger(ensemble, write_quorum, ack_quorum, DigestType.CRC32C, PASSWORD)
+        ledger_id, stored = await self.ledgers.create(metadata)
+        return ledger_id, stored.value
+
+    async def writer(
+        self, ensemble: tuple[str, ...], write_quorum: int, ack_quorum: int, config: ClientConfig | None = None
+    ) -> tuple[LedgerWriter, Client]:
+        """The writer of a new ledger on exactly this ensemble."""
+        ledger_id, metadata = await self.create(ensemble, write_quorum, ack_quorum)
+        client = await self.client(config)
+        return client.writer_of(ledger_id, metadata), client
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+        """What is stored now."""
+        return (await self.ledgers.read(ledger_id)).value
+
+    async def change(self, ledger_id: int, **fields: object) -> None:
+        """What another client writes meanwhile."""
+        stored = await self.ledgers.read(ledger_id)
+        changed = msgspec.structs.replace(stored.value, **fields)
+        await self.ledgers.write(ledger_id, changed, stored.version)
+
+    async def recover(self, ledger_id: int, config: ClientConfig | None = None) -> LedgerMetadata:
+        """Recovery-open by a new client."""
+        client = await self.client(config)
+        reader = await client.open(ledger_id, password=PASSWORD, recover=True)
+        return reader.metadata
+
+    def put(self, bookie: ScriptedBookie, ledger_id: int, entry_id: int, *, lac: int = -1, size: int = 10) -> None:
+        """An entry that an earlier writer left on one bookie; all payloads are ``size`` bytes long."""
+        keys = credentials(ledger_id)
+        stored = bookie.ledgers.setdefault(ledger_id, StoredLedger(keys.master_key))
+        stored.entries[entry_id] = keys.codec.encode(entry_id, lac, size * (entry_id + 1), payload(entry_id, size))
+        stored.last_add_confirmed = max(stored.last_add_confirmed, lac)
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    """Wait for something that happens on this loop."""
+    async with asyncio.timeout(10):
+        while not is_true():  # noqa: ASYNC110  there is no event for what a bookie holds
+            await asyncio.sleep(0.002)
+
+
+def credentials(ledger_id: int) -> LedgerCredentials:
+    """Key and codec of the ledgers of these tests."""
+    return LedgerCredentials(ledger_id, DigestType.CRC32C, PASSWORD)
+
+
+def payload(entry_id: int, size: int = 10) -> bytes:
+    """What every writer in these tests stores under an id."""
+    return (b"%d|" % entry_id).ljust(size, b"x")
+
+
+def segments(metadata: LedgerMetadata) -> dict[int, tuple[str, ...]]:
+    """The segments as a dict, to compare."""
+    return {segment.first_entry_id: segment.ensemble for segment in metadata.segments}
+
+
+def end(metadata: LedgerMetadata) -> tuple[LedgerState, int, int]:
+    """State, last entry id and length."""
+    return metadata.state, metadata.last_entry_id, metadata.length
+
+
+def closed(last_entry_id: int, length: int) -> tuple[LedgerState, int, int]:
+    """What ``end`` gives for a closed ledger."""
+    return LedgerState.CLOSED, last_entry_id, length
+
+
+def _must_not_fail(error: BkctlError) -> None:
+    raise AssertionError(error)
