@@ -52,6 +52,7 @@ class Demo:
             **{name: value for name, value in os.environ.items() if not name.startswith("BKCTL_")},
             "PATH": os.pathsep.join((bin_directory, os.environ.get("PATH", os.defpath))),
             "BKCTL_CONFIG": os.devnull,
+            "BKCTL_OUTPUT": "table",  # also when this output goes to a file
         }
         self._writer: subprocess.Popen[bytes] | None = None
         self._step = 0

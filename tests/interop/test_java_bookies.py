@@ -42,7 +42,7 @@ async def _wait_for_bookies(uri: str, bookies: list[JavaBookie]) -> None:
     async with asyncio.timeout(ANSWER_TIMEOUT_S):
         while True:
             assert all(bookie.is_running for bookie in bookies), "a Java bookie ended: see its log"
-            listing = run_bkctl("bookie", "list", "--metadata-uri", uri, "-o", "name")
+            listing = run_bkctl("bookie", "list", "--state", "writable", "--metadata-uri", uri, "-o", "name")
             if len(listing.stdout.split()) == len(bookies):
                 return
             await asyncio.sleep(0.2)
