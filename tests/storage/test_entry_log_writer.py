@@ -29,7 +29,7 @@ def entries(*sizes: int) -> list[tuple[int, bytes]]:
 
 
 def append_and_sync(writer: EntryLogWriter) -> list[EntryLocation]:
-    locations = writer.append(entries(2000, 2000))
+    locations = writer.append(entries(100, 2000))
     writer.sync()
     return locations
 
@@ -193,7 +193,7 @@ def test_after_a_failure_everything_unsynced_must_be_appended_again(tmp_path: Pa
     assert all(f"{location.log_id:x}.log" not in files for location in again), "went on in a file that had failed"
     reader = EntryLogReader(FS, str(tmp_path), SMALL)
     for entry_id, location in enumerate(again):
-        assert reader.read(location, 5, entry_id) == body(5, entry_id, 2000)
+        assert reader.read(location, 5, entry_id) == body(5, entry_id, (100, 2000)[entry_id])
     assert reader.read(synced[0], 5, 0) == body(5, 0, 2000)
     writer.close()
     reader.close()
@@ -229,6 +229,7 @@ def test_rolling_nothing_does_nothing(tmp_path: Path) -> None:
         (["0.log", "1.log"], "-5", 2),
         (["0.log", "1.log"], "fffffffff\n", 2),
         (["3.log"], "2\n", 4),
+        (["7ffffff0.log"], None, 0x7FFFFFF1),
         (["7fffffff.log"], "7fffffff\n", 0),
         (["7ffffffe.log", "7fffffff.log", "0.log"], "7fffffff\n", 1),
         (["7ffffffe.log", "7fffffff.log", "0.log", "1.log"], "1\n", 2),

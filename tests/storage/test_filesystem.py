@@ -16,6 +16,7 @@ from storage.errors import DirectoryLockedError
 from storage.filenames import LOCK
 from storage.filesystem import OsFileSystem
 from storage.ports import File, FileSystem
+from tests.storage.traced_disk import TracedDisk
 
 MEBIBYTE = 1 << 20
 
@@ -123,6 +124,26 @@ def test_a_file_is_replaced_as_a_whole(fs: FileSystem, tmp_path: Path) -> None:
         assert fs.list_directory(str(tmp_path)) == ["mark"]
 
 
+def test_a_replacement_is_durable_before_it_takes_the_name(
+    fs: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def note_fsync(descriptor: int) -> None:
+        order.append("fsync " + os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def note_rename(source: str, target: str) -> None:
+        order.append("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "rename", note_rename)
+    fs.write_file_atomically(str(tmp_path / "mark"), b"data")
+    assert order == ["fsync mark.tmp", "rename", f"fsync {tmp_path.name}"]
+
+
 def test_a_replacement_that_fails_leaves_the_old_file(fs: FileSystem, tmp_path: Path) -> None:
     (tmp_path / "mark").mkdir()
     with pytest.raises(IsADirectoryError):
@@ -160,6 +181,14 @@ def test_folders(fs: FileSystem, file: File, tmp_path: Path) -> None:
         fs.make_directories(os.path.join(file.path, "below"))
     with pytest.raises(NotADirectoryError):
         fs.make_directories(file.path)
+
+
+def test_new_folders_are_durable_in_their_parents(tmp_path: Path) -> None:
+    disk = TracedDisk()
+    disk.make_directories(str(tmp_path / "a" / "b"))
+    assert disk.take_calls() == [("sync directory", tmp_path.name), ("sync directory", "a")]
+    disk.make_directories(str(tmp_path / "a" / "b"))
+    assert disk.take_calls() == []
 
 
 def test_relative_folders(fs: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,17 @@ def test_a_reported_hole_is_not_met_again(tmp_path: Path) -> None:
     assert again.dropped_bytes == 0
 
 
+def test_a_reported_torn_tail_is_not_met_again(tmp_path: Path) -> None:
+    torn = journal([entry(0)], [entry(1)], tail=b"")[:1044]
+    records, end = scan(tmp_path / "journal", torn)
+    assert [record.entry_id for record in records] == [0]
+    assert end == JournalEnd(JournalEndReason.TORN_RECORD, 1024, 1044, 20)
+    assert scan(tmp_path / "journal", torn, end.resume_offset, is_newest=False) == (
+        [],
+        JournalEnd(JournalEndReason.END_OF_FILE, 1044, 1044, 0),
+    )
+
+
 def test_the_mark_that_java_sets_at_a_hole_does_not_stop_the_boot(tmp_path: Path) -> None:
     data = journal([entry(0)], [entry(1)], [entry(2)])
     holed = data[:1024] + bytes(512) + data[1536:]
