@@ -28,12 +28,14 @@ INTERRUPT_TIMEOUT_S = 30.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 BATCHES = (
-    # (ledgers, ensemble size, write quorum, ack quorum, entries, size of an entry)
-    (17, 3, 3, 2, 200, "1k"),
-    (16, 3, 2, 2, 20, "64k"),
-    (16, 4, 3, 2, 1000, "100"),
+    # (ledgers, ensemble size, write quorum, ack quorum, entries, bytes of an entry)
+    (17, 3, 3, 2, 200, 1024),
+    (16, 3, 2, 2, 20, 65536),
+    (16, 4, 3, 2, 1000, 100),
 )
 """49 ledgers; the 50th is written while a bookie is killed."""
+LAST_BATCH = (1, 3, 3, 2, 15000, 1024)
+PAYLOAD_BYTES = sum(ledgers * entries * size for ledgers, *_, entries, size in (*BATCHES, LAST_BATCH))
 
 
 class DemoFailedError(Exception):
@@ -157,8 +159,10 @@ def write_ledgers(demo: Demo) -> None:
 
 def kill_while_writing(demo: Demo) -> str:
     """Kill a bookie that holds the end of a ledger under way; returns its id."""
+    _, ensemble, write_quorum, ack_quorum, entries, size = LAST_BATCH
     demo.begin_writing(
-        "bkctl ledger write-test -E 3 -W 3 -A 2 --entries 15000 --entry-size 1k --rate 2500 --no-progress"
+        f"bkctl ledger write-test -E {ensemble} -W {write_quorum} -A {ack_quorum} --entries {entries}"
+        f" --entry-size {size} --rate 2500 --no-progress"
     )
     ledger_id, victim = open_ledger(demo)
     demo.say(f"Ledger {ledger_id} is being written, and bookie {victim} holds part of it.")
@@ -207,7 +211,10 @@ def tell(demo: Demo) -> None:
     demo.step("A second bookie dies: one copy less, and everything is still readable")
     second = next(bookie_id for bookie_id in bookie_ids if bookie_id != victim)
     demo.run(f"bkctl dev cluster kill {second} --dir {demo.cluster_directory}")
-    demo.run("bkctl ledger list -o name | xargs -P 2 -I ID bkctl ledger read ID --format raw | wc --bytes")
+    read_bytes = demo.ask("bkctl ledger list -o name | xargs -P 2 -I ID bkctl ledger read ID --format raw | wc --bytes")
+    if read_bytes != PAYLOAD_BYTES:
+        raise DemoFailedError(f"{read_bytes} payload bytes read, but {PAYLOAD_BYTES} written")
+    demo.say(f"{read_bytes:,} payload bytes read: all that was written.")
 
     demo.step("Audit again: what is under-replicated now")
     demo.run(f"bkctl audit --spark --out {demo.report_directory}/after", exit_code=FINDINGS_EXIT_CODE)
