@@ -181,10 +181,13 @@ class BookieConnection(asyncio.BufferedProtocol):
                 await self._loop.create_connection(lambda: self, host, port)
         except TimeoutError:
             self._lose(f"no connection to {where} within {timeout_s:g} s")
-        except (OSError, UnicodeError, OverflowError) as error:  # the last two: a host or port that cannot be one
+        except (OSError, ValueError, OverflowError) as error:  # the last two: a host or port that cannot be one
             self._lose(f"cannot connect to {where}: {_reason_of(error)}")
         except BkctlError as error:
             self._lose(str(error))
+        finally:
+            if self._transport is None:
+                self._lose("connecting ended without a connection")  # whatever the reason: nothing stays pending
 
     def _send(self, frame: bytes) -> tuple[Status, str] | None:
         """Queue a frame, or say why not."""

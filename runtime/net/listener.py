@@ -30,14 +30,14 @@ logger = logging.getLogger(__name__)
 _REQUEST_COST_BYTES = 256
 """What a request holds in memory besides its body, roughly."""
 
-_READ_COST_BYTES = 64 * 1024
-"""What a read counts as: its answer is still to come, and may be large."""
+_READ_COST_BYTES_MIN = 64 * 1024
+"""What a read counts as at least; more if the read answered last was larger. Its answer is still to come."""
 
-_ANSWERS_PER_WRITE_MAX = 256
-"""Answers of a loop tick leave in one write, or in several of this many: the peer works on the first ones meanwhile."""
+_WRITE_BYTES = 8 * 1024
+"""Answers of a loop tick leave in one write, or in several of this size: the peer works on the first ones meanwhile."""
 
-_WRITE_BUFFER_BYTES_MAX = 4096
-"""Less than so many answers to adds: uvloop sends at once what exceeds it, and waits for the end of the tick else."""
+_WRITE_BUFFER_BYTES_MAX = _WRITE_BYTES // 2
+"""Below a write's size: uvloop sends at once what exceeds it, and waits for the end of the tick else."""
 
 _CLOSE_GRACE_S = 1.0
 """How long the last answers may take to leave when the listener closes."""
@@ -154,6 +154,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._handler: RequestHandler | None = None
         self._transport: asyncio.Transport | None = None
         self._answers: list[bytes] = []
+        self._answer_bytes = 0
+        self._read_cost_bytes = _READ_COST_BYTES_MIN
         self._cost_of: dict[int, int] = {}
         self._unanswered_bytes = 0
         self._is_writing_paused = False
@@ -238,6 +240,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         frame = v3.encode_read_response(txn_id, ledger_id, entry_id, status, body, max_last_add_confirmed)
         if len(frame) > self._limits.frame_bytes_max:
             frame = v3.encode_read_response(txn_id, ledger_id, entry_id, Status.IO_ERROR, None, None)
+        self._read_cost_bytes = max(_READ_COST_BYTES_MIN, len(frame))
         self._respond(txn_id, frame)
 
     def respond_read_lac(
@@ -271,12 +274,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self._answers and not self._is_writing_paused:
             self._loop.call_soon(self._flush)
         self._answers.append(frame)
-        if len(self._answers) >= _ANSWERS_PER_WRITE_MAX:
+        self._answer_bytes += len(frame)
+        if self._answer_bytes >= _WRITE_BYTES:
             self._flush()
 
     def _flush(self) -> None:
         if self._answers and self._transport is not None and not self._is_writing_paused:
-            frames, self._answers = self._answers, []
+            frames, self._answers, self._answer_bytes = self._answers, [], 0
             self._transport.write(b"".join(frames))
 
     def _take_requests(self) -> None:
@@ -285,6 +289,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._dispatch(v3.decode_request(payload))
                 if self._unanswered_bytes > self._limits.unanswered_bytes_max:
                     self._pause_reading()
+                if self._is_reading_paused:
                     return
         except ProtocolError as error:
             logger.warning("connection from %s closed: %s", self.peer, error)
@@ -307,12 +312,12 @@ class ServerConnection(asyncio.BufferedProtocol):
                 call.is_deferred_sync,
             )
         elif isinstance(call, ReadCall):
-            self._expect_answer(call.txn_id, _READ_COST_BYTES)
+            self._expect_answer(call.txn_id, self._read_cost_bytes)
             handler.read(self, call.txn_id, call.ledger_id, call.entry_id, call.fence_with, call.is_high_priority)
         elif isinstance(call, SelfAnsweredCall):
             self._send(call.frame)
         elif isinstance(call, ReadLacCall):
-            self._expect_answer(call.txn_id, _READ_COST_BYTES)
+            self._expect_answer(call.txn_id, self._read_cost_bytes)
             handler.read_lac(self, call.txn_id, call.ledger_id)
         elif isinstance(call, ForceLedgerCall):
             self._expect_answer(call.txn_id, _REQUEST_COST_BYTES)
@@ -381,6 +386,7 @@ class BookieListener:
 
     async def close(self) -> None:
         """Stop listening, send the answers that are ready and close all connections; safe to repeat."""
+        self._handler = None  # what is being accepted just now is turned away
         if self._server is not None:
             self._server.close()
         if not self._connections:

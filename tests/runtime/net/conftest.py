@@ -1,0 +1,16 @@
+"""The transports are tested on both loops that bkctl runs on: they differ in when they write, pause and fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run every test of this folder once per loop."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

@@ -1,0 +1,261 @@
+"""The bookie's side, asked by plain sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+
+from runtime.net.listener import BookieListener, ListenerLimits
+from runtime.protocol import v3
+from runtime.protocol.framing import encode_frame
+from runtime.protocol.messages import AddAnswer, Answer, ReadAnswer
+from runtime.protocol.status import Status
+from tests.runtime.net.memory_bookie import LOOPBACK, memory_bookie
+from tests.runtime.protocol.golden import rows, vectors
+
+KEY = b"k" * 20
+
+
+class Peer:
+    """A client that speaks in frames and waits no longer than a test may."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    def send(self, *frames: bytes) -> None:
+        self.writer.write(b"".join(frames))
+
+    async def frame(self) -> bytes:
+        async with asyncio.timeout(10):
+            head = await self._reader.readexactly(4)
+            return head + await self._reader.readexactly(struct.unpack(">I", head)[0])
+
+    async def answer(self) -> Answer:
+        return v3.decode_response((await self.frame())[4:])
+
+    async def is_closed_by_the_bookie(self) -> bool:
+        async with asyncio.timeout(10):
+            try:
+                return await self._reader.read(1) == b""
+            except ConnectionError:
+                return True
+
+
+@contextlib.asynccontextmanager
+async def peer_of(port: int) -> AsyncIterator[Peer]:
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    try:
+        yield Peer(reader, writer)
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def add_frame(txn_id: int, body: bytes = b"body") -> bytes:
+    return v3.encode_add_request(txn_id, 1, txn_id, KEY, body, False, False)
+
+
+async def test_pipelined_requests_are_all_answered() -> None:
+    async with memory_bookie() as bookie, peer_of(bookie.port) as peer:
+        peer.send(*map(add_frame, range(2000)))
+        assert [await peer.answer() for _ in range(2000)] == [AddAnswer(txn_id, Status.OK) for txn_id in range(2000)]
+        assert bookie.entries == {(1, entry_id): b"body" for entry_id in range(2000)}
+
+
+async def test_requests_may_come_byte_by_byte() -> None:
+    async with memory_bookie() as bookie, peer_of(bookie.port) as peer:
+        for byte in add_frame(1) + v3.encode_read_request(2, 1, 1, None, False):
+            peer.send(bytes([byte]))
+            await peer.writer.drain()
+            await asyncio.sleep(0)
+        assert await peer.answer() == AddAnswer(1, Status.OK)
+        assert await peer.answer() == ReadAnswer(2, Status.OK, b"body", None)
+
+
+async def test_every_operation_reaches_the_handler_and_is_answered_as_java_does() -> None:
+    golden = vectors()
+    by_name = {(row.name, row.direction): row.frame for row in rows("v3-bookie-4.18.0.jsonl")}
+    async with memory_bookie() as bookie, peer_of(bookie.port) as peer:
+        for name in (
+            "force",
+            "wlac-unknown-ledger",
+            "rlac-explicit-only",
+            "v3-starttls-not-configured",
+            "v3-op12-batch",
+        ):
+            peer.send(by_name[name, "request"])
+            assert await peer.frame() == by_name[name, "response"]
+        peer.send(golden["v3 recovery add (4.18 order)"])
+        assert await peer.answer() == AddAnswer(2, Status.OK)
+        peer.send(golden["v3 deferred-sync add, ledger 2"])
+        assert await peer.answer() == AddAnswer(9, Status.OK)
+        peer.send(golden["v3 recovery read (4.18 order)"])
+        assert await peer.answer() == ReadAnswer(14, Status.OK, golden["body CRC32C"], None)
+        key = golden["master b'testPasswd'"]
+        assert bookie.add_flags == [(key, True, True, False), (key, False, False, True)]
+        assert bookie.read_flags == [(key, True)]
+        assert len(bookie.forced) == 1
+
+
+async def test_answers_may_come_in_any_order() -> None:
+    async with memory_bookie() as bookie, peer_of(bookie.port) as peer:
+        bookie.is_holding = True
+        peer.send(add_frame(1), add_frame(2), v3.encode_bookie_info_request(3), add_frame(4))
+        peer.send(bytes.fromhex("0000000a0a080803100c18092003"))  # the protocol answers this one itself
+        assert (await peer.answer()).txn_id == 9
+        bookie.release()
+        assert [(await peer.answer()).txn_id for _ in range(4)] == [4, 3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        struct.pack(">I", 1 << 20),  # longer than the limit below
+        b"\0\0\0\0",
+        encode_frame(b"\x0a\xff"),
+        encode_frame(b"\x02\x02" + bytes(18)),  # a v2 read
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
+)
+async def test_junk_closes_its_connection_with_one_log_line(junk: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    limits = ListenerLimits(frame_bytes_max=100_000)
+    async with memory_bookie(limits) as bookie, peer_of(bookie.port) as other, peer_of(bookie.port) as peer:
+        with caplog.at_level(logging.WARNING):
+            peer.send(add_frame(1), junk, add_frame(2))
+            while not await peer.is_closed_by_the_bookie():
+                pass
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert set(bookie.entries) == {(1, 1)}
+        other.send(add_frame(3))
+        assert await other.answer() == AddAnswer(3, Status.OK)
+
+
+async def test_largest_frame_passes() -> None:
+    limits = ListenerLimits(frame_bytes_max=100_000)
+    overhead = len(add_frame(1, bytes(90_000))) - 90_000
+    async with memory_bookie(limits) as bookie, peer_of(bookie.port) as peer:
+        peer.send(add_frame(1, bytes(100_000 - overhead)))
+        assert await peer.answer() == AddAnswer(1, Status.OK)
+        peer.send(add_frame(2, bytes(100_001 - overhead)))
+        assert await peer.is_closed_by_the_bookie()
+
+
+async def test_an_entry_that_no_answer_can_hold_is_an_error_and_not_the_end_of_the_connection() -> None:
+    limits = ListenerLimits(frame_bytes_max=1000)
+    async with memory_bookie(limits) as bookie, peer_of(bookie.port) as peer:
+        bookie.entries[1, 0] = bytes(1000)
+        bookie.entries[1, 1] = bytes(900)
+        peer.send(v3.encode_read_request(1, 1, 0, None, False), v3.encode_read_request(2, 1, 1, None, False))
+        assert await peer.answer() == ReadAnswer(1, Status.IO_ERROR, None, None)
+        assert await peer.answer() == ReadAnswer(2, Status.OK, bytes(900), None)
+
+
+async def test_before_the_bookie_serves_connections_are_closed() -> None:
+    listener = BookieListener(ListenerLimits())
+    port = await listener.open(LOOPBACK, 0)
+    async with peer_of(port) as peer:
+        assert await peer.is_closed_by_the_bookie()
+    await listener.close()
+
+
+async def test_connections_beyond_the_limit_are_closed_until_one_ends() -> None:
+    async with memory_bookie(ListenerLimits(connections_max=1)) as bookie:
+        async with peer_of(bookie.port) as first:
+            first.send(add_frame(1))
+            await first.answer()
+            async with peer_of(bookie.port) as second:
+                assert await second.is_closed_by_the_bookie()
+            first.send(add_frame(2))
+            assert await first.answer() == AddAnswer(2, Status.OK)
+        while True:  # the bookie learns of the end a moment later
+            async with peer_of(bookie.port) as third:
+                third.send(add_frame(3))
+                with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                    assert await third.answer() == AddAnswer(3, Status.OK)
+                    break
+
+
+async def test_unanswered_requests_stop_the_reading_until_they_are_answered() -> None:
+    limits = ListenerLimits(unanswered_bytes_max=10_000)
+    async with memory_bookie(limits) as bookie, peer_of(bookie.port) as peer:
+        bookie.is_holding = True
+        peer.send(*(add_frame(txn_id, bytes(1000)) for txn_id in range(1000)))
+        await bookie.holds(1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(bookie.held) * 1000 <= 10_000 + 1000
+        seen: set[int] = set()
+        while len(seen) < 1000:
+            bookie.release()
+            seen.add((await peer.answer()).txn_id)
+            assert len(bookie.held) * 1000 <= 10_000 + 1000
+        assert seen == set(range(1000))
+
+
+async def test_a_transaction_id_used_twice_does_not_stop_the_connection_for_good() -> None:
+    async with memory_bookie(ListenerLimits(unanswered_bytes_max=2_000)) as bookie, peer_of(bookie.port) as peer:
+        for _ in range(10):
+            peer.send(add_frame(7, bytes(900)), add_frame(7, bytes(900)))
+            assert await peer.answer() == await peer.answer() == AddAnswer(7, Status.OK)
+        assert bookie.request_count == 20
+
+
+async def test_a_peer_that_takes_no_answers_is_asked_for_no_more() -> None:
+    async with memory_bookie() as bookie, peer_of(bookie.port) as peer:
+        bookie.entries[1, 0] = bytes(200_000)
+        read = v3.encode_read_request(1, 1, 0, None, False)
+        peer.send(*([read] * 300))
+        asked = -1
+        while asked <= 0 or asked != bookie.request_count:
+            asked = bookie.request_count
+            await asyncio.sleep(0.05)
+        assert 0 < asked < 300
+        for _ in range(300):
+            answer = await peer.answer()
+            assert isinstance(answer, ReadAnswer)
+            assert answer.body == bytes(200_000)
+
+
+async def test_answers_to_a_connection_that_is_gone_are_dropped() -> None:
+    async with memory_bookie() as bookie:
+        bookie.is_holding = True
+        async with peer_of(bookie.port) as peer:
+            peer.send(add_frame(1))
+            await bookie.holds(1)
+        async with peer_of(bookie.port) as other:
+            bookie.release()
+            bookie.is_holding = False
+            other.send(add_frame(2))
+            assert await other.answer() == AddAnswer(2, Status.OK)
+
+
+async def test_a_handler_that_fails_costs_its_connection_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async with memory_bookie() as bookie, peer_of(bookie.port) as other, peer_of(bookie.port) as peer:
+        bookie.forced = ()  # type: ignore[assignment]  # it cannot be appended to
+        peer.send(vectors()["v3 force, ledger 2"])
+        assert await peer.is_closed_by_the_bookie()
+        assert any(record.levelname == "ERROR" for record in caplog.records)
+        other.send(add_frame(1))
+        assert await other.answer() == AddAnswer(1, Status.OK)
+
+
+async def test_close_sends_what_is_ready_and_turns_everybody_away() -> None:
+    async with memory_bookie() as bookie:
+        async with peer_of(bookie.port) as peer:
+            bookie.is_holding = True
+            peer.send(add_frame(1))
+            await bookie.holds(1)
+            bookie.release()
+            await bookie.close()
+            assert await peer.answer() == AddAnswer(1, Status.OK)
+            assert await peer.is_closed_by_the_bookie()
+        with pytest.raises(ConnectionError):
+            async with peer_of(bookie.port):
+                pass

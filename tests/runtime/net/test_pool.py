@@ -1,0 +1,169 @@
+"""The pool against real listeners on loopback sockets: every request ends, in one way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from runtime.config import ClientConfig
+from runtime.errors import (
+    BookieTimeoutError,
+    BookieUnavailableError,
+    NoSuchEntryError,
+)
+from runtime.net.loop import LoopClock
+from runtime.net.pool import BookiePool
+from runtime.ports import BookieInfo, LacReply, ReadReply
+from runtime.protocol.status import Status
+from tests.runtime.net.memory_bookie import LOOPBACK, memory_bookie
+from tests.runtime.net.pools import BOOKIE, KEY, QUICK, Outcomes, pool_of
+
+
+async def test_pipelined_adds_are_stored_and_confirmed_in_order() -> None:
+    async with memory_bookie() as bookie, pool_of(bookie) as pool:
+        outcomes = Outcomes(pool)
+        for entry_id in range(3000):
+            outcomes.add(entry_id, entry_id.to_bytes(1024, "big"))
+        assert await outcomes.wait(3000) == [(entry_id, Status.OK) for entry_id in range(3000)]
+        assert bookie.entries[1, 2999] == (2999).to_bytes(1024, "big")
+
+
+async def test_flags_and_keys_travel() -> None:
+    async with memory_bookie() as bookie, pool_of(bookie) as pool:
+        outcomes = Outcomes(pool)
+        outcomes.add(0)
+        outcomes.add(1, is_recovery=True)
+        await outcomes.wait(2)
+        assert bookie.add_flags == [(KEY, False, False, False), (KEY, True, True, False)]
+        await pool.read(BOOKIE, 1, 0, fence_with=KEY, is_high_priority=True)
+        await pool.read(BOOKIE, 1, 0)
+        assert bookie.read_flags == [(KEY, True), (None, False)]
+
+
+async def test_every_kind_of_request_gets_its_own_answer_in_any_order() -> None:
+    async with memory_bookie() as bookie, pool_of(bookie) as pool:
+        bookie.entries[1, 0] = b"zero"
+        bookie.is_holding = True
+        found, missing = pool.read(BOOKIE, 1, 0), pool.read(BOOKIE, 1, 1)
+        lac, info = pool.read_lac(BOOKIE, 1), asyncio.ensure_future(pool.info(BOOKIE))
+        await bookie.holds(4)
+        bookie.release()
+        assert await found == ReadReply(b"zero", None)
+        with pytest.raises(NoSuchEntryError):
+            await missing
+        assert await lac == LacReply(None, b"zero")
+        assert await info == BookieInfo(2000, 1000)
+
+
+async def test_an_explicit_lac_without_an_entry_is_an_answer() -> None:
+    async with memory_bookie() as bookie, pool_of(bookie) as pool:
+        bookie.lac_packets[1] = b"packet"  # the bookie says IO_ERROR, as Java does
+        assert await pool.read_lac(BOOKIE, 1) == LacReply(b"packet", None)
+        with pytest.raises(NoSuchEntryError):
+            await pool.read_lac(BOOKIE, 2)
+
+
+async def test_time_outs_end_requests_and_late_answers_are_dropped() -> None:
+    async with memory_bookie() as bookie, pool_of(bookie, QUICK) as pool:
+        outcomes = Outcomes(pool)
+        bookie.is_holding = True
+        outcomes.add(0)
+        with pytest.raises(BookieTimeoutError):
+            await pool.read(BOOKIE, 1, 0)
+        assert await outcomes.wait(1) == [(0, Status.TIMEOUT)]
+        bookie.release()
+        bookie.is_holding = False
+        outcomes.add(1)
+        assert await outcomes.wait(2) == [(0, Status.TIMEOUT), (1, Status.OK)]
+        await asyncio.sleep(0.2)  # idle: the timer stops, and starts again with the next request
+        bookie.is_holding = True
+        with pytest.raises(BookieTimeoutError):
+            await pool.info(BOOKIE)
+
+
+async def test_adds_and_reads_have_their_own_time_outs() -> None:
+    config = ClientConfig(add_timeout_s=600, read_timeout_s=0.1)
+    async with memory_bookie() as bookie, pool_of(bookie, config) as pool:
+        outcomes = Outcomes(pool)
+        bookie.is_holding = True
+        outcomes.add(0)
+        with pytest.raises(BookieTimeoutError):
+            await pool.read(BOOKIE, 1, 0)
+        bookie.release()
+        assert await outcomes.wait(1) == [(0, Status.OK)]
+
+
+async def test_connection_loss_fails_everything_pending_and_the_next_request_connects_again() -> None:
+    async with memory_bookie() as bookie, pool_of(bookie) as pool:
+        outcomes = Outcomes(pool)
+        bookie.is_holding = True
+        for entry_id in range(10):
+            outcomes.add(entry_id)
+        read = pool.read(BOOKIE, 1, 0)
+        await bookie.holds(11)
+        await bookie.close()
+        assert await outcomes.wait(10) == [(entry_id, Status.UNAVAILABLE) for entry_id in range(10)]
+        with pytest.raises(BookieUnavailableError):
+            await read
+        with pytest.raises(BookieUnavailableError, match="refused"):
+            await pool.read(BOOKIE, 1, 0)
+        await bookie.open()
+        bookie.is_holding = False
+        outcomes.add(10)
+        assert (await outcomes.wait(11))[10] == (10, Status.OK)
+
+
+async def test_each_bookie_has_its_own_connection() -> None:
+    async with memory_bookie() as left, memory_bookie() as right:
+
+        async def resolve(bookie_id: str) -> tuple[str, int]:
+            return LOOPBACK, {"left": left, "right": right}[bookie_id].port
+
+        pool = BookiePool(resolve, ClientConfig(), LoopClock())
+        outcomes = Outcomes(pool)
+        outcomes.add(0, bookie_id="left")
+        outcomes.add(1, bookie_id="right")
+        await outcomes.wait(2)
+        assert (set(left.entries), set(right.entries)) == ({(1, 0)}, {(1, 1)})
+        left.is_holding = True
+        outcomes.add(2, bookie_id="left")
+        await left.holds(1)
+        await left.close()
+        outcomes.add(3, bookie_id="right")
+        assert sorted((await outcomes.wait(4))[2:]) == [(2, Status.UNAVAILABLE), (3, Status.OK)]
+        await pool.close()
+
+
+async def test_a_bookie_without_an_address_is_unavailable_and_says_why() -> None:
+    async with memory_bookie() as bookie, pool_of(bookie) as pool:
+        outcomes = Outcomes(pool)
+        outcomes.add(0, bookie_id="nobody")
+        with pytest.raises(BookieUnavailableError, match="not registered"):
+            await pool.info("nobody")
+        assert await outcomes.wait(1) == [(0, Status.UNAVAILABLE)]
+
+
+async def test_a_cancelled_read_leaves_the_connection_alone() -> None:
+    async with memory_bookie() as bookie, pool_of(bookie) as pool:
+        bookie.is_holding = True
+        read = pool.read(BOOKIE, 1, 0)
+        await bookie.holds(1)
+        read.cancel()
+        bookie.release()
+        bookie.is_holding = False
+        assert await pool.info(BOOKIE) == BookieInfo(2000, 1000)
+
+
+async def test_close_fails_what_is_outstanding_and_all_that_comes_later() -> None:
+    async with memory_bookie() as bookie, pool_of(bookie) as pool:
+        outcomes = Outcomes(pool)
+        bookie.is_holding = True
+        outcomes.add(0)
+        await bookie.holds(1)
+        outcomes.add(1, bookie_id="another")  # still connecting
+        await pool.close()
+        outcomes.add(2)
+        assert sorted(await outcomes.wait(3)) == [(entry_id, Status.UNAVAILABLE) for entry_id in range(3)]
+        with pytest.raises(BookieUnavailableError, match="closed"):
+            await pool.info(BOOKIE)
