@@ -123,8 +123,11 @@ def test_requirements_lock_every_dependency_with_hashes() -> None:
 
 def readme_commands() -> list[str]:
     """Every ``bkctl`` command that the README shows, without arguments and options: ``bkctl ledger verify``."""
-    shown = re.findall(r"(?:^|[`$ ])bkctl((?: [a-z][a-z-]*)+)", read("README.md"), re.MULTILINE)
-    return sorted({words.strip() for words in shown})
+    text = read("README.md")
+    blocks = "".join(re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    words = r"bkctl((?: [a-z][a-z-]*)+)"
+    shown = re.findall("`" + words, text) + re.findall("^" + words, blocks, re.MULTILINE)
+    return sorted({command.strip() for command in shown})
 
 
 def test_readme_shows_commands() -> None:
