@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from itertools import takewhile
 from typing import TypeAlias, cast
 
 from runtime.errors import ProtocolError
@@ -24,7 +25,6 @@ Resolver: TypeAlias = Callable[[str], Awaitable[tuple[str, int]]]
 
 AnswerDone: TypeAlias = Callable[[Answer | Status, str], None]
 """Called once with the answer, or with the Status that says why there is none, and a detail for the reader."""
-
 
 _WRITE_BYTES = 64 * 1024
 """Requests of a loop tick leave in one write, or in several of this size: the bookie works on the first meanwhile."""
@@ -96,20 +96,14 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def expire(self, adds_below: int, others_below: int) -> None:
         """Give up requests with smaller transaction ids: they are the oldest, in the order of sending."""
-        expired = []
-        for txn_id in self._adds:
-            if txn_id >= adds_below:
-                break
-            expired.append(txn_id)
-        for txn_id in expired:
-            self._adds.pop(txn_id)(Status.TIMEOUT)
-        expired = []
-        for txn_id in self._others:
-            if txn_id >= others_below:
-                break
-            expired.append(txn_id)
-        for txn_id in expired:
-            self._others.pop(txn_id)[1](Status.TIMEOUT, "")
+        for txn_id in list(takewhile(adds_below.__gt__, self._adds)):
+            done = self._adds.pop(txn_id, None)
+            if done is not None:  # else a callback before it closed this connection
+                done(Status.TIMEOUT)
+        for txn_id in list(takewhile(others_below.__gt__, self._others)):
+            other = self._others.pop(txn_id, None)
+            if other is not None:
+                other[1](Status.TIMEOUT, "")
 
     async def close(self) -> None:
         """Fail everything pending, close, and wait until the socket is gone."""

@@ -82,6 +82,25 @@ async def test_time_outs_end_requests_and_late_answers_are_dropped() -> None:
             await pool.info(BOOKIE)
 
 
+async def test_a_time_out_may_close_the_pool() -> None:
+    async with memory_bookie() as bookie, pool_of(bookie, QUICK) as pool:
+        bookie.is_holding = True
+        statuses: list[Status] = []
+        closing: list[asyncio.Task[None]] = []
+
+        def close(status: Status) -> None:
+            statuses.append(status)
+            closing.append(asyncio.ensure_future(pool.close()))
+
+        pool.add(BOOKIE, 1, 0, KEY, b"body", close)
+        outcomes = Outcomes(pool)
+        outcomes.add(1)
+        await outcomes.wait(1)
+        await asyncio.gather(*closing)
+        assert statuses == [Status.TIMEOUT]
+        assert outcomes.statuses[0][1] in {Status.TIMEOUT, Status.UNAVAILABLE}
+
+
 async def test_adds_and_reads_have_their_own_time_outs() -> None:
     config = ClientConfig(add_timeout_s=600, read_timeout_s=0.1)
     async with memory_bookie() as bookie, pool_of(bookie, config) as pool:
