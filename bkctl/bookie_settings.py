@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bkctl.java_conf import JavaConf
-from bkctl.settings import Sources, convert, put, resolve_metadata_uri, zookeeper_values
+from bkctl.settings import Sources, convert, java_metadata_uri, put, resolve_metadata_uri, zookeeper_values
 from commands.context import BookieFlags, BookieSettings
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_duration_s
@@ -43,7 +43,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
     conf = _overridden(sources, flags)
     if conf is not None:
         _refuse_unprotected(conf)
-    metadata_uri, _ = resolve_metadata_uri(sources)
+    metadata_uri, origin = resolve_metadata_uri(sources)
     has_file = sources.conf is not None or bool(sources.toml.bookie) or sources.is_toml_named
     if metadata_uri is None and has_file:
         raise ConfigurationError(
@@ -68,7 +68,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
     return BookieSettings(
         config=convert(values, BookieConfig, "bookie"),
         data_directory=None if is_configured else DATA_DIRECTORY,
-        warnings=tuple(_warnings(conf)) if conf is not None else (),
+        warnings=(*_uri_warnings(sources, metadata_uri, origin), *(_warnings(conf) if conf is not None else ())),
     )
 
 
@@ -190,6 +190,15 @@ def _refuse_unprotected(conf: JavaConf) -> None:
                 f"{conf.origin}: {key} asks for protection that this bookie does not have yet; "
                 f"to serve without it, start with --set {key}="
             )
+
+
+def _uri_warnings(sources: Sources, metadata_uri: str | None, origin: str) -> list[str]:
+    """A variable left over from another terminal must not move a configured bookie to another cluster unnoticed."""
+    configured = java_metadata_uri(sources.conf) if sources.conf is not None else None
+    if configured in {None, metadata_uri}:
+        return []
+    assert sources.conf is not None
+    return [f"the metadata URI {metadata_uri} of {origin} is used, not {configured} of {sources.conf.origin}"]
 
 
 def _warnings(conf: JavaConf) -> list[str]:

@@ -6,7 +6,7 @@ import enum
 import signal
 from collections.abc import Mapping
 
-from commands.errors import InvalidArgumentError, StoppedBySignalError
+from commands.errors import InvalidArgumentError, NotFoundError, StoppedBySignalError
 from commands.outcome import Outcome
 from runtime import errors as runtime_errors
 from storage import errors as storage_errors
@@ -60,6 +60,7 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     storage_errors.BkctlError: ExitCode.FAILED,
     InvalidArgumentError: ExitCode.USAGE,
     runtime_errors.ConfigurationError: ExitCode.CONFIG,
+    runtime_errors.PortInUseError: ExitCode.CONFLICT,
     runtime_errors.RefusedError: ExitCode.REFUSED,
     runtime_errors.CookieError: ExitCode.REFUSED,
     runtime_errors.ConflictError: ExitCode.CONFLICT,
@@ -75,6 +76,7 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     runtime_errors.ClusterNotFoundError: ExitCode.NOT_FOUND,
     runtime_errors.LedgerNotFoundError: ExitCode.NOT_FOUND,
     runtime_errors.BookieNotFoundError: ExitCode.NOT_FOUND,
+    NotFoundError: ExitCode.NOT_FOUND,
     runtime_errors.NoSuchLedgerError: ExitCode.NOT_FOUND,
     runtime_errors.NoSuchEntryError: ExitCode.NOT_FOUND,
     runtime_errors.MetadataUnavailableError: ExitCode.METADATA_UNAVAILABLE,
@@ -95,8 +97,10 @@ _SERVER_ERRORS: dict[type[BaseException], ServerExitCode] = {
     BaseException: ServerExitCode.SERVER_EXCEPTION,
     InvalidArgumentError: ServerExitCode.INVALID_CONF,
     runtime_errors.ConfigurationError: ServerExitCode.INVALID_CONF,
+    runtime_errors.PortInUseError: ServerExitCode.SERVER_EXCEPTION,
     runtime_errors.RefusedError: ServerExitCode.INVALID_CONF,
     runtime_errors.BookieNotFoundError: ServerExitCode.INVALID_CONF,
+    NotFoundError: ServerExitCode.INVALID_CONF,
     runtime_errors.SessionExpiredError: ServerExitCode.ZK_EXPIRED,
     runtime_errors.RegistrationError: ServerExitCode.ZK_REG_FAIL,
     storage_errors.JournalFailedError: ServerExitCode.BOOKIE_EXCEPTION,

@@ -128,5 +128,7 @@ def _configure_logging(settings: Settings, *, is_server: bool) -> None:
         form = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
         logging.basicConfig(level=level, stream=sys.stderr, format=form, force=True)
         logging.getLogger("asyncio").setLevel(logging.INFO)
+        if not settings.is_debug:
+            logging.getLogger("runtime.metadata.zookeeper").setLevel(logging.WARNING)  # every connect and close
     else:
         logging.getLogger().addHandler(logging.NullHandler())

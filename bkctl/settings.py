@@ -117,22 +117,28 @@ def resolve_settings(sources: Sources) -> Settings:
 def resolve_metadata_uri(sources: Sources) -> tuple[str | None, str]:
     """Metadata URI and the source that won, or None and no words."""
     flags, environment, toml = sources.flags, sources.environment, sources.toml
+    found: tuple[str | None, str] = None, ""
     if flags.metadata_uri:
-        return flags.metadata_uri, "--metadata-uri"
-    if uri := environment.get("BKCTL_METADATA_URI"):
-        return uri, "BKCTL_METADATA_URI"
-    if name := flags.cluster or environment.get("BKCTL_CONTEXT") or toml.context:
-        if name not in toml.contexts:
-            known = ", ".join(sorted(toml.contexts)) or "none"
-            raise ConfigurationError(
-                f"no context '{name}' in {sources.toml_path or 'any TOML file'} (there is: {known})"
-            )
-        return toml.contexts[name].metadata_uri, f"context {name}"
-    if sources.conf is not None and (uri := java_metadata_uri(sources.conf)):
-        return uri, sources.conf.origin
-    if toml.metadata_uri:
-        return toml.metadata_uri, str(sources.toml_path)
-    return None, ""
+        found = flags.metadata_uri, "--metadata-uri"
+    elif flags.cluster:
+        found = _context_uri(sources, flags.cluster)
+    elif uri := environment.get("BKCTL_METADATA_URI"):
+        found = uri, "BKCTL_METADATA_URI"
+    elif name := environment.get("BKCTL_CONTEXT") or toml.context:
+        found = _context_uri(sources, name)
+    elif sources.conf is not None and (uri := java_metadata_uri(sources.conf)):
+        found = uri, sources.conf.origin
+    elif toml.metadata_uri:
+        found = toml.metadata_uri, str(sources.toml_path)
+    return found
+
+
+def _context_uri(sources: Sources, name: str) -> tuple[str, str]:
+    contexts = sources.toml.contexts
+    if name not in contexts:
+        known = ", ".join(sorted(contexts)) or "none"
+        raise ConfigurationError(f"no context '{name}' in {sources.toml_path or 'any TOML file'} (there is: {known})")
+    return contexts[name].metadata_uri, f"context {name}"
 
 
 def java_metadata_uri(conf: JavaConf) -> str | None:
@@ -180,7 +186,8 @@ def convert(values: Mapping[str, Any], struct: type[T], where: str) -> T:
     try:
         return msgspec.convert(dict(values), struct)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"settings of {where}: {error}") from error
+        reason, _, path = str(error).replace("`", "").partition(" - at $")
+        raise ConfigurationError(f"setting {where}{path}: {reason[:1].lower()}{reason[1:]}") from error
 
 
 def require_known(values: Mapping[str, Any], struct: type[Any], where: str) -> None:

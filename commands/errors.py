@@ -2,6 +2,7 @@
 
 BkctlError
 ├── InvalidArgumentError    an argument is not what the command can take; nothing was done
+├── NotFoundError           what the command line names is not there
 └── StoppedBySignalError    a signal ended the command before its work was done
 """
 
@@ -12,6 +13,10 @@ from storage.errors import BkctlError
 
 class InvalidArgumentError(BkctlError):
     """An argument is malformed or does not fit the others; nothing was done."""
+
+
+class NotFoundError(BkctlError):
+    """What the command line names is not there: an entry, a development cluster."""
 
 
 class StoppedBySignalError(BkctlError):

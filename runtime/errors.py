@@ -2,6 +2,7 @@
 
 BkctlError
 ├── ConfigurationError          a setting is wrong
+│   └── PortInUseError          another process listens there
 ├── RefusedError                a safety condition is not met; nothing was changed
 ├── ConflictError               somebody else holds it or changed it
 ├── ProtocolError               a peer sent bytes that are not the protocol
@@ -37,6 +38,10 @@ from storage.errors import BkctlError
 
 class ConfigurationError(BkctlError):
     """A setting is wrong or settings contradict each other."""
+
+
+class PortInUseError(ConfigurationError):
+    """The port is another process's."""
 
 
 class RefusedError(BkctlError):

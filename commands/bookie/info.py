@@ -42,11 +42,15 @@ async def show_info(
     """
     import asyncio
 
-    from runtime.errors import BookieUnavailableError
+    from runtime.errors import BookieNotFoundError, BookieUnavailableError
 
     async with open_client(context) as client:
-        registrations = await registrations_of(client).snapshot()
+        registration = registrations_of(client)
+        registrations = await registration.snapshot()
         wanted = bookie_ids or sorted(registrations.live)
+        for bookie_id in sorted(frozenset(wanted) - registrations.live):
+            if bookie_id not in await registration.with_cookie():
+                raise BookieNotFoundError(f"there is no bookie {bookie_id} in this cluster")
         rows = await asyncio.gather(*(_row(client, bookie_id, registrations.read_only) for bookie_id in wanted))
     context.console.rows("BookieInfoList", _COLUMNS, rows, name="id")
     silent = [row for row in rows if row["problem"] is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 from collections.abc import Callable
 
 import msgspec
@@ -13,13 +14,23 @@ from runtime.bookie.process import run_bookie
 from runtime.config import BookieConfig
 from runtime.errors import RefusedError
 from runtime.metadata.cluster import init_cluster
-from runtime.metadata.embedded import EmbeddedZooKeeper
+from runtime.metadata.embedded import LOOPBACK, EmbeddedZooKeeper
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
 from storage.filesystem import OsFileSystem
 
-INSTANCE_ID_FILE = "INSTANCEID"
-"""Identity of the embedded cluster, beside its ZooKeeper's data: tells its folders from those of other clusters."""
+STATE_FILE = "cluster.json"
+
+
+class OwnCluster(msgspec.Struct, frozen=True):
+    """What is remembered of the embedded cluster beside its data.
+
+    The instance id tells its folders from those of other clusters; the port is taken again, so that a metadata URI
+    somebody exported stays good.
+    """
+
+    instance_id: str | None
+    zookeeper_port: int
 
 
 async def run_with_own_zookeeper(config: BookieConfig, data_directory: str, say: Callable[[str], None]) -> None:
@@ -27,10 +38,13 @@ async def run_with_own_zookeeper(config: BookieConfig, data_directory: str, say:
 
     RefusedError, with nothing started or written, when a folder carries the cookie of another cluster.
     """
-    _refuse_foreign_folders(config, data_directory)
-    async with await EmbeddedZooKeeper.start(os.path.join(data_directory, "zookeeper")) as server:
+    known = _read_state(data_directory)
+    _refuse_foreign_folders(config, known)
+    port = known.zookeeper_port if known is not None and _is_free(known.zookeeper_port) else 0
+    async with await EmbeddedZooKeeper.start(os.path.join(data_directory, "zookeeper"), port=port) as server:
         uri = f"zk+hierarchical://{server.connect_string}/ledgers"
-        await _init_cluster(uri, data_directory)
+        instance_id = await _init_cluster(uri)
+        _write_state(data_directory, OwnCluster(instance_id, server.port))
         say(
             f"no configuration and no metadata URI given: using an embedded ZooKeeper and ./{data_directory} "
             f"(export BKCTL_METADATA_URI='{uri}')"
@@ -38,28 +52,45 @@ async def run_with_own_zookeeper(config: BookieConfig, data_directory: str, say:
         await run_bookie(msgspec.structs.replace(config, metadata_uri=uri))
 
 
-def _refuse_foreign_folders(config: BookieConfig, data_directory: str) -> None:
-    own_id = _read_instance_id(data_directory)
+def _refuse_foreign_folders(config: BookieConfig, known: OwnCluster | None) -> None:
     for path in cookie_directories(config.storage):
         cookie = read_directory(OsFileSystem(), path).cookie
-        if cookie is not None and (own_id is None or cookie.instance_id != own_id):
+        if cookie is not None and (known is None or cookie.instance_id != known.instance_id):
             raise RefusedError(
                 f"{path} belongs to bookie {cookie.bookie_id} of cluster {cookie.instance_id}, not to an embedded one: "
                 "give that cluster's --metadata-uri or --conf, or choose empty folders"
             )
 
 
-async def _init_cluster(uri: str, data_directory: str) -> None:
+async def _init_cluster(uri: str) -> str | None:
     parsed = parse_metadata_uri(uri)
     async with await ZooKeeperStore.connect(parsed.servers) as store:
         info, _ = await init_cluster(store, parsed.root, parsed.tree, random.SystemRandom())
-    if info.instance_id is not None and info.instance_id != _read_instance_id(data_directory):
-        path = os.path.join(data_directory, INSTANCE_ID_FILE)
-        OsFileSystem().write_file_atomically(path, info.instance_id.encode())
+    return info.instance_id
 
 
-def _read_instance_id(data_directory: str) -> str | None:
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def _read_state(data_directory: str) -> OwnCluster | None:
+    path = os.path.join(data_directory, STATE_FILE)
     try:
-        return OsFileSystem().read_file(os.path.join(data_directory, INSTANCE_ID_FILE)).decode("ascii", "replace")
+        return msgspec.json.decode(OsFileSystem().read_file(path), type=OwnCluster)
     except FileNotFoundError:
         return None
+    except msgspec.DecodeError as error:
+        raise RefusedError(
+            f"{path} is damaged ({error}): restore it, or name the cluster with --metadata-uri"
+        ) from error
+
+
+def _write_state(data_directory: str, state: OwnCluster) -> None:
+    if _read_state(data_directory) != state:
+        OsFileSystem().write_file_atomically(os.path.join(data_directory, STATE_FILE), msgspec.json.encode(state))

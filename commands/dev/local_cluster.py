@@ -33,8 +33,8 @@ from commands.dev.processes import (
     write_pid_file,
 )
 from commands.dev.readiness import LiveBookies, wait_registered
-from commands.errors import InvalidArgumentError
-from runtime.errors import ConfigurationError, RefusedError
+from commands.errors import InvalidArgumentError, NotFoundError
+from runtime.errors import MetadataUnavailableError, PortInUseError, RefusedError
 from runtime.metadata.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
 from storage import filenames
 from storage.errors import BkctlError
@@ -76,7 +76,7 @@ class LocalCluster:
     # --- what is there -----------------------------------------------------------------------------------------
 
     def status(self) -> ClusterStatus:
-        """State of every server; RefusedError when there is no cluster in the folder."""
+        """State of every server; NotFoundError when there is no cluster in the folder."""
         state = self._require_state()
         zookeeper = self._status(ZOOKEEPER, f"{LOOPBACK}:{state.zookeeper_port}", state.zookeeper_port)
         bookies = tuple(self._status(bookie.name, bookie.id, bookie.port) for bookie in state.bookies)
@@ -114,14 +114,14 @@ class LocalCluster:
         with self._locked():
             state = self.plan(bookie_count, base_port)
             write_state(self._directory, state)
-            await self._start_all(state, state.bookies)
+            await self._start_all(state, state.bookies, is_skipping_removed=True)
         return self.status()
 
     async def start(self, bookie_id: str) -> ClusterStatus:
         """Start one bookie (and ZooKeeper, if it is down); BookieNotFoundError."""
         bookie = self._require_state().bookie(bookie_id)
         with self._locked():
-            await self._start_all(self._require_state(), [bookie])
+            await self._start_all(self._require_state(), [bookie], is_skipping_removed=False)
         return self.status()
 
     async def kill(self, bookie_id: str) -> ServerStatus:
@@ -158,13 +158,19 @@ class LocalCluster:
 
     # --- steps -------------------------------------------------------------------------------------------------
 
-    async def _start_all(self, state: ClusterState, bookies: Sequence[BookieRecord]) -> None:
+    async def _start_all(
+        self, state: ClusterState, bookies: Sequence[BookieRecord], *, is_skipping_removed: bool
+    ) -> None:
         started: list[tuple[str, ProcessIdentity]] = []
         try:
             await self._start_zookeeper(state, started)
             idle = [bookie for bookie in bookies if self._process(bookie.name) is None]
-            if idle:
-                await self._start_bookies(state, idle, started)
+            if not idle:
+                return
+            async with LiveBookies.connect(state.metadata_uri) as live:
+                if is_skipping_removed:
+                    idle = [bookie for bookie in idle if not await self._is_removed(live, bookie)]
+                await self._start_bookies(state, idle, live, started)
         except BaseException:
             for name, process in reversed(started):
                 send_signal(process, signal.SIGTERM)
@@ -181,26 +187,38 @@ class LocalCluster:
         )
         process = identify(server.detach())
         if process is None:
-            raise ConfigurationError(f"ZooKeeper ended as soon as it served: see {self._log(ZOOKEEPER)}")
+            raise MetadataUnavailableError(f"ZooKeeper ended as soon as it served: see {self._log(ZOOKEEPER)}")
         started.append((ZOOKEEPER, process))
         write_pid_file(os.path.join(folder, _PID_FILE), process)
         self._say(f"ZooKeeper serves on port {state.zookeeper_port} (pid {process.pid})")
 
+    async def _is_removed(self, live: LiveBookies, bookie: BookieRecord) -> bool:
+        """Whether the bookie was decommissioned: its folders have a cookie, the cluster has none. It cannot start."""
+        if not self._has_cookie_file(bookie.name) or await live.is_member(bookie.id):
+            return False
+        self._say(f"bookie {bookie.id} was decommissioned and stays down")
+        return True
+
     async def _start_bookies(
-        self, state: ClusterState, idle: Sequence[BookieRecord], started: list[tuple[str, ProcessIdentity]]
+        self,
+        state: ClusterState,
+        idle: Sequence[BookieRecord],
+        live: LiveBookies,
+        started: list[tuple[str, ProcessIdentity]],
     ) -> None:
-        async with LiveBookies.connect(state.metadata_uri) as live:
-            before = {bookie.id: await live.registration(bookie.id) for bookie in idle}
-            processes: dict[str, ProcessIdentity] = {}
-            for bookie in idle:
-                process = self._spawn(state, bookie)
-                started.append((bookie.name, process))
-                processes[bookie.id] = process
-            for bookie in idle:
-                process = processes[bookie.id]
-                if not await wait_registered(live, bookie.id, before[bookie.id], process):
-                    raise BkctlError(f"bookie {bookie.id} did not start: {self._last_words(bookie.name)}")
-                self._say(f"bookie {bookie.id} serves (pid {process.pid})")
+        before = {bookie.id: await live.registration(bookie.id) for bookie in idle}
+        processes: dict[str, ProcessIdentity] = {}
+        log_sizes = {bookie.id: self._log_size(bookie.name) for bookie in idle}
+        for bookie in idle:
+            process = self._spawn(state, bookie)
+            started.append((bookie.name, process))
+            processes[bookie.id] = process
+        for bookie in idle:
+            process = processes[bookie.id]
+            if not await wait_registered(live, bookie.id, before[bookie.id], process):
+                last_words = self._last_words(bookie.name, log_sizes[bookie.id])
+                raise BkctlError(f"bookie {bookie.id} did not start: {last_words}")
+            self._say(f"bookie {bookie.id} serves (pid {process.pid})")
 
     def _spawn(self, state: ClusterState, bookie: BookieRecord) -> ProcessIdentity:
         folder = self._folder(bookie.name)
@@ -215,7 +233,7 @@ class LocalCluster:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("BKCTL_", "BOOKIE_"))}
         process = spawn_detached(command, self._log(bookie.name), inherited | {"BKCTL_CONFIG": os.devnull})
         if process is None:
-            raise BkctlError(f"bookie {bookie.id} did not start: {self._last_words(bookie.name)}")
+            raise BkctlError(f"bookie {bookie.id} did not start: see {self._log(bookie.name)}")
         write_pid_file(os.path.join(folder, _PID_FILE), process)
         return process
 
@@ -255,7 +273,7 @@ class LocalCluster:
     def _require_state(self) -> ClusterState:
         state = read_state(self._directory)
         if state is None:
-            raise RefusedError(
+            raise NotFoundError(
                 f"there is no development cluster in {self._directory}: start one with bkctl dev cluster up --dir"
             )
         return state
@@ -281,9 +299,20 @@ class LocalCluster:
             log=self._log(name),
         )
 
-    def _last_words(self, name: str) -> str:
-        """Last error line of a log, or where the log is."""
+    def _has_cookie_file(self, name: str) -> bool:
+        journal = os.path.join(self._folder(name), "journal")
+        return os.path.exists(os.path.join(filenames.current_directory(journal), filenames.VERSION))
+
+    def _log_size(self, name: str) -> int:
+        try:
+            return os.stat(self._log(name)).st_size
+        except FileNotFoundError:
+            return 0
+
+    def _last_words(self, name: str, offset: int) -> str:
+        """Last error line of a log from ``offset`` on, or where the log is."""
         with open(self._log(name), encoding="utf-8", errors="replace") as file:
+            file.seek(offset)
             errors = [line.partition("error: ")[2].strip() for line in file if line.startswith("error: ")]
         return f"{errors[-1]} (log: {self._log(name)})" if errors else f"see {self._log(name)}"
 
@@ -314,4 +343,4 @@ def _require_free(port: int, title: str) -> None:
         try:
             probe.bind((LOOPBACK, port))
         except OSError:
-            raise ConfigurationError(f"port {port} is in use: {title} cannot listen on it") from None
+            raise PortInUseError(f"port {port} is in use: {title} cannot listen on it") from None

@@ -35,6 +35,10 @@ class LiveBookies:
             await init_cluster(store, uri.root, uri.tree, random.SystemRandom())
             yield cls(store, Paths(uri.root))
 
+    async def is_member(self, bookie_id: str) -> bool:
+        """Whether the cluster has a cookie of the bookie."""
+        return await self._store.exists(self._paths.cookie(bookie_id)) is not None
+
     async def registration(self, bookie_id: str) -> int | None:
         """Session that registered the bookie; None when it is not registered."""
         for path in (self._paths.writable_bookie(bookie_id), self._paths.read_only_bookie(bookie_id)):

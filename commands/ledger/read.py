@@ -11,6 +11,7 @@ import typer
 from commands.cluster_access import open_client
 from commands.command import command
 from commands.context import CommandContext
+from commands.errors import NotFoundError
 from commands.ledger.rows import bytes_text
 from commands.parse import parse_entry_range, parse_ledger_id
 from commands.passwords import OPTION_HELP, read_password
@@ -69,6 +70,10 @@ async def read(
     first, last = parse_entry_range(entries)
     async with open_client(context) as client:
         reader = await _open(client, ledger_id, read_password(password_file))
+        highest = first if last is None else last
+        if entries is not None and highest > reader.last_add_confirmed:
+            state = "its last entry is" if reader.is_closed else "it is open, and confirmed up to"
+            raise NotFoundError(f"ledger {ledger_id} has no entry {highest}: {state} {reader.last_add_confirmed}")
         if form is Form.RAW:
             async for entry in reader.entries(first, last):
                 context.console.raw(entry.payload)

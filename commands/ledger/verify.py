@@ -10,6 +10,7 @@ import typer
 
 from commands.cluster_access import open_client, registrations_of
 from commands.command import command
+from commands.config import OutputForm
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError
 from commands.outcome import Outcome
@@ -108,6 +109,9 @@ def _print(
     body["seconds"] = round(seconds, 3)
     details = {"items": rows, "defects": defects, "truncated": is_truncated}
     console = context.console
+    if console.form is OutputForm.NAME:
+        console.rows("LedgerVerification", _COLUMNS, rows, name="ledger_id", is_truncated=is_truncated)
+        return
     console.record("LedgerVerification", body, show={"bytes_read": size, "seconds": decimal}, details=details)
     console.table("Ledgers", _COLUMNS, rows)
     console.table("Bad copies", _DEFECT_COLUMNS, defects)

@@ -70,13 +70,17 @@ async def write_test(
     The ledgers stay. Their custom metadata says application=bkctl write-test.
     """
     from runtime.client.write_test import WriteTestConfig
+    from runtime.errors import ConfigurationError
     from runtime.ledger.changes import check_quorum_sizes
     from runtime.ledger.metadata import DigestType
 
     entry_bytes = parse_size_bytes(entry_size)
     if entry_bytes > _ENTRY_BYTES_MAX:
         raise InvalidArgumentError(f"--entry-size {entry_size} is too large: an entry has at most 4 MiB")
-    check_quorum_sizes(ensemble_size, write_quorum_size, ack_quorum_size)
+    try:
+        check_quorum_sizes(ensemble_size, write_quorum_size, ack_quorum_size)
+    except ConfigurationError as error:
+        raise InvalidArgumentError(str(error)) from error
     config = WriteTestConfig(
         entry_count=entries,
         entry_bytes=entry_bytes,

@@ -28,7 +28,6 @@ from runtime.bookie.identity import resolve_identity
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.reads import ReadBatcher
 from runtime.config import BookieConfig
-from runtime.errors import ConfigurationError
 from runtime.metadata.cluster import read_cluster_info
 from runtime.metadata.cookies import Cookie, CookieStore
 from runtime.metadata.registration import BookieMode, BookieRegistration
@@ -118,7 +117,7 @@ class BookieServer:
         try:
             port = await listener.open(self._identity.bind_host, self._config.port)
         except OSError as error:
-            raise ConfigurationError(
+            raise PortInUseError(
                 f"port {self._config.port} cannot be opened ({os.strerror(error.errno or 0)}): "
                 "another process has it; choose another with --port"
             ) from error

@@ -16,7 +16,7 @@ import socket
 import subprocess
 from typing import Self
 
-from runtime.errors import ConfigurationError, ConflictError, MetadataUnavailableError
+from runtime.errors import ConfigurationError, ConflictError, MetadataUnavailableError, PortInUseError
 
 LOOPBACK = "127.0.0.1"
 JAVA_VERSION_MIN = 17
@@ -122,7 +122,7 @@ def _require_free(port: int) -> None:
         try:
             probe.bind((LOOPBACK, port))
         except OSError as error:
-            raise ConfigurationError(f"port {port} is in use: ZooKeeper cannot listen on {LOOPBACK}:{port}") from error
+            raise PortInUseError(f"port {port} is in use: ZooKeeper cannot listen on {LOOPBACK}:{port}") from error
 
 
 def _prepare_directory(data_directory: str, log_path: str | None) -> tuple[str, str]:
