@@ -1,0 +1,113 @@
+"""Reading an strace log: what a bookie wrote, synced and sent, in the order of the system calls."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from runtime.protocol.bookkeeper_wire_pb2 import Response
+from storage.journal_format import HEADER_BYTES, PADDING_MARK
+
+TRACED = "pwrite64,fdatasync,write,writev,sendto,sendmsg"
+_SENDS = frozenset({"write", "writev", "sendto", "sendmsg"})
+_START = re.compile(r"^(\d+) +(\w+)\((.*)$")
+_RESUMED = re.compile(r"^(\d+) +<\.\.\. (\w+) resumed>(.*)$")
+_RESULT = re.compile(r"\) += (-?\d+)")
+_STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
+
+Entry = tuple[int, int]
+
+
+class JournalWrite(NamedTuple):
+    """Entries that reached the journal file of a descriptor."""
+
+    descriptor: str
+    entries: list[Entry]
+
+
+class SyncEnd(NamedTuple):
+    """A sync of a descriptor returned."""
+
+    descriptor: str
+    is_ok: bool
+
+
+class Acknowledgement(NamedTuple):
+    """The system call that sends these answers to adds began."""
+
+    entries: list[Entry]
+
+
+Event = JournalWrite | SyncEnd | Acknowledgement
+
+
+def events(log: str) -> Iterator[Event]:
+    """Events of a log written with ``strace -f -y -xx -s <large>``; a send counts at its start, the rest at its end."""
+    pending: dict[str, tuple[str, str]] = {}
+    for line in log.splitlines():
+        if (started := _START.match(line)) is not None:
+            thread, name, arguments = started.groups()
+            if name in _SENDS and (entries := _acknowledged(_data(arguments))):
+                yield Acknowledgement(entries)
+            if "<unfinished" in arguments:
+                pending[thread] = (name, arguments)
+            else:
+                yield from _end(name, arguments)
+        elif (resumed := _RESUMED.match(line)) is not None:
+            thread, _, rest = resumed.groups()
+            if thread in pending:
+                name, arguments = pending.pop(thread)
+                yield from _end(name, arguments.replace("<unfinished ...>", "") + rest)
+
+
+def _end(name: str, arguments: str) -> Iterator[Event]:
+    descriptor = arguments.split(",", maxsplit=1)[0].split(")", maxsplit=1)[0].strip()
+    result = _RESULT.search(arguments)
+    if result is None:
+        assert arguments.endswith("= ?"), arguments[-200:]
+        return  # the process was killed inside the call
+    if name == "pwrite64" and _path(descriptor).endswith(".txn") and int(result[1]) > 0:
+        offset = int(arguments.rpartition(",")[2].split(")")[0])
+        yield JournalWrite(descriptor, list(_journaled(_data(arguments))) if offset >= HEADER_BYTES else [])
+    elif name == "fdatasync" and _path(descriptor).endswith(".txn"):
+        yield SyncEnd(descriptor, is_ok=int(result[1]) == 0)
+
+
+def _path(descriptor: str) -> str:
+    path = descriptor.partition("<")[2].rstrip(">")
+    return bytes.fromhex(path.replace("\\x", "")).decode() if path.startswith("\\x") else path
+
+
+def _data(arguments: str) -> bytes:
+    return b"".join(bytes.fromhex(text.replace("\\x", "")) for text in _STRING.findall(arguments))
+
+
+def _journaled(data: bytes) -> Iterator[Entry]:
+    position = 0
+    while position + 4 <= len(data):
+        length = struct.unpack_from(">i", data, position)[0]
+        if length == PADDING_MARK:
+            position += 8 + struct.unpack_from(">i", data, position + 4)[0]
+            continue
+        if length <= 0:
+            return
+        yield struct.unpack_from(">qq", data, position + 4)
+        position += 4 + length
+
+
+def _acknowledged(data: bytes) -> list[Entry]:
+    """Entries of the positive answers to adds in what goes to a socket."""
+    entries: list[Entry] = []
+    position = 0
+    while position + 4 <= len(data):
+        length = struct.unpack_from(">I", data, position)[0]
+        frame = data[position + 4 : position + 4 + length]
+        position += 4 + length
+        if len(frame) < length or not frame.startswith(b"\x0a"):
+            return []
+        response = Response.FromString(frame)
+        if response.HasField("addResponse") and response.status == 0:
+            entries.append((response.addResponse.ledgerId, response.addResponse.entryId))
+    return entries

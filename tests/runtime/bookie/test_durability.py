@@ -1,0 +1,178 @@
+"""Promise 1: an acknowledged add is on disk. Checked on a bookie process, at its system calls and after kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from runtime.config import ClientConfig
+from runtime.metadata.registration import RegistrationClient
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.loop import LoopClock
+from runtime.net.pool import BookiePool
+from runtime.protocol.status import Status
+from tests.processes import bkctl_command, bkctl_environment
+from tests.runtime.bookie.conftest import Peer
+from tests.runtime.bookie.syscalls import TRACED, Acknowledgement, Entry, JournalWrite, SyncEnd, events
+
+LEDGER_ID = 7
+JOURNAL_FAILED_EXIT_CODE = 5
+_ZOOKEEPER_TIMEOUT_MS = 1000
+"""So that a bookie that was killed can register again soon."""
+
+pytestmark = pytest.mark.cluster
+
+
+class BookieUnderTest:
+    """A bookie process with its folders, started under a prefix command, reached over its socket."""
+
+    def __init__(self, folder: Path, metadata_uri: str, store: ZooKeeperStore) -> None:
+        self._folder = folder
+        self._uri = metadata_uri
+        self._log_start = 0
+        self._registrations = RegistrationClient(store, parse_metadata_uri(metadata_uri).root)
+
+    @contextlib.asynccontextmanager
+    async def running(self, prefix: Sequence[str] = ()) -> AsyncIterator[tuple[subprocess.Popen[bytes], Peer]]:
+        """The bookie, killed at the end of the block unless it has ended by itself."""
+        arguments = ("--metadata-uri", self._uri, "--port", "0", "--bookie-id", "traced")
+        folders = ("--journal-dir", str(self._folder / "journal"), "--ledger-dir", str(self._folder / "ledgers"))
+        settings = ("--advertised-address", "127.0.0.1", "--set", "allowLoopback=true")
+        settings += ("--set", f"zkTimeout={_ZOOKEEPER_TIMEOUT_MS}", "--set", "journalPreAllocSizeMB=1")
+        process = self._spawn([*prefix, *bkctl_command("bookie", "start", *arguments, *folders, *settings)])
+        pool = BookiePool(self._address, ClientConfig(), LoopClock())
+        try:
+            await self._wait_registered(process)
+            yield process, Peer(pool, "traced")
+        finally:
+            await pool.close()
+            process.kill()
+            await asyncio.to_thread(process.wait)
+
+    def _spawn(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        with self._log().open("ab") as log:
+            self._log_start = log.tell()
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=bkctl_environment())
+
+    async def _wait_registered(self, process: subprocess.Popen[bytes]) -> None:
+        """Registered by this very process: a bookie that was killed stays registered until its session expires."""
+        async with asyncio.timeout(60):
+            while "serves on port" not in self._log().read_text()[self._log_start :]:
+                assert process.poll() is None, self._log().read_text()
+                await asyncio.sleep(0.05)
+
+    def _log(self) -> Path:
+        return self._folder / "bookie.log"
+
+    async def _address(self, bookie_id: str) -> tuple[str, int]:
+        address = await self._registrations.address(bookie_id)
+        return address.host, address.port
+
+
+@pytest.fixture
+def bookie(tmp_path: Path, metadata_uri: str, store: ZooKeeperStore) -> BookieUnderTest:
+    return BookieUnderTest(tmp_path, metadata_uri, store)
+
+
+async def add_until(peer: Peer, first_entry_id: int, count: int, *, in_flight: int) -> list[int]:
+    """Add entries with a number in flight; the ids that were acknowledged."""
+    acknowledged: list[int] = []
+    turns = asyncio.Semaphore(in_flight)
+
+    async def add(entry_id: int) -> None:
+        async with turns:
+            if await peer.add(LEDGER_ID, entry_id) is Status.OK:
+                acknowledged.append(entry_id)
+
+    await asyncio.gather(*(add(entry_id) for entry_id in range(first_entry_id, first_entry_id + count)))
+    return acknowledged
+
+
+def strace(log: Path, *options: str) -> list[str]:
+    """The prefix that traces a process, or the reason to skip."""
+    program = shutil.which("strace")
+    if program is None:
+        pytest.skip("strace is not installed")
+    probe = subprocess.run([program, "-e", "trace=none", "true"], capture_output=True, check=False)
+    if probe.returncode != 0:
+        pytest.skip("this process may not trace others")
+    # -D: strace is the grandchild, so that the process of the test is the bookie itself.
+    return [program, "-D", "-f", "-y", "-xx", "-s", "1000000", "-e", f"trace={TRACED}", *options, "-o", str(log)]
+
+
+async def finished(log: Path, pid: int) -> str:
+    """The whole log: the tracer writes its last lines after the traced process has ended."""
+    last_line = re.compile(rf"^{pid} +\+\+\+ (exited|killed)", re.MULTILINE)
+    async with asyncio.timeout(30):
+        while last_line.search(text := log.read_text()) is None:  # noqa: ASYNC110  a file sends no event
+            await asyncio.sleep(0.05)
+    return text
+
+
+@pytest.mark.strace
+async def test_each_acknowledgement_follows_the_sync_of_its_bytes(bookie: BookieUnderTest, tmp_path: Path) -> None:
+    log = tmp_path / "strace.log"
+    async with bookie.running(strace(log)) as (process, peer):
+        acknowledged = await add_until(peer, 0, 400, in_flight=1 + 20)
+    assert len(acknowledged) == 400
+    written: dict[str, set[Entry]] = {}
+    durable: set[Entry] = set()
+    seen = 0
+    for event in events(await finished(log, process.pid)):
+        match event:
+            case JournalWrite(descriptor, entries):
+                written.setdefault(descriptor, set()).update(entries)
+            case SyncEnd(descriptor, is_ok=True):
+                durable |= written.pop(descriptor, set())
+            case Acknowledgement(entries):
+                assert set(entries) <= durable, "acknowledged before its sync returned"
+                seen += len(entries)
+    assert seen == 400, "the log shows every acknowledgement"
+
+
+@pytest.mark.strace
+async def test_nothing_is_acknowledged_after_a_failed_sync(bookie: BookieUnderTest, tmp_path: Path) -> None:
+    log = tmp_path / "strace.log"
+    async with bookie.running(strace(log, "-e", "inject=fdatasync:error=EIO:when=12+")) as (process, peer):
+        acknowledged = await add_until(peer, 0, 300, in_flight=5)
+        assert await asyncio.to_thread(process.wait, 30) == JOURNAL_FAILED_EXIT_CODE
+    assert 0 < len(acknowledged) < 300
+    has_failed = False
+    for event in events(await finished(log, process.pid)):
+        match event:
+            case SyncEnd(is_ok=False):
+                has_failed = True
+            case Acknowledgement(entries):
+                assert not has_failed, f"{entries} acknowledged after a failed sync"
+    assert has_failed
+    async with bookie.running() as (_, peer):
+        for entry_id in acknowledged:
+            assert await peer.read(LEDGER_ID, entry_id) == peer.body(LEDGER_ID, entry_id)
+
+
+async def test_kill_at_any_moment_loses_no_acknowledged_entry(bookie: BookieUnderTest) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    acknowledged: list[int] = []
+    for turn in range(4):
+        async with bookie.running() as (process, peer):
+            for entry_id in acknowledged:
+                assert await peer.read(LEDGER_ID, entry_id) == peer.body(LEDGER_ID, entry_id)
+            adding = asyncio.ensure_future(add_until(peer, turn * 5000, 5000, in_flight=200))
+            await asyncio.sleep(chance.uniform(0.01, 0.3))
+            process.kill()
+            acknowledged += await adding
+    assert acknowledged
+    async with bookie.running() as (_, peer):
+        for entry_id in acknowledged:
+            assert await peer.read(LEDGER_ID, entry_id) == peer.body(LEDGER_ID, entry_id)
