@@ -66,6 +66,40 @@ async def read_last_add_confirmed(
     raise error
 
 
+async def try_read_last_add_confirmed(
+    ports: ClientPorts, credentials: LedgerCredentials, metadata: LedgerMetadata, above: int
+) -> int:
+    """The first last add confirmed above ``above`` that any bookie of the last segment tells; when all have answered
+    and none did, the highest told.
+
+    One answer suffices, so this works with most bookies down, and it may be behind what was acknowledged. When not one
+    bookie gave a valid answer: the last error met, BookieError or DigestMismatchError.
+    """
+    ensemble = metadata.last_segment.ensemble
+    replies = Replies[int, LacReply](ports.clock)
+    for index, bookie_id in enumerate(ensemble):
+        replies.expect(index, ports.bookies.read_lac(bookie_id, credentials.ledger_id))
+    highest: int | None = None
+    error: BkctlError | None = None
+    while replies.outstanding and (highest is None or highest <= above):
+        answer = await replies.next()
+        assert answer is not None, "without a time-out there is an answer"
+        index, outcome = answer
+        try:
+            told = INVALID_ENTRY_ID if isinstance(outcome, BookieError) else _told_by(outcome, credentials.codec)
+        except EntryDigestError as damage:
+            error = damaged_copy(credentials.ledger_id, INVALID_ENTRY_ID, ensemble[index], damage)
+            continue
+        if isinstance(outcome, BookieError) and not isinstance(outcome, NoSuchEntryError | NoSuchLedgerError):
+            error = outcome
+            continue
+        highest = told if highest is None else max(highest, told)
+    if highest is None:
+        assert error is not None, "an ensemble has at least one member"
+        raise error
+    return highest
+
+
 def _told_by(reply: ReadReply | LacReply, codec: EntryCodec) -> int:
     """The last add confirmed in an answer, as far as a digest protects it; EntryDigestError."""
     if isinstance(reply, ReadReply):

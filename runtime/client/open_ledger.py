@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from runtime.client.last_entry import read_last_add_confirmed
 from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.client.reader import LedgerReader, confirmed_by_bookies
+from runtime.client.reader import LedgerReader, told_by_bookies
 from runtime.client.recovery import LedgerRecovery
 from runtime.errors import ConfigurationError, LedgerPasswordError
 from runtime.ledger.metadata import DigestType, LedgerMetadata
@@ -33,7 +34,8 @@ async def open_ledger(
     if recover:
         metadata = await LedgerRecovery(ports, credentials, metadata).run()
         return LedgerReader(ports, credentials, metadata, metadata.value.last_entry_id)
-    confirmed = await confirmed_by_bookies(ports, credentials, metadata.value)
+    asking = read_last_add_confirmed(ports, credentials, metadata.value, is_fencing=False)
+    confirmed = await told_by_bookies(ledger_id, asking)
     return LedgerReader(ports, credentials, metadata, confirmed)
 
 

@@ -1,0 +1,134 @@
+"""The public client, and the example in its documentation."""
+
+from __future__ import annotations
+
+import logging
+import textwrap
+
+import pytest
+
+import runtime.client.api
+from runtime.client import DigestType, Entry, LedgerClient, LedgerReader, LedgerWriter
+from runtime.client.api import quorum_warning
+from runtime.errors import (
+    ClusterNotFoundError,
+    ConfigurationError,
+    LedgerClosedError,
+    LedgerExistsError,
+    LedgerNotFoundError,
+    NotEnoughBookiesError,
+)
+from tests.runtime.client.world import World, payload, until
+
+
+async def test_the_documented_example_runs(world: World, metadata_uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    await world.bookies("b1", "b2", "b3")
+    document = runtime.client.api.__doc__
+    assert document is not None
+    example = document.partition("\n\n")[2].rpartition("\n\n")[0]
+    names: dict[str, object] = {}
+    exec(textwrap.dedent(example), names)  # the documentation is the test
+    await names["main"](metadata_uri)  # type: ignore[operator]
+    assert capsys.readouterr().out == "".join(f"{i} {b'entry %d' % i!r}\n" for i in range(10))
+    assert len([line for line in example.splitlines() if line.strip()]) <= 12
+
+
+async def test_a_ledger_is_written_and_read_back(world: World, metadata_uri: str) -> None:
+    await world.bookies("b1", "b2", "b3", "b4")
+    async with await LedgerClient.connect(metadata_uri) as client:
+        writer = await client.create(
+            ensemble_size=4,
+            write_quorum_size=3,
+            ack_quorum_size=2,
+            digest_type=DigestType.HMAC,
+            password=b"secret",
+            custom_metadata={"owner": b"test"},
+        )
+        assert isinstance(writer, LedgerWriter)
+        async with writer:
+            assert [await writer.append(payload(i)) for i in range(20)] == list(range(20))
+        reader = await client.open(writer.ledger_id, password=b"secret")
+        assert isinstance(reader, LedgerReader)
+        assert await reader.read(18) == [Entry(18, payload(18)), Entry(19, payload(19))]
+        assert reader.metadata.custom_metadata == (("owner", b"test"),)
+        assert len(set(reader.metadata.last_segment.ensemble)) == 4
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 2), (3, 2, 3), (3, 2, 0), (0, 0, 0), (3, 3, -1)])
+async def test_impossible_quorums_store_nothing(world: World, sizes: tuple[int, int, int]) -> None:
+    await world.bookies("b1", "b2", "b3")
+    client = await world.client()
+    with pytest.raises(ConfigurationError):
+        await client.create(ensemble_size=sizes[0], write_quorum_size=sizes[1], ack_quorum_size=sizes[2])
+    assert [ledger_id async for ledger_id in world.ledgers.list_ids()] == []
+
+
+async def test_too_few_bookies_store_nothing(world: World) -> None:
+    await world.bookies("b1", "b2")
+    client = await world.client()
+    with pytest.raises(NotEnoughBookiesError, match="3 bookies was asked for, 2 are writable"):
+        await client.create()
+    assert [ledger_id async for ledger_id in world.ledgers.list_ids()] == []
+
+
+async def test_a_risky_ack_quorum_is_said_and_shown(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.bookies("b1", "b2", "b3")
+    client = await world.client()
+    with caplog.at_level(logging.WARNING, "runtime.client.api"):
+        sound = await client.create(write_quorum_size=2, ack_quorum_size=2)
+        assert (sound.quorum_warning, caplog.messages) == (None, [])
+        risky = await client.create(write_quorum_size=2, ack_quorum_size=1)
+    assert risky.quorum_warning is not None
+    assert "blocks the recovery" in risky.quorum_warning
+    assert caplog.messages == [f"ledger {risky.ledger_id}: {risky.quorum_warning}"]
+    assert quorum_warning(1, 1) != quorum_warning(2, 1)
+
+
+async def test_suspects_are_chosen_only_when_nobody_else_is_left(world: World) -> None:
+    await world.bookies("b1", "b2", "b3", "b4")
+    client = await world.client()
+    client.ports.suspects.add("b2")
+    for _ in range(10):
+        writer = await client.create(ensemble_size=3)
+        assert "b2" not in writer.metadata.last_segment.ensemble
+    assert "b2" in (await client.create(ensemble_size=4)).metadata.last_segment.ensemble
+
+
+async def test_a_taken_ledger_id_is_refused(world: World) -> None:
+    await world.bookies("b1", "b2", "b3")
+    client = await world.client()
+    assert (await client.create(ledger_id=77)).ledger_id == 77
+    with pytest.raises(LedgerExistsError):
+        await client.create(ledger_id=77)
+
+
+async def test_t69_deleting_twice_is_fine(world: World) -> None:
+    await world.bookies("b1", "b2", "b3")
+    client = await world.client()
+    writer = await client.create()
+    await client.delete(writer.ledger_id)
+    await client.delete(writer.ledger_id)
+    with pytest.raises(LedgerNotFoundError):
+        await client.open(writer.ledger_id)
+
+
+async def test_closing_the_client_abandons_its_writers(world: World) -> None:
+    bookies = await world.bookies("b1", "b2", "b3")
+    for bookie in bookies:
+        bookie.hold("add")
+    client = await world.client()
+    writer = await client.create(ensemble_size=3, write_quorum_size=3)
+    added = writer.append_nowait(payload(0))
+    await until(lambda: all(bookie.count("add") == 1 for bookie in bookies))
+    await client.close()
+    await client.close()
+    with pytest.raises(LedgerClosedError):
+        await added
+    assert not (await world.metadata(writer.ledger_id)).is_closed
+
+
+async def test_no_cluster_is_said_at_once(metadata_uri: str) -> None:
+    with pytest.raises(ClusterNotFoundError):
+        await LedgerClient.connect(metadata_uri)
+    with pytest.raises(ConfigurationError):
+        await LedgerClient.connect("http://localhost/ledgers")

@@ -1,0 +1,43 @@
+"""Who takes the place of failed bookies. The changes themselves are T10 to T20, with the writer."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.client.ensemble_change import Replacements
+from runtime.errors import NotEnoughBookiesError
+from tests.runtime.client.world import World
+
+ENSEMBLE = ("b1", "b2", "b3")
+
+
+async def replacements(world: World, *writable: str, suspects: tuple[str, ...] = ()) -> Replacements:
+    client = await world.client()
+    for suspect in suspects:
+        client.ports.suspects.add(suspect)
+    return Replacements(client.ports, 1, writable)
+
+
+async def test_neither_the_ensemble_nor_a_failed_bookie_is_chosen(world: World) -> None:
+    choice = await replacements(world, "b1", "b2", "b3", "b4", "b5")
+    chosen = choice.choose(ENSEMBLE, {0: "b1", 2: "b3"})
+    assert chosen.keys() == {0, 2}
+    assert set(chosen.values()) == {"b4", "b5"}
+
+
+async def test_a_failure_that_the_ensemble_no_longer_names_is_passed_over(world: World) -> None:
+    choice = await replacements(world, "b4", "b5", "b6")
+    assert choice.choose(("b9", "b2", "b3"), {0: "b1", 1: "b2"}).keys() == {1}
+
+
+async def test_what_can_be_replaced_is_replaced(world: World) -> None:
+    choice = await replacements(world, "b1", "b2", "b3", "b4")
+    assert list(choice.choose(ENSEMBLE, {0: "b1", 1: "b2"}).values()) == ["b4"]
+    with pytest.raises(NotEnoughBookiesError, match=r"take the place of b1 \(3 are writable"):
+        (await replacements(world, *ENSEMBLE)).choose(ENSEMBLE, {0: "b1"})
+
+
+async def test_suspects_serve_when_nobody_else_is_left(world: World) -> None:
+    choice = await replacements(world, "b4", "b5", suspects=("b4",))
+    assert choice.choose(ENSEMBLE, {0: "b1"}) == {0: "b5"}
+    assert choice.choose(("b1", "b5", "b3"), {0: "b1"}) == {0: "b4"}

@@ -1,0 +1,146 @@
+"""Reading one entry: failover, speculation, and which error stands. Protocol section 7.4."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from runtime.client.entry_read import EntryReader, prevailing_error
+from runtime.config import ClientConfig
+from runtime.errors import (
+    BookieTimeoutError,
+    BookieUnavailableError,
+    DigestMismatchError,
+    LedgerReadError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+)
+from runtime.protocol.status import Status
+from storage.errors import BkctlError
+from tests.runtime.client.world import FAST, PASSWORD, World, credentials, payload, until
+
+THREE = ("b1", "b2", "b3")
+ABSENT = NoSuchEntryError("b1", "")
+NO_LEDGER = NoSuchLedgerError("b2", "")
+TIMEOUT = BookieTimeoutError("b3", "")
+UNAVAILABLE = BookieUnavailableError("b4", "")
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ([ABSENT, TIMEOUT], TIMEOUT),
+        ([UNAVAILABLE, ABSENT], UNAVAILABLE),
+        ([UNAVAILABLE, TIMEOUT], TIMEOUT),
+        ([TIMEOUT, UNAVAILABLE], TIMEOUT),
+        ([ABSENT, NO_LEDGER], NO_LEDGER),
+        ([ABSENT, UNAVAILABLE, TIMEOUT], TIMEOUT),
+        ([TIMEOUT, ABSENT, NO_LEDGER], TIMEOUT),
+    ],
+)
+def test_t63_absence_is_reported_only_if_all_replicas_say_so(errors: list[BkctlError], expected: BkctlError) -> None:
+    prevailing: BkctlError | None = None
+    for error in errors:
+        prevailing = prevailing_error(prevailing, error)
+    assert prevailing is expected
+
+
+async def test_t62_a_damaged_copy_is_passed_over(world: World) -> None:
+    bookies = await world.bookies(*THREE)
+    writer, client = await world.writer(THREE, 3, 3)
+    await writer.append(payload(0))
+    await writer.close()
+    reader = await client.open(writer.ledger_id, password=PASSWORD)
+    bookies[0].damage(writer.ledger_id, 0)
+    assert (await reader.read(0))[0].payload == payload(0)
+    assert [bookie.count("read") for bookie in bookies] == [1, 1, 0]
+    for bookie in bookies[1:]:
+        bookie.damage(writer.ledger_id, 0)
+    with pytest.raises(DigestMismatchError):
+        await reader.read(0)
+
+
+async def test_an_entry_of_another_ledger_is_a_damaged_copy(world: World) -> None:
+    b1, b2, _ = await world.bookies(*THREE)
+    writer, client = await world.writer(THREE, 2, 2)
+    await writer.append(payload(0))
+    await writer.close()
+    b1.ledgers[writer.ledger_id].entries[0] = credentials(99).codec.encode(0, -1, 10, payload(0))
+    reader = await client.open(writer.ledger_id, password=PASSWORD)
+    assert (await reader.read(0))[0].payload == payload(0)
+    assert b2.count("read") == 1
+
+
+async def test_a_failing_replica_is_asked_last_from_then_on(world: World) -> None:
+    b1, b2, _ = await world.bookies(*THREE)
+    writer, client = await world.writer(THREE, 3, 3)
+    await asyncio.gather(*(writer.append_nowait(payload(i)) for i in range(7)))
+    await writer.close()
+    b1.refuse("read", Status.IO_ERROR)
+    reader = await client.open(writer.ledger_id, password=PASSWORD)
+    for _ in range(2):
+        assert (await reader.read(0, 0))[0].payload == payload(0)
+    assert (b1.count("read"), b2.count("read")) == (1, 2)
+
+
+async def test_t64_a_silent_replica_is_overtaken(world: World) -> None:
+    b1, b2, b3 = await world.bookies(*THREE)
+    writer, _ = await world.writer(THREE, 3, 3)
+    for i in range(2):
+        await writer.append(payload(i))
+    await writer.close()
+    b2.hang("read")
+    client = await world.client(ClientConfig(speculative_read_timeout_s=0.1, read_timeout_s=3600))
+    reader = await client.open(writer.ledger_id, password=PASSWORD)
+    async with asyncio.timeout(60):
+        assert (await reader.read(1))[0].payload == payload(1)
+    assert client.ports.suspects.current() == {"b2"}
+    assert [bookie.count("read", 1) for bookie in (b1, b2, b3)] == [0, 1, 1]
+
+
+async def test_t64_without_speculation_the_time_out_decides(world: World) -> None:
+    _, b2, b3 = await world.bookies(*THREE)
+    writer, _ = await world.writer(THREE, 3, 3)
+    for i in range(2):
+        await writer.append(payload(i))
+    await writer.close()
+    b2.hang("read")
+    client = await world.client(ClientConfig(speculative_read_timeout_s=3600, read_timeout_s=0.5))
+    reader = await client.open(writer.ledger_id, password=PASSWORD)
+    async with asyncio.timeout(60):
+        assert (await reader.read(1))[0].payload == payload(1)
+    assert b3.count("read", 1) == 1
+
+
+async def test_the_speculative_answer_may_be_the_bad_one(world: World) -> None:
+    """Two requests are under way: the failure of one does not end the read, nor start a third."""
+    b1, b2, b3 = await world.bookies(*THREE)
+    writer, _ = await world.writer(THREE, 2, 2)
+    await writer.append(payload(0))
+    await writer.close()
+    slow = b1.hold("read", 0)
+    b2.damage(writer.ledger_id, 0)
+    client = await world.client(ClientConfig(speculative_read_timeout_s=0.05))
+    reader = await client.open(writer.ledger_id, password=PASSWORD)
+    reading = asyncio.create_task(reader.read(0))
+    await until(lambda: b2.count("read") == 1)
+    await asyncio.sleep(0.1)
+    slow.release()
+    assert (await reading)[0].payload == payload(0)
+    assert b3.count("read") == 0
+
+
+async def test_all_replicas_absent_and_all_replicas_silent(world: World) -> None:
+    bookies = await world.bookies(*THREE)
+    ledger_id, metadata = await world.create(THREE, 3, 2)
+    client = await world.client(FAST)
+    entries = EntryReader(client.ports, credentials(ledger_id))
+    with pytest.raises(NoSuchLedgerError):
+        await entries.read(metadata, 0)
+    bookies[1].hang("read")
+    with pytest.raises(BookieTimeoutError):
+        await entries.read(metadata, 0)
+    reader = await client.open(ledger_id, password=PASSWORD)
+    with pytest.raises(LedgerReadError, match="entry 0: bookie b2"):
+        await reader.read_unconfirmed(0, 0)

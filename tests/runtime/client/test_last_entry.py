@@ -1,0 +1,90 @@
+"""Asking an ensemble how far a ledger is confirmed. Protocol sections 2.3 and 7.2."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from runtime.client.last_entry import read_last_add_confirmed, try_read_last_add_confirmed
+from runtime.errors import BookieUnavailableError, DigestMismatchError
+from runtime.protocol.status import Status
+from tests.runtime.client.world import World, credentials
+
+PRESENT, NO_LEDGER, DOWN = "present", "no ledger", "down"
+
+
+@pytest.mark.parametrize(
+    ("answers", "ack_quorum", "expected"),
+    [
+        ((PRESENT, NO_LEDGER, DOWN), 2, 5),
+        ((PRESENT, DOWN, DOWN), 2, None),
+        ((PRESENT, DOWN), 2, 5),
+        ((NO_LEDGER, PRESENT), 2, None),  # either answer covers: -1 or 5
+        ((NO_LEDGER, DOWN), 2, -1),
+        ((DOWN, DOWN), 2, None),
+    ],
+)
+@pytest.mark.parametrize("is_fencing", [True, False])
+async def test_t3_coverage_decides(
+    world: World, answers: tuple[str, ...], ack_quorum: int, expected: int | None, is_fencing: bool
+) -> None:
+    names = tuple(f"b{number}" for number in range(1, len(answers) + 1))
+    bookies = await world.bookies(*names)
+    ledger_id, metadata = await world.create(names, len(names), ack_quorum)
+    for bookie, answer in zip(bookies, answers, strict=True):
+        if answer == PRESENT:
+            world.put(bookie, ledger_id, 6, lac=5)
+        if answer == DOWN:
+            await bookie.stop()
+    client = await world.client()
+    asking = read_last_add_confirmed(client.ports, credentials(ledger_id), metadata, is_fencing=is_fencing)
+    if answers == (NO_LEDGER, PRESENT):
+        assert await asking in {-1, 5}
+    elif expected is None:
+        with pytest.raises(BookieUnavailableError):
+            await asking
+    else:
+        assert await asking == expected
+    stored = [bookie.ledgers[ledger_id] for bookie in bookies if ledger_id in bookie.ledgers]
+    assert [ledger.is_fenced for ledger in stored] == [is_fencing] * len(stored)
+
+
+async def test_the_highest_of_the_covering_answers_counts(world: World) -> None:
+    bookies = await world.bookies("b1", "b2", "b3")
+    ledger_id, metadata = await world.create(("b1", "b2", "b3"), 3, 1)
+    for bookie, lac in zip(bookies, (3, 8, 5), strict=True):
+        world.put(bookie, ledger_id, lac + 1, lac=lac)
+    client = await world.client()
+    keys = credentials(ledger_id)
+    assert await read_last_add_confirmed(client.ports, keys, metadata, is_fencing=False) == 8
+
+
+async def test_a_damaged_answer_covers_and_completes_nothing(world: World) -> None:
+    b1, b2, b3 = await world.bookies("b1", "b2", "b3")
+    ledger_id, metadata = await world.create(("b1", "b2", "b3"), 3, 2)
+    for bookie in (b1, b2):
+        world.put(bookie, ledger_id, 4, lac=3)
+        bookie.damage(ledger_id, 4)
+    b3.refuse("read_lac", Status.UNKNOWN_LEDGER_STATE)
+    held = [b1.hold("read_lac"), b2.hold("read_lac")]
+    client = await world.client()
+    keys = credentials(ledger_id)
+    asking = asyncio.create_task(read_last_add_confirmed(client.ports, keys, metadata, is_fencing=False))
+    for one in held:
+        await one.arrived()
+        one.release()
+    with pytest.raises(DigestMismatchError):
+        await asking
+
+
+async def test_a_quick_look_stops_at_the_first_news(world: World) -> None:
+    b1, b2, _ = await world.bookies("b1", "b2", "b3")
+    ledger_id, metadata = await world.create(("b1", "b2", "b3"), 3, 2)
+    world.put(b1, ledger_id, 4, lac=3)
+    client = await world.client()
+    keys = credentials(ledger_id)
+    assert await try_read_last_add_confirmed(client.ports, keys, metadata, above=3) == 3
+    b2.hold("read_lac")
+    async with asyncio.timeout(4):  # the request time-out is 5 s
+        assert await try_read_last_add_confirmed(client.ports, keys, metadata, above=2) == 3
