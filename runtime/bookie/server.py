@@ -28,6 +28,7 @@ from runtime.bookie.identity import resolve_identity
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.reads import ReadBatcher
 from runtime.config import BookieConfig
+from runtime.errors import PortInUseError
 from runtime.metadata.cluster import read_cluster_info
 from runtime.metadata.cookies import Cookie, CookieStore
 from runtime.metadata.registration import BookieMode, BookieRegistration
