@@ -1,0 +1,50 @@
+"""A real ZooKeeper store and a root of its own for each test; ``zookeeper`` is the server of the whole run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+from kazoo.client import KazooClient
+
+from runtime.config import ZooKeeperConfig
+from runtime.metadata.embedded import EmbeddedZooKeeper
+from runtime.metadata.zookeeper import ZooKeeperStore
+
+CONFIG = ZooKeeperConfig(session_timeout_ms=2000, operation_timeout_s=8.0)
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+async def store(zookeeper: EmbeddedZooKeeper) -> AsyncIterator[ZooKeeperStore]:
+    async with await ZooKeeperStore.connect(zookeeper.connect_string, CONFIG) as store:
+        yield store
+
+
+@pytest.fixture
+async def other_store(zookeeper: EmbeddedZooKeeper) -> AsyncIterator[ZooKeeperStore]:
+    """Another session."""
+    async with await ZooKeeperStore.connect(zookeeper.connect_string, CONFIG) as store:
+        yield store
+
+
+@pytest.fixture
+def root() -> str:
+    """A path that no other test uses; nothing exists there yet."""
+    return f"/metadata-{next(_numbers)}/ledgers"
+
+
+def expire(client_id: tuple[int, bytes], zookeeper: EmbeddedZooKeeper) -> None:
+    """End a session behind its owner's back: a second client takes it over and closes it."""
+    thief = KazooClient(zookeeper.connect_string, client_id=client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+def session_of(store: ZooKeeperStore) -> tuple[int, bytes]:
+    """What a thief needs."""
+    client_id: tuple[int, bytes] = store._client.client_id
+    return client_id

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from pathlib import Path
+
+import pytest
+
+from runtime.errors import BookieNotFoundError, BookieUnavailableError, ClusterNotFoundError, RegistrationError
+from runtime.metadata.cluster import init_cluster
+from runtime.metadata.embedded import EmbeddedZooKeeper
+from runtime.metadata.registration import (
+    BookieAddress,
+    BookieMode,
+    BookieRegistration,
+    RegistrationClient,
+    Registrations,
+)
+from runtime.metadata.service_info import BookieServiceInfo, Endpoint, encode_service_info, rpc_service_info
+from runtime.metadata.zookeeper import ZooKeeperStore
+from storage.errors import BkctlError
+from tests.runtime.metadata.conftest import CONFIG, expire, session_of
+
+INFO = rpc_service_info("10.0.0.9", 3181)
+
+
+class Bookie:
+    """A registration under test and what it reported."""
+
+    def __init__(self, store: ZooKeeperStore, root: str, bookie_id: str = "bk-1") -> None:
+        self.failures: asyncio.Queue[BkctlError] = asyncio.Queue()
+        self.registration = BookieRegistration(
+            store,
+            root,
+            bookie_id,
+            INFO,
+            session_timeout_ms=CONFIG.session_timeout_ms,
+            on_failed=self.failures.put_nowait,
+        )
+
+
+async def new_cluster(store: ZooKeeperStore, root: str) -> RegistrationClient:
+    await init_cluster(store, root, None, random.Random(1))
+    return RegistrationClient(store, root)
+
+
+async def test_modes_and_address(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
+    client = await new_cluster(store, root)
+    registration = Bookie(other_store, root).registration
+    await registration.register(BookieMode.WRITABLE)
+    assert registration.is_registered
+    assert await client.snapshot() == Registrations(writable=("bk-1",), read_only=())
+    assert await client.address("bk-1") == BookieAddress("10.0.0.9", 3181)
+    await registration.register(BookieMode.READ_ONLY)
+    assert await client.snapshot() == Registrations(writable=(), read_only=("bk-1",))
+    assert await client.address("bk-1") == BookieAddress("10.0.0.9", 3181)
+    assert registration.mode is BookieMode.READ_ONLY
+    await registration.register(BookieMode.WRITABLE)
+    assert await client.writable() == ["bk-1"]
+    assert await client.read_only() == []
+    await registration.unregister()
+    assert (await client.snapshot()).live == frozenset()
+
+
+async def test_the_payload_is_what_java_reads(store: ZooKeeperStore, root: str) -> None:
+    await new_cluster(store, root)
+    await Bookie(store, root).registration.register(BookieMode.WRITABLE)
+    node = await store.get(f"{root}/available/bk-1")
+    assert node.data == encode_service_info(INFO)
+    assert node.stat.ephemeral_owner == store.session_id
+
+
+async def test_a_mode_change_is_never_in_no_set(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
+    client = await new_cluster(store, root)
+    registration = Bookie(other_store, root).registration
+    await registration.register(BookieMode.WRITABLE)
+
+    async def flip() -> None:
+        for _ in range(15):
+            await registration.register(BookieMode.READ_ONLY)
+            await registration.register(BookieMode.WRITABLE)
+
+    flipping = asyncio.create_task(flip())
+    while not flipping.done():
+        assert (await client.snapshot()).live == {"bk-1"}
+    await flipping
+
+
+async def test_a_restart_waits_for_the_old_session(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, root: str
+) -> None:
+    await new_cluster(store, root)
+    await Bookie(other_store, root).registration.register(BookieMode.WRITABLE)
+    restarted = Bookie(store, root).registration
+    registering = asyncio.create_task(restarted.register(BookieMode.WRITABLE))
+    await asyncio.sleep(0.2)
+    assert not registering.done()
+    await other_store.close()
+    await registering
+    stat = await store.exists(f"{root}/available/bk-1")
+    assert stat is not None
+    assert stat.ephemeral_owner == store.session_id
+
+
+async def test_a_living_namesake_is_never_pushed_out(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, root: str
+) -> None:
+    await new_cluster(store, root)
+    await Bookie(other_store, root).registration.register(BookieMode.WRITABLE)
+    latecomer = BookieRegistration(store, root, "bk-1", INFO, session_timeout_ms=1, on_failed=lambda _: None)
+    with pytest.raises(RegistrationError, match="another running process is registered as bookie bk-1"):
+        await latecomer.register(BookieMode.WRITABLE)
+    stat = await store.exists(f"{root}/available/bk-1")
+    assert stat is not None
+    assert stat.ephemeral_owner == other_store.session_id
+    assert not latecomer.is_registered
+
+
+async def test_registering_twice_keeps_the_node(store: ZooKeeperStore, root: str) -> None:
+    await new_cluster(store, root)
+    registration = Bookie(store, root).registration
+    await registration.register(BookieMode.WRITABLE)
+    before = await store.exists(f"{root}/available/bk-1")
+    await registration.register(BookieMode.WRITABLE)
+    assert await store.exists(f"{root}/available/bk-1") == before
+
+
+@pytest.mark.parametrize("mode", BookieMode)
+async def test_a_lost_session_is_followed_by_a_new_registration(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str, mode: BookieMode
+) -> None:
+    client = await new_cluster(store, root)
+    bookie = Bookie(other_store, root)
+    await bookie.registration.register(mode)
+    old_session_id = other_store.session_id
+    await asyncio.to_thread(expire, session_of(other_store), zookeeper)
+    async with asyncio.timeout(20.0):
+        while other_store.session_id == old_session_id or not bookie.registration.is_registered:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert (await client.snapshot()).live == {"bk-1"}
+    assert bookie.registration.mode is mode
+    assert bookie.failures.empty()
+
+
+async def test_a_namesake_that_came_meanwhile_ends_the_renewal(tmp_path: Path) -> None:
+    """While our connection is cut, our session ends and somebody else takes the name."""
+    server = await EmbeddedZooKeeper.start(str(tmp_path))
+    failures: asyncio.Queue[BkctlError] = asyncio.Queue()
+    async with await ZooKeeperStore.connect(server.connect_string, CONFIG) as store:
+        await new_cluster(store, "/ledgers")
+        ours = BookieRegistration(store, "/ledgers", "bk-1", INFO, session_timeout_ms=1, on_failed=failures.put_nowait)
+        await ours.register(BookieMode.WRITABLE)
+        session = session_of(store)
+        await server.stop()
+        async with await EmbeddedZooKeeper.start(str(tmp_path)) as elsewhere:
+            await asyncio.to_thread(expire, session, elsewhere)
+            async with await ZooKeeperStore.connect(elsewhere.connect_string, CONFIG) as other_store:
+                await other_store.create("/ledgers/available/bk-1")
+        async with await EmbeddedZooKeeper.start(str(tmp_path), port=server.port):
+            assert isinstance(await failures.get(), RegistrationError)
+            assert not ours.is_registered
+            await store.close()
+
+
+async def test_unregistered_is_not_renewed(store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str) -> None:
+    client = await new_cluster(store, root)
+    registration = Bookie(store, root).registration
+    await registration.register(BookieMode.WRITABLE)
+    await registration.unregister()
+    lost = asyncio.Event()
+    store.on_session_lost(lost.set)
+    await asyncio.to_thread(expire, session_of(store), zookeeper)
+    await lost.wait()
+    assert (await client.snapshot()).live == frozenset()
+
+
+async def test_no_cluster(store: ZooKeeperStore, root: str) -> None:
+    client = RegistrationClient(store, root)
+    with pytest.raises(ClusterNotFoundError, match=root):
+        await client.writable()
+    with pytest.raises(RegistrationError, match="no BookKeeper cluster"):
+        await Bookie(store, root).registration.register(BookieMode.WRITABLE)
+    await store.create(root, make_parents=True)
+    assert await client.writable() == await client.read_only() == await client.with_cookie() == []
+
+
+async def test_a_name_that_java_clients_would_hang_on(store: ZooKeeperStore, root: str) -> None:
+    with pytest.raises(RegistrationError, match="cannot be a bookie id"):
+        Bookie(store, root, "a,b")
+
+
+async def test_one_bad_child_does_not_break_a_listing(
+    store: ZooKeeperStore, root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await new_cluster(store, root)
+    await store.create(f"{root}/available/a,b")
+    await store.create(f"{root}/available/bk-junk", b"\xff")
+    await store.create(
+        f"{root}/available/bk-http", encode_service_info(BookieServiceInfo((Endpoint("h", "h", 1, "http"),)))
+    )
+    await store.create(f"{root}/available/10.0.0.1:3181")
+    with caplog.at_level(logging.WARNING):
+        assert await client.writable() == ["10.0.0.1:3181", "bk-http", "bk-junk"]
+    assert "a,b is no bookie id" in caplog.text
+    assert await client.address("10.0.0.1:3181") == BookieAddress("10.0.0.1", 3181)
+    with pytest.raises(BookieUnavailableError, match="not readable"):
+        await client.address("bk-junk")
+    with pytest.raises(BookieUnavailableError, match="names no port"):
+        await client.address("bk-http")
+
+
+async def test_a_bookie_that_is_down_and_one_that_never_was(store: ZooKeeperStore, root: str) -> None:
+    client = await new_cluster(store, root)
+    await store.create(f"{root}/cookies/bk-down", make_parents=True)
+    assert await client.with_cookie() == ["bk-down"]
+    with pytest.raises(BookieUnavailableError, match="bk-down: not running"):
+        await client.address("bk-down")
+    for nobody in ("bk-none", "a/b"):
+        with pytest.raises(BookieNotFoundError, match=nobody):
+            await client.address(nobody)
