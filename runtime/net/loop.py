@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, ParamSpec, TypeVar
 
 from runtime.ports import TimerHandle
 
@@ -51,30 +53,81 @@ class LoopClock:
 class LaneWorkers:
     """One thread per lane, started with its first job. Made and used on one loop.
 
-    The threads are not daemons: a process that ends without ``close`` still finishes the jobs it queued.
+    A thread and a queue of its own per lane, not an executor: the way to the lane and back is part of every commit, and
+    an executor's locks and two chained futures cost as much again as the wake-ups themselves.
     """
 
     def __init__(self) -> None:
-        self._lanes: dict[str, ThreadPoolExecutor] = {}
+        self._loop = asyncio.get_running_loop()
+        self._lanes: dict[str, _Lane] = {}
         self._is_closed = False
 
     def run(self, lane: str, function: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> Awaitable[T]:
-        """Queue a job; RuntimeError after ``close``. A job still queued when its future is cancelled never runs."""
+        """Queue a job; RuntimeError after ``close``. A job whose future was cancelled before its turn never runs."""
         if self._is_closed:
             raise RuntimeError(f"lane {lane} takes no more jobs: the workers are closed")
-        executor = self._lanes.get(lane)
-        if executor is None:
-            executor = self._lanes[lane] = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"lane-{lane}")
-        return asyncio.get_running_loop().run_in_executor(executor, partial(function, *arguments, **keywords))
+        queue = self._lanes.get(lane)
+        if queue is None:
+            queue = self._lanes[lane] = _Lane(self._loop, f"lane-{lane}")
+        future: asyncio.Future[T] = self._loop.create_future()
+        queue.put(future, partial(function, *arguments, **keywords))
+        return future
 
     async def close(self) -> None:
         """Finish what was queued, then end the threads; safe to repeat."""
         self._is_closed = True
         lanes, self._lanes = self._lanes, {}
-        loop = asyncio.get_running_loop()
-        await asyncio.gather(*(loop.run_in_executor(executor, _nothing) for executor in lanes.values()))
-        for executor in lanes.values():
-            executor.shutdown()
+        await asyncio.gather(*(lane.end() for lane in lanes.values()))
+
+
+class _Lane:
+    """A thread that runs jobs one after another and hands their outcomes back to the loop.
+
+    The thread is a daemon: a process that ends without closing its lanes ends as if it were killed.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        self._loop = loop
+        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._thread = Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, future: asyncio.Future[T], job: Callable[[], T]) -> None:
+        self._jobs.put((future, job))
+
+    async def end(self) -> None:
+        """Run what is queued, then end the thread."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._jobs.put((done, _nothing))
+        self._jobs.put(None)
+        await done
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            future, job = item
+            if future.cancelled():
+                continue
+            try:
+                outcome = job()
+            except BaseException as error:  # whatever it is, it is the caller's
+                self._report(_fail, future, error)
+            else:
+                self._report(_succeed, future, outcome)
+
+    def _report(self, settle: Callable[[asyncio.Future[Any], Any], None], future: asyncio.Future[Any], it: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            self._loop.call_soon_threadsafe(settle, future, it)
+
+
+def _succeed(future: asyncio.Future[Any], outcome: Any) -> None:
+    if not future.done():
+        future.set_result(outcome)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def _nothing() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 
@@ -67,10 +69,16 @@ async def test_close_finishes_what_was_queued_and_ends_the_threads() -> None:
     await workers.close()
 
 
-async def test_lanes_are_no_daemons() -> None:
-    workers = LaneWorkers()
-    assert await workers.run("one", lambda: threading.current_thread().daemon) is False
-    await workers.close()
+def test_a_process_ends_without_closing_its_lanes() -> None:
+    program = (
+        "import asyncio\n"
+        "from runtime.net.loop import LaneWorkers\n"
+        "async def main():\n"
+        "    await LaneWorkers().run('lane', print, 'ran')\n"
+        "asyncio.run(main())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert ended.stdout == "ran\n"
 
 
 async def test_clock_tells_time_and_calls_back_on_the_loop() -> None:
