@@ -239,7 +239,8 @@ class ZooKeeperStore:
                 raise self._fatal_error
             if self._sessions_lost_count != sessions_lost_count:
                 raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
-            if self._is_connected:
+            # Kazoo's own flag falls before it fails what is under way, ours a little later.
+            if self._is_connected and self._client.connected:
                 return
             await self._state_changed.wait()
 
@@ -261,16 +262,11 @@ class ZooKeeperStore:
                     except kazoo_errors.ConnectionLoss:
                         if not is_read:
                             raise
-                        await self._wait_disconnect_seen()
         except TimeoutError:
             waited = f"{self._config.operation_timeout_s:g} s"
             raise MetadataUnavailableError(f"{path}: no answer from ZooKeeper in {waited}", path) from None
         except kazoo_errors.KazooException as error:
             raise _translate(error, path) from error
-
-    async def _wait_disconnect_seen(self) -> None:
-        """Let the state change that caused a ConnectionLoss arrive before asking again."""
-        await asyncio.sleep(0.01)
 
     def _answer(self, result: Any) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = self._loop.create_future()
