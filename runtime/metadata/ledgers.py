@@ -36,9 +36,7 @@ from runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned
 logger = logging.getLogger(__name__)
 
 WINDOW = ZooKeeperConfig().in_flight_max
-WHOLE_TREE = ""
-"""The subtree that holds every ledger."""
-
+_TREE = ""
 _SUBTREES_ENOUGH = 4096
 _CREATOR_TOKEN_FORMAT_MIN = 3
 _LEAF_NAME = re.compile(r"L\d+", re.ASCII)
@@ -198,17 +196,17 @@ class LedgerStore:
 
     # -- all ledgers --------------------------------------------------------------------------------------------
 
-    async def list_ids(self, subtree: str = WHOLE_TREE, *, window: int = WINDOW) -> AsyncGenerator[int, None]:
+    async def list_ids(self, subtree: str | None = None, *, window: int = WINDOW) -> AsyncGenerator[int, None]:
         """Ids of all ledgers, or of those in a subtree, with at most ``window`` requests under way."""
         await self._store.sync(self.root)
-        buckets = pipelined(self._buckets(subtree), self._ids_in, window)
+        buckets = pipelined(self._buckets(subtree or _TREE), self._ids_in, window)
         async with contextlib.aclosing(buckets):
             async for ids in buckets:
                 for ledger_id in ids:
                     yield ledger_id
 
     async def read_all(
-        self, subtree: str = WHOLE_TREE, *, window: int = WINDOW
+        self, subtree: str | None = None, *, window: int = WINDOW
     ) -> AsyncGenerator[tuple[int, Versioned[LedgerMetadata] | MetadataFormatError], None]:
         """Every ledger with its metadata, or with the reason why that cannot be read; deleted ones are left out."""
         ids = self.list_ids(subtree, window=window)
@@ -227,7 +225,7 @@ class LedgerStore:
         await self._store.sync(self.root)
         whole: list[str] = []
         for level_digits in self._tree.level_digits:
-            branch = [WHOLE_TREE]
+            branch = [_TREE]
             for digits in level_digits:
                 if len(branch) >= _SUBTREES_ENOUGH:
                     break
