@@ -8,9 +8,9 @@ to cut acknowledged entries off a ledger. So
   replaced after the batches are durable and before lastMark moves past what they hold;
 - at open that run is demanded without a gap. Batches behind ``number`` may be there or not: the journal repeats them.
 
-A number counts only for batches that the database has moved from its log into synced tables since, so the run may be
-cut at every open: LevelDB empties its log when it opens, and whatever loses an older batch then loses the last one
-too, or a file that its manifest names. Both are noticed.
+The run need not reach back to the first batch. Opening a database moves what its log holds into synced tables; from
+then on LevelDB can lose an older batch only together with the last one, or with a table that its manifest names, and
+both are noticed. So every open, once it has verified the run, moves ``floor`` up to the last batch.
 """
 
 from __future__ import annotations

@@ -314,18 +314,20 @@ def test_a_deleted_ledger_stays_deleted(tmp_path: Path) -> None:
 
 
 def test_a_delete_during_a_checkpoint_that_deletes(engine: LedgerDirectoryEngine) -> None:
+    """The checkpoint that removes the first ledger of the id writes the second one, which is deleted meanwhile."""
     add(engine, 5, 1)
     checkpoint_now(engine)
     engine.delete_ledger(5)
-    job = engine.begin_checkpoint()
     engine.set_master_key(5, KEY)
     add(engine, 5, 2)
+    job = engine.begin_checkpoint()
     engine.delete_ledger(5)
     engine.write_checkpoint(job)
     engine.end_checkpoint(job)
-    assert engine.read(5, 1) is None
+    assert [engine.read(5, entry_id) for entry_id in (1, 2)] == [None, None]
     assert engine.find_cached(5, 2) is None
     checkpoint_now(engine)
+    engine.set_master_key(5, KEY)
     assert engine.list_entries(5) == []
 
 

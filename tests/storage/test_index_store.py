@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 from storage.errors import DirectoryLockedError, IndexDamagedError, IndexMissingError
 from storage.index_store import PlyvelIndexStore, open_plyvel
 
+ROOT = Path(__file__).parent.parent.parent
 ROW_COUNT = 20_000
 
 
@@ -150,12 +154,34 @@ def test_strict_refuses_a_damaged_log_and_the_other_open_drops_it(tmp_path: Path
     after.close()
 
 
-def test_large_batches_neither_stall_nor_shrink(tmp_path: Path) -> None:
-    """More than LevelDB's default write buffer stays one log, and tables are not compressed."""
+def test_load_neither_switches_the_log_nor_compresses(tmp_path: Path) -> None:
+    """LevelDB's default write buffer of 4 MiB makes writers wait for tables; a fresh log would show the switch."""
     folder = tmp_path / "db"
     store = open_plyvel(str(folder), create=True, strict=True)
-    store.write((key(number), bytes(1024)) for number in range(8 * 1024))
-    assert list(folder.glob("*.ldb")) == []
+    log = log_of(folder)
+    for first in range(0, 8 * 1024, 1024):
+        store.write((key(number), bytes(1024)) for number in range(first, first + 1024))
+    assert log_of(folder) == log
     store.close()
     open_plyvel(str(folder), create=False, strict=True).close()
     assert sum(path.stat().st_size for path in folder.glob("*.ldb")) > 8 * 1024 * 1024
+
+
+WRITES_ONE_BATCH = """
+import sys
+from storage.index_store import open_plyvel
+store = open_plyvel(sys.argv[1], create=True, strict=True)
+store.write([(b"a", b"1")])
+"""
+
+
+@pytest.mark.strace
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_a_batch_is_synced_when_write_returns(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    tracer = ["strace", "-f", "-y", "-e", "trace=write,fdatasync,fsync", "-o", str(trace)]
+    child = [sys.executable, "-P", "-c", WRITES_ONE_BATCH, str(tmp_path / "db")]
+    subprocess.run([*tracer, *child], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    log = str(log_of(tmp_path / "db"))
+    calls = [line.split("(")[0].split()[-1] for line in trace.read_text().splitlines() if log in line]
+    assert calls == ["write", "fdatasync"]

@@ -145,6 +145,18 @@ def test_locks_taken_before_stay_with_the_caller_until_the_open_succeeds(tmp_pat
     open_storage(config).close()
 
 
+def test_a_failed_open_gives_everything_up(tmp_path: Path) -> None:
+    """Databases of the first directory and all locks, when the second directory is the damaged one."""
+    config = config_below(tmp_path, ledgers=2)
+    seal = tmp_path / "ledgers-1" / "current" / f"{LOCATIONS_DATABASE}.seal"
+    seal.parent.mkdir(parents=True)
+    seal.write_bytes(b"damaged")
+    with pytest.raises(IndexDamagedError):
+        open_storage(config)
+    seal.unlink()
+    open_storage(config).close()
+
+
 # Marks
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from storage.errors import CorruptFileError, EntryTooLargeError, JournalError
-from storage.filenames import current_directory, journal_file_name
+from storage.config import EngineConfig
+from storage.errors import CorruptFileError, EntryTooLargeError, IndexMissingError, JournalError
+from storage.filenames import LOCK, current_directory, journal_file_name
 from storage.ids import LogMark
 from storage.journal_format import (
     encode_explicit_lac_record,
@@ -23,6 +27,7 @@ from storage.ledger_index import LedgerRow
 from storage.ledger_storage import LedgerStorage
 from storage.log_mark import read_last_mark
 from tests.storage.engines import KEY, config_below, entry, explicit_lac, open_storage
+from tests.storage.golden import FILES, paths, unpack
 from tests.storage.traced_disk import TracedDisk
 
 FIRST = 0x19A2B3C4D5E
@@ -249,3 +254,67 @@ def test_an_entry_over_the_limit_stops_the_boot(tmp_path: Path) -> None:
     write_journal(tmp_path, [key_record(5), entry(5, 0, bytes(40 * 1024))])
     with pytest.raises(EntryTooLargeError):
         replayed(tmp_path)
+
+
+# Journals that Java bookies wrote
+
+
+def java_journals(root: Path, image: str) -> None:
+    """The journal files of a Java bookie, and nothing of its ledger directory."""
+    unpack(image, root / "java")
+    target = Path(current_directory(str(root / "journal-0")))
+    target.parent.mkdir()
+    (root / "java" / "journal").rename(target)
+
+
+def java_records(image: str) -> list[dict[str, Any]]:
+    return [
+        record
+        for path in sorted(paths("journal"))
+        if path.startswith(f"{image}/")
+        for record in FILES[path]["records"]
+        if record["type"] != "padding"
+    ]
+
+
+@pytest.mark.parametrize(
+    "image", ["db-4.18.0/crash", "direct-io-4.18.0/replayed", "journal-v5-4.18.0/crash", "journal-v4-4.18.0/crash"]
+)
+def test_journals_of_java_bookies(tmp_path: Path, image: str) -> None:
+    """Every entry with its bytes, every key, every fence, from journals of the versions 4, 5 and 6."""
+    java_journals(tmp_path, image)
+    storage = open_storage(config_below(tmp_path, engine=EngineConfig()))
+    report = storage.replay()
+    records = java_records(image)
+    kinds = Counter(record["type"] for record in records)
+    assert report.entry_count == kinds["entry"] > 0
+    assert report.fence_count == kinds["fence"] > 0
+    assert report.ledger_key_count == kinds["key"] > 0
+    assert report.explicit_lac_count == kinds["explicitLac"]
+    assert report.skipped_count == 0
+    newest = {(record["ledger"], record["entry"]): record for record in records}
+    for (ledger_id, entry_id), record in newest.items():
+        row = storage.engine_of(ledger_id).ledger(ledger_id)
+        assert row is not None
+        if record["type"] == "entry":
+            body = storage.engine_of(ledger_id).read(ledger_id, entry_id)
+            assert body is not None
+            assert hashlib.sha1(body, usedforsecurity=False).hexdigest() == record["sha1"]
+        elif record["type"] == "key":
+            assert row.master_key.hex() == record["key"]
+        elif record["type"] == "fence":
+            assert row.is_fenced
+        else:
+            assert row.explicit_lac is not None
+
+
+def test_the_directory_of_a_java_bookie_needs_a_rebuild(tmp_path: Path) -> None:
+    """Its index is not ours: opening with an empty one would deny all that is in its logs (H15)."""
+    unpack("db-4.18.0/crash", tmp_path / "java")
+    target = Path(current_directory(str(tmp_path / "ledgers-0")))
+    target.parent.mkdir()
+    (tmp_path / "java" / "ledgers").rename(target)
+    before = sorted(target.iterdir())
+    with pytest.raises(IndexMissingError, match="bkctl storage index rebuild"):
+        open_storage(config_below(tmp_path))
+    assert sorted(path for path in target.iterdir() if path.name != LOCK) == before
