@@ -21,7 +21,7 @@ check: setup ## the gate: format, lint, types, layers
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
-	.venv/bin/mypy scripts/demo.py
+	.venv/bin/mypy scripts/demo.py scripts/terminal_picture.py
 	.venv/bin/lint-imports --no-cache
 
 test: setup ## rings 1 to 3: unit tests, and real processes on this machine (PYTEST_ARGS=... is passed on)

@@ -14,5 +14,6 @@ if ! command -v mvn >/dev/null || ! command -v javac >/dev/null; then
 fi
 echo "make interop: building the Java side with Maven (a minute the first time)"
 # The class path is written last and under its own name, so that an interrupted build is not taken for a finished one.
-mvn --batch-mode --quiet -Dstyle.color=never clean compile dependency:build-classpath -Dmdep.outputFile=target/classpath.part
+mvn --batch-mode --quiet clean compile dependency:build-classpath -Dmdep.outputFile=target/classpath.part \
+    | sed $'s/\x1b\\[[0-9;]*m//g' # colour codes that no option of Maven's switches off
 echo "$PWD/target/classes:$(cat target/classpath.part)" >"$class_path"
