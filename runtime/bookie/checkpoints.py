@@ -31,6 +31,7 @@ class CheckpointService:
         self._swap_callbacks: list[Callable[[], None]] = []
         self._wake = asyncio.Event()
         self._is_stopping = False
+        self._is_retry_due = False
 
     def on_caches_swapped(self, callback: Callable[[], None]) -> None:
         """Call back at the start of every checkpoint, when the write caches have room again."""
@@ -67,12 +68,22 @@ class CheckpointService:
         checkpoint = self._storage.begin_checkpoint()
         for callback in self._swap_callbacks:
             callback()
+        self._is_retry_due = True
         try:
             await self._workers.run(CHECKPOINT_LANE, self._storage.write_checkpoint, checkpoint)
+            self._is_retry_due = False
         finally:
             self._storage.end_checkpoint(checkpoint)
             if any(engine.is_checkpoint_due for engine in self._storage.engines):
                 self._wake.set()
+        # Freeing the tables takes milliseconds, which the loop does not have.
+        await self._workers.run(CHECKPOINT_LANE, self._storage.release_checkpoint, checkpoint)
+
+    async def flush(self) -> None:
+        """Make everything durable that was taken so far. The retry of a failed checkpoint takes nothing newer."""
+        if self._is_retry_due:
+            await self.checkpoint()
+        await self.checkpoint()
 
     def stop(self) -> None:
         """Let ``run`` return; a checkpoint under way is finished first."""

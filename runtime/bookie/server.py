@@ -194,7 +194,7 @@ class BookieServer:
             checkpoints.stop()
             await asyncio.gather(*services, return_exceptions=True)
             if not self._failed.done():
-                await checkpoints.checkpoint()
+                await checkpoints.flush()
                 self._remove_dirty_marks()
 
         self._undo.push_async_callback(stop)
