@@ -41,7 +41,9 @@ class LazyGroup(TyperGroup):
         if cmd_name not in self.commands:
             if cmd_name not in _MODULES:
                 return None
-            member = typer.main.get_command(importlib.import_module(_MODULES[cmd_name]).app)
+            app: typer.Typer = importlib.import_module(_MODULES[cmd_name]).app
+            app.rich_markup_mode = markup_mode()
+            member = typer.main.get_command(app)
             member.name = cmd_name
             self.commands[cmd_name] = member
         return self.commands[cmd_name]

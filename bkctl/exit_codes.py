@@ -85,12 +85,12 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     TimeoutError: ExitCode.TIMEOUT,
     runtime_errors.MetadataAuthError: ExitCode.AUTH,
     runtime_errors.UnauthorizedError: ExitCode.AUTH,
+    runtime_errors.LedgerPasswordError: ExitCode.AUTH,
     storage_errors.MasterKeyMismatchError: ExitCode.AUTH,
     runtime_errors.MetadataFormatError: ExitCode.INTEGRITY,
     runtime_errors.DigestMismatchError: ExitCode.INTEGRITY,
     storage_errors.StorageError: ExitCode.INTEGRITY,
     KeyboardInterrupt: ExitCode.INTERRUPTED,
-    BrokenPipeError: ExitCode.BROKEN_PIPE,
 }
 
 _SERVER_ERRORS: dict[type[BaseException], ServerExitCode] = {

@@ -15,7 +15,7 @@ from bkctl.settings import Sources, read_sources, resolve_settings
 from commands.config import GlobalFlags, Settings
 from commands.console import Console, standard_console
 from commands.context import BookieFlags, BookieSettings, CommandContext
-from commands.errors import StoppedBySignalError
+from commands.errors import ReaderGoneError, StoppedBySignalError
 from runtime.errors import MetadataUnavailableError
 from storage.errors import BkctlError
 
@@ -70,8 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except typer.TyperException as error:
         return _report_usage(error, invocation)
-    except BrokenPipeError:
-        # The reader has gone (| head). Nothing may be written at interpreter exit either.
+    except (ReaderGoneError, BrokenPipeError):
+        # As a shell reports it. Nothing may be written at interpreter exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.ExitCode.BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:

@@ -20,18 +20,19 @@ The TOML file (default ``$XDG_CONFIG_HOME/bkctl/config.toml``)::
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from bkctl.java_conf import JavaConf
 from commands.config import ColorMode, GlobalFlags, OutputForm, Settings
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_duration_s
 from runtime.config import ClientConfig, ZooKeeperConfig
 from runtime.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from bkctl.java_conf import JavaConf
 
 T = TypeVar("T")
 
@@ -76,11 +77,14 @@ def read_sources(flags: GlobalFlags, environment: Mapping[str, str]) -> Sources:
     """Read the files that flags and environment name; ConfigurationError, InvalidArgumentError."""
     conf_path = flags.conf or environment.get("BKCTL_CONF") or environment.get("BOOKIE_CONF")
     named_path = flags.config or environment.get("BKCTL_CONFIG")
-    toml_path = named_path or _existing_default_path(environment)
+    if named_path == os.devnull:  # how scripts say "no file, not even the user's own"
+        named_path = toml_path = None
+    else:
+        toml_path = named_path or _existing_default_path(environment)
     return Sources(
         flags=flags,
         environment=environment,
-        conf=JavaConf.read(conf_path, environment) if conf_path else None,
+        conf=_read_conf(conf_path, environment) if conf_path else None,
         toml=_read_toml(toml_path) if toml_path else TomlFile(),
         toml_path=toml_path,
         is_toml_named=bool(named_path),
@@ -206,7 +210,15 @@ def _existing_default_path(environment: Mapping[str, str]) -> str | None:
     return path if os.path.exists(path) else None
 
 
+def _read_conf(path: str, environment: Mapping[str, str]) -> JavaConf:
+    from bkctl.java_conf import JavaConf  # most invocations need no parser of Java properties
+
+    return JavaConf.read(path, environment)
+
+
 def _read_toml(path: str) -> TomlFile:
+    import tomllib
+
     try:
         with open(path, "rb") as file:
             return msgspec.convert(tomllib.load(file), TomlFile)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import typer
+from commands.command import group
 
-app = typer.Typer()
+app = group("")
 
 
 @app.command("audit")

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from commands.cluster_access import open_store
-from commands.command import command
+from commands.command import command, group
 from commands.context import CommandContext
 
-app = typer.Typer(help="Create a cluster's metadata; look at the cluster as a whole.", no_args_is_help=True)
+app = group("Create a cluster's metadata; look at the cluster as a whole.")
 
 
 @command(app, "init", is_changing=True)

@@ -20,6 +20,7 @@ CommandFunction: TypeAlias = Callable[..., Outcome | None] | Callable[..., Corou
 
 _SHOWN = {"output", "metadata_uri", "debug"}
 _SHOWN_LISTING = {"sort", "limit", "no_headers"}
+_SHOWN_FILES = {"conf", "config"}
 _SHOWN_CHANGING = {"yes", "dry_run"}
 
 
@@ -55,6 +56,11 @@ def _global_options(
     """Only its parameters matter: they are put behind those of every command."""
 
 
+def group(help_text: str) -> typer.Typer:
+    """A group of commands, or the holder of a single one."""
+    return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
 GLOBAL_PARAMETERS = tuple(inspect.signature(_global_options, eval_str=True).parameters.values())
 GLOBAL_NAMES = frozenset(parameter.name for parameter in GLOBAL_PARAMETERS)
 
@@ -69,13 +75,22 @@ def take_parameters(run: Callable[..., Any], parameters: list[inspect.Parameter]
 
 
 def command(
-    app: typer.Typer, name: str, *, is_listing: bool = False, is_changing: bool = False
+    app: typer.Typer,
+    name: str,
+    *,
+    is_listing: bool = False,
+    is_changing: bool = False,
+    is_configured_by_files: bool = False,
 ) -> Callable[[CommandFunction], CommandFunction]:
     """Register a function as the command ``name`` of ``app``; its docstring is the help text.
 
-    Every command takes all global options; its help page shows those that mean something to a listing or a change.
+    Every command takes all global options; its help page shows those that mean something to a listing, to a change, or
+    to a server with settings of its own.
     """
-    shown = _SHOWN | (_SHOWN_LISTING if is_listing else set()) | (_SHOWN_CHANGING if is_changing else set())
+    shown = set(_SHOWN)
+    shown |= _SHOWN_LISTING if is_listing else set()
+    shown |= _SHOWN_CHANGING if is_changing else set()
+    shown |= _SHOWN_FILES if is_configured_by_files else set()
 
     def register(function: CommandFunction) -> CommandFunction:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]

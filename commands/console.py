@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from commands import rendering
 from commands.config import ColorMode, OutputForm, Settings
-from commands.errors import InvalidArgumentError
+from commands.errors import InvalidArgumentError, ReaderGoneError
 from commands.rendering import Column, Row
 from runtime.errors import RefusedError
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+_READER_GONE = "nobody reads the results any more"
 
 
 class Progress(Protocol):
@@ -108,9 +111,12 @@ class Console:
 
     def raw(self, data: bytes) -> None:
         """Bytes to stdout as they are, whatever the output form."""
-        self._out.flush()
-        self._out.buffer.write(data)
-        self._out.buffer.flush()
+        try:
+            self._out.flush()
+            self._out.buffer.write(data)
+            self._out.buffer.flush()
+        except BrokenPipeError as error:
+            raise ReaderGoneError(_READER_GONE) from error
 
     # --- talk --------------------------------------------------------------------------------------------------
 
@@ -164,7 +170,10 @@ class Console:
     # --- how ---------------------------------------------------------------------------------------------------
 
     def _write(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
+        try:
+            print(text, file=self._out, flush=True)
+        except BrokenPipeError as error:
+            raise ReaderGoneError(_READER_GONE) from error
 
     def _write_fields(self, body: Row, show: Mapping[str, Callable[[object], str]]) -> None:
         fields = rendering.flat(body)

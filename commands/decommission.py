@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.command import command
+from commands.command import command, group
 from commands.context import CommandContext
 from commands.outcome import Outcome
 from commands.replication_access import (
@@ -23,7 +23,7 @@ from commands.replication_access import (
 if TYPE_CHECKING:
     from runtime.replication.decommission import DecommissionPlan, DecommissionReport
 
-app = typer.Typer()
+app = group("")
 
 
 @command(app, "decommission", is_changing=True)

@@ -3,6 +3,7 @@
 BkctlError
 ├── InvalidArgumentError    an argument is not what the command can take; nothing was done
 ├── NotFoundError           what the command line names is not there
+├── ReaderGoneError         nobody reads stdout any more
 └── StoppedBySignalError    a signal ended the command before its work was done
 """
 
@@ -17,6 +18,10 @@ class InvalidArgumentError(BkctlError):
 
 class NotFoundError(BkctlError):
     """What the command line names is not there: an entry, a development cluster."""
+
+
+class ReaderGoneError(BkctlError):
+    """Whoever read the results has gone (``| head``); the command ends without further ado."""
 
 
 class StoppedBySignalError(BkctlError):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.command import command
+from commands.command import command, group
 from commands.context import CommandContext
 from commands.outcome import Outcome
 from commands.replication_access import (
@@ -24,7 +24,7 @@ from commands.replication_access import (
 if TYPE_CHECKING:
     from runtime.replication.bookie_recovery import RecoveryReport
 
-app = typer.Typer(help="Copy away what dead bookies held.", no_args_is_help=True)
+app = group("Copy away what dead bookies held.")
 
 
 @app.callback()

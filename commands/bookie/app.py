@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
 from commands.bookie import info, start
 from commands.bookie import list as list_command
+from commands.command import group
 
-app = typer.Typer(help="Run a bookie; list the cluster's bookies.", no_args_is_help=True)
+app = group("Run a bookie; list the cluster's bookies.")
 start.register(app)
 list_command.register(app)
 info.register(app)

@@ -13,7 +13,7 @@ from commands.context import BookieFlags, CommandContext
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``bkctl bookie``."""
-    command(app, "start", is_changing=True)(start)
+    command(app, "start", is_changing=True, is_configured_by_files=True)(start)
 
 
 async def start(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import typer
-
+from commands.command import group
 from commands.dev import cluster, zookeeper
 
-app = typer.Typer(help="Servers on this machine: a whole cluster, or ZooKeeper alone.", no_args_is_help=True)
+app = group("Servers on this machine: a whole cluster, or ZooKeeper alone.")
 app.add_typer(cluster.app, name="cluster")
 zookeeper.register(app)

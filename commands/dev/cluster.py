@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from commands.command import command
+from commands.command import command, group
 from commands.config import OutputForm
 from commands.context import CommandContext
 from commands.rendering import Column
@@ -15,7 +15,7 @@ from commands.rendering import Column
 if TYPE_CHECKING:
     from commands.dev.local_cluster import ClusterStatus, LocalCluster, ServerStatus
 
-app = typer.Typer(help="A whole cluster on this machine, for development.", no_args_is_help=True)
+app = group("A whole cluster on this machine, for development.")
 
 Directory = Annotated[str, typer.Option("--dir", metavar="DIR", help="Folder of the cluster.")]
 BookieArgument = Annotated[str, typer.Argument(metavar="ID", help="Bookie id, or its folder's name like bookie-2.")]

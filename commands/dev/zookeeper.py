@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
@@ -28,6 +27,8 @@ async def run_zookeeper(
 
     It is the real server, from the jars inside pyspark, and needs Java 17 or newer. The data stays in the folder.
     """
+    import asyncio
+
     from commands.event_loop import stop_signals
     from runtime.metadata.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
 

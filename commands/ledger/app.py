@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
+from commands.command import group
 from commands.ledger import list as list_command
 from commands.ledger import read, show, verify, write_test
 
-app = typer.Typer(help="List, show, read and verify ledgers; write test ledgers.", no_args_is_help=True)
+app = group("List, show, read and verify ledgers; write test ledgers.")
 list_command.register(app)
 show.register(app)
 read.register(app)

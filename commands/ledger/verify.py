@@ -60,12 +60,12 @@ async def verify(
     Nothing is fenced, nothing is written. Missing, corrupt, unreachable and differing copies are counted apart. Clean
     ledgers are listed only when they are named. Exit code 10 when anything is wrong.
     """
-    from runtime.replication.checker import LedgerChecker
-    from runtime.replication.config import ReplicationConfig
-
     if is_all == bool(ledgers):
         raise InvalidArgumentError("say which ledgers to verify: ledger ids, or --all")
     named = [parse_ledger_id(text) for text in dict.fromkeys(ledgers or ())]
+    from runtime.replication.checker import LedgerChecker
+    from runtime.replication.config import ReplicationConfig
+
     checks: list[LedgerCheck] = []
     is_truncated = False
     started_s = time.monotonic()

@@ -1,0 +1,197 @@
+"""A bookie's settings from flags, environment, bk_server.conf and TOML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bkctl.bookie_settings import DATA_DIRECTORY, resolve_bookie_settings
+from bkctl.settings import read_sources
+from commands.config import GlobalFlags
+from commands.context import BookieFlags, BookieSettings
+from commands.errors import InvalidArgumentError
+from runtime.config import ZooKeeperConfig
+from runtime.errors import ConfigurationError
+
+CONF = """
+metadataServiceUri=zk+hierarchical://conf/ledgers
+bookieId=bookie-a
+bookiePort=3200
+advertisedAddress=host.example
+allowLoopback=true
+forceReadOnlyBookie=false
+journalDirectories=/j1,/j2
+ledgerDirectories=/l1,/l2
+indexDirectories=/i1,/i2
+flushInterval=5000
+journalMaxSizeMB=100
+journalPreAllocSizeMB=8
+journalAlignmentSize=4096
+journalMaxBackups=2
+logSizeLimit=1000000
+dbStorage_writeCacheMaxSizeMb=64
+dbStorage_readAheadCacheMaxSizeMb=32
+nettyMaxFrameSizeBytes=1000000
+zkTimeout=6000
+someKeyOfAnotherRelease=1
+"""
+
+
+def resolve(
+    flags: BookieFlags | None = None, roots: GlobalFlags | None = None, /, **environment: str
+) -> BookieSettings:
+    return resolve_bookie_settings(read_sources(roots or GlobalFlags(), environment), flags or BookieFlags())
+
+
+def write(tmp_path: Path, name: str, text: str) -> str:
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_nothing_configured_is_a_cluster_of_its_own() -> None:
+    settings = resolve()
+    assert settings.data_directory == DATA_DIRECTORY
+    assert settings.config.metadata_uri == ""
+    assert settings.config.advertised_address == "127.0.0.1"
+    assert settings.config.is_loopback_allowed
+    assert settings.config.storage.journal_directories == (f"{DATA_DIRECTORY}/journal",)
+    assert settings.config.storage.ledger_directories == (f"{DATA_DIRECTORY}/ledgers",)
+
+
+def test_flags_alone_do_not_configure_a_cluster() -> None:
+    settings = resolve(BookieFlags(port=4000, journal_directories=("j",)))
+    assert settings.data_directory == DATA_DIRECTORY
+    assert settings.config.port == 4000
+    assert settings.config.storage.journal_directories == ("j",)
+
+
+@pytest.mark.parametrize("text", ["bookiePort=3181\n", "# nothing at all\n"])
+def test_a_configuration_file_without_cluster_never_means_an_embedded_one(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigurationError, match="no cluster is named"):
+        resolve(None, GlobalFlags(conf=write(tmp_path, "bk.conf", text)))
+    with pytest.raises(ConfigurationError, match="no cluster is named"):
+        resolve(BKCTL_CONFIG=write(tmp_path, "c.toml", ""))
+
+
+def test_toml_of_the_user_without_bookie_settings_is_no_configuration(tmp_path: Path) -> None:
+    (tmp_path / "bkctl").mkdir()
+    path = tmp_path / "bkctl" / "config.toml"
+    path.write_text('output = "json"\n')
+    assert resolve(XDG_CONFIG_HOME=str(tmp_path)).data_directory == DATA_DIRECTORY
+    path.write_text("[bookie]\nport = 4000\n")
+    with pytest.raises(ConfigurationError, match="no cluster is named"):
+        resolve(XDG_CONFIG_HOME=str(tmp_path))
+
+
+def test_a_java_configuration_file(tmp_path: Path) -> None:
+    settings = resolve(None, GlobalFlags(conf=write(tmp_path, "bk.conf", CONF)))
+    config = settings.config
+    assert settings.data_directory is None
+    assert config.metadata_uri == "zk+hierarchical://conf/ledgers"
+    assert (config.bookie_id, config.port, config.advertised_address) == ("bookie-a", 3200, "host.example")
+    assert config.is_loopback_allowed
+    assert not config.is_read_only
+    assert config.flush_interval_s == 5.0
+    assert config.frame_bytes_max == 1_000_000
+    assert config.zookeeper == ZooKeeperConfig(session_timeout_ms=6000)
+    storage = config.storage
+    assert storage.journal_directories == ("/j1", "/j2")
+    assert storage.ledger_directories == ("/l1", "/l2")
+    assert storage.index_directories == ("/i1", "/i2")
+    assert storage.journal.size_bytes_max == 100 << 20
+    assert storage.journal.preallocation_bytes == 8 << 20
+    assert storage.journal.alignment_bytes == 4096
+    assert storage.journal.backup_count_max == 2
+    assert storage.engine.entry_log.size_bytes_max == 1_000_000
+    assert storage.engine.entry_log.entry_bytes_max == 1_000_000
+    assert storage.engine.memtable_bytes_max == 32 << 20, "Java's value is the sum over two ledger directories"
+    assert storage.engine.read_cache_bytes_max == 16 << 20
+
+
+def test_flags_beat_environment_beats_java_file_beats_toml(tmp_path: Path) -> None:
+    conf = write(tmp_path, "bk.conf", "metadataServiceUri=zk://c/ledgers\nbookiePort=2\nledgerDirectories=/conf\n")
+    toml = write(tmp_path, "c.toml", '[bookie]\nport = 1\nflush_interval_s = 3\njournal_directories = ["/toml"]\n')
+    roots = GlobalFlags(conf=conf, config=toml)
+    config = resolve(None, roots).config
+    assert (config.port, config.flush_interval_s) == (2, 3.0)
+    assert config.storage.journal_directories == ("/toml",)
+    assert config.storage.ledger_directories == ("/conf",)
+    environment = {"BKCTL_BOOKIE_PORT": "3", "BKCTL_BOOKIE_LEDGER_DIRS": "/env1, /env2", "BKCTL_BOOKIE_ID": "b"}
+    config = resolve(None, roots, **environment).config
+    assert (config.port, config.bookie_id) == (3, "b")
+    assert config.storage.ledger_directories == ("/env1", "/env2")
+    config = resolve(BookieFlags(port=4, ledger_directories=("/flag",), is_read_only=True), roots, **environment).config
+    assert config.port == 4
+    assert config.storage.ledger_directories == ("/flag",)
+    assert config.is_read_only
+
+
+def test_set_overrides_the_java_file_and_works_without_one(tmp_path: Path) -> None:
+    roots = GlobalFlags(conf=write(tmp_path, "bk.conf", CONF))
+    config = resolve(BookieFlags(overrides=("bookiePort = 5", "ledgerDirectories=/x,/y")), roots).config
+    assert config.port == 5
+    assert config.storage.ledger_directories == ("/x", "/y")
+    alone = resolve(BookieFlags(overrides=("journalMaxBackups=0",)))
+    assert alone.data_directory == DATA_DIRECTORY
+    assert alone.config.storage.journal.backup_count_max == 0
+
+
+@pytest.mark.parametrize("text", ["bookiePort", "=1"])
+def test_set_without_key_or_value_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="give KEY=VALUE"):
+        resolve(BookieFlags(overrides=(text,)))
+
+
+def test_a_cluster_without_folders_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no folder for journal directories: give --journal-dir"):
+        resolve(BKCTL_METADATA_URI="zk://a/ledgers")
+    with pytest.raises(ConfigurationError, match="no folder for ledger directories: give --ledger-dir"):
+        resolve(BookieFlags(journal_directories=("j",)), BKCTL_METADATA_URI="zk://a/ledgers")
+
+
+def test_protection_that_would_be_lost_is_refused(tmp_path: Path) -> None:
+    text = CONF + "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
+    roots = GlobalFlags(conf=write(tmp_path, "bk.conf", text))
+    with pytest.raises(ConfigurationError, match="asks for protection that this bookie does not have"):
+        resolve(None, roots)
+    assert resolve(BookieFlags(overrides=("tlsProviderFactoryClass=",)), roots).config.port == 3200
+
+
+def test_what_is_not_supported_is_told(tmp_path: Path) -> None:
+    text = CONF + "httpServerEnabled=true\nautoRecoveryDaemonEnabled=false\n"
+    warnings = resolve(None, GlobalFlags(conf=write(tmp_path, "bk.conf", text))).warnings
+    assert len(warnings) == 1
+    assert "httpServerEnabled" in warnings[0]
+
+
+def test_a_metadata_uri_from_elsewhere_is_told(tmp_path: Path) -> None:
+    roots = GlobalFlags(conf=write(tmp_path, "bk.conf", CONF))
+    settings = resolve(None, roots, BKCTL_METADATA_URI="zk://other/ledgers")
+    assert settings.config.metadata_uri == "zk://other/ledgers"
+    assert any("zk://other/ledgers of BKCTL_METADATA_URI is used" in warning for warning in settings.warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("bookiePort=70000\n", r"setting bookie\.port: expected int <= 65535"),
+        ("journalAlignmentSize=100\n", "alignment_bytes must be a multiple of 512"),
+        ("indexDirectories=/i\nledgerDirectories=/a,/b\n", "index_directories must be as many"),
+    ],
+)
+def test_values_out_of_range_are_named(tmp_path: Path, text: str, sentence: str) -> None:
+    base = "metadataServiceUri=zk://c/ledgers\njournalDirectories=/j\n"
+    conf = write(tmp_path, "bk.conf", text + base + "ledgerDirectories=/l\n" * ("ledgerDirectories" not in text))
+    with pytest.raises(ConfigurationError, match=sentence):
+        resolve(None, GlobalFlags(conf=conf))
+
+
+def test_typos_in_toml_are_named(tmp_path: Path) -> None:
+    toml = write(tmp_path, "c.toml", 'metadata_uri = "zk://c/ledgers"\n[bookie]\nprot = 1\n')
+    with pytest.raises(ConfigurationError, match="there is no 'prot'"):
+        resolve(BookieFlags(journal_directories=("j",), ledger_directories=("l",)), GlobalFlags(config=toml))
+    toml = write(tmp_path, "d.toml", '[bookie]\nmetadata_uri = "zk://c/ledgers"\n')
+    with pytest.raises(ConfigurationError, match="belong outside"):
+        resolve(None, GlobalFlags(config=toml, metadata_uri="zk://c/ledgers"))

@@ -1,0 +1,83 @@
+"""Errors and outcomes have the exit codes of cli-parity section 10."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from bkctl.exit_codes import exit_code_of_error, exit_code_of_outcome, exit_code_of_usage
+from commands.errors import InvalidArgumentError, NotFoundError, StoppedBySignalError
+from commands.outcome import Outcome
+from runtime import errors as runtime_errors
+from storage import errors as storage_errors
+
+ADMINISTRATIVE = [
+    (storage_errors.BkctlError("x"), 1),
+    (ValueError("x"), 1),
+    (OSError(28, "No space left on device"), 1),
+    (InvalidArgumentError("x"), 2),
+    (runtime_errors.RefusedError("x"), 3),
+    (runtime_errors.CookieError("x"), 3),
+    (runtime_errors.LedgerNotFoundError(1, "x"), 4),
+    (runtime_errors.BookieNotFoundError("x"), 4),
+    (runtime_errors.ClusterNotFoundError("x"), 4),
+    (NotFoundError("x"), 4),
+    (runtime_errors.ConflictError("x"), 5),
+    (runtime_errors.BadVersionError("x"), 5),
+    (runtime_errors.LedgerExistsError(1, "x"), 5),
+    (runtime_errors.PortInUseError("x"), 5),
+    (storage_errors.DirectoryLockedError("x"), 5),
+    (runtime_errors.MetadataUnavailableError("x"), 6),
+    (runtime_errors.SessionExpiredError("x"), 6),
+    (runtime_errors.BookieUnavailableError("b", "x"), 7),
+    (runtime_errors.BookieIOError("b", "x"), 7),
+    (runtime_errors.NotEnoughBookiesError(1, "x"), 7),
+    (TimeoutError(), 8),
+    (runtime_errors.MetadataAuthError("x"), 11),
+    (runtime_errors.LedgerPasswordError(1, "x"), 11),
+    (runtime_errors.DigestMismatchError(1, "x"), 12),
+    (runtime_errors.MetadataFormatError("x"), 12),
+    (storage_errors.CorruptFileError("p", 0, "x"), 12),
+    (runtime_errors.ConfigurationError("x"), 13),
+    (KeyboardInterrupt(), 130),
+    (StoppedBySignalError(signal.SIGTERM), 143),
+]
+
+SERVERS = [
+    (InvalidArgumentError("x"), 1),
+    (runtime_errors.ConfigurationError("x"), 1),
+    (runtime_errors.RefusedError("x"), 1),
+    (runtime_errors.PortInUseError("x"), 2),
+    (runtime_errors.CookieError("x"), 2),
+    (runtime_errors.MetadataUnavailableError("x"), 2),
+    (storage_errors.DirectoryLockedError("x"), 2),
+    (OSError(28, "No space left on device"), 2),
+    (ValueError("x"), 2),
+    (runtime_errors.SessionExpiredError("x"), 3),
+    (runtime_errors.RegistrationError("x"), 4),
+    (storage_errors.JournalFailedError("x"), 5),
+    (KeyboardInterrupt(), 130),
+]
+
+
+@pytest.mark.parametrize(("error", "code"), ADMINISTRATIVE, ids=lambda value: type(value).__name__)
+def test_administrative_commands(error: BaseException, code: int) -> None:
+    assert exit_code_of_error(error, "bkctl ledger show") == code
+
+
+@pytest.mark.parametrize(("error", "code"), SERVERS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("path", ["bkctl bookie start", "bkctl dev cluster up", "bkctl dev zookeeper"])
+def test_commands_that_start_servers(error: BaseException, code: int, path: str) -> None:
+    assert exit_code_of_error(error, path) == code
+
+
+def test_outcomes() -> None:
+    codes = {outcome: exit_code_of_outcome(outcome) for outcome in Outcome}
+    assert codes == {Outcome.OK: 0, Outcome.FAILED: 1, Outcome.PARTIAL: 9, Outcome.FINDINGS: 10}
+    assert exit_code_of_outcome(None) == 0
+
+
+def test_usage() -> None:
+    assert exit_code_of_usage("bkctl bookie list") == 2
+    assert exit_code_of_usage("bkctl bookie start") == 1

@@ -1,0 +1,163 @@
+"""The command line as a whole, as far as it needs no cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bkctl.main import describe
+from commands.config import Settings
+from runtime.errors import ConfigurationError, MetadataUnavailableError
+from tests.bkctl.conftest import RunMain
+from tests.processes import bkctl_command, bkctl_environment
+
+NO_SERVER = "zk://127.0.0.1:1/ledgers"
+
+
+def test_help_names_every_group(run_main: RunMain) -> None:
+    result = run_main("--help")
+    assert result.exit_code == 0
+    for name in ("bookie", "cluster", "ledger", "recover", "decommission", "audit", "dev"):
+        assert f"\n  {name} " in result.stdout
+
+
+def test_without_arguments_the_help_page_is_an_error(run_main: RunMain) -> None:
+    for arguments in ((), ("ledger",), ("dev", "cluster")):
+        result = run_main(*arguments)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert result.stderr.startswith("Usage: bkctl")
+
+
+def test_version(run_main: RunMain) -> None:
+    assert run_main("--version").stdout == "bkctl 0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["bokie"], "error: No such command 'bokie'. Did you mean 'bookie'? (see bkctl --help)"),
+        (["ledger", "shw"], "error: No such command 'shw'. Did you mean 'show'? (see bkctl ledger --help)"),
+        (["ledger", "show"], "error: Missing argument 'LEDGER' (see bkctl ledger show --help)"),
+        (
+            ["ledger", "list", "--nope"],
+            "error: No such option: --nope (Possible options: --no-progress) (see bkctl ledger list --help)",
+        ),
+        (
+            ["ledger", "show", "x1"],
+            "error: 'x1' is not a ledger id: give a decimal number, 0x and hexadecimal digits, or a UUID",
+        ),
+        (["ledger", "verify"], "error: say which ledgers to verify: ledger ids, or --all"),
+        (["ledger", "verify", "1", "--all"], "error: say which ledgers to verify: ledger ids, or --all"),
+        (
+            ["ledger", "write-test", "-E", "2", "-W", "3"],
+            "error: ensemble size >= write quorum >= ack quorum > 0 is required, got 2/3/2",
+        ),
+        (
+            ["bookie", "list", "--timeout", "soon"],
+            "error: 'soon' is not a duration: give a positive number with ms, s, m or h, like 30s",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_sentence_and_code_2(run_main: RunMain, arguments: list[str], sentence: str) -> None:
+    result = run_main(*arguments)
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", sentence + "\n")
+
+
+def test_no_cluster_named(run_main: RunMain) -> None:
+    result = run_main("bookie", "list")
+    assert result.exit_code == 13
+    assert result.stderr.startswith("error: no cluster is named: give --metadata-uri ")
+
+
+@pytest.mark.parametrize("uri", ["localhost", "etcd://a/ledgers", "zk+foo://a/ledgers", "zk://a", "zk:///ledgers"])
+def test_a_malformed_metadata_uri_is_named(run_main: RunMain, uri: str) -> None:
+    result = run_main("bookie", "list", "-u", uri)
+    assert result.exit_code == 13
+    assert f"error: metadata URI '{uri}'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--timeout", "200ms", "-u", NO_SERVER, "bookie", "list"],
+        ["bookie", "list", "--timeout", "200ms", "-u", NO_SERVER],
+        ["-u", "zk://elsewhere/ledgers", "bookie", "list", "--timeout", "200ms", "-u", NO_SERVER],
+    ],
+)
+def test_global_options_stand_on_either_side_and_no_server_is_code_6(run_main: RunMain, arguments: list[str]) -> None:
+    result = run_main(*arguments)
+    assert result.exit_code == 6
+    assert result.stdout == ""
+    assert "no ZooKeeper server answers at 127.0.0.1:1 (waited 0.2 s)" in result.stderr
+    assert f"now {NO_SERVER} from --metadata-uri" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_traceback_only_with_debug(run_main: RunMain) -> None:
+    arguments = ("bookie", "list", "-u", "nonsense")
+    assert "Traceback" not in run_main(*arguments).stderr
+    for given in ((*arguments, "--debug"), ("--debug", *arguments)):
+        result = run_main(*given)
+        assert "Traceback" in result.stderr
+        assert result.exit_code == 13
+    assert "Traceback" in run_main(*arguments, BKCTL_LOG="debug").stderr
+
+
+def test_bookie_start_answers_with_the_table_of_servers(run_main: RunMain, tmp_path: Path) -> None:
+    (tmp_path / "bk.conf").write_text("bookiePort=3181\n")
+    result = run_main("bookie", "start", "--conf", "bk.conf")
+    assert result.exit_code == 1
+    assert "no cluster is named" in result.stderr
+    assert run_main("bookie", "start", "--port", "99999").exit_code == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bk.conf"]
+
+
+def test_bookie_start_dry_run_shows_the_settings_and_starts_nothing(run_main: RunMain, tmp_path: Path) -> None:
+    result = run_main("bookie", "start", "--port", "4000", "--set", "flushInterval=1000", "--dry-run")
+    assert result.exit_code == 0
+    assert result.json()["port"] == 4000
+    assert result.json()["flush_interval_s"] == 1.0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_java_is_told_with_the_cure(run_main: RunMain, tmp_path: Path) -> None:
+    for arguments in (("bookie", "start"), ("dev", "zookeeper"), ("dev", "cluster", "up")):
+        result = run_main(*arguments)
+        assert result.exit_code == 1
+        assert "needs Java 17 or newer: install it (Debian, Ubuntu: apt install default-jre-headless)" in result.stderr
+    assert not (tmp_path / "bkctl-data" / "cluster").exists()
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; from bkctl.main import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    finished = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    modules = set(finished.stderr.split())
+    heavy = {"asyncio", "kazoo", "uvloop", "plyvel", "pyspark", "pyarrow", "google", "rich", "yaml", "javaproperties"}
+    assert modules & heavy == set()
+
+
+def test_a_reader_that_goes_away_is_no_crash() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = bkctl_command("bookie", "start", "--dry-run")
+    process = subprocess.Popen(command, stdout=write_end, stderr=subprocess.PIPE, env=bkctl_environment())
+    os.close(write_end)
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (141, b"")
+
+
+def test_unforeseen_errors_point_to_debug() -> None:
+    sentence = describe(KeyError("x"), Settings())
+    assert sentence == "internal error, KeyError: 'x' (run again with --debug for the whole story)"
+
+
+def test_errors_of_the_disk_name_the_file() -> None:
+    assert describe(OSError(28, "No space left on device", "/data/x"), Settings()) == "/data/x: No space left on device"
+    assert describe(ConfigurationError("as it is"), Settings()) == "as it is"
+    assert describe(MetadataUnavailableError("gone"), Settings()) == "gone"

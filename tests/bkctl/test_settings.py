@@ -1,0 +1,154 @@
+"""Flags beat environment, environment beats files, files beat defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bkctl.settings import java_metadata_uri, read_sources, resolve_metadata_uri, resolve_settings
+from commands.config import ColorMode, GlobalFlags, OutputForm, Settings
+from commands.errors import InvalidArgumentError
+from runtime.config import ClientConfig, ZooKeeperConfig
+from runtime.errors import ConfigurationError
+
+TOML = """
+metadata_uri = "zk://toml/ledgers"
+output = "yaml"
+timeout = "3s"
+
+[contexts.prod]
+metadata_uri = "zk://prod/ledgers"
+
+[zookeeper]
+session_timeout_ms = 7000
+
+[client]
+add_timeout_s = 2.5
+"""
+
+
+def settings_of(flags: GlobalFlags | None = None, /, **environment: str) -> Settings:
+    return resolve_settings(read_sources(flags or GlobalFlags(), environment))
+
+
+def write(tmp_path: Path, name: str, text: str) -> str:
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_defaults() -> None:
+    settings = settings_of()
+    assert settings == Settings(zookeeper=ZooKeeperConfig(operation_timeout_s=10.0), client=ClientConfig())
+
+
+def test_each_source_of_the_metadata_uri_beats_those_behind_it(tmp_path: Path) -> None:
+    toml = write(tmp_path, "c.toml", TOML)
+    conf = write(tmp_path, "bk.conf", "metadataServiceUri=zk://conf/ledgers\n")
+    flags = GlobalFlags(config=toml, conf=conf)
+
+    def uri(flags: GlobalFlags, **environment: str) -> tuple[str | None, str]:
+        return resolve_metadata_uri(read_sources(flags, environment))
+
+    assert uri(GlobalFlags(config=toml)) == ("zk://toml/ledgers", toml)
+    assert uri(flags) == ("zk://conf/ledgers", conf)
+    assert uri(flags, BKCTL_CONTEXT="prod") == ("zk://prod/ledgers", "context prod")
+    environment = {"BKCTL_CONTEXT": "prod", "BKCTL_METADATA_URI": "zk://env/ledgers"}
+    assert uri(flags, **environment) == ("zk://env/ledgers", "BKCTL_METADATA_URI")
+    by_context = GlobalFlags(config=toml, cluster="prod")
+    assert uri(by_context, **environment) == ("zk://prod/ledgers", "context prod")
+    by_flag = GlobalFlags(config=toml, cluster="prod", metadata_uri="zk://flag/ledgers")
+    assert uri(by_flag, **environment) == ("zk://flag/ledgers", "--metadata-uri")
+
+
+def test_files_named_by_the_environment(tmp_path: Path) -> None:
+    conf = write(tmp_path, "bk.conf", "metadataServiceUri=zk://conf/ledgers\nzkTimeout=4000\n")
+    for name in ("BKCTL_CONF", "BOOKIE_CONF"):
+        settings = settings_of(**{name: conf})
+        assert settings.metadata_uri == "zk://conf/ledgers"
+        assert settings.zookeeper.session_timeout_ms == 4000
+
+
+def test_toml_of_the_user_is_found(tmp_path: Path) -> None:
+    (tmp_path / "bkctl").mkdir()
+    write(tmp_path / "bkctl", "config.toml", TOML)
+    settings = settings_of(XDG_CONFIG_HOME=str(tmp_path))
+    assert settings.metadata_uri == "zk://toml/ledgers"
+    assert settings.output is OutputForm.YAML
+    assert settings.timeout_s == 3.0
+    assert settings.zookeeper == ZooKeeperConfig(session_timeout_ms=7000, operation_timeout_s=3.0)
+    assert settings.client == ClientConfig(add_timeout_s=2.5)
+
+
+def test_flags_and_environment_beat_the_toml_file(tmp_path: Path) -> None:
+    toml = write(tmp_path, "c.toml", TOML)
+    environment = {"BKCTL_OUTPUT": "csv", "BKCTL_TIMEOUT": "4s", "BKCTL_YES": "true", "BKCTL_NO_PROGRESS": "1"}
+    settings = settings_of(GlobalFlags(config=toml), **environment)
+    assert (settings.output, settings.timeout_s) == (OutputForm.CSV, 4.0)
+    assert settings.assume_yes
+    assert not settings.has_progress
+    settings = settings_of(GlobalFlags(config=toml, output=OutputForm.JSON, timeout="500ms"), **environment)
+    assert (settings.output, settings.timeout_s) == (OutputForm.JSON, 0.5)
+
+
+def test_flags_behind_the_command_beat_those_before_it() -> None:
+    before = GlobalFlags(output=OutputForm.JSON, debug=True, color=ColorMode.NEVER)
+    after = GlobalFlags(output=OutputForm.CSV)
+    assert after.over(before) == GlobalFlags(output=OutputForm.CSV, debug=True, color=ColorMode.NEVER)
+
+
+@pytest.mark.parametrize(
+    ("toml", "sentence"),
+    [
+        ("metadata_url = 'x'", "metadata_url"),
+        ("[client]\nadd_timeout = 1", "there is no 'add_timeout'"),
+        ("[client]\nadd_timeout_s = -1", r"setting client\.add_timeout_s: expected float > 0"),
+        ("output = 'xml'", "xml"),
+        ("not toml", "c.toml"),
+    ],
+)
+def test_mistakes_in_toml_are_named(tmp_path: Path, toml: str, sentence: str) -> None:
+    path = write(tmp_path, "c.toml", toml)
+    with pytest.raises(ConfigurationError, match=sentence):
+        settings_of(GlobalFlags(config=path))
+
+
+def test_unknown_context_tells_which_there_are(tmp_path: Path) -> None:
+    path = write(tmp_path, "c.toml", TOML)
+    with pytest.raises(ConfigurationError, match=r"no context 'test' in .*c\.toml \(there is: prod\)"):
+        settings_of(GlobalFlags(config=path, cluster="test"))
+
+
+def test_bad_values_of_the_environment_are_named() -> None:
+    with pytest.raises(InvalidArgumentError, match="BKCTL_OUTPUT=xml"):
+        settings_of(BKCTL_OUTPUT="xml")
+    with pytest.raises(ConfigurationError, match="BKCTL_YES=perhaps"):
+        settings_of(BKCTL_YES="perhaps")
+    with pytest.raises(InvalidArgumentError, match="'soon' is not a duration"):
+        settings_of(BKCTL_TIMEOUT="soon")
+
+
+@pytest.mark.parametrize(
+    ("conf", "uri"),
+    [
+        ("metadataServiceUri=zk+hierarchical://a:1;b:2/l\n", "zk+hierarchical://a:1;b:2/l"),
+        ("zkServers=a:1,b:2\n", "zk+null://a:1;b:2/ledgers"),
+        ("zkServers=a:1\nzkLedgersRootPath=/bk\n", "zk+null://a:1/bk"),
+        (
+            "zkServers=a:1\nledgerManagerFactoryClass=org.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory\n",
+            "zk+longhierarchical://a:1/ledgers",
+        ),
+        ("bookiePort=1\n", None),
+    ],
+)
+def test_metadata_uri_as_java_derives_it(tmp_path: Path, conf: str, uri: str | None) -> None:
+    sources = read_sources(GlobalFlags(conf=write(tmp_path, "bk.conf", conf)), {})
+    assert sources.conf is not None
+    assert java_metadata_uri(sources.conf) == uri
+
+
+def test_a_comma_in_the_metadata_uri_is_refused_with_the_cure(tmp_path: Path) -> None:
+    conf = write(tmp_path, "bk.conf", "metadataServiceUri=zk://a:1,b:2/ledgers\n")
+    with pytest.raises(ConfigurationError, match="separate the servers by semicolons"):
+        settings_of(GlobalFlags(conf=conf))
