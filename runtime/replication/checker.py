@@ -11,8 +11,8 @@ from collections.abc import AsyncIterable, Callable, Sequence
 
 import msgspec
 
+from runtime.client.last_entry import read_last_add_confirmed
 from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.client.reader import confirmed_by_bookies
 from runtime.errors import LedgerNotFoundError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
@@ -163,7 +163,7 @@ class LedgerChecker:
         last_entry_id, problem = metadata.last_entry_id, None
         if not metadata.is_closed:
             try:
-                last_entry_id = await confirmed_by_bookies(self._ports, credentials, metadata)
+                last_entry_id = await read_last_add_confirmed(self._ports, credentials, metadata, is_fencing=False)
             except BkctlError as error:
                 last_entry_id = INVALID_ENTRY_ID
                 problem = str(error)
