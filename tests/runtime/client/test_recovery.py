@@ -498,7 +498,7 @@ async def test_t59_write_backs_are_recovery_adds_with_the_first_lac(world: World
         world.put(b1, ledger_id, entry_id, lac=0)
         world.put(b3, ledger_id, entry_id, lac=0)
     b2.requests.clear()
-    assert end(await world.recover(ledger_id)) == closed(3, 40)
+    assert end(await world.recover(ledger_id, ONE_AT_A_TIME)) == closed(3, 40)
     adds = [request for request in b2.requests if request.kind == "add"]
     assert [request.entry_id for request in adds] == [1, 2, 3]
     assert all(request.is_recovery and request.is_high_priority for request in adds)
