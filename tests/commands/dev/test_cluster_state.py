@@ -1,0 +1,94 @@
+"""The state file of a development cluster, and which folders may hold one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commands.dev.cluster_state import BookieRecord, ClusterState, read_state, require_unused, state_path, write_state
+from commands.dev.local_cluster import LocalCluster
+from commands.errors import InvalidArgumentError, NotFoundError
+from runtime.errors import BookieNotFoundError, RefusedError
+
+STATE = ClusterState(4000, (BookieRecord("bookie-1", "127.0.0.1:4001", 4001), BookieRecord("bookie-2", "b", 4002)))
+
+
+def test_state_survives_the_disk(tmp_path: Path) -> None:
+    assert read_state(str(tmp_path)) is None
+    write_state(str(tmp_path), STATE)
+    assert read_state(str(tmp_path)) == STATE
+    assert STATE.metadata_uri == "zk+hierarchical://127.0.0.1:4000/ledgers"
+
+
+def test_bookies_go_by_id_or_folder_name() -> None:
+    assert STATE.bookie("b").port == 4002
+    assert STATE.bookie("bookie-1").id == "127.0.0.1:4001"
+    with pytest.raises(BookieNotFoundError, match=r"no bookie 'x' .* \(there is: 127\.0\.0\.1:4001, b\)"):
+        STATE.bookie("x")
+
+
+def test_a_file_that_is_no_state_is_refused(tmp_path: Path) -> None:
+    Path(state_path(str(tmp_path))).write_text("{}")
+    with pytest.raises(RefusedError, match="is not the state of a development cluster"):
+        read_state(str(tmp_path))
+
+
+def test_folders_with_other_things_are_refused(tmp_path: Path) -> None:
+    require_unused(str(tmp_path))
+    require_unused(str(tmp_path / "absent"))
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(RefusedError, match=r"holds other things \(thesis\.tex"):
+        require_unused(str(tmp_path))
+    with pytest.raises(RefusedError, match="is not a folder"):
+        require_unused(str(tmp_path / "thesis.tex"))
+
+
+def cluster(directory: Path) -> LocalCluster:
+    return LocalCluster(str(directory), print)
+
+
+def test_plan_of_a_new_cluster(tmp_path: Path) -> None:
+    plan = cluster(tmp_path / "new").plan(2, 5000)
+    assert plan.zookeeper_port == 5000
+    assert [(bookie.name, bookie.id, bookie.port) for bookie in plan.bookies] == [
+        ("bookie-1", "127.0.0.1:5001", 5001),
+        ("bookie-2", "127.0.0.1:5002", 5002),
+    ]
+    free = cluster(tmp_path / "new").plan(None, None)
+    assert len({free.zookeeper_port, *(bookie.port for bookie in free.bookies)}) == 4
+    assert not (tmp_path / "new").exists()
+
+
+def test_plan_of_an_existing_cluster_keeps_what_is_there(tmp_path: Path) -> None:
+    write_state(str(tmp_path), STATE)
+    assert cluster(tmp_path).plan(None, None) == STATE
+    assert cluster(tmp_path).plan(2, 4000) == STATE
+    grown = cluster(tmp_path).plan(4, 4000)
+    assert grown.bookies[:2] == STATE.bookies
+    assert [(bookie.name, bookie.port) for bookie in grown.bookies[2:]] == [("bookie-3", 4003), ("bookie-4", 4004)]
+
+
+@pytest.mark.parametrize(
+    ("count", "base_port", "sentence"),
+    [(1, None, "has 2 bookies"), (2, 5000, "has its ports from 4000 on, and keeps them")],
+)
+def test_plans_that_would_change_what_is_there(
+    tmp_path: Path, count: int, base_port: int | None, sentence: str
+) -> None:
+    write_state(str(tmp_path), STATE)
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        cluster(tmp_path).plan(count, base_port)
+
+
+def test_ports_end_at_65535(tmp_path: Path) -> None:
+    assert cluster(tmp_path).plan(1, 65534).bookies[0].port == 65535
+    with pytest.raises(InvalidArgumentError, match="leaves no room for 3 ports below 65536"):
+        cluster(tmp_path).plan(2, 65534)
+
+
+async def test_nothing_to_do_without_a_cluster(tmp_path: Path) -> None:
+    for action in (cluster(tmp_path).kill("b"), cluster(tmp_path).start("b"), cluster(tmp_path).down(is_deleting=True)):
+        with pytest.raises(NotFoundError, match="there is no development cluster"):
+            await action
+    assert list(tmp_path.iterdir()) == []

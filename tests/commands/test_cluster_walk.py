@@ -1,0 +1,199 @@
+"""Every command against real processes: one cluster, one story, in the order an operator would live it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.processes import BkctlResult, Cluster, bkctl_command, bkctl_environment, is_alive
+
+pytestmark = pytest.mark.cluster
+
+DEADLINE_S = 60.0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.1)
+
+
+def succeed(cluster: Cluster, *arguments: str) -> BkctlResult:
+    result = cluster.run(*arguments)
+    assert result.exit_code == 0, f"bkctl {' '.join(arguments)}: {result.exit_code}\n{result.stdout}{result.stderr}"
+    return result
+
+
+def states(cluster: Cluster) -> dict[str, str]:
+    items = succeed(cluster, "bookie", "list").json()["items"]
+    return {item["id"]: item["state"] for item in items}
+
+
+def test_look_and_write_and_verify(cluster: Cluster) -> None:
+    ids = sorted(bookie.id for bookie in cluster.bookies)
+    assert states(cluster) == dict.fromkeys(ids, "writable")
+    assert succeed(cluster, "bookie", "list", "-o", "name").stdout.split() == ids
+    assert succeed(cluster, "bookie", "list", "--state", "down").json()["items"] == []
+    info = succeed(cluster, "bookie", "info").json()["items"]
+    assert sorted(item["id"] for item in info) == ids
+    assert all(0 < item["free_bytes"] <= item["total_bytes"] and item["problem"] is None for item in info)
+    overview = succeed(cluster, "cluster", "info").json()
+    assert [overview[key] for key in list(overview)[2:10]] == [False, None, False, True, 3, 3, 0, 0]
+    assert overview["bkctl"]["metadata_uri"] == cluster.metadata_uri
+
+    written = succeed(cluster, "ledger", "write-test", "--ledgers", "2", "--entries", "50", "-E", "3", "-W", "3")
+    items = written.json()["items"]
+    assert [(item["entries"], item["entries_read_back"], item["last_entry_id"]) for item in items] == [
+        (50, 50, "49")
+    ] * 2
+    first, second = (item["ledger_id"] for item in items)
+    assert sorted(succeed(cluster, "ledger", "list", "-o", "name").stdout.split()) == sorted([first, second])
+    assert succeed(cluster, "ledger", "list", "--count").json()["count"] == 2
+    assert succeed(cluster, "ledger", "list", "--state", "open").json()["items"] == []
+    assert len(succeed(cluster, "ledger", "list", "--bookie", ids[0]).json()["items"]) == 2
+    assert succeed(cluster, "ledger", "list", "--limit", "1").json()["truncated"]
+    shown = succeed(cluster, "ledger", "show", first).json()
+    assert (shown["state"], shown["entries"], shown["has_password"]) == ("closed", 50, False)
+    assert sorted(shown["ensembles"][0]["ensemble"]) == ids
+    read = succeed(cluster, "ledger", "read", f"0x{int(first):x}", "48-").json()["items"]
+    assert [item["entry_id"] for item in read] == ["48", "49"]
+    assert read[0]["payload"].startswith("bkctl write-test, entry 48 ")
+    raw = succeed(cluster, "ledger", "read", first, "7", "--format", "raw").stdout
+    assert raw.startswith("bkctl write-test, entry 7 ")
+    assert len(raw) == 1024
+
+    for arguments in (("--all",), (first, second)):
+        totals = succeed(cluster, "ledger", "verify", *arguments).json()
+        assert (totals["ledgers_clean"], totals["copies_good"], totals["copies_expected"]) == (2, 300, 300)
+    assert succeed(cluster, "ledger", "verify", first).json()["items"][0]["is_clean"]
+
+
+def test_wrong_input_has_its_own_exit_code_and_changes_nothing(cluster: Cluster) -> None:
+    succeed(cluster, "ledger", "write-test", "--entries", "3")
+    before = succeed(cluster, "ledger", "list").stdout
+    first = cluster.bookies[0].id
+    for code, sentence, arguments in (
+        (4, "there is no such ledger", ("ledger", "show", "77")),
+        (4, "there is no such ledger", ("ledger", "read", "77")),
+        (4, "there is no such ledger", ("ledger", "verify", "77")),
+        (4, "has no entry 5: its last entry is 2", ("ledger", "read", "0", "5")),
+        (4, "there is no bookie nobody:1", ("bookie", "info", "nobody:1")),
+        (4, "bookie nobody:1 is unknown", ("recover", "failed-bookie", "nobody:1", "--yes")),
+        (4, "bookie nobody:1 is unknown", ("decommission", "nobody:1", "--yes")),
+        (3, f"bookie {first} is up and serving; stop it first", ("recover", "failed-bookie", first, "--yes")),
+        (3, f"bookie {first} is up and serving; stop it first", ("decommission", first, "--yes")),
+        (4, "create one with bkctl cluster init", ("cluster", "info", "-u", cluster.metadata_uri + "-other")),
+        (5, "there is a cluster at /ledgers already", ("cluster", "init")),
+        (7, "an ensemble of 4 bookies was asked for, 3 are writable", ("ledger", "write-test", "-E", "4")),
+        (13, "was created as hierarchical", ("ledger", "list", "-u", cluster.metadata_uri.replace("hier", "longhier"))),
+    ):
+        result = cluster.run(*arguments)
+        assert (result.exit_code, sentence in result.stderr) == (code, True), f"{arguments}: {result}"
+        assert "Traceback" not in result.stderr
+    assert succeed(cluster, "ledger", "list").stdout == before
+    assert not succeed(cluster, "cluster", "init", "--if-not-exists").json()["created"]
+
+
+def test_a_bookie_dies_is_recovered_and_decommissioned(start_cluster: Callable[[int], Cluster]) -> None:
+    cluster = start_cluster(4)
+    victim = cluster.bookies[1].id
+    succeed(cluster, "ledger", "write-test", "--ledgers", "5", "--entries", "40", "-E", "4", "-W", "3", "-A", "2")
+    cluster.up(5)
+    succeed(cluster, "dev", "cluster", "kill", victim, "--dir", cluster.directory)
+
+    found = cluster.run("ledger", "verify", "--all")
+    assert found.exit_code == 10
+    assert found.json()["copies_unreachable"] == 5 * 30
+    plan = succeed(cluster, "recover", "failed-bookie", victim, "--dry-run").json()
+    assert (plan["ledgers"], plan["entries"]) == (5, 150)
+    refused = cluster.run("recover", "failed-bookie", victim)
+    assert refused.exit_code == 3
+    assert "there is no terminal to ask on; give --yes" in refused.stderr
+    assert cluster.run("ledger", "verify", "--all").json()["copies_unreachable"] == 5 * 30
+
+    report = succeed(cluster, "recover", "failed-bookie", victim, "--yes").json()
+    assert (report["ledgers_repaired"], report["fragments"], report["entries"]) == (5, 5, 150)
+    assert report["failures"] == []
+    assert succeed(cluster, "ledger", "verify", "--all").json()["copies_good"] == 5 * 40 * 3
+    assert states(cluster)[victim] == "down"
+
+    gone = succeed(cluster, "decommission", victim, "--yes").json()
+    assert gone["is_cookie_deleted"]
+    assert victim not in states(cluster)
+    start = cluster.run("dev", "cluster", "start", victim, "--dir", cluster.directory)
+    assert start.exit_code == 2
+    assert "it was decommissioned" in start.stderr
+    again = succeed(cluster, "dev", "cluster", "up", "--dir", cluster.directory)
+    assert "was decommissioned and stays down" in again.stderr
+
+
+def test_processes_live_and_die_as_told(start_cluster: Callable[[int], Cluster]) -> None:
+    cluster = start_cluster(2)
+    directory = ("--dir", cluster.directory)
+    before = succeed(cluster, "dev", "cluster", "status", *directory).json()
+    assert set(before) == {"apiVersion", "kind", "metadata_uri", "zookeeper", "bookies"}
+    assert set(before["bookies"][0]) == {"id", "name", "state", "pid", "port", "dir", "log"}
+    assert succeed(cluster, "dev", "cluster", "up", *directory).json() == before, "up is harmless twice"
+    succeed(cluster, "ledger", "write-test", "--entries", "20", "-E", "2")
+
+    first = before["bookies"][0]
+    killed = succeed(cluster, "dev", "cluster", "kill", "bookie-1", *directory).json()["items"]
+    assert (killed[0]["id"], killed[0]["state"], killed[0]["pid"]) == (first["id"], "stopped", None)
+    assert not is_alive(first["pid"])
+    assert cluster.run("dev", "cluster", "kill", "bookie-1", *directory).exit_code == 3
+    cluster.start_bookie(first["id"])
+    assert cluster.bookie(first["id"]).pid != first["pid"]
+    assert succeed(cluster, "ledger", "verify", "--all").json()["copies_good"] == 40
+
+    down = succeed(cluster, "dev", "cluster", "down", *directory).json()
+    assert {server["state"] for server in (down["zookeeper"], *down["bookies"])} == {"stopped"}
+    assert not any(is_alive(bookie.pid) for bookie in cluster.bookies)
+    with open(down["bookies"][1]["log"], encoding="utf-8") as log:
+        assert "stopped in order" in log.read()
+    assert cluster.run("bookie", "list", "--timeout", "1s").exit_code == 6
+
+    cluster.up(3)
+    assert cluster.metadata_uri == before["metadata_uri"]
+    assert [bookie.id for bookie in cluster.bookies][:2] == [bookie["id"] for bookie in before["bookies"]]
+    assert succeed(cluster, "ledger", "verify", "--all").json()["copies_good"] == 40
+    with open(os.path.join(cluster.directory, "mine.txt"), "w", encoding="utf-8") as file:
+        file.write("not bkctl's")
+    succeed(cluster, "dev", "cluster", "down", "--delete", *directory)
+    assert os.listdir(cluster.directory) == ["mine.txt"]
+
+
+def test_a_port_that_is_taken_stops_everything_again(start_cluster: Callable[[int], Cluster]) -> None:
+    cluster = start_cluster(2)
+    succeed(cluster, "dev", "cluster", "down", "--dir", cluster.directory)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", cluster.bookies[1].port))
+        other.listen()
+        result = cluster.run("dev", "cluster", "up", "--dir", cluster.directory)
+    assert result.exit_code == 2
+    assert f"port {cluster.bookies[1].port} is in use" in result.stderr
+    status = succeed(cluster, "dev", "cluster", "status", "--dir", cluster.directory).json()
+    assert {server["state"] for server in (status["zookeeper"], *status["bookies"])} == {"stopped"}
+
+
+def test_interrupting_a_write_ends_with_130_and_leaves_what_was_acknowledged(cluster: Cluster) -> None:
+    environment = bkctl_environment(BKCTL_METADATA_URI=cluster.metadata_uri)
+    command = bkctl_command("ledger", "write-test", "--rate", "100", "--entries", "100000")
+    writer = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        wait_for(lambda: len(json.loads(cluster.run("ledger", "list", "--state", "open").stdout)["items"]) == 1)
+        writer.send_signal(2)
+        stdout, stderr = writer.communicate(timeout=DEADLINE_S)
+    finally:
+        writer.kill()
+        writer.wait()
+    assert writer.returncode == 130
+    assert stdout == b""
+    assert b"Traceback" not in stderr
+    assert cluster.run("ledger", "verify", "--all").exit_code == 0

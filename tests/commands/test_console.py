@@ -1,0 +1,218 @@
+"""One result in every form; talk on the other stream; no answer means no."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+
+import pytest
+import yaml
+
+from commands.config import ColorMode, OutputForm, Settings
+from commands.console import Console
+from commands.errors import InvalidArgumentError
+from commands.rendering import Column, Row, size
+from runtime.errors import RefusedError
+
+COLUMNS = (Column("id", "ID"), Column("bytes", "BYTES", size, is_right=True), Column("note", "NOTE", is_wide=True))
+ROWS: Sequence[Row] = (
+    {"id": "10", "bytes": 2048, "note": "a,b"},
+    {"id": "9", "bytes": None, "note": None},
+    {"id": "11", "bytes": 5, "note": "[bold]x"},
+)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Screen:
+    """A console and what it printed."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        is_terminal: bool = False,
+        answer: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.out = Terminal() if is_terminal else io.StringIO()
+        self.err = Terminal() if is_terminal else io.StringIO()
+        answers = io.StringIO() if answer is None else Terminal(answer)
+        self.console = Console(settings, environment or {}, self.out, self.err, answers)
+
+    def rows(self, rows: Sequence[Row] = ROWS, *, is_truncated: bool = False) -> str:
+        self.console.rows("ThingList", COLUMNS, rows, name="id", is_truncated=is_truncated)
+        return self.out.getvalue()
+
+    def record(self) -> str:
+        body = {"id": "7", "bytes": 1024, "in": {"x": None}}
+        self.console.record("Thing", body, name="id", show={"bytes": size}, details={"items": list(ROWS)})
+        return self.out.getvalue()
+
+
+def form(output: OutputForm, **others: object) -> Settings:
+    return Settings(output=output, **others)  # type: ignore[arg-type]
+
+
+def test_a_table_for_a_terminal_and_json_for_everything_else() -> None:
+    assert Screen(Settings(), is_terminal=True).console.form is OutputForm.TABLE
+    assert Screen(Settings()).console.form is OutputForm.JSON
+    assert Screen(form(OutputForm.CSV), is_terminal=True).console.form is OutputForm.CSV
+
+
+def test_listing_as_table() -> None:
+    text = Screen(form(OutputForm.TABLE)).rows()
+    assert text.splitlines() == ["ID     BYTES", "────────────", "10   2.0 KiB", "9          -", "11       5 B"]
+
+
+def test_listing_as_wide_table_shows_all_columns_as_they_are() -> None:
+    text = Screen(form(OutputForm.WIDE)).rows()
+    assert "NOTE" in text
+    assert "[bold]x" in text
+
+
+def test_a_table_is_as_wide_as_it_must_be() -> None:
+    long_id = "x" * 500
+    assert long_id in Screen(form(OutputForm.TABLE)).rows([{"id": long_id, "bytes": 1}])
+
+
+def test_listing_as_json_and_yaml() -> None:
+    expected = {"apiVersion": "bkctl/v1", "kind": "ThingList", "items": list(ROWS), "truncated": False}
+    assert json.loads(Screen(form(OutputForm.JSON)).rows()) == expected
+    assert yaml.safe_load(Screen(form(OutputForm.YAML)).rows()) == expected
+    assert json.loads(Screen(form(OutputForm.JSON)).rows([])) == expected | {"items": []}
+
+
+def test_listing_as_lines() -> None:
+    assert [json.loads(line) for line in Screen(form(OutputForm.JSONL)).rows().splitlines()] == list(ROWS)
+    assert Screen(form(OutputForm.CSV)).rows().splitlines() == ["id,bytes,note", '10,2048,"a,b"', "9,,", "11,5,[bold]x"]
+    assert Screen(form(OutputForm.NAME)).rows() == "10\n9\n11\n"
+    assert Screen(form(OutputForm.NAME)).rows([]) == ""
+
+
+def test_no_headers() -> None:
+    assert Screen(form(OutputForm.CSV, has_headers=False)).rows().splitlines()[0] == '10,2048,"a,b"'
+    assert "ID" not in Screen(form(OutputForm.TABLE, has_headers=False)).rows()
+
+
+def test_limit_shortens_and_says_so() -> None:
+    result = json.loads(Screen(form(OutputForm.JSON, limit=2)).rows())
+    assert (len(result["items"]), result["truncated"]) == (2, True)
+    result = json.loads(Screen(form(OutputForm.JSON, limit=3)).rows())
+    assert (len(result["items"]), result["truncated"]) == (3, False)
+    assert Screen(form(OutputForm.TABLE, limit=1)).rows().splitlines()[-1] == "... more than 1"
+    assert json.loads(Screen(form(OutputForm.JSON)).rows(is_truncated=True))["truncated"]
+
+
+def test_sort_is_by_number_where_there_are_numbers_and_unknown_comes_last() -> None:
+    assert Screen(form(OutputForm.NAME, sort="id")).rows() == "9\n10\n11\n"
+    assert Screen(form(OutputForm.NAME, sort="bytes")).rows() == "11\n10\n9\n"
+    result = json.loads(Screen(form(OutputForm.JSON, sort="id", limit=1)).rows())
+    assert (result["items"][0]["id"], result["truncated"]) == ("9", True)
+    with pytest.raises(
+        InvalidArgumentError, match="cannot sort by 'size': the fields of this listing are id, bytes, note"
+    ):
+        Screen(form(OutputForm.NAME, sort="size")).rows()
+
+
+def test_lines_are_written_as_rows_come() -> None:
+    screen = Screen(form(OutputForm.NAME))
+    with screen.console.listing("ThingList", COLUMNS, name="id") as listing:
+        listing.add(ROWS[0])
+        assert screen.out.getvalue() == "10\n"
+
+
+def test_a_failed_listing_is_not_printed_as_if_it_were_whole() -> None:
+    screen = Screen(form(OutputForm.JSON))
+
+    def fail_half_way() -> None:
+        with screen.console.listing("ThingList", COLUMNS, name="id") as listing:
+            listing.add(ROWS[0])
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert screen.out.getvalue() == ""
+
+
+def test_record_in_every_form() -> None:
+    body = {"apiVersion": "bkctl/v1", "kind": "Thing", "id": "7", "bytes": 1024, "in": {"x": None}, "items": list(ROWS)}
+    assert json.loads(Screen(form(OutputForm.JSON)).record()) == body
+    assert json.loads(Screen(form(OutputForm.JSONL)).record()) == body
+    assert yaml.safe_load(Screen(form(OutputForm.YAML)).record()) == body
+    assert Screen(form(OutputForm.TABLE)).record() == "id     7\nbytes  1.0 KiB\nin.x   -\n"
+    assert Screen(form(OutputForm.CSV)).record() == "id,bytes,in.x\n7,1024,\n"
+    assert Screen(form(OutputForm.NAME)).record() == "7\n"
+
+
+def test_talk_goes_to_stderr_and_quiet_silences_only_what_is_not_a_warning() -> None:
+    for is_quiet in (False, True):
+        screen = Screen(Settings(is_quiet=is_quiet))
+        screen.console.say("said")
+        screen.console.warn("warned")
+        screen.console.error("failed")
+        assert screen.out.getvalue() == ""
+        assert screen.err.getvalue() == "said\n" * (not is_quiet) + "warning: warned\nerror: failed\n"
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_terminal", "environment", "is_colored"),
+    [
+        (ColorMode.AUTO, True, {}, True),
+        (ColorMode.AUTO, False, {}, False),
+        (ColorMode.AUTO, True, {"NO_COLOR": "1"}, False),
+        (ColorMode.AUTO, True, {"TERM": "dumb"}, False),
+        (ColorMode.AUTO, False, {"FORCE_COLOR": "1"}, True),
+        (ColorMode.NEVER, True, {}, False),
+        (ColorMode.ALWAYS, False, {"NO_COLOR": "1"}, True),
+    ],
+)
+def test_color(mode: ColorMode, is_terminal: bool, environment: dict[str, str], is_colored: bool) -> None:
+    screen = Screen(Settings(color=mode), is_terminal=is_terminal, environment=environment)
+    screen.console.error("x")
+    assert ("\x1b[" in screen.err.getvalue()) is is_colored
+
+
+@pytest.mark.parametrize("answer", ["y\n", "yes\n", " Y \n"])
+def test_yes_goes_ahead(answer: str) -> None:
+    screen = Screen(Settings(), answer=answer)
+    screen.console.confirm("Go?")
+    assert screen.err.getvalue() == "Go? [y/N] "
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", "", "yess\n"])
+def test_anything_else_and_the_end_of_input_mean_no(answer: str) -> None:
+    with pytest.raises(RefusedError, match="nothing was changed: the answer was no"):
+        Screen(Settings(), answer=answer).console.confirm("Go?")
+
+
+def test_no_terminal_means_no_unless_yes_was_given() -> None:
+    with pytest.raises(RefusedError, match="give --yes"):
+        Screen(Settings()).console.confirm("Go?")
+    screen = Screen(Settings(assume_yes=True))
+    screen.console.confirm("Go?")
+    assert screen.err.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_terminal", "is_shown"),
+    [
+        (Settings(), True, True),
+        (Settings(), False, False),
+        (Settings(has_progress=False), True, False),
+        (Settings(is_quiet=True), True, False),
+    ],
+)
+def test_progress_is_for_terminals(settings: Settings, is_terminal: bool, is_shown: bool) -> None:
+    screen = Screen(settings, is_terminal=is_terminal)
+    with screen.console.progress("working") as progress:
+        progress.update(1, 2, "at 7")
+        progress.update(2, 2)
+    assert ("working" in screen.err.getvalue()) is is_shown
+    assert screen.out.getvalue() == ""

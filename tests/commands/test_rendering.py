@@ -1,0 +1,56 @@
+"""Values as people and programs read them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from commands.rendering import (
+    decimal,
+    envelope,
+    flat,
+    percent,
+    plain,
+    size,
+    to_csv_line,
+    to_json,
+    to_json_line,
+    to_yaml,
+)
+
+VALUE = {"id": "9223372036854775806", "none": None, "list": ["a", "ü"], "truth": True, "number": 1.5, "in": {"x": "0"}}
+
+
+def test_json_and_yaml_carry_the_same_values() -> None:
+    assert json.loads(to_json(VALUE)) == VALUE
+    assert json.loads(to_json_line(VALUE)) == VALUE
+    assert yaml.safe_load(to_yaml(VALUE)) == VALUE
+    assert "\n" not in to_json_line(VALUE)
+
+
+def test_csv_quotes_and_writes_none_as_nothing() -> None:
+    assert to_csv_line(['a"b', "c,d", None, True, ["x", "y"], 3]) == '"a""b","c,d",,true,x y,3'
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 << 30, "5.0 GiB"), (2**70, "1048576.0 PiB"), (None, "-")],
+)
+def test_sizes(value: int | None, text: str) -> None:
+    assert size(value) == text
+
+
+def test_other_values() -> None:
+    assert [plain(value) for value in (None, True, False, [], ["a", 1], "x")] == ["-", "yes", "no", "-", "a,1", "x"]
+    assert [percent(value) for value in (0.5, 1, None)] == ["50.0 %", "100.0 %", "-"]
+    assert [decimal(value) for value in (1234.5678, 2.0, 0, None)] == ["1,234.568", "2", "0", "-"]
+
+
+def test_every_structured_result_starts_alike() -> None:
+    assert list(envelope("Thing", {"a": 1}).items()) == [("apiVersion", "bkctl/v1"), ("kind", "Thing"), ("a", 1)]
+
+
+def test_nested_fields_are_joined_by_dots() -> None:
+    assert flat({"a": 1, "b": {"c": 2, "d": {"e": 3}}}) == [("a", 1), ("b.c", 2), ("b.d.e", 3)]
