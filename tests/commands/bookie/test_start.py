@@ -1,0 +1,153 @@
+"""``bkctl bookie start`` as a process: alone, configured by files, and where it must refuse."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.metadata.embedded import EmbeddedZooKeeper
+from tests.processes import bkctl_command, bkctl_environment, free_port, run_bkctl
+
+pytestmark = pytest.mark.cluster
+
+DEADLINE_S = 60.0
+EMBEDDED = "no configuration and no metadata URI given: using an embedded ZooKeeper and ./bkctl-data"
+
+
+class RunningBookie:
+    """A ``bookie start`` in a folder, with its stderr in a file."""
+
+    def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
+        self._log = folder / "stderr.txt"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                bkctl_command("bookie", "start", *arguments), cwd=folder, stderr=log, env=bkctl_environment(**variables)
+            )
+
+    @property
+    def talk(self) -> str:
+        return self._log.read_text()
+
+    def wait_serving(self) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while "serves on port" not in self.talk:
+            assert self._process.poll() is None, self.talk
+            assert time.monotonic() < deadline, self.talk
+            time.sleep(0.05)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self._process.send_signal(number)
+        return self._process.wait(DEADLINE_S)
+
+    def metadata_uri(self) -> str:
+        return self.talk.partition("BKCTL_METADATA_URI='")[2].partition("'")[0]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., RunningBookie]]:
+    running: list[RunningBookie] = []
+
+    def start_in_folder(*arguments: str, **variables: str) -> RunningBookie:
+        running.append(RunningBookie(tmp_path, *arguments, **variables))
+        return running[-1]
+
+    yield start_in_folder
+    for bookie in running:
+        bookie.end(signal.SIGTERM)
+
+
+def test_alone_it_brings_its_own_zookeeper_and_keeps_it(start: Callable[..., RunningBookie], tmp_path: Path) -> None:
+    port = str(free_port())
+    bookie = start("--port", port)
+    bookie.wait_serving()
+    assert bookie.talk.count(EMBEDDED) == 1
+    uri = bookie.metadata_uri()
+    written = run_bkctl(
+        "ledger", "write-test", "--entries", "10", "-E", "1", "-W", "1", "-A", "1", BKCTL_METADATA_URI=uri
+    )
+    assert written.exit_code == 0, written.stderr
+    assert "each entry is on one bookie alone" in written.stderr
+    assert bookie.end(signal.SIGTERM) == 0
+    assert sorted(os.listdir(tmp_path / "bkctl-data")) == ["cluster.json", "journal", "ledgers", "zookeeper"]
+    assert run_bkctl("bookie", "list", "--timeout", "1s", BKCTL_METADATA_URI=uri).exit_code == 6
+
+    again = start("--port", port)
+    again.wait_serving()
+    assert again.metadata_uri() == uri
+    verified = run_bkctl("ledger", "verify", "--all", BKCTL_METADATA_URI=uri)
+    assert (verified.exit_code, verified.json()["copies_good"]) == (0, 10)
+    assert again.end(signal.SIGINT) == 0
+
+
+def test_folders_of_another_cluster_are_refused(start: Callable[..., RunningBookie], tmp_path: Path) -> None:
+    bookie = start("--port", str(free_port()))
+    bookie.wait_serving()
+    assert bookie.end() == 0
+    data = tmp_path / "bkctl-data"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    refused = subprocess.run(
+        bkctl_command("bookie", "start", "--journal-dir", f"{data}/journal", "--ledger-dir", f"{data}/ledgers"),
+        cwd=elsewhere, env=bkctl_environment(), capture_output=True, text=True, check=False, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert refused.returncode == 1
+    assert f"error: {data}/journal belongs to bookie 127.0.0.1:" in refused.stderr
+    assert "not to an embedded one" in refused.stderr
+    assert os.listdir(elsewhere) == []
+
+
+def configured(zookeeper: EmbeddedZooKeeper, folder: Path, port: int, root: str) -> str:
+    """A bk_server.conf as an operator has it."""
+    path = folder / "bk_server.conf"
+    path.write_text(
+        f"metadataServiceUri=zk+hierarchical://{zookeeper.connect_string}{root}\nbookiePort={port}\n"
+        "advertisedAddress=127.0.0.1\nallowLoopback=true\n"
+        f"journalDirectories={folder}/j1,{folder}/j2\nledgerDirectories={folder}/l1,{folder}/l2\n"
+        "ledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage\n"
+    )
+    return str(path)
+
+
+def test_an_existing_java_configuration_is_enough(
+    start: Callable[..., RunningBookie], zookeeper: EmbeddedZooKeeper, metadata_uri: str, tmp_path: Path
+) -> None:
+    port = free_port()
+    root = "/" + metadata_uri.rpartition("/")[2]
+    conf = configured(zookeeper, tmp_path, port, root)
+    assert run_bkctl("cluster", "init", "--conf", conf).exit_code == 0
+    bookie = start("--conf", conf)
+    bookie.wait_serving()
+    assert EMBEDDED not in bookie.talk
+    assert run_bkctl("bookie", "list", "-o", "name", BKCTL_CONF=conf).stdout == f"127.0.0.1:{port}\n"
+    assert all((tmp_path / name / "current" / "VERSION").exists() for name in ("j1", "j2", "l1", "l2"))
+
+    taken = run_bkctl(
+        *("bookie", "start", "--conf", conf, "--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l"))
+    )
+    assert taken.exit_code == 2
+    assert f"port {port} cannot be opened" in taken.stderr
+    other_id = run_bkctl("bookie", "start", "--conf", conf, "--port", str(free_port()))
+    assert other_id.exit_code == 2
+    assert "error: " in other_id.stderr
+    assert "Traceback" not in other_id.stderr
+    assert bookie.end() == 0
+
+
+def test_no_cluster_and_no_server_are_told_apart(
+    zookeeper: EmbeddedZooKeeper, metadata_uri: str, tmp_path: Path
+) -> None:
+    root = "/" + metadata_uri.rpartition("/")[2]
+    conf = configured(zookeeper, tmp_path, free_port(), root)
+    absent = run_bkctl("bookie", "start", "--conf", conf)
+    assert absent.exit_code == 2
+    assert f"there is no BookKeeper cluster at {root}: create one with bkctl cluster init" in absent.stderr
+    silent = run_bkctl("bookie", "start", "--conf", conf, "--timeout", "500ms", "-u", "zk://127.0.0.1:1/ledgers")
+    assert silent.exit_code == 2
+    assert "no ZooKeeper server answers at 127.0.0.1:1 (waited 0.5 s)" in silent.stderr
+    assert not (tmp_path / "j1").exists()
