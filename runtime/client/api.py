@@ -40,7 +40,7 @@ from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class LedgerClient:
@@ -119,7 +119,7 @@ class LedgerClient:
         )
         created_id, stored = await self.ports.ledgers.create(metadata, ledger_id=ledger_id)
         if warning is not None:
-            log.warning("ledger %d: %s", created_id, warning)
+            logger.warning("ledger %d: %s", created_id, warning)
         credentials = LedgerCredentials(created_id, digest_type, password)
         writer = LedgerWriter(self.ports, credentials, stored, warning)
         self._writers[created_id] = writer

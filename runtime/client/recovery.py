@@ -42,7 +42,7 @@ from runtime.protocol.entry_body import DecodedEntry
 from storage.errors import BkctlError
 from storage.ids import INVALID_ENTRY_ID
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class LedgerRecovery:
@@ -85,7 +85,7 @@ class LedgerRecovery:
         last_entry_id = write_back.last_add_confirmed
         if length is None:
             length = await self._length_at(snapshot, start)
-        log.info("ledger %d: recovered entries %d to %d", self._ledger_id, start + 1, last_entry_id)
+        logger.info("ledger %d: recovered entries %d to %d", self._ledger_id, start + 1, last_entry_id)
         return last_entry_id, length, write_back.segments(snapshot)
 
     async def _recover_tail(self, snapshot: LedgerMetadata, start: int, write_back: WriteBack) -> int | None:

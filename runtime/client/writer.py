@@ -30,7 +30,7 @@ from storage.ids import INVALID_ENTRY_ID
 FRAME_RESERVE_BYTES = 1024
 """Room in a frame for all that is not payload: length word, request header, entry head, the longest digest."""
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class LedgerWriter:
@@ -150,7 +150,7 @@ class LedgerWriter:
         elif not is_late and status == Status.UNAUTHORIZED:
             self._give_up(lambda _: LedgerPasswordError(self.ledger_id, f"bookie {bookie_id} refuses the password"))
         else:
-            log.info("ledger %d: bookie %s failed: %s", self.ledger_id, bookie_id, status.name)
+            logger.info("ledger %d: bookie %s failed: %s", self.ledger_id, bookie_id, status.name)
             self._ports.suspects.add(bookie_id)
             self._failed[index] = bookie_id
             if not is_late:
@@ -279,7 +279,7 @@ class LedgerWriter:
     def _report_closing(self, closing: asyncio.Task[None]) -> None:
         error = None if closing.cancelled() else closing.exception()
         if error is not None:
-            log.warning("ledger %d: closing after a failure: %s", self.ledger_id, error)
+            logger.warning("ledger %d: closing after a failure: %s", self.ledger_id, error)
 
     async def __aenter__(self) -> Self:
         return self
@@ -292,11 +292,11 @@ class LedgerWriter:
         except BkctlError as close_error:
             if error is None:
                 raise
-            log.warning("ledger %d: closing after a failure: %s", self.ledger_id, close_error)
+            logger.warning("ledger %d: closing after a failure: %s", self.ledger_id, close_error)
 
 
 def _unexpected(ledger_id: int, error: Exception) -> LedgerClosedError:
-    log.error("ledger %d: ensemble change", ledger_id, exc_info=error)
+    logger.error("ledger %d: ensemble change", ledger_id, exc_info=error)
     failure = LedgerClosedError(ledger_id, f"the ensemble change failed: {error!r}")
     failure.__cause__ = error
     return failure

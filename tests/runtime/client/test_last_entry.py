@@ -9,7 +9,7 @@ import pytest
 from runtime.client.last_entry import read_last_add_confirmed, try_read_last_add_confirmed
 from runtime.errors import BookieUnavailableError, DigestMismatchError
 from runtime.protocol.status import Status
-from tests.runtime.client.world import World, credentials
+from tests.runtime.client.world import World, credentials, until
 
 PRESENT, NO_LEDGER, DOWN = "present", "no ledger", "down"
 
@@ -46,8 +46,11 @@ async def test_t3_coverage_decides(
             await asking
     else:
         assert await asking == expected
-    stored = [bookie.ledgers[ledger_id] for bookie in bookies if ledger_id in bookie.ledgers]
-    assert [ledger.is_fenced for ledger in stored] == [is_fencing] * len(stored)
+    fenced_count = sum(ledger_id in bookie.ledgers and bookie.ledgers[ledger_id].is_fenced for bookie in bookies)
+    if not is_fencing:
+        assert fenced_count == 0
+    elif expected is not None:
+        assert fenced_count >= len(names) - ack_quorum + 1  # the others' fences may still be on their way
 
 
 async def test_the_highest_of_the_covering_answers_counts(world: World) -> None:
@@ -71,8 +74,9 @@ async def test_a_damaged_answer_covers_and_completes_nothing(world: World) -> No
     client = await world.client()
     keys = credentials(ledger_id)
     asking = asyncio.create_task(read_last_add_confirmed(client.ports, keys, metadata, is_fencing=False))
+    await until(lambda: [bookie.count("read_lac") for bookie in (b1, b2, b3)] == [1, 1, 1])
+    await asyncio.sleep(0.1)  # the answer of b3 is there, the damaged ones come last
     for one in held:
-        await one.arrived()
         one.release()
     with pytest.raises(DigestMismatchError):
         await asking

@@ -457,7 +457,8 @@ async def test_append_waits_for_room_and_append_nowait_does_not(world: World) ->
         writer.append_nowait(payload(0))
     for one in held:
         one.release()
-    assert sorted(await asyncio.gather(*adds)) == list(range(7))
+    async with asyncio.timeout(10):
+        assert sorted(await asyncio.gather(*adds)) == list(range(7))
 
 
 async def test_appends_that_wait_for_room_learn_that_the_writer_closed(world: World) -> None:
