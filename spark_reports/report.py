@@ -1,0 +1,164 @@
+"""`bkctl audit`: the same report by Spark or by one plain pass over the metadata.
+
+Both judge copies against one snapshot of the registered bookies, which the caller takes, and both write the same
+Parquet below ``out_directory``: ``write_sets`` (a row per write set), ``bookies``, ``under_replicated``,
+``unreadable``, ``summary``. Neither Spark nor Arrow is imported until it is needed: they take half a second.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from runtime.metadata.ledgers import LedgerStore
+from runtime.metadata.registration import Registrations
+from runtime.replication.audit import replication_of
+from runtime.replication.audit_report import (
+    AuditReport,
+    AuditTotals,
+    BookieReplication,
+    UnderReplicatedLedger,
+    UnreadableLedger,
+    audit_report,
+)
+from spark_reports.errors import SparkReportError
+from spark_reports.output import WRITE_SETS, prepare_directory
+from spark_reports.write_sets import REQUESTS_IN_FLIGHT_MAX, SOURCE_NAME, read_write_sets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from spark_reports.arrow_files import WriteSetFile
+
+FINDINGS_MAX = 100_000
+"""Rows of each list of ledgers that a report carries; Parquet has them all."""
+
+
+async def audit_plainly(
+    ledgers: LedgerStore,
+    registrations: Registrations,
+    *,
+    out_directory: str | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> AuditReport:
+    """Audit by one pass in this process; ``on_progress`` is told the number of ledgers seen, every hundred or so.
+
+    RefusedError when ``out_directory`` is not empty; MetadataUnavailableError. Unreadable ledgers are in the report.
+    """
+    output: WriteSetFile | None = None
+    if out_directory is not None:
+        from spark_reports import arrow_files  # noqa: PLC0415
+
+        prepare_directory(out_directory)
+        output = arrow_files.WriteSetFile(out_directory)
+    totals = AuditTotals(registrations.writable, registrations.read_only, findings_max=FINDINGS_MAX)
+    live = registrations.live
+    ledgers_seen = 0
+    try:
+        async with aclosing(read_write_sets(ledgers, None, REQUESTS_IN_FLIGHT_MAX)) as ledger_rows:
+            async for write_sets in ledger_rows:
+                rows = [replication_of(row, live) for row in write_sets]
+                totals.add_ledger(rows)
+                if output is not None:
+                    output.add(rows)
+                ledgers_seen += 1
+                if on_progress is not None and ledgers_seen % 100 == 0:
+                    on_progress(ledgers_seen)
+    finally:
+        if output is not None:
+            output.close()
+    report = totals.report()
+    _write(out_directory, report)
+    return report
+
+
+def audit_with_spark(
+    metadata_uri: str,
+    registrations: Registrations,
+    *,
+    out_directory: str | None = None,
+    cores: int | None = None,
+    log_path: str | None = None,
+) -> AuditReport:
+    """Audit with Spark on ``cores`` of this machine (None: all); the executors read their own ledgers from ZooKeeper.
+
+    Blocks for the whole job. ``log_path`` takes Spark's own messages. RefusedError when ``out_directory`` is not empty;
+    SparkReportError when Spark does not start or a task fails.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    from spark_reports.session import local_session  # noqa: PLC0415
+
+    if out_directory is not None:
+        prepare_directory(out_directory)
+    with local_session(cores, log_path=log_path) as session:
+        try:
+            frame = read_frame(session, metadata_uri, cores or os.cpu_count() or 1)
+            return audit_frame(frame, registrations, out_directory=out_directory)
+        except PySparkException as error:
+            raise SparkReportError(f"the Spark job failed: {_last_line(str(error))}") from error
+
+
+def read_frame(session: SparkSession, metadata_uri: str, running_partitions: int) -> DataFrame:
+    """Write sets of a cluster as a frame; ``running_partitions``: tasks that Spark runs at once."""
+    from spark_reports.write_set_source import WriteSetSource  # noqa: PLC0415
+
+    session.dataSource.register(WriteSetSource)
+    reader = session.read.format(SOURCE_NAME).option("metadata_uri", metadata_uri)
+    return reader.option("running_partitions", str(running_partitions)).load()
+
+
+def audit_frame(frame: DataFrame, registrations: Registrations, *, out_directory: str | None = None) -> AuditReport:
+    """Run the audit over a frame of write sets and collect the report: the driver gets findings and totals only."""
+    from pyspark import StorageLevel  # noqa: PLC0415
+
+    from spark_reports import transformations as to  # noqa: PLC0415
+
+    # Kept, so that ZooKeeper is read once for all results.
+    judged = to.with_replication(frame, sorted(registrations.live)).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        if out_directory is not None:
+            judged.write.parquet(os.path.join(out_directory, WRITE_SETS))
+        states = to.summary_by_state(to.ledger_replication(judged)).collect()
+        bookies = to.replication_by_bookie(judged, registrations.writable, registrations.read_only).collect()
+        under_replicated = to.under_replicated_ledgers(judged).limit(FINDINGS_MAX).collect()
+        unreadable = to.unreadable_ledgers(judged).limit(FINDINGS_MAX).collect()
+    finally:
+        judged.unpersist()
+    report = _collected_report(states, bookies, under_replicated, unreadable)
+    _write(out_directory, report)
+    return report
+
+
+def _write(out_directory: str | None, report: AuditReport) -> None:
+    if out_directory is not None:
+        from spark_reports.arrow_files import write_report  # noqa: PLC0415
+
+        write_report(out_directory, report)
+
+
+def _collected_report(
+    states: Sequence[Row], bookies: Sequence[Row], under_replicated: Sequence[Row], unreadable: Sequence[Row]
+) -> AuditReport:
+    ledgers_by_state: dict[str, int] = {}
+    for row in states:
+        ledgers_by_state[row["replication"]] = ledgers_by_state.get(row["replication"], 0) + row["ledgers"]
+    return audit_report(
+        states=ledgers_by_state,
+        open_ledgers=sum(row["ledgers"] for row in states if row["is_open"]),
+        entries=sum(row["entries"] for row in states),
+        payload_bytes=sum(row["payload_bytes"] for row in states),
+        bookies=[BookieReplication(**row.asDict()) for row in bookies],
+        under_replicated=[
+            UnderReplicatedLedger(**(row.asDict() | {"missing_bookies": tuple(row["missing_bookies"])}))
+            for row in under_replicated
+        ],
+        unreadable=[UnreadableLedger(**row.asDict()) for row in unreadable],
+    )
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"

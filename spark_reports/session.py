@@ -1,0 +1,86 @@
+"""A Spark session on this machine alone: loopback, no web page, no noise, this very Python on the executors."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from spark_reports.errors import SparkReportError
+
+_LOOPBACK = "127.0.0.1"
+_LOG_CONFIGURATION = """\
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log_path}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
+"""
+
+
+@contextmanager
+def local_session(cores: int | None = None, *, log_path: str | None = None) -> Iterator[SparkSession]:
+    """A session for one report, stopped at the end. It starts a JVM, which takes some seconds.
+
+    ``cores`` None: all of them. ``log_path``: where Spark and its JVM write what they have to say; None: nowhere that
+    stays. Raises SparkReportError when it cannot start, in most cases for want of Java 17 or newer.
+    """
+    # A path of this virtual environment: the executors must import the same code (design, section 5).
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
+    with tempfile.TemporaryDirectory(prefix="bkctl-spark-") as directory:
+        log_path = os.path.abspath(log_path or os.path.join(directory, "spark.log"))
+        configuration_path = os.path.join(directory, "log4j2.properties")
+        with open(configuration_path, "w", encoding="utf-8") as configuration:
+            configuration.write(_LOG_CONFIGURATION.format(log_path=log_path))
+        builder = SparkSession.builder.master(f"local[{cores or os.cpu_count() or 1}]").appName("bkctl audit")
+        settings = {
+            "spark.driver.bindAddress": _LOOPBACK,
+            "spark.driver.host": _LOOPBACK,
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{configuration_path}",
+            "spark.local.dir": directory,
+            "spark.sql.execution.arrow.pyspark.enabled": "true",
+            "spark.sql.session.timeZone": "UTC",
+            # A report has few rows behind its aggregations: the default of 200 is all start-up cost.
+            "spark.sql.shuffle.partitions": str(2 * (cores or os.cpu_count() or 1)),
+            "spark.sql.warehouse.dir": os.path.join(directory, "warehouse"),
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+        }
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        with _jvm_messages_in(log_path):
+            try:
+                session = builder.getOrCreate()
+            except Exception as error:  # the JVM fails in many ways, all foreign
+                raise SparkReportError(
+                    f"Spark did not start: {error} (it needs Java 17 or newer; its log: {log_path})"
+                ) from error
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+@contextmanager
+def _jvm_messages_in(log_path: str) -> Iterator[None]:
+    """Let the JVM that is born meanwhile inherit a standard error that ends in the log.
+
+    Before its logging is configured it prints warnings there that no setting turns off, and those are no result.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(log, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(log)

@@ -1,0 +1,148 @@
+"""Spark data source ``bookkeeper_write_sets``: one row per write set of every ledger, read by the executors.
+
+    spark.dataSource.register(WriteSetSource)
+    frame = spark.read.format("bookkeeper_write_sets").option("metadata_uri", uri).load()
+
+A partition is a group of subtrees of the ledger tree. The driver lists the subtrees only; every executor lists and
+fetches its own ledgers from ZooKeeper, through one session per running partition and with a bounded number of requests
+under way. Readers are pickled and hold settings only. Columns: ``spark_reports.rows.WRITE_SET_SCHEMA``.
+
+Options: ``metadata_uri`` (required); ``requests_in_flight_max`` on the whole ZooKeeper, all partitions together,
+default 256; ``running_partitions``, how many of them run at once, default 1; ``partitions_max``, default four times
+that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import aclosing
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from runtime.errors import ConfigurationError
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.replication.audit import WriteSetRow
+from spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
+from spark_reports.write_sets import REQUESTS_IN_FLIGHT_MAX, SOURCE_NAME, open_ledgers, read_write_sets
+
+ROWS_PER_BATCH = 8192
+
+
+class SourceSettings(msgspec.Struct, frozen=True):
+    """Options of the source, parsed."""
+
+    metadata_uri: str
+    requests_in_flight_max: int
+    running_partitions: int
+    partitions_max: int
+
+    def requests_per_partition(self, partition_count: int) -> int:
+        """Part of the request budget that one partition may use while its share of the others run beside it."""
+        return max(1, self.requests_in_flight_max // max(1, min(partition_count, self.running_partitions)))
+
+
+def parse_settings(options: Mapping[str, str]) -> SourceSettings:
+    """Options as Spark hands them over; ConfigurationError."""
+    uri = options.get("metadata_uri")
+    if not uri:
+        raise ConfigurationError(f"the data source {SOURCE_NAME} needs the option metadata_uri")
+    parse_metadata_uri(uri)
+    running = _positive(options, "running_partitions", 1)
+    return SourceSettings(
+        metadata_uri=uri,
+        requests_in_flight_max=_positive(options, "requests_in_flight_max", REQUESTS_IN_FLIGHT_MAX),
+        running_partitions=running,
+        partitions_max=_positive(options, "partitions_max", 4 * running),
+    )
+
+
+def _positive(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) == 0:
+        raise ConfigurationError(f"option {name} of the data source must be a positive number, not {text!r}")
+    return int(text)
+
+
+class SubtreesPartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
+    """Subtrees of the ledger tree that one task reads, and the requests it may have under way."""
+
+    def __init__(self, subtrees: tuple[str, ...], requests_in_flight_max: int) -> None:
+        super().__init__(subtrees)
+        self.subtrees = subtrees
+        self.requests_in_flight_max = requests_in_flight_max
+
+
+class WriteSetSource(DataSource):  # type: ignore[misc]
+    """See the module docstring."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._settings = parse_settings(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Format name."""
+        return SOURCE_NAME
+
+    def schema(self) -> object:
+        """Spark schema of the rows."""
+        return from_arrow_schema(WRITE_SET_SCHEMA)
+
+    def reader(self, schema: object) -> WriteSetReader:  # noqa: ARG002  the source has one schema
+        """Reader for the executors."""
+        return WriteSetReader(self._settings)
+
+
+class WriteSetReader(DataSourceReader):  # type: ignore[misc]
+    """Plans partitions on the driver, reads them on the executors. Holds settings only: it is pickled."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Groups of subtrees; one empty partition for a cluster without ledgers."""
+        groups = group_subtrees(asyncio.run(self._subtrees()), self._settings.partitions_max)
+        budget = self._settings.requests_per_partition(len(groups))
+        return [SubtreesPartition(group, budget) for group in groups]
+
+    async def _subtrees(self) -> list[str]:
+        async with open_ledgers(self._settings.metadata_uri) as ledgers:
+            return await ledgers.subtrees()
+
+    def read(self, partition: SubtreesPartition) -> Iterator[pa.RecordBatch]:
+        """Record batches of the partition's ledgers."""
+        batches = self._batches(partition)
+        with asyncio.Runner() as runner:
+            try:
+                while True:
+                    try:
+                        batch = runner.run(anext(batches))
+                    except StopAsyncIteration:
+                        return
+                    yield batch
+            finally:
+                runner.run(batches.aclose())
+
+    async def _batches(self, partition: SubtreesPartition) -> AsyncGenerator[pa.RecordBatch, None]:
+        async with open_ledgers(self._settings.metadata_uri) as ledgers:
+            rows: list[WriteSetRow] = []
+            for subtree in partition.subtrees:
+                async with aclosing(read_write_sets(ledgers, subtree, partition.requests_in_flight_max)) as ledger_rows:
+                    async for more in ledger_rows:
+                        rows.extend(more)
+                        if len(rows) >= ROWS_PER_BATCH:
+                            yield write_set_batch(rows)
+                            rows = []
+            yield write_set_batch(rows)
+
+
+def group_subtrees(subtrees: Sequence[str], groups_max: int) -> list[tuple[str, ...]]:
+    """Deal the subtrees out to at most ``groups_max`` groups; neighbours, often of one age, to different ones."""
+    count = max(1, min(len(subtrees), groups_max))
+    return [tuple(subtrees[start::count]) for start in range(count)]
