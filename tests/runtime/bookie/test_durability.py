@@ -46,8 +46,8 @@ class BookieUnderTest:
         """The bookie, killed at the end of the block unless it has ended by itself."""
         arguments = ("--metadata-uri", self._uri, "--port", "0", "--bookie-id", "traced")
         folders = ("--journal-dir", str(self._folder / "journal"), "--ledger-dir", str(self._folder / "ledgers"))
-        settings = ("--advertised-address", "127.0.0.1", "--set", "allowLoopback=true")
-        settings += ("--set", f"zkTimeout={_ZOOKEEPER_TIMEOUT_MS}", "--set", "journalPreAllocSizeMB=1")
+        keys = ("allowLoopback=true", f"zkTimeout={_ZOOKEEPER_TIMEOUT_MS}", "journalPreAllocSizeMB=1")
+        settings = ("--advertised-address", "127.0.0.1", *(word for key in keys for word in ("--set", key)))
         process = self._spawn([*prefix, *bkctl_command("bookie", "start", *arguments, *folders, *settings)])
         pool = BookiePool(self._address, ClientConfig(), LoopClock())
         try:
