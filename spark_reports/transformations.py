@@ -75,7 +75,7 @@ def summary_by_state(frame: DataFrame) -> DataFrame:
     From the rows of ``ledger_replication``. ``is_open`` is false for ledgers that cannot be read.
     """
     require_columns("summary_by_state", frame, ["ledger_state", "replication", "entries", "payload_bytes"])
-    is_open = F.coalesce(F.col("ledger_state") != "closed", F.lit(value=False))
+    is_open = F.coalesce(F.col("ledger_state") != "closed", F.lit(col=False))
     return frame.groupBy("replication", is_open.alias("is_open")).agg(
         F.count("*").alias("ledgers"),
         F.sum("entries").alias("entries"),

@@ -1,0 +1,53 @@
+"""Ledger metadata by hand, and at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
+
+
+def ledger(
+    segments: dict[int, Sequence[str]],
+    write_quorum: int,
+    ack_quorum: int,
+    *,
+    state: LedgerState = LedgerState.CLOSED,
+    last_entry_id: int = -1,
+    length: int = 0,
+) -> LedgerMetadata:
+    """Metadata with these segments; end and length mean something only when closed, as in the store."""
+    return LedgerMetadata(
+        ensemble_size=len(next(iter(segments.values()))),
+        write_quorum_size=write_quorum,
+        ack_quorum_size=ack_quorum,
+        segments=tuple(Segment(first, tuple(ensemble)) for first, ensemble in segments.items()),
+        state=state,
+        last_entry_id=last_entry_id,
+        length=length,
+        digest_type=DigestType.CRC32C,
+        password=b"sesame",
+        custom_metadata=(("owner", b"tests"),),
+    )
+
+
+def random_ledger(source: random.Random, bookies: Sequence[str]) -> LedgerMetadata:
+    """Any legal shape: one to three segments, empty last ones, all three states."""
+    size = source.randint(1, min(5, len(bookies)))
+    quorum = source.randint(1, size)
+    starts = [0]
+    for _ in range(source.randint(0, 2)):
+        starts.append(starts[-1] + source.randint(1, 9))
+    state = source.choice([LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED, LedgerState.CLOSED])
+    last_entry_id = -1
+    if state is LedgerState.CLOSED:
+        last_entry_id = starts[-1] - 1 + source.randint(0, 20)
+    return ledger(
+        {start: source.sample(list(bookies), size) for start in starts},
+        quorum,
+        source.randint(1, quorum),
+        state=state,
+        last_entry_id=last_entry_id,
+        length=(last_entry_id + 1) * source.randint(1, 1000),
+    )

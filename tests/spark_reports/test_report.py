@@ -1,0 +1,61 @@
+"""The audit by Spark and by one plain pass: equal reports, equal rows, from a real ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from runtime.errors import RefusedError
+from runtime.metadata.ledgers import LedgerStore
+from runtime.metadata.registration import Registrations
+from spark_reports.report import audit_frame, audit_plainly, read_frame
+from tests.spark_reports.conftest import BOOKIES, REGISTRATIONS, UNREADABLE_IDS
+
+
+async def test_spark_and_the_plain_pass_agree(
+    spark: SparkSession, ledgers: LedgerStore, metadata_uri: str, tmp_path: Path
+) -> None:
+    plain = await audit_plainly(ledgers, REGISTRATIONS, out_directory=str(tmp_path / "plain"))
+    frame = read_frame(spark, metadata_uri, 2)
+    by_spark = await asyncio.to_thread(audit_frame, frame, REGISTRATIONS, out_directory=str(tmp_path / "spark"))
+
+    assert by_spark == plain
+    assert plain.summary.ledgers == 62
+    assert plain.summary.unreadable == 2
+    assert plain.summary.under_replicated + plain.summary.at_risk + plain.summary.unavailable > 10
+    assert [ledger.ledger_id for ledger in plain.unreadable] == list(UNREADABLE_IDS)
+    assert {bookie.bookie_id: bookie.mode for bookie in plain.bookies} == (
+        dict.fromkeys(BOOKIES[:4], "writable")
+        | {"bookie-4:3181": "read_only", "idle:3181": "read_only"}
+        | dict.fromkeys(BOOKIES[5:], "absent")
+    )
+
+    for name in ("write_sets", "bookies", "under_replicated", "unreadable", "summary"):
+        rows = [sorted(map(str, pq.read_table(tmp_path / way / name).to_pylist())) for way in ("plain", "spark")]
+        assert rows[0] == rows[1], name
+        assert rows[0], name
+
+
+async def test_with_every_bookie_gone_all_that_stores_entries_is_unavailable(
+    spark: SparkSession, ledgers: LedgerStore, metadata_uri: str
+) -> None:
+    nobody = Registrations(writable=(), read_only=())
+    plain = await audit_plainly(ledgers, nobody)
+    by_spark = await asyncio.to_thread(audit_frame, read_frame(spark, metadata_uri, 2), nobody)
+
+    assert by_spark == plain
+    assert plain.summary.replicated == plain.summary.under_replicated == plain.summary.at_risk == 0
+    assert plain.summary.unavailable + plain.summary.empty + plain.summary.unreadable == 62
+
+
+async def test_a_report_never_overwrites_another_one(ledgers: LedgerStore, tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("precious")
+
+    with pytest.raises(RefusedError, match="not empty"):
+        await audit_plainly(ledgers, REGISTRATIONS, out_directory=str(tmp_path))
+
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
