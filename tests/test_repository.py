@@ -121,6 +121,18 @@ def test_requirements_lock_every_dependency_with_hashes() -> None:
     assert "://" not in locked
 
 
+def test_documents_name_files_that_exist() -> None:
+    documents = [path for path in tracked_files() if path.endswith(".md")]
+    named = [
+        (document, path)
+        for document in documents
+        for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", read(document))
+        if not path.startswith(("tests/<floor>", "*"))
+    ]
+    assert named
+    assert [(document, path) for document, path in named if not os.path.exists(os.path.join(ROOT, path))] == []
+
+
 def readme_commands() -> list[str]:
     """Every ``bkctl`` command that the README shows, without arguments and options: ``bkctl ledger verify``."""
     text = read("README.md")
