@@ -18,16 +18,22 @@ from commands.outcome import Outcome
 
 CommandFunction: TypeAlias = Callable[..., Outcome | None] | Callable[..., Coroutine[Any, Any, Outcome | None]]
 
-_SHOWN = {"output", "metadata_uri", "debug"}
+_SHOWN = {"output", "debug"}
 _SHOWN_LISTING = {"sort", "limit", "no_headers"}
 _SHOWN_FILES = {"conf", "config"}
-_SHOWN_CHANGING = {"yes", "dry_run"}
+_SHOWN_CHANGING = {"dry_run"}
+_SHOWN_ASKING = {"yes", "dry_run"}
 
 
 def _global_options(
     output: Annotated[
         OutputForm | None,
-        typer.Option("--output", "-o", help="Form of the result: table on a terminal, else json."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FORM",
+            help="table, wide, json, yaml, csv, name or jsonl; by default table on a terminal, else json.",
+        ),
     ] = None,
     metadata_uri: Annotated[
         str | None,
@@ -50,7 +56,7 @@ def _global_options(
     dry_run: Annotated[bool | None, typer.Option("--dry-run", "-n", help="Show the plan, change nothing.")] = None,
     quiet: Annotated[bool | None, typer.Option("--quiet", "-q", help="Less talk on stderr.")] = None,
     debug: Annotated[bool | None, typer.Option("--debug", help="Logs on stderr, and a traceback on failure.")] = None,
-    color: Annotated[ColorMode | None, typer.Option("--color", help="When to colour.")] = None,
+    color: Annotated[ColorMode | None, typer.Option("--color", metavar="WHEN", help="auto, always or never.")] = None,
     no_progress: Annotated[bool | None, typer.Option("--no-progress", help="No progress bars.")] = None,
 ) -> None:
     """Only its parameters matter: they are put behind those of every command."""
@@ -80,17 +86,21 @@ def command(
     *,
     is_listing: bool = False,
     is_changing: bool = False,
+    is_asking: bool = False,
+    is_local: bool = False,
     is_configured_by_files: bool = False,
 ) -> Callable[[CommandFunction], CommandFunction]:
     """Register a function as the command ``name`` of ``app``; its docstring is the help text.
 
-    Every command takes all global options; its help page shows those that mean something to a listing, to a change, or
-    to a server with settings of its own.
+    Every command takes all global options; its help page shows those that mean something to a listing, to a change, to
+    one that asks before it, or to a server with settings of its own. A local command needs no cluster to be named.
     """
     shown = set(_SHOWN)
     shown |= _SHOWN_LISTING if is_listing else set()
     shown |= _SHOWN_CHANGING if is_changing else set()
+    shown |= _SHOWN_ASKING if is_asking else set()
     shown |= _SHOWN_FILES if is_configured_by_files else set()
+    shown |= set() if is_local else {"metadata_uri"}
 
     def register(function: CommandFunction) -> CommandFunction:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 app = group("")
 
 
-@command(app, "decommission", is_changing=True)
+@command(app, "decommission", is_asking=True)
 async def decommission(
     context: CommandContext,
     bookie_id: Annotated[str, typer.Argument(metavar="ID", help="A bookie that was stopped.")],

@@ -35,7 +35,7 @@ def _group() -> None:
 _group.__doc__ = app.info.help
 
 
-@command(app, "failed-bookie", is_changing=True)
+@command(app, "failed-bookie", is_asking=True)
 async def failed_bookie(
     context: CommandContext,
     bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Bookies that are down for good.")],

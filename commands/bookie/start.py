@@ -18,7 +18,9 @@ def register(app: typer.Typer) -> None:
 
 async def start(
     context: CommandContext,
-    port: Annotated[int | None, typer.Option("--port", min=0, max=65535, help="TCP port; 3181 if not given.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, metavar="PORT", help="TCP port; 3181 if not given.")
+    ] = None,
     bookie_id: Annotated[
         str | None, typer.Option("--bookie-id", metavar="ID", help="Permanent identity; else ADDRESS:PORT.")
     ] = None,

@@ -32,14 +32,22 @@ _SERVERS = (
 )
 
 
-@command(app, "up", is_changing=True)
+@command(app, "up", is_changing=True, is_local=True)
 async def up(
     context: CommandContext,
-    bookies: Annotated[int | None, typer.Option("--bookies", min=1, max=100, help="How many; 3 at first.")] = None,
+    bookies: Annotated[
+        int | None, typer.Option("--bookies", min=1, max=100, metavar="N", help="How many; 3 at first.")
+    ] = None,
     directory: Directory = DIRECTORY_DEFAULT,
     base_port: Annotated[
         int | None,
-        typer.Option("--base-port", min=1, max=65535, help="ZooKeeper's port; bookies follow. Free ports if absent."),
+        typer.Option(
+            "--base-port",
+            min=1,
+            max=65535,
+            metavar="PORT",
+            help="ZooKeeper's port; bookies follow. Free ports if absent.",
+        ),
     ] = None,
 ) -> None:
     """Start ZooKeeper and bookies; those that run already are left alone.
@@ -59,13 +67,13 @@ async def up(
     context.console.say(f"export BKCTL_METADATA_URI='{status.metadata_uri}'")
 
 
-@command(app, "status")
+@command(app, "status", is_local=True)
 def show_status(context: CommandContext, directory: Directory = DIRECTORY_DEFAULT) -> None:
     """Show which processes run, and where their data and logs are."""
     _print(context, _cluster(context, directory).status())
 
 
-@command(app, "down", is_changing=True)
+@command(app, "down", is_changing=True, is_local=True)
 async def down(
     context: CommandContext,
     directory: Directory = DIRECTORY_DEFAULT,
@@ -79,7 +87,7 @@ async def down(
     _print(context, status)
 
 
-@command(app, "kill", is_changing=True)
+@command(app, "kill", is_changing=True, is_local=True)
 async def kill(context: CommandContext, bookie_id: BookieArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
     """Kill a bookie without warning (kill -9), as a crash would."""
     cluster = _cluster(context, directory)
@@ -89,7 +97,7 @@ async def kill(context: CommandContext, bookie_id: BookieArgument, directory: Di
     _print(context, cluster.status())
 
 
-@command(app, "start", is_changing=True)
+@command(app, "start", is_changing=True, is_local=True)
 async def start(context: CommandContext, bookie_id: BookieArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
     """Start one bookie again on the data it had."""
     cluster = _cluster(context, directory)

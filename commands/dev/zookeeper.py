@@ -13,12 +13,14 @@ from commands.outcome import Outcome
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``bkctl dev``."""
-    command(app, "zookeeper", is_changing=True)(run_zookeeper)
+    command(app, "zookeeper", is_changing=True, is_local=True)(run_zookeeper)
 
 
 async def run_zookeeper(
     context: CommandContext,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port on 127.0.0.1; 0 takes a free one.")
+    ] = 0,
     directory: Annotated[str, typer.Option("--dir", metavar="DIR", help="Folder for its data and log.")] = (
         "bkctl-data/zookeeper"
     ),

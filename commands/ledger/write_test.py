@@ -51,17 +51,28 @@ def register(app: typer.Typer) -> None:
 
 async def write_test(
     context: CommandContext,
-    entries: Annotated[int, typer.Option("--entries", min=0, help="Entries per ledger.")] = 1000,
+    entries: Annotated[int, typer.Option("--entries", min=0, metavar="N", help="Entries per ledger.")] = 1000,
     entry_size: Annotated[str, typer.Option("--entry-size", metavar="SIZE", help="Payload of an entry.")] = "1k",
-    ledgers: Annotated[int, typer.Option("--ledgers", min=1, max=10_000, help="Ledgers, one after another.")] = 1,
-    ensemble_size: Annotated[int, typer.Option("--ensemble", "-E", help="Bookies a ledger is spread over.")] = 3,
-    write_quorum_size: Annotated[int, typer.Option("--write-quorum", "-W", help="Copies of an entry.")] = 2,
-    ack_quorum_size: Annotated[int, typer.Option("--ack-quorum", "-A", help="Copies before it counts.")] = 2,
+    ledgers: Annotated[
+        int, typer.Option("--ledgers", min=1, max=10_000, metavar="N", help="Ledgers, one after another.")
+    ] = 1,
+    ensemble_size: Annotated[
+        int, typer.Option("--ensemble", "-E", metavar="N", help="Bookies a ledger is spread over.")
+    ] = 3,
+    write_quorum_size: Annotated[
+        int, typer.Option("--write-quorum", "-W", metavar="N", help="Copies of an entry.")
+    ] = 2,
+    ack_quorum_size: Annotated[
+        int, typer.Option("--ack-quorum", "-A", metavar="N", help="Copies before it counts.")
+    ] = 2,
     digest: Annotated[Digest, typer.Option("--digest", help="Protection of the entries.")] = Digest.CRC32C,
     password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=OPTION_HELP)] = None,
-    in_flight: Annotated[int, typer.Option("--in-flight", min=1, max=10_000, help="Adds under way at once.")] = 500,
+    in_flight: Annotated[
+        int, typer.Option("--in-flight", min=1, max=10_000, metavar="N", help="Adds under way at once.")
+    ] = 500,
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.001, help="Entries per second; as fast as it goes if absent.")
+        float | None,
+        typer.Option("--rate", min=0.001, metavar="N", help="Entries per second; as fast as it goes if absent."),
     ] = None,
     read_back: Annotated[bool, typer.Option("--read-back/--no-read-back", help="Compare after closing.")] = True,
 ) -> None:

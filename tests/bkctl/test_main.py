@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,16 @@ def test_without_arguments_the_help_page_is_an_error(run_main: RunMain) -> None:
         assert result.exit_code == 2
         assert result.stdout == ""
         assert result.stderr.startswith("Usage: bkctl")
+
+
+def test_help_pages_show_what_matters_to_the_command(run_main: RunMain) -> None:
+    def options(*command: str) -> set[str]:
+        return set(re.findall(r"--[a-z-]+", run_main(*command, "--help").stdout))
+
+    assert {"--yes", "--dry-run", "--metadata-uri"} <= options("decommission")
+    assert {"--sort", "--limit", "--metadata-uri"} <= options("ledger", "list")
+    assert {"--conf", "--config", "--set", "--journal-dir"} <= options("bookie", "start")
+    assert options("dev", "cluster", "status") == {"--dir", "--output", "--debug", "--help"}
 
 
 def test_version(run_main: RunMain) -> None:

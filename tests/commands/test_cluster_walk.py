@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +74,31 @@ def test_look_and_write_and_verify(cluster: Cluster) -> None:
         totals = succeed(cluster, "ledger", "verify", *arguments).json()
         assert (totals["ledgers_clean"], totals["copies_good"], totals["copies_expected"]) == (2, 300, 300)
     assert succeed(cluster, "ledger", "verify", first).json()["items"][0]["is_clean"]
+
+
+def test_audit_counts_live_copies_the_same_with_and_without_spark(cluster: Cluster, tmp_path: Path) -> None:
+    succeed(cluster, "ledger", "write-test", "--ledgers", "3", "--entries", "6", "-E", "3", "-W", "2")
+    clean = succeed(cluster, "audit").json()
+    assert (clean["ledgers"], clean["replicated"], clean["under_replicated"], clean["out"]) == (3, 3, 0, None)
+    victim = cluster.bookies[2].id
+    cluster.kill_bookie(victim)
+    wait_for(lambda: states(cluster)[victim] == "down")
+
+    results = []
+    for arguments in ((), ("--spark", "--cores", "1")):
+        out = str(tmp_path / f"report{len(arguments)}")
+        found = cluster.run("audit", *arguments, "--out", out)
+        assert found.exit_code == 10, found.stderr
+        assert {"bookies", "summary", "under_replicated", "unreadable", "write_sets"} <= set(os.listdir(out))
+        results.append({key: value for key, value in found.json().items() if key not in {"seconds", "out"}})
+    plain, spark = results
+    assert plain == spark
+    assert [row["ledger_id"] for row in plain["under_replicated_ledgers"]] == ["0", "1", "2"]
+    assert {tuple(row["missing_bookies"]) for row in plain["under_replicated_ledgers"]} == {(victim,)}
+    assert [row["mode"] for row in plain["bookies"] if row["bookie_id"] == victim] == ["absent"]
+    assert cluster.run("audit", "-o", "name").stdout.split() == ["0", "1", "2"]
+    refused = cluster.run("audit", "--out", str(tmp_path / "report0"))
+    assert (refused.exit_code, "is not empty" in refused.stderr) == (3, True)
 
 
 def test_wrong_input_has_its_own_exit_code_and_changes_nothing(cluster: Cluster) -> None:
