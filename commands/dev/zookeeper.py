@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
 from commands.command import command
 from commands.context import CommandContext
-from commands.outcome import Outcome
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +24,7 @@ async def run_zookeeper(
     directory: Annotated[str, typer.Option("--dir", metavar="DIR", help="Folder for its data and log.")] = (
         "bkctl-data/zookeeper"
     ),
-) -> Outcome | None:
+) -> None:
     """Run a ZooKeeper server until Ctrl-C.
 
     It is the real server, from the jars inside pyspark, and needs Java 17 or newer. The data stays in the folder.
@@ -32,13 +32,15 @@ async def run_zookeeper(
     import asyncio
 
     from commands.event_loop import stop_signals
+    from runtime.errors import MetadataUnavailableError
     from runtime.metadata.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
 
     console = context.console
+    directory = _absolute(directory)
     if context.settings.is_dry_run:
         plan = {"java": find_java(), "class_path": find_zookeeper_jars(), "dir": directory, "port": port}
         console.record("ZooKeeperPlan", plan, name="dir")
-        return None
+        return
     async with await EmbeddedZooKeeper.start(directory, port=port) as server:
         uri = f"zk+hierarchical://{server.connect_string}/ledgers"
         body = {"metadata_uri": uri, "pid": server.pid, "port": server.port, "dir": directory, "log": server.log_path}
@@ -50,8 +52,12 @@ async def run_zookeeper(
         await asyncio.wait([stopped, ended], return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if ended.done():
-            console.error(f"ZooKeeper ended by itself with status {ended.result()}: see {server.log_path}")
-            return Outcome.FAILED
+            raise MetadataUnavailableError(
+                f"ZooKeeper ended by itself with status {ended.result()}: see {server.log_path}"
+            )
         ended.cancel()
     console.say("ZooKeeper stopped")
-    return None
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path)
