@@ -34,10 +34,12 @@ class MemtableSlice(NamedTuple):
 class Memtable:
     """Entries by ledger and entry id, up to ``limit_bytes`` counted with their overhead."""
 
-    __slots__ = ("_ledgers", "limit_bytes", "used_bytes")
+    __slots__ = ("_last_entry_ids", "_ledgers", "limit_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self._ledgers: dict[LedgerId, dict[EntryId, bytes]] = {}
+        self._last_entry_ids: dict[LedgerId, EntryId] = {}
+        """Kept, not looked for: re-replication adds entries in any order, and tailing readers ask again and again."""
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         """Upper bound: an entry that was added twice, or deleted, counts until the table is dropped."""
@@ -51,8 +53,10 @@ class Memtable:
         self.used_bytes = used_bytes
         try:
             self._ledgers[ledger_id][entry_id] = body
+            self._last_entry_ids[ledger_id] = max(self._last_entry_ids[ledger_id], entry_id)
         except KeyError:
             self._ledgers[ledger_id] = {entry_id: body}
+            self._last_entry_ids[ledger_id] = entry_id
         return True
 
     def find(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
@@ -65,7 +69,7 @@ class Memtable:
         entries = self._ledgers.get(ledger_id)
         if entries is None:
             return None
-        entry_id = _highest(entries)
+        entry_id = self._last_entry_ids[ledger_id]
         return entry_id, entries[entry_id]
 
     def list_entries(self, ledger_id: LedgerId) -> list[EntryId]:
@@ -75,6 +79,7 @@ class Memtable:
     def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Forget all entries of a ledger."""
         self._ledgers.pop(ledger_id, None)
+        self._last_entry_ids.pop(ledger_id, None)
 
     def release(self) -> None:
         """Free the memory, entry by entry: freeing all at once would hold the interpreter for 10 ms and more.
@@ -102,12 +107,6 @@ class Memtable:
                     ids, bodies, slice_bytes = [], [], 0
         if bodies:
             yield MemtableSlice(ids, bodies, slice_bytes)
-
-
-def _highest(entries: dict[EntryId, bytes]) -> EntryId:
-    """Highest id of at least one entry."""
-    first, last = next(iter(entries)), next(reversed(entries))
-    return last if last - first == len(entries) - 1 else max(entries)
 
 
 def _sorted_ids(ids: Iterable[int]) -> Iterable[int]:
