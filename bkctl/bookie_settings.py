@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from bkctl.java_conf import JavaConf
 from bkctl.settings import Sources, convert, java_metadata_uri, put, resolve_metadata_uri, zookeeper_values
 from commands.context import BookieFlags, BookieSettings
@@ -40,11 +42,12 @@ _IGNORED_LOUDLY = {
 
 def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSettings:
     """Merge all sources; ConfigurationError, InvalidArgumentError."""
+    has_file = sources.conf is not None or bool(sources.toml.bookie) or sources.is_toml_named
     conf = _overridden(sources, flags)
     if conf is not None:
         _refuse_unprotected(conf)
+    sources = msgspec.structs.replace(sources, conf=conf)
     metadata_uri, origin = resolve_metadata_uri(sources)
-    has_file = sources.conf is not None or bool(sources.toml.bookie) or sources.is_toml_named
     if metadata_uri is None and has_file:
         raise ConfigurationError(
             "no cluster is named: set metadataServiceUri in the configuration file, or give --metadata-uri "

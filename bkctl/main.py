@@ -76,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_codes.ExitCode.BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:
         return _report(error, invocation)
+    if result == exit_codes.ExitCode.INTERRUPTED:
+        invocation.console.error("interrupted")
     # Without standalone mode Typer returns the code of an Exit (130 after SIGINT) or what the command returned.
     return result if isinstance(result, int) else exit_codes.exit_code_of_outcome(result)
 

@@ -133,6 +133,8 @@ def test_set_overrides_the_java_file_and_works_without_one(tmp_path: Path) -> No
     config = resolve(BookieFlags(overrides=("bookiePort = 5", "ledgerDirectories=/x,/y")), roots).config
     assert config.port == 5
     assert config.storage.ledger_directories == ("/x", "/y")
+    session = resolve(BookieFlags(overrides=("zkTimeout=1500", "metadataServiceUri=zk+null://h:1/x")), roots).config
+    assert session.zookeeper.session_timeout_ms == 1500, "also of what is not the bookie's own"
     alone = resolve(BookieFlags(overrides=("journalMaxBackups=0",)))
     assert alone.data_directory == DATA_DIRECTORY
     assert alone.config.storage.journal.backup_count_max == 0
