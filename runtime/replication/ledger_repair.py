@@ -130,8 +130,7 @@ class LedgerRepair:
         for _ in range(2):
             lock = await self._acquire(ledger_id)
             if lock is None:
-                detail = f"waited {self._config.lock_wait_s:g} s"
-                return _failed(ledger_id, FailureReason.LOCKED, detail)
+                return _failed(ledger_id, FailureReason.LOCKED, await self._why_locked(ledger_id))
             try:
                 return await _Repair(self._tools, lock, ledger_id, failed).run()
             except _LockLostError:
@@ -153,6 +152,13 @@ class LedgerRepair:
             if lock is not None or self._clock.monotonic_ns() >= deadline_ns:
                 return lock
             await self._clock.sleep(self._config.lock_poll_s)
+
+    async def _why_locked(self, ledger_id: int) -> str:
+        try:
+            holder = await self._tools.locks.holder_of(ledger_id)
+        except MetadataFormatError:
+            holder = None  # its text is for people only; a strange one is as good a lock as any
+        return f"held by {holder or 'an unknown host'}, waited {self._config.lock_wait_s:g} s"
 
 
 class _Repair:

@@ -25,11 +25,11 @@ class LiveBookies:
         self._read_at_ns: int | None = None
         self._reading = asyncio.Lock()
 
-    async def refresh(self) -> Registrations:
-        """The registered bookies, at most ``REFRESH_S`` old."""
+    async def refresh(self, age_max_s: float = REFRESH_S) -> Registrations:
+        """The registered bookies, at most ``age_max_s`` old."""
         async with self._reading:
             now_ns = self._clock.monotonic_ns()
-            if self._read_at_ns is None or now_ns - self._read_at_ns > REFRESH_S * 1e9:
+            if self._read_at_ns is None or now_ns - self._read_at_ns > age_max_s * 1e9:
                 self._registrations = await self._registration.snapshot()
                 self._live = frozenset(self._registrations.writable) | frozenset(self._registrations.read_only)
                 self._read_at_ns = now_ns
@@ -54,8 +54,9 @@ class TargetChooser:
 
         Bookies that failed a moment ago are taken only when there is no other.
         """
-        writable = (await self._live_bookies.refresh()).writable
-        candidates = sorted(set(writable).difference(excluded))
+        candidates = sorted(set((await self._live_bookies.refresh()).writable).difference(excluded))
+        if not candidates:  # before giving up, see whether one has come back
+            candidates = sorted(set((await self._live_bookies.refresh(0)).writable).difference(excluded))
         if not candidates:
             return None
         suspects = self._suspects.current()

@@ -1,0 +1,114 @@
+"""A small cluster for repair scenarios: real ZooKeeper, scripted bookies on the real wire, ledgers by hand.
+
+A bookie that was never started is a dead one: metadata names it, nobody is registered under its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.write_set import write_set
+from runtime.metadata.cookies import Cookie, CookieStore
+from runtime.metadata.registration import RegistrationClient
+from runtime.metadata.replication_lock import ReplicationLocks
+from runtime.metadata.store import Versioned
+from runtime.replication.bookie_recovery import BookieRecovery, RecoveryReport
+from runtime.replication.checker import LedgerCheck, LedgerChecker
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.decommission import Decommission
+from runtime.replication.fragments import segment_entries
+from tests.runtime.client.scripted_bookie import ScriptedBookie
+from tests.runtime.client.world import FAST, Client, World, payload
+
+QUICK = ReplicationConfig(
+    attempts_max=4,
+    backoff_first_s=0.02,
+    backoff_max_s=0.1,
+    late_copy_wait_s=0.05,
+    lock_wait_s=0.2,
+    lock_poll_s=0.05,
+    registration_wait_s=0.5,
+)
+"""The limits of production, with waits made for tests."""
+
+
+class Stage:
+    """Make it with ``build``."""
+
+    def __init__(self, world: World, client: Client) -> None:
+        self.world = world
+        self.client = client
+        self.ledgers = client.ports.ledgers
+        self.bookies: dict[str, ScriptedBookie] = {}
+        store, root = client.store, client.ports.ledgers.root
+        self.registration = RegistrationClient(store, root)
+        self.cookies = CookieStore(store, root)
+        self.locks = ReplicationLocks(store, root, "this-host")
+
+    @classmethod
+    async def build(cls, world: World) -> Stage:
+        return cls(world, await world.client(FAST))
+
+    async def start(self, *bookie_ids: str) -> None:
+        """Bring bookies up and register them."""
+        for bookie in await self.world.bookies(*bookie_ids):
+            self.bookies[bookie.bookie_id] = bookie
+
+    async def store(self, metadata: LedgerMetadata, *, ledger_id: int | None = None, holes: Iterable[str] = ()) -> int:
+        """Store a ledger: its metadata, and every copy on bookies that run, but for those in ``holes``."""
+        ledger_id, _ = await self.ledgers.create(metadata, ledger_id=ledger_id)
+        for index, segment in enumerate(metadata.segments):
+            entries = segment_entries(metadata, index)
+            for entry_id in range(entries.first_entry_id, entries.last_entry_id + 1):
+                for position in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size):
+                    bookie_id = segment.ensemble[position]
+                    if bookie_id in self.bookies and bookie_id not in holes:
+                        self.world.put(self.bookies[bookie_id], ledger_id, entry_id, lac=entry_id - 1)
+        return ledger_id
+
+    async def read(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        """What is stored now."""
+        return await self.ledgers.read(ledger_id)
+
+    def recovery(self, config: ReplicationConfig = QUICK) -> BookieRecovery:
+        """Recovery with this stage's parts."""
+        return BookieRecovery(self.client.ports, self.registration, self.cookies, self.locks, config)
+
+    async def recover(self, *bookie_ids: str, config: ReplicationConfig = QUICK) -> RecoveryReport:
+        """Plan and run."""
+        recovery = self.recovery(config)
+        return await recovery.run(await recovery.plan(bookie_ids))
+
+    def decommission(self) -> Decommission:
+        """Decommission with this stage's parts."""
+        return Decommission(self.recovery(), self.cookies)
+
+    async def check(self, ledger_id: int) -> LedgerCheck:
+        """Verify one ledger."""
+        live = (await self.registration.snapshot()).live
+        return await LedgerChecker(self.client.ports, live, QUICK).check(ledger_id)
+
+    async def add_cookie(self, bookie_id: str) -> None:
+        """A cookie as the bookie would have written it."""
+        await self.cookies.create(
+            Cookie(
+                bookie_id=bookie_id,
+                journal_directories=("/journal",),
+                ledger_directories=("/ledgers",),
+                instance_id="the-cluster",
+            )
+        )
+
+    def adds(self) -> int:
+        """Adds that any bookie received."""
+        return sum(bookie.count("add") for bookie in self.bookies.values())
+
+    def reads(self) -> int:
+        """Reads that any bookie received."""
+        return sum(bookie.count("read") for bookie in self.bookies.values())
+
+
+def length_of(entry_count: int) -> int:
+    """Payload bytes of a ledger that ``Stage.store`` fills."""
+    return sum(len(payload(entry_id)) for entry_id in range(entry_count))

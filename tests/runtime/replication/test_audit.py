@@ -1,0 +1,147 @@
+"""Copies per write set, against brute force over entries."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+from runtime.ledger.metadata import LedgerState
+from runtime.ledger.write_set import write_set
+from runtime.replication.audit import (
+    ReplicationRow,
+    ReplicationState,
+    replication_of,
+    unreadable_row,
+    write_set_rows,
+)
+from runtime.replication.audit_report import AuditTotals, under_replicated_ledger
+from runtime.replication.fragments import segment_entries
+from tests.runtime.replication.samples import ledger, random_ledger
+
+BOOKIES = [f"b{number}" for number in range(7)]
+
+
+def judged(ledger_id: int, metadata: object, live: set[str]) -> list[ReplicationRow]:
+    return [replication_of(row, live) for row in write_set_rows(ledger_id, metadata)]  # type: ignore[arg-type]
+
+
+def test_rows_count_every_entry_once_and_say_where_it_is() -> None:
+    source = random.Random(11)
+    for ledger_id in range(400):
+        metadata = random_ledger(source, BOOKIES)
+        rows = write_set_rows(ledger_id, metadata)
+        for index, segment in enumerate(metadata.segments):
+            if index == len(metadata.segments) - 1 and not metadata.is_closed:
+                continue
+            entries = segment_entries(metadata, index)
+            expected: dict[frozenset[str], int] = {}
+            for entry_id in range(entries.first_entry_id, entries.last_entry_id + 1):
+                positions = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+                key = frozenset(segment.ensemble[position] for position in positions)
+                expected[key] = expected.get(key, 0) + 1
+            found = {
+                frozenset(row.write_set): row.entry_count
+                for row in rows
+                if row.write_set and row.segment_first_entry_id == segment.first_entry_id
+            }
+            assert found == expected
+
+
+def test_copies_are_counted_per_write_set_and_not_by_membership() -> None:
+    metadata = ledger({0: ["b0", "b1", "b2", "b3"]}, 2, 2, last_entry_id=9, length=1000)
+    rows = judged(1, metadata, {"b1", "b2", "b3"})
+    assert [(row.write_set.write_set, row.live_copies, row.write_set.entry_count) for row in rows] == [
+        (("b0", "b1"), 1, 3),
+        (("b1", "b2"), 2, 3),
+        (("b2", "b3"), 2, 2),
+        (("b3", "b0"), 1, 2),
+    ]
+    assert [row.write_set.payload_bytes for row in rows] == [300, 300, 200, 200]
+    # One of two copies is below the ack quorum of two.
+    assert [row.replication for row in rows] == [
+        ReplicationState.AT_RISK,
+        ReplicationState.REPLICATED,
+        ReplicationState.REPLICATED,
+        ReplicationState.AT_RISK,
+    ]
+
+
+def test_the_states_by_live_copies() -> None:
+    metadata = ledger({0: ["b0", "b1", "b2"]}, 3, 2, last_entry_id=0, length=1)
+    states = [judged(1, metadata, set(BOOKIES[:live]))[0].replication for live in range(4)]
+    assert states == [
+        ReplicationState.UNAVAILABLE,
+        ReplicationState.AT_RISK,
+        ReplicationState.UNDER_REPLICATED,
+        ReplicationState.REPLICATED,
+    ]
+
+
+def test_a_stripe_without_entries_and_an_empty_last_segment_need_no_bookie() -> None:
+    metadata = ledger({0: ["b0", "b1", "b2"], 1: ["b4", "b5", "b6"]}, 2, 2, last_entry_id=0, length=1)
+    assert [row.write_set.write_set for row in judged(1, metadata, {"b0", "b1"})] == [("b0", "b1")]
+
+
+def test_every_ledger_has_a_row() -> None:
+    empty = ledger({0: ["b0", "b1"]}, 2, 2)
+    assert [row.replication for row in judged(1, empty, set())] == [ReplicationState.EMPTY]
+    assert replication_of(unreadable_row(2, "garbage"), set()).replication is ReplicationState.UNREADABLE
+    # Nobody knows where the open segment ends: every write set may hold entries.
+    open_ledger = ledger({0: ["b0", "b1", "b2"]}, 2, 2, state=LedgerState.OPEN)
+    assert [row.write_set.entry_count for row in judged(3, open_ledger, set())] == [None, None, None]
+
+
+def test_one_bookie_twice_in_a_write_set_is_one_copy() -> None:
+    metadata = ledger({0: ["b0", "b0"]}, 2, 2, last_entry_id=0, length=1)
+    (row,) = judged(1, metadata, {"b0"})
+    assert (row.expected_copies, row.live_copies) == (2, 1)
+    assert row.replication is ReplicationState.AT_RISK
+
+
+def test_totals_by_ledger_and_bookie() -> None:
+    totals = AuditTotals(["b1", "b2", "idle"], ["b3"])
+    totals.add_ledger(judged(1, ledger({0: ["b0", "b1"]}, 2, 1, last_entry_id=9, length=100), {"b1", "b2", "b3"}))
+    totals.add_ledger(judged(2, ledger({0: ["b2", "b3"]}, 2, 2, last_entry_id=9, length=100), {"b1", "b2", "b3"}))
+    totals.add_ledger([replication_of(unreadable_row(3, "garbage"), set())])
+    report = totals.report()
+
+    assert (report.summary.ledgers, report.summary.replicated, report.summary.under_replicated) == (3, 1, 1)
+    assert report.summary.has_findings
+    assert [(row.ledger_id, row.missing_bookies, row.live_copies_min) for row in report.under_replicated] == [
+        (1, ("b0",), 1)
+    ]
+    by_id = {bookie.bookie_id: bookie for bookie in report.bookies}
+    assert (by_id["b0"].mode, by_id["b3"].mode, by_id["idle"].ledgers) == ("absent", "read_only", 0)
+    assert (by_id["b1"].last_copy_ledgers, by_id["b2"].last_copy_ledgers) == (1, 0)
+    assert not report.is_truncated
+
+
+def test_lists_are_bounded_and_counts_are_not() -> None:
+    totals = AuditTotals([], [], findings_max=2)
+    for ledger_id in range(5):
+        totals.add_ledger(judged(ledger_id, ledger({0: ["b0"]}, 1, 1, last_entry_id=0, length=1), set()))
+    report = totals.report()
+    assert (report.summary.unavailable, len(report.under_replicated), report.is_truncated) == (5, 2, True)
+
+
+def test_a_ledger_is_summed_up_by_its_worst_write_set() -> None:
+    metadata = ledger({0: ["b0", "b1", "b2", "b3"]}, 2, 1, last_entry_id=9, length=1000)
+    row = under_replicated_ledger(judged(1, metadata, {"b2", "b3"}))
+    assert (row.replication, row.live_copies_min, row.write_sets, row.missing_bookies) == (
+        "unavailable",
+        0,
+        3,
+        ("b0", "b1"),
+    )
+
+
+def test_executors_need_no_native_storage_and_no_network_stack() -> None:
+    program = (
+        "import sys, runtime.replication.audit_report, spark_reports.write_set_source\n"
+        "loaded = {name.partition('.')[0] if not name.startswith('runtime') else '.'.join(name.split('.')[:2])"
+        " for name in sys.modules}\n"
+        "print(sorted(loaded & {'plyvel', 'uvloop', 'aiohttp', 'runtime.net', 'runtime.client', 'runtime.bookie'}))"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

@@ -1,0 +1,476 @@
+"""Scenarios of replication section 14 that concern the recovery of bookies, by their names there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from runtime.errors import BookieNotFoundError, RefusedError
+from runtime.ledger.changes import replace_bookies, replace_in_segment
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.protocol.status import Status
+from runtime.replication.bookie_recovery import RecoveryProgress, plan_ledger
+from runtime.replication.copies import CopyState
+from runtime.replication.entry_ranges import EntryRange
+from runtime.replication.ledger_repair import FailureReason
+from tests.runtime.client.world import segments
+from tests.runtime.replication.samples import ledger
+from tests.runtime.replication.stage import QUICK, Stage, length_of
+
+
+def bodies(stage: Stage, bookie_id: str, ledger_id: int) -> dict[int, bytes]:
+    """What one bookie stores of a ledger."""
+    stored = stage.bookies[bookie_id].ledgers.get(ledger_id)
+    return dict(stored.entries) if stored else {}
+
+
+async def test_t1_a_dead_member_is_replaced_and_the_copies_are_good(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=9, length=length_of(10)))
+    before = await stage.read(ledger_id)
+
+    report = await stage.recover("b1")
+
+    after = await stage.read(ledger_id)
+    assert after.version == before.version + 1
+    assert after.value == replace_in_segment(before.value, 0, {0: "b4"})
+    # The very bytes that the writer made, its last add confirmed included.
+    assert bodies(stage, "b4", ledger_id) == bodies(stage, "b2", ledger_id)
+    assert all(request.is_recovery for request in stage.bookies["b4"].requests if request.kind == "add")
+    assert (report.ledgers, report.ledgers_repaired, report.fragments, report.entries) == (1, 1, 1, 10)
+    assert report.bytes_copied == sum(map(len, bodies(stage, "b4", ledger_id).values()))
+    assert report.is_complete
+    assert await stage.locks.holder_of(ledger_id) is None
+    assert (await stage.check(ledger_id)).is_clean
+
+
+async def test_t2_only_the_stripe_of_the_index_is_copied(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2", "b3"]}, 2, 2, last_entry_id=8, length=length_of(9)))
+
+    await stage.recover("b1")
+
+    assert stage.bookies["b4"].holds(ledger_id) == [0, 2, 3, 5, 6, 8]
+
+
+async def test_t3_two_dead_members_get_distinct_targets_with_their_own_stripes(stage: Stage) -> None:
+    await stage.start("b3", "b4", "b5", "b6", "b7")
+    ledger_id = await stage.store(
+        ledger({0: ["b1", "b2", "b3", "b4", "b5"]}, 3, 2, last_entry_id=19, length=length_of(20))
+    )
+
+    await stage.recover("b1", "b2")
+
+    ensemble = (await stage.read(ledger_id)).value.last_segment.ensemble
+    assert sorted(ensemble[:2]) == ["b6", "b7"]
+    assert ensemble[2:] == ("b3", "b4", "b5")
+    for index in (0, 1):
+        expected = [entry_id for entry_id in range(20) if (index - entry_id) % 5 < 3]
+        assert stage.bookies[ensemble[index]].holds(ledger_id) == expected
+
+
+async def test_t4_an_empty_ledger_costs_no_request(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2", "b3"]}, 2, 2))
+
+    report = await stage.recover("b1")
+
+    assert (await stage.read(ledger_id)).value.last_segment.ensemble == ("b4", "b2", "b3")
+    assert (stage.reads(), stage.adds()) == (0, 0)
+    assert (report.fragments, report.entries) == (1, 0)
+
+
+async def test_t5_an_empty_last_segment_is_rewritten_with_the_others_in_one_change(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4", "b5")
+    ledger_id = await stage.store(
+        ledger({0: ["b1", "b2", "b3"], 10: ["b1", "b2", "b4"]}, 3, 2, last_entry_id=9, length=length_of(10))
+    )
+
+    report = await stage.recover("b1")
+
+    after = await stage.read(ledger_id)
+    assert "b1" not in after.value.bookies()
+    assert report.fragments == 2
+    assert after.version == 1, "one compare-and-set for all segments"
+
+
+async def test_t12_an_open_ledger_is_closed_at_its_true_end_before_it_is_copied(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4", "b5")
+    open_ledger = ledger({0: ["b1", "b2", "b3"]}, 2, 2, state=LedgerState.OPEN)
+    ledger_id = await stage.store(open_ledger)
+    # Acknowledged by b1 and b2, b2 and b3, b3 and b1: entries 0 to 2.
+    stage.world.put(stage.bookies["b2"], ledger_id, 0, lac=-1)
+    stage.world.put(stage.bookies["b2"], ledger_id, 1, lac=0)
+    stage.world.put(stage.bookies["b3"], ledger_id, 1, lac=0)
+    stage.world.put(stage.bookies["b3"], ledger_id, 2, lac=1)
+
+    report = await stage.recover("b1")
+
+    after = (await stage.read(ledger_id)).value
+    assert (after.state, after.last_entry_id, after.length) == (LedgerState.CLOSED, 2, length_of(3))
+    assert "b1" not in after.bookies()
+    assert report.ledgers_closed == 1
+    assert report.is_complete
+    assert stage.bookies["b2"].ledgers[ledger_id].is_fenced
+    assert (await stage.check(ledger_id)).is_clean
+
+
+async def test_t7_complete_segments_are_repaired_under_the_live_writer(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4", "b5")
+    open_ledger = ledger({0: ["b1", "b2", "b3"], 20: ["b4", "b2", "b3"]}, 2, 2, state=LedgerState.OPEN)
+    ledger_id = await stage.store(open_ledger)
+
+    await stage.recover("b1")
+
+    after = (await stage.read(ledger_id)).value
+    assert after.state is LedgerState.OPEN
+    assert "b1" not in after.bookies()
+    assert stage.bookies["b5"].holds(ledger_id) or stage.bookies["b4"].holds(ledger_id)
+    assert not any(
+        bookie.ledgers[ledger_id].is_fenced for bookie in stage.bookies.values() if ledger_id in bookie.ledgers
+    )
+
+
+async def test_t13_one_ledger_without_a_copy_is_reported_and_the_others_are_repaired(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4")
+    ids = [await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5))) for _ in range(20)]
+    lost = ids[3]
+    for entry_id in (1, 2):
+        del stage.bookies["b2"].ledgers[lost].entries[entry_id]
+
+    report = await stage.recover("b1")
+
+    assert report.ledgers_repaired == 19
+    (failure,) = report.failures
+    assert (failure.ledger_id, failure.reason, failure.entries) == (lost, FailureReason.LOST, (EntryRange(1, 2),))
+    assert report.failures_by_reason == {"no good copy is left": (lost,)}
+    assert (await stage.read(lost)).value.last_segment.ensemble == ("b1", "b2")
+
+    again = await stage.recover("b1")
+    assert (again.ledgers, again.ledgers_repaired, len(again.failures)) == (1, 0, 1)
+
+
+async def test_t13_a_ledger_of_one_copy_is_reported_whole(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=99, length=1000))
+
+    report = await stage.recover("b1")
+
+    assert [(failure.ledger_id, failure.entries) for failure in report.failures] == [(ledger_id, (EntryRange(0, 99),))]
+    assert stage.adds() == 0
+
+
+async def test_t14_a_ledger_deleted_before_its_turn_is_no_error(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2)))
+    recovery = stage.recovery()
+    plan = await recovery.plan(["b1"])
+    await stage.ledgers.delete(ledger_id)
+
+    report = await recovery.run(plan)
+
+    assert (report.ledgers, report.ledgers_repaired, report.failures) == (1, 0, ())
+
+
+async def test_t14_a_ledger_deleted_between_copy_and_compare_and_set_is_no_error(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2)))
+    held = stage.bookies["b3"].hold("add")
+    running = asyncio.create_task(stage.recover("b1"))
+    await held.arrived()
+    await stage.ledgers.delete(ledger_id)
+    held.release()
+
+    report = await running
+    assert (report.ledgers_repaired, report.failures) == (0, ())
+
+
+async def test_t15_a_plan_writes_nothing(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4")
+    for _ in range(5):
+        await stage.store(ledger({0: ["b1", "b2", "b3"]}, 2, 2, last_entry_id=8, length=length_of(9)))
+    await stage.store(ledger({0: ["b2", "b3", "b4"]}, 2, 2, last_entry_id=8, length=length_of(9)))
+    await stage.store(ledger({0: ["b1", "b2"]}, 2, 1, state=LedgerState.OPEN))
+    writes_before = stage.client.held_store.write_count
+
+    plan = await stage.recovery().plan(["b1"])
+
+    assert (plan.ledgers_scanned, len(plan.ledgers), plan.fragments, plan.entries) == (7, 6, 6, 30)
+    assert [ledger_plan.needs_fencing for ledger_plan in plan.ledgers].count(True) == 1
+    assert plan.targets == ("b2", "b3", "b4")
+    assert stage.client.held_store.write_count == writes_before
+    assert (stage.reads(), stage.adds()) == (0, 0)
+
+
+async def test_t16_a_ledger_locked_by_somebody_else_is_reported_and_not_touched(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ids = [await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2))) for _ in range(3)]
+    other = await Stage.build(stage.world)
+    lock = await other.locks.acquire(ids[1])
+    assert lock is not None
+
+    report = await stage.recover("b1")
+
+    assert report.failures_by_reason == {"somebody else holds the replication lock": (ids[1],)}
+    assert "this-host" in report.failures[0].detail
+    assert stage.bookies["b3"].holds(ids[1]) == []
+    assert await stage.locks.holder_of(ids[1]) == "this-host", "the other one's lock is still there"
+    await lock.release()
+    assert (await stage.recover("b1")).is_complete
+
+
+async def test_t16_a_lock_that_is_given_back_in_time_is_waited_for(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2)))
+    other = await Stage.build(stage.world)
+    lock = await other.locks.acquire(ledger_id)
+    assert lock is not None
+    running = asyncio.create_task(stage.recover("b1", config=msgspec.structs.replace(QUICK, lock_wait_s=20.0)))
+    await asyncio.sleep(0.1)
+    await lock.release()
+
+    assert (await running).is_complete
+
+
+async def test_t17_the_lock_is_held_until_after_the_compare_and_set(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2)))
+    other = await Stage.build(stage.world)
+    held = stage.bookies["b3"].hold("add")
+    stage.client.held_store.hold_writes()
+    running = asyncio.create_task(stage.recover("b1"))
+    await held.arrived()
+    assert await other.locks.acquire(ledger_id) is None
+    held.release()
+    await stage.client.held_store.write_is_held()
+    assert await other.locks.acquire(ledger_id) is None
+    stage.client.held_store.release_writes()
+    await running
+    assert await other.locks.acquire(ledger_id) is not None
+
+
+@pytest.mark.parametrize("status", [Status.FENCED, Status.READ_ONLY])
+async def test_t18_a_target_that_refuses_is_replaced_by_another(stage: Stage, status: Status) -> None:
+    await stage.start("b2", "b3", "b4")
+    stage.bookies["b3"].refuse("add", status)
+    ids = [await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5))) for _ in range(4)]
+
+    report = await stage.recover("b1")
+
+    assert report.is_complete
+    assert stage.bookies["b3"].count("add") > 0, "the choice must have fallen on it"
+    for ledger_id in ids:
+        assert (await stage.read(ledger_id)).value.last_segment.ensemble == ("b4", "b2")
+
+
+async def test_t18_a_merely_fenced_target_takes_recovery_adds(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=0, length=length_of(1)))
+    stage.world.put(stage.bookies["b3"], ledger_id, 7)
+    stage.bookies["b3"].ledgers[ledger_id].is_fenced = True
+
+    assert (await stage.recover("b1")).is_complete
+    assert stage.bookies["b3"].holds(ledger_id) == [0, 7]
+
+
+async def test_t19_a_target_that_dies_in_the_middle_is_never_named(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4")
+    ids = [await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10))) for _ in range(4)]
+    for entry_id in range(5, 10):
+        stage.bookies["b3"].drop("add", entry_id)
+
+    report = await stage.recover("b1")
+
+    assert report.is_complete, report.failures
+    assert stage.bookies["b3"].count("add") > 0, "the choice must have fallen on it"
+    for ledger_id in ids:
+        assert segments((await stage.read(ledger_id)).value) == {0: ("b4", "b2")}
+        assert stage.bookies["b4"].holds(ledger_id) == list(range(10))
+
+
+async def test_t19_a_target_that_loses_what_it_acknowledged_is_never_named(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4")
+    ids = [await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5))) for _ in range(4)]
+    stage.bookies["b3"].refuse("read", Status.NO_SUCH_ENTRY)
+
+    report = await stage.recover("b1")
+
+    assert report.is_complete
+    assert stage.bookies["b3"].count("add") > 0
+    for ledger_id in ids:
+        assert (await stage.read(ledger_id)).value.last_segment.ensemble == ("b4", "b2")
+
+
+async def test_no_target_left_is_reported(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    stage.bookies["b3"].refuse("add", Status.IO_ERROR)
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5)))
+
+    (failure,) = (await stage.recover("b1")).failures
+
+    assert (failure.ledger_id, failure.reason) == (ledger_id, FailureReason.NOT_ENOUGH_BOOKIES)
+    assert "b3" in failure.detail
+    assert segments((await stage.read(ledger_id)).value) == {0: ("b1", "b2")}
+
+
+async def test_t20_a_bad_copy_is_passed_over_and_reported(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4")
+    ledger_id = await stage.store(
+        ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=9, length=length_of(10)), ledger_id=7
+    )
+    for bookie_id in ("b2", "b3"):
+        stage.bookies[bookie_id].damage(ledger_id, 4 if bookie_id == "b2" else 6)
+
+    report = await stage.recover("b1")
+
+    assert report.is_complete
+    assert sorted(stage.bookies["b4"].holds(ledger_id)) == list(range(10))
+    check = await stage.check(ledger_id)
+    assert [defect.bookie_id for defect in check.defects] == ["b2", "b3"]
+    (defect,) = report.defects
+    assert defect.state is CopyState.CORRUPT
+    assert (defect.bookie_id, defect.entries) in {("b2", (EntryRange(4, 4),)), ("b3", (EntryRange(6, 6),))}
+
+
+async def test_t21_an_overloaded_source_is_waited_for(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=19, length=length_of(20)))
+    stage.bookies["b2"].refuse("read", Status.TOO_MANY_REQUESTS, times=30)
+
+    report = await stage.recover("b1")
+
+    assert report.is_complete
+    assert report.defects == ()
+    assert stage.bookies["b3"].holds(ledger_id) == list(range(20))
+
+
+async def test_silence_of_the_last_copy_is_not_loss(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10)))
+    stage.bookies["b2"].refuse("read", Status.IO_ERROR, entry_id=4)
+
+    (failure,) = (await stage.recover("b1")).failures
+
+    assert failure.reason is FailureReason.UNREADABLE
+    assert failure.entries == (EntryRange(4, 9),)
+    assert segments((await stage.read(ledger_id)).value) == {0: ("b1", "b2")}
+
+
+async def test_t22_a_bookie_that_came_in_meanwhile_is_not_named_twice(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b9")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=4, length=length_of(5)))
+    held = stage.bookies["b9"].hold("add", 0)
+    running = asyncio.create_task(stage.recover("b1"))
+    await held.arrived()
+    # Another repairer, without the lock, puts b9 at another index; there is one more bookie from now on.
+    stored = await stage.read(ledger_id)
+    await stage.ledgers.write(ledger_id, replace_in_segment(stored.value, 0, {1: "b9"}), stored.version)
+    await stage.start("b8")
+    held.release()
+
+    report = await running
+    assert report.is_complete, report.failures
+    target, *others = (await stage.read(ledger_id)).value.last_segment.ensemble
+    assert others == ["b9", "b3"]
+    assert target in {"b2", "b8"}
+    assert stage.bookies[target].holds(ledger_id) == list(range(5))
+
+
+async def test_t23_changes_of_the_writer_during_the_copy_are_kept(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4", "b5")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"], 5: ["b2", "b3"]}, 2, 2, state=LedgerState.OPEN))
+    rival = await Stage.build(stage.world)
+    turns = 0
+
+    async def write(ledger_id: int, metadata: LedgerMetadata, expected_version: int) -> Any:
+        nonlocal turns
+        if turns < 3:
+            turns += 1
+            stored = await rival.read(ledger_id)
+            changed = replace_bookies(stored.value, 10 * turns, {turns % 2: ["b5", "b4", "b3"][turns - 1]})
+            await rival.ledgers.write(ledger_id, changed, stored.version)
+        return await original(ledger_id, metadata, expected_version)
+
+    original, stage.ledgers.write = stage.ledgers.write, write  # type: ignore[method-assign]
+    report = await stage.recover("b1")
+
+    assert report.is_complete
+    after = segments((await stage.read(ledger_id)).value)
+    assert after.pop(0)[1] == "b2"
+    assert after == {5: ("b2", "b3"), 10: ("b2", "b5"), 20: ("b4", "b5"), 30: ("b4", "b3")}
+    assert report.entries == 5, "copied once"
+
+
+async def test_a_ledger_that_cannot_be_closed_is_reported_and_its_old_segments_are_repaired(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"], 5: ["b1", "gone"]}, 2, 2, state=LedgerState.OPEN))
+
+    report = await stage.recover("b1")
+
+    assert [failure.reason for failure in report.failures] == [FailureReason.NOT_CLOSED]
+    after = segments((await stage.read(ledger_id)).value)
+    assert after[0][1] == "b2"
+    assert after[0][0] != "b1"
+    assert after[5] == ("b1", "gone")
+
+
+async def test_unreadable_metadata_is_reported_and_the_rest_goes_on(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    good = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2)))
+    path = f"{stage.ledgers.root}/{stage.ledgers.tree.ledger_path(555)}"
+    await stage.client.store.create(path, b"garbage", make_parents=True)
+
+    report = await stage.recover("b1")
+
+    assert [(failure.ledger_id, failure.reason) for failure in report.failures] == [
+        (555, FailureReason.METADATA_UNREADABLE)
+    ]
+    assert segments((await stage.read(good)).value) == {0: ("b3", "b2")}
+
+
+async def test_a_bookie_that_serves_is_refused_and_one_that_is_silent_is_waited_for(stage: Stage) -> None:
+    await stage.start("b1", "b2")
+    recovery = stage.recovery()
+    with pytest.raises(RefusedError, match="bookie b1 is up and serving"):
+        await recovery.require_down(["b1"])
+    await stage.bookies["b1"].stop()
+    waited_for: list[str] = []
+    with pytest.raises(RefusedError, match="still registered"):
+        await recovery.require_down(["b1"], waited_for.append)
+    assert waited_for == ["b1"]
+    await recovery.require_down(["never-there"])
+
+
+async def test_a_misspelt_bookie_is_not_found(stage: Stage) -> None:
+    await stage.start("b2")
+    await stage.add_cookie("b1")
+    assert (await stage.recovery().plan(["b1"])).ledgers == ()
+    with pytest.raises(BookieNotFoundError, match="b11"):
+        await stage.recovery().plan(["b11"])
+
+
+async def test_progress_ends_with_everything_done(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    for _ in range(5):
+        await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10)))
+    recovery = stage.recovery()
+    moments: list[RecoveryProgress] = []
+    report = await recovery.run(await recovery.plan(["b1"]), moments.append)
+
+    last = moments[-1]
+    assert (last.ledgers_done, last.ledgers_total, last.ledgers_failed) == (5, 5, 0)
+    assert (last.entries_copied, last.entries_planned) == (50, 50)
+    assert last.bytes_copied == report.bytes_copied
+    assert last.current_ledgers == ()
+
+
+def test_a_plan_counts_survivors_of_the_worst_entry() -> None:
+    closed = ledger({0: ["b1", "b2", "b3", "b4"]}, 2, 2, last_entry_id=9, length=100)
+    plan = plan_ledger(3, closed, frozenset({"b1"}), frozenset({"b2", "b3"}))
+    # Entries 3 and 7 are on b4 and b1 alone.
+    assert plan.surviving_copies == 0
+    assert plan_ledger(3, closed, frozenset({"b1"}), frozenset({"b2", "b3", "b4"})).surviving_copies == 1
+    assert plan.fragments[0].entries == 5

@@ -1,0 +1,188 @@
+"""`ledger verify`: what is counted, and that nothing is fenced or written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from runtime.ledger.changes import replace_in_segment
+from runtime.ledger.metadata import LedgerState
+from runtime.protocol.status import Status
+from runtime.replication.checker import CheckTotals, LedgerCheck, LedgerChecker
+from runtime.replication.copies import CopyState
+from runtime.replication.entry_ranges import EntryRange
+from tests.runtime.client.world import credentials
+from tests.runtime.replication.samples import ledger
+from tests.runtime.replication.stage import QUICK, Stage, length_of
+
+
+def counts(check: LedgerCheck) -> tuple[int, int, int, int, int, int]:
+    """Expected, good, missing, corrupt, unreachable, different."""
+    return (
+        check.copies_expected,
+        check.copies_good,
+        check.copies_missing,
+        check.copies_corrupt,
+        check.copies_unreachable,
+        check.copies_different,
+    )
+
+
+async def test_every_copy_is_read_and_a_good_ledger_is_clean(stage: Stage) -> None:
+    await stage.start("b1", "b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2", "b3"]}, 2, 2, last_entry_id=29, length=length_of(30)))
+
+    check = await stage.check(ledger_id)
+
+    assert check.is_clean
+    assert counts(check) == (60, 60, 0, 0, 0, 0)
+    assert (check.entries, check.last_entry_id, check.ledger_state) == (30, 29, "closed")
+    for bookie in stage.bookies.values():
+        assert sorted(request.entry_id for request in bookie.requests) == bookie.holds(ledger_id)
+        assert not any(request.is_fencing for request in bookie.requests)
+        assert not bookie.ledgers[ledger_id].is_fenced
+    assert check.bytes_read == sum(
+        len(body) for bookie in stage.bookies.values() for body in bookie.ledgers[ledger_id].entries.values()
+    )
+
+
+async def test_missing_corrupt_and_unreachable_are_told_apart(stage: Stage) -> None:
+    await stage.start("b1", "b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2", "dead"]}, 3, 2, last_entry_id=9, length=length_of(10)))
+    del stage.bookies["b1"].ledgers[ledger_id].entries[3]
+    stage.bookies["b2"].damage(ledger_id, 5)
+    stage.bookies["b2"].refuse("read", Status.IO_ERROR, entry_id=7)
+
+    check = await stage.check(ledger_id)
+
+    assert counts(check) == (30, 17, 1, 1, 11, 0)
+    assert {(defect.bookie_id, defect.state): defect.entries for defect in check.defects} == {
+        ("b1", CopyState.MISSING): (EntryRange(3, 3),),
+        ("b2", CopyState.CORRUPT): (EntryRange(5, 5),),
+        ("b2", CopyState.UNREACHABLE): (EntryRange(7, 7),),
+        ("dead", CopyState.UNREACHABLE): (EntryRange(0, 9),),
+    }
+    assert (check.lost, check.unreadable) == ((), ())
+    assert check.is_damaged
+
+
+async def test_t41_an_entry_that_nobody_has_is_data_loss(stage: Stage) -> None:
+    await stage.start("b1", "b2", "b3")
+    ledger_id = await stage.store(
+        ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=0, length=length_of(1)), holes=["b1", "b2", "b3"]
+    )
+
+    check = await stage.check(ledger_id)
+
+    assert not check.is_clean
+    assert check.lost == (EntryRange(0, 0),)
+    assert counts(check) == (3, 0, 3, 0, 0, 0)
+
+
+async def test_silence_is_not_loss(stage: Stage) -> None:
+    await stage.start("b1")
+    ledger_id = await stage.store(ledger({0: ["b1", "dead"]}, 2, 2, last_entry_id=1, length=length_of(2)), holes=["b1"])
+
+    check = await stage.check(ledger_id)
+
+    assert (check.lost, check.unreadable) == ((), (EntryRange(0, 1),))
+
+
+async def test_copies_that_differ_are_found_although_their_digests_hold(stage: Stage) -> None:
+    await stage.start("b1", "b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=1, length=length_of(2)))
+    codec = credentials(ledger_id).codec
+    stage.bookies["b1"].ledgers[ledger_id].entries[1] = codec.encode(1, 0, length_of(2), b"other text")
+
+    check = await stage.check(ledger_id)
+
+    assert counts(check) == (6, 5, 0, 0, 0, 1)
+    assert [(defect.bookie_id, defect.state) for defect in check.defects] == [("b1", CopyState.DIFFERENT)]
+
+
+async def test_another_last_add_confirmed_in_a_copy_is_no_difference(stage: Stage) -> None:
+    await stage.start("b1", "b2")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=3, length=length_of(4)))
+    codec = credentials(ledger_id).codec
+    entry = codec.decode(2, stage.bookies["b1"].ledgers[ledger_id].entries[2])
+    stage.bookies["b1"].ledgers[ledger_id].entries[2] = codec.encode(2, 3, entry.length, entry.payload)
+
+    assert (await stage.check(ledger_id)).is_clean
+
+
+async def test_an_open_ledger_is_checked_up_to_what_is_confirmed_and_not_fenced(stage: Stage) -> None:
+    await stage.start("b1", "b2")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"], 3: ["b2", "b1"]}, 2, 2, state=LedgerState.OPEN))
+    for bookie in stage.bookies.values():
+        for entry_id in (3, 4, 5):
+            stage.world.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
+
+    check = await stage.check(ledger_id)
+
+    assert (check.entries, check.last_entry_id, check.is_clean) == (5, 4, True)
+    assert not any(bookie.ledgers[ledger_id].is_fenced for bookie in stage.bookies.values())
+
+
+async def test_an_open_ledger_whose_end_is_unknown_has_its_complete_segments_checked(stage: Stage) -> None:
+    await stage.start("b1", "b2")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"], 3: ["dead", "gone"]}, 2, 2, state=LedgerState.OPEN))
+
+    check = await stage.check(ledger_id)
+
+    assert (check.entries, check.copies_good, check.last_entry_id) == (3, 6, 2)
+    assert check.problem is not None
+    assert not check.is_clean
+
+
+async def test_a_copy_that_moved_during_the_check_is_not_missing(stage: Stage) -> None:
+    await stage.start("b1", "b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=3, length=length_of(4)), holes=["b1"])
+    for entry_id in range(4):
+        stage.world.put(stage.bookies["b3"], ledger_id, entry_id)
+    held = stage.bookies["b1"].hold("read")
+    running = asyncio.create_task(stage.check(ledger_id))
+    await held.arrived()
+    stored = await stage.read(ledger_id)
+    await stage.ledgers.write(ledger_id, replace_in_segment(stored.value, 0, {0: "b3"}), stored.version)
+    held.release()
+
+    assert (await running).is_clean
+
+
+async def test_a_deleted_ledger_is_no_finding_and_unreadable_metadata_is_one(stage: Stage) -> None:
+    await stage.start("b1")
+    assert (await stage.check(4711)).is_deleted
+    path = f"{stage.ledgers.root}/{stage.ledgers.tree.ledger_path(555)}"
+    await stage.client.store.create(path, b"garbage", make_parents=True)
+    check = await stage.check(555)
+    assert check.problem is not None
+    assert not check.is_clean
+
+
+async def test_an_overloaded_bookie_is_asked_again(stage: Stage) -> None:
+    await stage.start("b1", "b2")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10)))
+    stage.bookies["b1"].refuse("read", Status.TOO_MANY_REQUESTS, times=12)
+
+    assert (await stage.check(ledger_id)).is_clean
+
+
+async def test_all_ledgers_are_summed_up(stage: Stage) -> None:
+    await stage.start("b1", "b2")
+    ids = [await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5))) for _ in range(20)]
+    del stage.bookies["b1"].ledgers[ids[7]]
+    live = (await stage.registration.snapshot()).live
+    seen: list[int] = []
+
+    async def chosen() -> AsyncIterator[int]:
+        for ledger_id in [*ids, 4711]:
+            yield ledger_id
+
+    def take(check: LedgerCheck, _totals: CheckTotals) -> None:
+        seen.append(check.ledger_id)
+
+    totals = await LedgerChecker(stage.client.ports, live, QUICK).check_all(chosen(), take)
+
+    assert sorted(seen) == [*ids, 4711]
+    assert (totals.ledgers, totals.ledgers_clean, totals.entries) == (20, 19, 100)
+    assert (totals.copies_expected, totals.copies_good, totals.copies_missing) == (200, 195, 5)

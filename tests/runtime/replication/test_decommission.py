@@ -1,0 +1,117 @@
+"""Decommission: the cookie goes only when nothing names the bookie any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.errors import BookieNotFoundError, RefusedError
+from runtime.metadata.store import Versioned
+from runtime.replication.decommission import DecommissionReport
+from tests.runtime.replication.samples import ledger
+from tests.runtime.replication.stage import Stage, length_of
+
+
+async def run(stage: Stage, bookie_id: str) -> DecommissionReport:
+    decommission = stage.decommission()
+    return await decommission.run(await decommission.plan(bookie_id))
+
+
+async def test_a_stopped_bookie_goes_with_its_cookie(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    await stage.add_cookie("b1")
+    await stage.add_cookie("b2")
+    ids = [await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5))) for _ in range(3)]
+
+    report = await run(stage, "b1")
+
+    assert report.is_complete
+    assert report.is_cookie_deleted
+    assert (report.ledgers_scanned, report.remaining) == (3, ())
+    assert report.recoveries[0].ledgers_repaired == 3
+    assert await stage.cookies.ids() == ["b2"]
+    for ledger_id in ids:
+        assert "b1" not in (await stage.read(ledger_id)).value.bookies()
+
+
+async def test_t46_one_ledger_that_cannot_be_moved_keeps_the_cookie(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    await stage.add_cookie("b1")
+    ids = [await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5))) for _ in range(3)]
+    del stage.bookies["b2"].ledgers[ids[1]]
+
+    report = await run(stage, "b1")
+
+    assert not report.is_complete
+    assert report.remaining == (ids[1],)
+    assert report.refusal is not None
+    assert "its cookie is kept" in report.refusal
+    assert [failure.ledger_id for failure in report.recoveries[-1].failures] == [ids[1]]
+    assert report.recoveries[0].ledgers_repaired == 2
+    assert await stage.cookies.ids() == ["b1"]
+
+
+async def test_metadata_that_nobody_can_read_keeps_the_cookie(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    await stage.add_cookie("b1")
+    path = f"{stage.ledgers.root}/{stage.ledgers.tree.ledger_path(555)}"
+    await stage.client.store.create(path, b"garbage", make_parents=True)
+
+    report = await run(stage, "b1")
+
+    assert report.remaining == (555,)
+    assert not report.is_cookie_deleted
+    assert await stage.cookies.ids() == ["b1"]
+
+
+async def test_a_bookie_that_serves_is_refused(stage: Stage) -> None:
+    await stage.start("b1", "b2", "b3")
+    await stage.add_cookie("b1")
+    with pytest.raises(RefusedError, match="up and serving"):
+        await stage.decommission().plan("b1")
+    assert await stage.cookies.ids() == ["b1"]
+
+
+async def test_a_bookie_that_comes_back_during_the_run_keeps_its_cookie(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    await stage.add_cookie("b1")
+    decommission = stage.decommission()
+    plan = await decommission.plan("b1")
+    await stage.start("b1")
+
+    report = await decommission.run(plan)
+
+    assert report.refusal is not None
+    assert "up and serving" in report.refusal
+    assert await stage.cookies.ids() == ["b1"]
+
+
+async def test_a_cookie_that_was_written_meanwhile_is_kept(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    await stage.add_cookie("b1")
+    decommission = stage.decommission()
+    plan = await decommission.plan("b1")
+    cookie = await stage.cookies.find("b1")
+    assert isinstance(cookie, Versioned)
+    await stage.cookies.write(cookie.value, cookie.version)
+
+    report = await decommission.run(plan)
+
+    assert report.refusal is not None
+    assert "written meanwhile" in report.refusal
+    assert await stage.cookies.ids() == ["b1"]
+
+
+async def test_without_a_cookie_the_references_are_removed_all_the_same(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5)))
+
+    report = await run(stage, "b1")
+
+    assert report.is_complete
+    assert not report.is_cookie_deleted
+
+
+async def test_an_id_that_never_existed_is_not_found(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    with pytest.raises(BookieNotFoundError):
+        await stage.decommission().plan("b1")

@@ -1,0 +1,69 @@
+"""Stripes and fragments, against brute force and at the empty edges."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from runtime.ledger.metadata import LedgerState
+from runtime.ledger.write_set import write_set
+from runtime.replication.entry_ranges import EntryRange
+from runtime.replication.fragments import (
+    first_stored,
+    fragments_naming,
+    last_stored,
+    segment_entries,
+    stripe,
+    stripe_count,
+)
+from tests.runtime.replication.samples import ledger
+
+SHAPES = [(size, quorum) for size in range(1, 6) for quorum in range(1, size + 1)]
+
+
+@pytest.mark.parametrize(("size", "quorum"), SHAPES)
+def test_stripes_are_those_of_the_write_sets(size: int, quorum: int) -> None:
+    for first, length, index in itertools.product((0, 3, 7), range(13), range(size)):
+        entries = EntryRange(first, first + length - 1)
+        expected = [entry_id for entry_id in range(first, first + length) if index in write_set(entry_id, size, quorum)]
+        assert list(stripe(entries, index, size, quorum)) == expected
+        assert stripe_count(entries, index, size, quorum) == len(expected)
+        assert first_stored(entries, index, size, quorum) == (expected[0] if expected else -1)
+        assert last_stored(entries, index, size, quorum) == (expected[-1] if expected else -1)
+
+
+def test_an_empty_range_is_no_error() -> None:
+    for entries in (EntryRange(0, -1), EntryRange(10, 9), EntryRange(10, -1)):
+        assert entries.count == 0
+        assert list(stripe(entries, 0, 3, 2)) == []
+        assert stripe_count(entries, 0, 3, 2) == 0
+        assert first_stored(entries, 0, 3, 2) == last_stored(entries, 0, 3, 2) == -1
+
+
+def test_an_old_segment_ends_where_the_next_begins_whatever_is_confirmed() -> None:
+    metadata = ledger({0: ["a", "b"], 20: ["a", "c"]}, 2, 2, state=LedgerState.OPEN)
+    assert segment_entries(metadata, 0, 18) == EntryRange(0, 19)
+    assert segment_entries(metadata, 1, 18).count == 0
+    assert segment_entries(metadata, 1, 25) == EntryRange(20, 25)
+
+
+def test_t6_an_old_segment_with_the_ensemble_of_the_last_one_is_complete() -> None:
+    metadata = ledger({0: ["b1", "b2"], 5: ["b3", "b2"], 9: ["b1", "b2"]}, 2, 2, state=LedgerState.OPEN)
+    found = fragments_naming(metadata, {"b1"}, 11)
+    assert [(fragment.segment_index, fragment.entries, fragment.is_open) for fragment in found] == [
+        (0, EntryRange(0, 4), False),
+        (2, EntryRange(9, 11), True),
+    ]
+
+
+def test_t5_an_empty_last_segment_is_a_fragment() -> None:
+    metadata = ledger({0: ["b1", "b2"], 10: ["b1", "b3"]}, 2, 2, last_entry_id=9)
+    assert [fragment.entries.count for fragment in fragments_naming(metadata, {"b1"})] == [10, 0]
+
+
+def test_a_bookie_named_twice_is_two_indexes() -> None:
+    metadata = ledger({0: ["b1", "b2", "b1"]}, 2, 2, last_entry_id=9)
+    (fragment,) = fragments_naming(metadata, {"b1"})
+    assert fragment.bookie_indexes == (0, 2)
+    assert fragments_naming(metadata, {"b9"}) == ()
