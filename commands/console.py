@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+_TABLE_ROWS_MAX = 50
 _READER_GONE = "nobody reads the results any more"
 
 
@@ -103,11 +104,18 @@ class Console:
             self._write(text)
 
     def table(self, title: str, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-        """A further table below a record, for people; structured forms carry the same rows inside the record."""
-        if self.is_for_people and rows:
-            self._write("")
-            self._write(title)
-            self._write(self._table(rendering.shown_columns(columns, self.form), rows))
+        """A further table below a record, for people; structured forms carry the same rows inside the record.
+
+        It is cut at ``--limit``, or where a screen would scroll away.
+        """
+        if not self.is_for_people or not rows:
+            return
+        rows_max = _TABLE_ROWS_MAX if self._settings.limit is None else self._settings.limit
+        self._write("")
+        self._write(title)
+        self._write(self._table(rendering.shown_columns(columns, self.form), rows[:rows_max]))
+        if len(rows) > rows_max:
+            self._write(f"... and {len(rows) - rows_max} more (-o json has them all)")
 
     def raw(self, data: bytes) -> None:
         """Bytes to stdout as they are, whatever the output form."""

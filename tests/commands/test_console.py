@@ -151,6 +151,21 @@ def test_record_in_every_form() -> None:
     assert Screen(form(OutputForm.NAME)).record() == "7\n"
 
 
+def test_a_table_below_a_record_is_for_people_and_ends_where_the_screen_does() -> None:
+    rows = [{"id": str(number), "bytes": number} for number in range(60)]
+    for settings, shown in ((form(OutputForm.TABLE), 50), (form(OutputForm.TABLE, limit=2), 2)):
+        screen = Screen(settings)
+        screen.console.table("Things", COLUMNS, rows)
+        lines = screen.out.getvalue().splitlines()
+        assert lines[:2] == ["", "Things"]
+        assert len(lines) == 4 + shown + 1
+        assert lines[-1] == f"... and {60 - shown} more (-o json has them all)"
+    for output in (OutputForm.JSON, OutputForm.CSV):
+        screen = Screen(form(output))
+        screen.console.table("Things", COLUMNS, rows)
+        assert screen.out.getvalue() == ""
+
+
 def test_talk_goes_to_stderr_and_quiet_silences_only_what_is_not_a_warning() -> None:
     for is_quiet in (False, True):
         screen = Screen(Settings(is_quiet=is_quiet))
