@@ -43,7 +43,13 @@ def local_session(cores: int | None = None, *, log_path: str | None = None) -> I
         settings = {
             "spark.driver.bindAddress": _LOOPBACK,
             "spark.driver.host": _LOOPBACK,
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{configuration_path}",
+            # One short job: time to start is all that counts, so no second compiler, no code generation, few threads.
+            "spark.driver.extraJavaOptions": (
+                f"-Dlog4j2.configurationFile=file:{configuration_path} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+            ),
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.adaptive.enabled": "false",
             "spark.local.dir": directory,
             "spark.sql.execution.arrow.pyspark.enabled": "true",
             "spark.sql.session.timeZone": "UTC",
