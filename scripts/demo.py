@@ -217,6 +217,8 @@ def tell(demo: Demo) -> None:
     demo.say(f"{read_bytes:,} payload bytes read: all that was written.")
 
     demo.step("Audit again, by Spark: the executors read ZooKeeper themselves")
+    demo.say("A dead bookie counts as live until ZooKeeper ends its session.")
+    demo.run(f"until bkctl bookie list --state down -o name | grep --quiet --line-regexp {second}; do sleep 1; done")
     demo.run(f"bkctl audit --spark --out {demo.report_directory}/after", exit_code=FINDINGS_EXIT_CODE)
 
 
