@@ -8,6 +8,7 @@ Parquet below ``out_directory``: ``write_sets`` (a row per write set), ``bookies
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from spark_reports.arrow_files import WriteSetFile
+
+_RAISED = re.compile(r"[A-Za-z_.]*Error: ")
 
 FINDINGS_MAX = 100_000
 """Rows of each list of ledgers that a report carries; Parquet has them all."""
@@ -87,18 +90,32 @@ def audit_with_spark(
     Blocks for the whole job. ``log_path`` takes Spark's own messages. RefusedError when ``out_directory`` is not empty;
     SparkReportError when Spark does not start or a task fails.
     """
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
     from spark_reports.session import local_session  # noqa: PLC0415
 
     if out_directory is not None:
         prepare_directory(out_directory)
     with local_session(cores, log_path=log_path) as session:
-        try:
-            frame = read_frame(session, metadata_uri, cores or os.cpu_count() or 1)
-            return audit_frame(frame, registrations, out_directory=out_directory)
-        except PySparkException as error:
-            raise SparkReportError(f"the Spark job failed: {_last_line(str(error))}") from error
+        return audit_in_session(
+            session, metadata_uri, registrations, cores or os.cpu_count() or 1, out_directory=out_directory
+        )
+
+
+def audit_in_session(
+    session: SparkSession,
+    metadata_uri: str,
+    registrations: Registrations,
+    running_partitions: int,
+    *,
+    out_directory: str | None = None,
+) -> AuditReport:
+    """Audit in a session that exists already, of any master; SparkReportError."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        frame = read_frame(session, metadata_uri, running_partitions)
+        return audit_frame(frame, registrations, out_directory=out_directory)
+    except PySparkException as error:
+        raise SparkReportError(f"the Spark job failed: {_reason(str(error))}") from error
 
 
 def read_frame(session: SparkSession, metadata_uri: str, running_partitions: int) -> DataFrame:
@@ -159,6 +176,8 @@ def _collected_report(
     )
 
 
-def _last_line(text: str) -> str:
+def _reason(text: str) -> str:
+    """The sentence of the Python error inside the report of a failed task, else its first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason given"
+    raised = [line for line in lines if _RAISED.match(line)]
+    return _RAISED.sub("", raised[-1]) if raised else next(iter(lines), "no reason given")

@@ -66,12 +66,18 @@ def local_session(cores: int | None = None, *, log_path: str | None = None) -> I
                 session = builder.getOrCreate()
             except Exception as error:  # the JVM fails in many ways, all foreign
                 raise SparkReportError(
-                    f"Spark did not start: {error} (it needs Java 17 or newer; its log: {log_path})"
+                    f"Spark did not start (it needs Java 17 or newer): {_last_words(log_path) or error}"
                 ) from error
         try:
             yield session
         finally:
             session.stop()
+
+
+def _last_words(log_path: str) -> str:
+    with open(log_path, encoding="utf-8", errors="replace") as log:
+        lines = [line.strip() for line in log if line.strip()]
+    return lines[-1] if lines else ""
 
 
 @contextmanager

@@ -277,6 +277,8 @@ class _RecoveryRun:
             )
         )
         self._results: list[LedgerRepaired] = []
+        self._ledgers_failed = 0
+        self._entries_planned = plan.entries
         self._current: dict[int, None] = {}
         self._entries_copied = 0
         self._bytes_copied = 0
@@ -298,7 +300,9 @@ class _RecoveryRun:
     async def _repair_one(self, ledger_id: int) -> None:
         self._current[ledger_id] = None
         try:
-            self._results.append(await self._repair.repair(ledger_id, self._failed))
+            result = await self._repair.repair(ledger_id, self._failed)
+            self._results.append(result)
+            self._ledgers_failed += bool(result.failures)
         finally:
             del self._current[ledger_id]
         self._report_progress()
@@ -319,9 +323,9 @@ class _RecoveryRun:
             RecoveryProgress(
                 ledgers_done=len(self._results),
                 ledgers_total=len(self._plan.ledgers),
-                ledgers_failed=sum(bool(result.failures) for result in self._results),
+                ledgers_failed=self._ledgers_failed,
                 entries_copied=self._entries_copied,
-                entries_planned=self._plan.entries,
+                entries_planned=self._entries_planned,
                 bytes_copied=self._bytes_copied,
                 current_ledgers=tuple(self._current),
             )

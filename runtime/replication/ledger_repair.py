@@ -22,6 +22,7 @@ from runtime.errors import (
     MetadataError,
     MetadataFormatError,
     MetadataUnavailableError,
+    SessionExpiredError,
 )
 from runtime.ledger.changes import replace_in_segment
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
@@ -128,7 +129,10 @@ class LedgerRepair:
         What fails is in the result; raised is MetadataUnavailableError alone, when the metadata store is gone.
         """
         for _ in range(2):
-            lock = await self._acquire(ledger_id)
+            try:
+                lock = await self._acquire(ledger_id)
+            except SessionExpiredError:
+                continue
             if lock is None:
                 return _failed(ledger_id, FailureReason.LOCKED, await self._why_locked(ledger_id))
             try:

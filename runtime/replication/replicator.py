@@ -24,7 +24,8 @@ from runtime.replication.entry_ranges import EntryRange, EntryRangeSet
 from runtime.replication.fragments import Fragment, stripe, stripe_count
 from runtime.replication.parallel import for_each_leased
 
-_OVERLOADED = frozenset({Status.TOO_MANY_REQUESTS, Status.TIMEOUT})
+TIMEOUTS_MAX = 1
+"""Adds to one target that may stay without an answer, per entry, before the target is given up."""
 
 
 class SourceDefect(msgspec.Struct, frozen=True):
@@ -224,14 +225,19 @@ class _StripeCopy:
 
     async def _add_to_target(self, entry_id: int, body: bytes) -> None:
         """Add as recovery adds go: fenced ledgers accept them. A failed add condemns the target (T18, T19)."""
-        status = Status.TIMEOUT
-        for attempt in range(1, self._config.attempts_max + 1):
+        attempt = timeouts = 0
+        while True:
+            attempt += 1
             status = await self._send_add(entry_id, body)
             if status is Status.OK:
                 return
             if status is Status.TOO_MANY_REQUESTS:
                 self._window.shrink()
-            if status not in _OVERLOADED or self._target_failure is not None:
+            elif status is Status.TIMEOUT and timeouts < TIMEOUTS_MAX:
+                timeouts += 1  # it may have been overloaded without saying so
+            else:
+                break
+            if attempt == self._config.attempts_max:
                 break
             await self._ports.clock.sleep(pause_s(attempt, self._config, self._ports.clock))
         if status in {Status.TIMEOUT, Status.UNAVAILABLE}:

@@ -43,5 +43,3 @@ async def ledgers(metadata_uri: str) -> AsyncIterator[LedgerStore]:
             path = f"{uri.root}/{ledger_store.tree.ledger_path(ledger_id)}"
             await store.create(path, b"not metadata", make_parents=True)
         yield ledger_store
-
-

@@ -1,0 +1,86 @@
+"""The data source: options, partitions, and that every ledger is read once and by nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from runtime.errors import ConfigurationError
+from runtime.metadata.ledgers import LedgerStore
+from runtime.replication.audit import write_set_rows
+from spark_reports.report import read_frame
+from spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
+from spark_reports.write_set_source import WriteSetReader, group_subtrees, parse_settings
+from tests.spark_reports.conftest import UNREADABLE_IDS
+
+URI = "zk+hierarchical://127.0.0.1:2181/ledgers"
+
+
+def test_the_request_budget_is_divided_by_the_partitions_that_run_at_once() -> None:
+    settings = parse_settings({"metadata_uri": URI, "requests_in_flight_max": "100", "running_partitions": "8"})
+    assert settings.requests_per_partition(partition_count=32) == 12
+    assert settings.requests_per_partition(partition_count=2) == 50
+    assert settings.requests_per_partition(partition_count=0) == 100
+    assert settings.partitions_max == 32
+    assert parse_settings({"metadata_uri": URI, "requests_in_flight_max": "1"}).requests_per_partition(9) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "metadata_uri"),
+        ({"metadata_uri": "http://x"}, "does not start with zk"),
+        ({"metadata_uri": URI, "running_partitions": "0"}, "running_partitions"),
+        ({"metadata_uri": URI, "partitions_max": "many"}, "partitions_max"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        parse_settings(options)
+
+
+def test_subtrees_are_dealt_out_once_each() -> None:
+    subtrees = [f"00/{number:04}" for number in range(10)]
+    groups = group_subtrees(subtrees, 4)
+    assert sorted(subtree for group in groups for subtree in group) == subtrees
+    assert [len(group) for group in groups] == [3, 3, 2, 2]
+    assert group_subtrees([], 4) == [()]
+
+
+async def test_the_partitions_together_read_every_ledger_once(ledgers: LedgerStore, metadata_uri: str) -> None:
+    reader = WriteSetReader(parse_settings({"metadata_uri": metadata_uri, "partitions_max": "2"}))
+    reader = pickle.loads(pickle.dumps(reader))
+    partitions = await asyncio.to_thread(reader.partitions)
+    assert len(partitions) == 2
+    batches = [batch for partition in partitions for batch in await asyncio.to_thread(list, reader.read(partition))]
+    found = pa.Table.from_batches(batches).to_pylist()
+
+    expected = []
+    for ledger_id in [*range(30), *range(10_000, 10_020), *range(2**40, 2**40 + 10)]:
+        expected += write_set_rows(ledger_id, (await ledgers.read(ledger_id)).value)
+    readable = [row for row in found if row["problem"] is None]
+    assert sorted(map(str, readable)) == sorted(map(str, write_set_batch(expected).to_pylist()))
+    problems = {row["ledger_id"]: row["problem"] for row in found if row["problem"] is not None}
+    assert sorted(problems) == list(UNREADABLE_IDS)
+    assert all(problems.values())
+
+
+async def test_a_reader_that_is_given_up_closes_its_session(ledgers: LedgerStore, metadata_uri: str) -> None:
+    reader = WriteSetReader(parse_settings({"metadata_uri": metadata_uri}))
+
+    def read_one_batch() -> int:
+        partition = reader.partitions()[0]
+        batches = reader.read(partition)
+        rows: int = next(batches).num_rows
+        batches.close()  # type: ignore[attr-defined]
+        return rows
+
+    assert await asyncio.to_thread(read_one_batch) > 0
+
+
+def test_the_frame_has_the_documented_columns(spark: SparkSession, metadata_uri: str) -> None:
+    assert read_frame(spark, metadata_uri, 1).columns == WRITE_SET_SCHEMA.names
