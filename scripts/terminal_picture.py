@@ -1,9 +1,10 @@
 """Make a picture of what a command prints on a terminal, colours and all: an SVG that needs nothing from the network.
 
-    scripts/terminal_picture.py docs/images/demo.svg --first '4. ' --last '7. ' -- make demo
+    .venv/bin/python scripts/terminal_picture.py docs/images/demo.svg --first '5. ' --last '7. ' --fold 4 -- make demo
 
 The command runs on a pseudo terminal. ``--first`` and ``--last`` cut the picture to the lines from the first one that
-starts with one text to the line before the first one that starts with the other.
+starts with one text to the line before the first one that starts with the other; ``--fold`` shortens long tables of
+numbered rows.
 """
 
 from __future__ import annotations
@@ -60,6 +61,19 @@ def cut(text: Text, first: str | None, last: str | None) -> list[Text]:
     return lines[begin:end]
 
 
+def fold(lines: list[Text], rows_max: int) -> list[Text]:
+    """The lines with no more than so many numbered rows in succession, and an ellipsis for the rest."""
+    folded: list[Text] = []
+    rows = 0
+    for line in lines:
+        rows = rows + 1 if re.match(r" +\d", line.plain) else 0
+        if rows <= rows_max:
+            folded.append(line)
+        elif rows == rows_max + 1:
+            folded.append(Text("   ..."))
+    return folded
+
+
 def save(lines: list[Text], columns: int, title: str, path: str) -> None:
     """Draw the lines into an SVG file."""
     console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor")
@@ -78,12 +92,13 @@ def main() -> None:
     parser.add_argument("picture")
     parser.add_argument("--first", help="start of the first line shown")
     parser.add_argument("--last", help="start of the line behind the last one shown")
+    parser.add_argument("--fold", type=int, default=ROWS, help="numbered rows of a table shown")
     parser.add_argument("--columns", type=int, default=110)
     parser.add_argument("command", nargs="+", help="the command, behind --")
     arguments = parser.parse_args()
     output = run_on_terminal(arguments.command, arguments.columns)
     lines = cut(Text.from_ansi(output), arguments.first, arguments.last)
-    save(lines, arguments.columns, " ".join(arguments.command), arguments.picture)
+    save(fold(lines, arguments.fold), arguments.columns, " ".join(arguments.command), arguments.picture)
 
 
 if __name__ == "__main__":
