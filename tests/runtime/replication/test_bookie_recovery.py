@@ -11,12 +11,14 @@ import pytest
 from runtime.errors import BookieNotFoundError, RefusedError
 from runtime.ledger.changes import replace_bookies, replace_in_segment
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.protocol.status import Status
 from runtime.replication.bookie_recovery import RecoveryProgress, plan_ledger
 from runtime.replication.copies import CopyState
 from runtime.replication.entry_ranges import EntryRange
 from runtime.replication.ledger_repair import FailureReason
 from tests.runtime.client.world import segments
+from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage, length_of
 
@@ -474,3 +476,32 @@ def test_a_plan_counts_survivors_of_the_worst_entry() -> None:
     assert plan.surviving_copies == 0
     assert plan_ledger(3, closed, frozenset({"b1"}), frozenset({"b2", "b3", "b4"})).surviving_copies == 1
     assert plan.fragments[0].entries == 5
+
+
+async def test_t38_a_session_that_ends_during_the_copy_writes_nothing_and_the_next_one_does(
+    stage: Stage, zookeeper: EmbeddedZooKeeper
+) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5)))
+    held = stage.bookies["b3"].hold("add")
+    running = asyncio.create_task(stage.recover("b1"))
+    await held.arrived()
+    await asyncio.to_thread(expire, session_of(stage.client.held_store), zookeeper)
+    other = await Stage.build(stage.world)
+    await until_free(other, ledger_id)
+    lock = await other.locks.acquire(ledger_id)
+    assert lock is not None
+    held.release()
+    await asyncio.sleep(0.1)
+    assert segments((await other.read(ledger_id)).value) == {0: ("b1", "b2")}, "not without the lock"
+    await lock.release()
+
+    assert (await running).is_complete
+    assert segments((await stage.read(ledger_id)).value) == {0: ("b3", "b2")}
+
+
+async def until_free(stage: Stage, ledger_id: int) -> None:
+    """Wait until the lock has gone with its session."""
+    async with asyncio.timeout(20):
+        while await stage.locks.holder_of(ledger_id) is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
