@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import msgspec
 import pytest
 
-from runtime.errors import BookieNotFoundError, RefusedError
+from runtime.errors import BookieNotFoundError, MetadataUnavailableError, RefusedError
 from runtime.ledger.changes import replace_bookies, replace_in_segment
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.embedded import EmbeddedZooKeeper
@@ -306,6 +307,20 @@ async def test_t19_a_target_that_loses_what_it_acknowledged_is_never_named(stage
         assert (await stage.read(ledger_id)).value.last_segment.ensemble == ("b4", "b2")
 
 
+async def test_a_target_that_serves_something_else_is_never_named(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=2, length=length_of(3)))
+    for entry_id in range(3):
+        stage.world.put(stage.bookies["b3"], ledger_id, entry_id, size=11)  # digests hold, payloads are others
+    stage.bookies["b3"].refuse("add", Status.OK)
+
+    (failure,) = (await stage.recover("b1")).failures
+
+    assert failure.reason is FailureReason.NOT_ENOUGH_BOOKIES
+    assert "holds another entry" in failure.detail
+    assert segments((await stage.read(ledger_id)).value) == {0: ("b1", "b2")}
+
+
 async def test_no_target_left_is_reported(stage: Stage) -> None:
     await stage.start("b2", "b3")
     stage.bookies["b3"].refuse("add", Status.IO_ERROR)
@@ -484,20 +499,29 @@ async def test_t38_a_session_that_ends_during_the_copy_writes_nothing_and_the_ne
     await stage.start("b2", "b3")
     ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5)))
     held = stage.bookies["b3"].hold("add")
-    running = asyncio.create_task(stage.recover("b1"))
+    running = asyncio.create_task(stage.recover("b1", config=msgspec.structs.replace(QUICK, lock_wait_s=20.0)))
     await held.arrived()
     await asyncio.to_thread(expire, session_of(stage.client.held_store), zookeeper)
     other = await Stage.build(stage.world)
     await until_free(other, ledger_id)
     lock = await other.locks.acquire(ledger_id)
     assert lock is not None
+    await until_connected(stage, ledger_id)
     held.release()
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.3)
     assert segments((await other.read(ledger_id)).value) == {0: ("b1", "b2")}, "not without the lock"
     await lock.release()
 
     assert (await running).is_complete
     assert segments((await stage.read(ledger_id)).value) == {0: ("b3", "b2")}
+
+
+async def until_connected(stage: Stage, ledger_id: int) -> None:
+    """Wait until the stage's store has a new session."""
+    while True:
+        with contextlib.suppress(MetadataUnavailableError):
+            await stage.read(ledger_id)
+            return
 
 
 async def until_free(stage: Stage, ledger_id: int) -> None:
