@@ -44,10 +44,11 @@ async def test_an_unknown_ledger_is_not_found(world: World) -> None:
 
 
 async def test_metadata_without_password_and_digest_takes_the_callers(world: World) -> None:
-    b1, *_ = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 1)  # every bookie's answer counts
+    b1, *others = await world.bookies(*THREE)
+    ledger_id, _ = await world.create(THREE, 3, 3)  # version 1 stores no other ack quorum
     await world.change(ledger_id, password=None, digest_type=None, format_version=1)
-    world.put(b1, ledger_id, 0, lac=0)
+    for bookie in (b1, *others):
+        world.put(bookie, ledger_id, 0, lac=0)
     client = await world.client()
     with pytest.raises(ConfigurationError, match="digest type"):
         await client.open(ledger_id, password=PASSWORD)
