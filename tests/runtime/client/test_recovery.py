@@ -391,6 +391,21 @@ async def test_t54_the_next_recoverer_reads_from_the_stored_ensemble(world: Worl
     await until(lambda: b2.holds(ledger_id) == [0, 1, 2])
 
 
+async def test_d4_recovery_reads_from_the_bookies_it_has_itself_replaced(world: World) -> None:
+    """Entry 2 was acknowledged by b2 and b3. They take no write-backs any more; their substitutes lack the entry."""
+    b1, b2, b3, _, _ = await world.bookies("b1", "b2", "b3", "b4", "b5")
+    ledger_id, _ = await world.create(THREE, 3, 2)
+    for bookie, count in ((b1, 2), (b2, 3), (b3, 3)):
+        for entry_id in range(count):
+            world.put(bookie, ledger_id, entry_id)
+    for bookie in (b2, b3):
+        bookie.refuse("add", Status.IO_ERROR)
+    b1.hold("add")  # so that both substitutes are needed from the first entry on
+    stored = await world.recover(ledger_id, ONE_AT_A_TIME)
+    assert end(stored) == closed(2, 30)
+    assert set(stored.last_segment.ensemble) == {"b1", "b4", "b5"}
+
+
 async def test_t55_a_damaged_answer_to_the_fence_counts_for_coverage_alone(world: World) -> None:
     b1, b2, b3 = await world.bookies(*THREE)
     ledger_id, _ = await world.create(THREE, 3, 2)
