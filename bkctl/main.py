@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import typer
 
 from bkctl import exit_codes
 from bkctl.app import build_app
+from bkctl.log_setup import configure_logging
 from bkctl.settings import Sources, read_sources, resolve_settings
 from commands.config import GlobalFlags, Settings
 from commands.console import Console, standard_console
@@ -23,8 +25,9 @@ from storage.errors import BkctlError
 class CommandLineInvocation:
     """One run of bkctl: gathers flags, then resolves settings once the command is known."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], at_end: contextlib.ExitStack) -> None:
         self._environment = environment
+        self._at_end = at_end
         self._root_flags = GlobalFlags()
         self.settings = Settings(is_debug=environment.get("BKCTL_LOG", "").lower() == "debug")
         self.command_path = ""
@@ -47,7 +50,8 @@ class CommandLineInvocation:
         )
         sources = read_sources(merged, self._environment)
         self.settings = resolve_settings(sources)
-        _configure_logging(self.settings, is_server=exit_codes.is_logging_command(command_path))
+        is_server = exit_codes.is_logging_command(command_path)
+        self._at_end.callback(configure_logging(self.settings, is_server=is_server))
         return CommandContext(self.settings, self.console, _BookieSettingsLoader(sources))
 
 
@@ -63,8 +67,12 @@ class _BookieSettingsLoader:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run bkctl with these arguments (default: the process's own) and return the exit code."""
-    invocation = CommandLineInvocation(os.environ)
-    command_line = list(sys.argv[1:] if arguments is None else arguments)
+    with contextlib.ExitStack() as at_end:
+        command_line = list(sys.argv[1:] if arguments is None else arguments)
+        return _run(command_line, CommandLineInvocation(os.environ, at_end))
+
+
+def _run(command_line: Sequence[str], invocation: CommandLineInvocation) -> int:
     try:
         result = build_app().main(command_line, prog_name="bkctl", standalone_mode=False, obj=invocation)
         sys.stdout.flush()
@@ -119,18 +127,3 @@ def _report_usage(error: typer.TyperException, invocation: CommandLineInvocation
     else:
         invocation.console.error(f"{sentence.rstrip('.')} (see {path} --help)")
     return exit_codes.exit_code_of_usage(path)
-
-
-def _configure_logging(settings: Settings, *, is_server: bool) -> None:
-    """Servers log to stderr; other commands are silent unless ``--debug``, for they say what matters themselves."""
-    import logging
-
-    if settings.is_debug or is_server:
-        level = logging.DEBUG if settings.is_debug else logging.INFO
-        form = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-        logging.basicConfig(level=level, stream=sys.stderr, format=form, force=True)
-        logging.getLogger("asyncio").setLevel(logging.INFO)
-        if not settings.is_debug:
-            logging.getLogger("runtime.metadata.zookeeper").setLevel(logging.WARNING)  # every connect and close
-    else:
-        logging.getLogger().addHandler(logging.NullHandler())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -118,6 +119,15 @@ def test_a_traceback_only_with_debug(run_main: RunMain) -> None:
         assert "Traceback" in result.stderr
         assert result.exit_code == 13
     assert "Traceback" in run_main(*arguments, BKCTL_LOG="debug").stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("--debug",)])
+def test_logging_of_the_calling_process_is_as_it_was(run_main: RunMain, flags: tuple[str, ...]) -> None:
+    loggers = [logging.getLogger(name) for name in ("", "asyncio", "runtime.metadata.zookeeper")]
+    before = [(list(logger.handlers), logger.level) for logger in loggers]
+    for command in (("bookie", "list"), ("bookie", "start")):  # a server logs, with or without --debug
+        run_main(*command, "--timeout", "10ms", "-u", NO_SERVER, *flags)
+        assert [(list(logger.handlers), logger.level) for logger in loggers] == before
 
 
 def test_bookie_start_answers_with_the_table_of_servers(run_main: RunMain, tmp_path: Path) -> None:
