@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from commands import rendering
@@ -24,8 +25,12 @@ _READER_GONE = "nobody reads the results any more"
 class Progress(Protocol):
     """What a long job reports to."""
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether anybody is looking, so that finding out the total is worth a request."""
+
     def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """Units done of ``total`` so far; ``note`` says what is being worked on."""
+        """Units done of ``total`` so far (None: nobody knows); ``note`` says what is being worked on."""
 
 
 class Console:
@@ -158,13 +163,13 @@ class Console:
             yield _Silence()
             return
         from rich.console import Console as RichConsole
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
         bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[count]}", style="progress.download"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}", style="dim"),
@@ -172,8 +177,8 @@ class Console:
             transient=True,
         )
         with bar:
-            task = bar.add_task(description, total=None, note="")
-            yield _RichBar(lambda done, total, note: bar.update(task, completed=done, total=total, note=note))
+            task = bar.add_task(description, total=None, count="", note="")
+            yield _RichBar(partial(bar.update, task))
 
     # --- how ---------------------------------------------------------------------------------------------------
 
@@ -308,18 +313,23 @@ class Listing:
 
 
 class _Silence:
+    is_shown = False
+
     def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """Nobody is looking."""
 
 
 class _RichBar:
-    def __init__(self, update: Callable[[float, float | None, str], None]) -> None:
+    is_shown = True
+
+    def __init__(self, update: Callable[..., None]) -> None:
         self._update = update
         self._note = ""
 
     def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
         self._note = self._note if note is None else note
-        self._update(done, total, self._note)
+        count = f"{done:.0f}" if total is None else f"{done:.0f}/{total:.0f}"
+        self._update(completed=done, total=total, count=count, note=self._note)
 
 
 def standard_console(settings: Settings, environment: Mapping[str, str]) -> Console:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -92,6 +94,22 @@ def run_bkctl(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S, **variables
         check=False,
     )
     return BkctlResult(finished.returncode, finished.stdout, finished.stderr)
+
+
+def run_bkctl_on_terminal(*arguments: str, **variables: str) -> tuple[int, str]:
+    """Run a bkctl command whose stdout and stderr are one terminal; its exit code, and all it wrote there."""
+    master, slave = pty.openpty()
+    environment = bkctl_environment(TERM="xterm-256color") | variables
+    process = subprocess.Popen(
+        bkctl_command(*arguments), stdin=subprocess.DEVNULL, stdout=slave, stderr=slave, env=environment
+    )
+    os.close(slave)
+    output = bytearray()
+    with contextlib.suppress(OSError):  # how Linux tells that nobody holds the other end any more
+        while part := os.read(master, 65536):
+            output += part
+    os.close(master)
+    return process.wait(COMMAND_TIMEOUT_S), output.decode().replace("\r\n", "\n")
 
 
 class Cluster:

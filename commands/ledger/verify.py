@@ -68,17 +68,20 @@ async def verify(
 
     checks: list[LedgerCheck] = []
     is_truncated = False
+    ledgers_total = len(named)
     started_s = time.monotonic()
     async with open_client(context) as client:
         live = (await registrations_of(client).snapshot()).live
         checker = LedgerChecker(client.ports, live, ReplicationConfig())
         ids = client.ports.ledgers.list_ids() if is_all else _each(named)
         with context.console.progress("verifying") as progress:
+            if is_all and progress.is_shown:  # ids cost next to nothing beside the entries
+                ledgers_total = await _count(client.ports.ledgers.list_ids())
 
             def take(check: LedgerCheck, totals: CheckTotals) -> None:
                 nonlocal is_truncated
                 note = f"{totals.copies_good} good copies, {size(totals.bytes_read)}"
-                progress.update(totals.ledgers, None if is_all else len(named), note)
+                progress.update(totals.ledgers, max(totals.ledgers, ledgers_total), note)
                 if not is_all or not (check.is_clean or check.is_deleted):
                     if len(checks) < _ROWS_MAX:
                         checks.append(check)
@@ -86,6 +89,7 @@ async def verify(
                         is_truncated = True
 
             totals = await checker.check_all(ids, take)
+            progress.update(totals.ledgers, totals.ledgers)  # some may have come or gone meanwhile
     checks.sort(key=lambda check: check.ledger_id)
     present = [check for check in checks if not check.is_deleted]
     _print(context, totals, present, time.monotonic() - started_s, is_truncated=is_truncated)
@@ -163,3 +167,10 @@ def _defect_row(check: LedgerCheck, index: int) -> dict[str, object]:
 async def _each(ledger_ids: Sequence[int]) -> AsyncIterator[int]:
     for ledger_id in ledger_ids:
         yield ledger_id
+
+
+async def _count(ledger_ids: AsyncIterator[int]) -> int:
+    number = 0
+    async for _ in ledger_ids:
+        number += 1
+    return number

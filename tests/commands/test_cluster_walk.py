@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import BkctlResult, Cluster, bkctl_command, bkctl_environment, is_alive
+from tests.processes import BkctlResult, Cluster, bkctl_command, bkctl_environment, is_alive, run_bkctl_on_terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -74,6 +74,11 @@ def test_look_and_write_and_verify(cluster: Cluster) -> None:
         totals = succeed(cluster, "ledger", "verify", *arguments).json()
         assert (totals["ledgers_clean"], totals["copies_good"], totals["copies_expected"]) == (2, 300, 300)
     assert succeed(cluster, "ledger", "verify", first).json()["items"][0]["is_clean"]
+    for variables, is_shown in (({}, True), ({"BKCTL_NO_PROGRESS": "1"}, False)):
+        variables["BKCTL_METADATA_URI"] = cluster.metadata_uri
+        code, screen = run_bkctl_on_terminal("ledger", "verify", "--all", **variables)
+        assert code == 0
+        assert (" 2/2 " in screen) is is_shown
 
 
 def test_audit_counts_live_copies_the_same_with_and_without_spark(cluster: Cluster, tmp_path: Path) -> None:

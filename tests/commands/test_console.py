@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -231,3 +232,11 @@ def test_progress_is_for_terminals(settings: Settings, is_terminal: bool, is_sho
         progress.update(2, 2)
     assert ("working" in screen.err.getvalue()) is is_shown
     assert screen.out.getvalue() == ""
+
+
+@pytest.mark.parametrize(("total", "count"), [(None, " 7 "), (9, " 7/9 ")])
+def test_progress_shows_no_total_that_nobody_knows(total: int | None, count: str) -> None:
+    screen = Screen(Settings(color=ColorMode.NEVER), is_terminal=True)
+    with screen.console.progress("working") as progress:
+        progress.update(7, total)
+    assert count in re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", screen.err.getvalue())
