@@ -9,6 +9,8 @@ however it ends; the report folder stays.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -16,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -25,6 +28,9 @@ BOOKIE_COUNT = 5
 FINDINGS_EXIT_CODE = 10
 FIRST_ENTRIES_TIMEOUT_S = 30.0
 INTERRUPT_TIMEOUT_S = 30.0
+KEPT = {"BKCTL_NO_PROGRESS"}
+"""Of bkctl's settings, those of the terminal alone reach the commands: the others could name another cluster."""
+LOCK = "demo.lock"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 BATCHES = (
@@ -42,6 +48,28 @@ class DemoFailedError(Exception):
     """A command ended otherwise than it should."""
 
 
+class DemoRunningError(Exception):
+    """Another demo works in the same folder."""
+
+
+@contextlib.contextmanager
+def sole_demo_in(directory: str) -> Iterator[None]:
+    """Hold the folder's lock; DemoRunningError when another demo does, which then goes on undisturbed.
+
+    The file is left where it is: were it removed, two others could each hold the lock of a file of this name.
+    """
+    os.makedirs(directory, exist_ok=True)
+    # Python closes it in every command that is started, so the lock ends with this process even by kill -9.
+    with open(os.path.join(directory, LOCK), "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DemoRunningError(
+                f"a demo is running in {directory}: wait for its end, or give another folder with --directory"
+            ) from error
+        yield
+
+
 class Demo:
     """The steps share a terminal, the environment of the commands, and what must be ended at the end."""
 
@@ -51,7 +79,7 @@ class Demo:
         self._console = Console(highlight=False)
         bin_directory = os.path.dirname(sys.executable)
         self._environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("BKCTL_")},
+            **{name: value for name, value in os.environ.items() if name in KEPT or not name.startswith("BKCTL_")},
             "PATH": os.pathsep.join((bin_directory, os.environ.get("PATH", os.defpath))),
             "BKCTL_CONFIG": os.devnull,
             "BKCTL_OUTPUT": "table",  # also when this output goes to a file
@@ -238,7 +266,17 @@ def main() -> int:
     """Exit code: 0 when every step did what it should."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", default="demo", help="folder for the cluster and the report")
-    demo = Demo(parser.parse_args().directory)
+    directory = parser.parse_args().directory
+    try:
+        with sole_demo_in(directory):
+            return run_to_end(Demo(directory))
+    except DemoRunningError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+
+
+def run_to_end(demo: Demo) -> int:
+    """The story, and the end of all its processes; exit code."""
     for number in SIGNALS:
         signal.signal(number, leave)
     begin = time.monotonic()

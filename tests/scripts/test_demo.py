@@ -58,7 +58,7 @@ def test_demo_runs_to_its_end(tmp_path: Path) -> None:
     assert not (tmp_path / "cluster").exists()
 
 
-def test_an_interrupted_demo_ends_its_cluster(tmp_path: Path) -> None:
+def test_a_second_demo_is_refused_and_an_interrupted_one_ends_its_cluster(tmp_path: Path) -> None:
     demo = start_demo(tmp_path)
     try:
         deadline = time.monotonic() + COMMAND_TIMEOUT_S
@@ -66,6 +66,13 @@ def test_an_interrupted_demo_ends_its_cluster(tmp_path: Path) -> None:
             assert demo.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
+        remains = sorted(tmp_path.rglob("*.json"))
+        second = start_demo(tmp_path)
+        refusal, _ = second.communicate(timeout=COMMAND_TIMEOUT_S)
+        assert second.returncode == 1
+        assert refusal.startswith(f"error: a demo is running in {tmp_path}: ")
+        assert refusal.count("\n") == 1
+        assert set(remains) <= set(tmp_path.rglob("*.json"))
         demo.send_signal(signal.SIGINT)
         output, _ = demo.communicate(timeout=COMMAND_TIMEOUT_S)
     finally:
