@@ -1,27 +1,36 @@
-"""The command tree. A group's module is imported when the group is used, or shown in a help page."""
+"""The command tree. A group's module is imported when the group is used."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
 
 from commands.command import GLOBAL_NAMES, GLOBAL_PARAMETERS, take_parameters
 from commands.config import GlobalFlags
 from commands.context import Invocation
+from commands.help_page import HelpGroup
 
-_MODULES = {
-    "bookie": "commands.bookie.app",
-    "cluster": "commands.cluster",
-    "ledger": "commands.ledger.app",
-    "recover": "commands.recover",
-    "decommission": "commands.decommission",
-    "audit": "commands.audit",
-    "dev": "commands.dev.app",
+
+class _Member(NamedTuple):
+    module: str
+    summary: str
+    """What its own help page begins with: bkctl's needs none of the modules."""
+
+
+_MEMBERS = {
+    "bookie": _Member("commands.bookie.app", "Run a bookie; list the cluster's bookies."),
+    "cluster": _Member("commands.cluster", "Create a cluster's metadata; look at the cluster as a whole."),
+    "ledger": _Member("commands.ledger.app", "List, show, read and verify ledgers; write test ledgers."),
+    "recover": _Member("commands.recover", "Copy away what dead bookies held."),
+    "decommission": _Member(
+        "commands.decommission",
+        "Remove a stopped bookie for good: copy away what it held, prove that nothing names it, delete its cookie.",
+    ),
+    "audit": _Member("commands.audit", "Count the live copies of every write set, and list what is under-replicated."),
+    "dev": _Member("commands.dev.app", "Servers on this machine: a whole cluster, or ZooKeeper alone."),
 }
 _HELP = """Operations toolkit for Apache BookKeeper: run bookies, look into ledgers, recover and decommission bookies.
 
@@ -29,36 +38,35 @@ Try it: bkctl dev cluster up --bookies 3 --dir /tmp/bookies
 """
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(HelpGroup):
     """Top-level group whose members are imported on first use."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  click's signature
         """Names in the order of the tree."""
-        return list(_MODULES)
+        return list(_MEMBERS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  click's signature
         """The member of this name, or None."""
         if cmd_name not in self.commands:
-            if cmd_name not in _MODULES:
+            if cmd_name not in _MEMBERS:
                 return None
-            app: typer.Typer = importlib.import_module(_MODULES[cmd_name]).app
-            app.rich_markup_mode = markup_mode()
+            app: typer.Typer = importlib.import_module(_MEMBERS[cmd_name].module).app
             member = typer.main.get_command(app)
             member.name = cmd_name
             self.commands[cmd_name] = member
         return self.commands[cmd_name]
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  click's signature
+        """The list of members in the help page."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, member.summary) for name, member in _MEMBERS.items()])
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the member that ``args`` names; a typo is answered with the nearest name."""
-        if args and args[0] not in _MODULES:
-            for name in _MODULES:  # the suggestion looks at loaded members alone
+        if args and args[0] not in _MEMBERS:
+            for name in _MEMBERS:  # the suggestion looks at loaded members alone
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
-
-
-def markup_mode() -> Any:
-    """Rich help pages for a terminal; plain and twice as fast for pipes and files."""
-    return "rich" if sys.stdout.isatty() else None
 
 
 def build_app() -> Any:
@@ -68,7 +76,7 @@ def build_app() -> Any:
         name="bkctl",
         help=_HELP,
         no_args_is_help=True,
-        rich_markup_mode=markup_mode(),
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     )

@@ -123,7 +123,7 @@ def _report_usage(error: typer.TyperException, invocation: CommandLineInvocation
     sentence = error.format_message()
     if type(error).__name__ == "NoArgsIsHelpError":
         if sentence:
-            print(sentence, file=sys.stderr)  # noqa: T201  a help page, already rendered
+            typer.echo(sentence, err=True)  # a help page
     else:
         invocation.console.error(f"{sentence.rstrip('.')} (see {path} --help)")
     return exit_codes.exit_code_of_usage(path)

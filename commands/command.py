@@ -14,6 +14,7 @@ import typer
 
 from commands.config import ColorMode, GlobalFlags, OutputForm
 from commands.context import Invocation
+from commands.help_page import HelpCommand, HelpGroup
 from commands.outcome import Outcome
 
 CommandFunction: TypeAlias = Callable[..., Outcome | None] | Callable[..., Coroutine[Any, Any, Outcome | None]]
@@ -64,7 +65,14 @@ def _global_options(
 
 def group(help_text: str) -> typer.Typer:
     """A group of commands, or the holder of a single one."""
-    return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    return typer.Typer(
+        cls=HelpGroup,
+        help=help_text,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
 
 
 GLOBAL_PARAMETERS = tuple(inspect.signature(_global_options, eval_str=True).parameters.values())
@@ -114,7 +122,7 @@ def command(
 
         run.__doc__ = function.__doc__
         take_parameters(run, [*own, *(_hidden_unless(parameter, shown) for parameter in GLOBAL_PARAMETERS)])
-        app.command(name, epilog="More global options: bkctl --help")(run)
+        app.command(name, cls=HelpCommand, epilog="More global options: bkctl --help")(run)
         return function
 
     return register

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from bkctl.main import describe
 from commands.config import Settings
 from runtime.errors import ConfigurationError, MetadataUnavailableError
 from tests.bkctl.conftest import RunMain
-from tests.processes import bkctl_command, bkctl_environment
+from tests.processes import bkctl_command, bkctl_environment, run_bkctl, run_bkctl_on_terminal
 
 NO_SERVER = "zk://127.0.0.1:1/ledgers"
 
@@ -155,12 +156,35 @@ def test_no_java_is_told_with_the_cure(run_main: RunMain, tmp_path: Path) -> Non
     assert not (tmp_path / "bkctl-data" / "cluster").exists()
 
 
-def test_help_imports_nothing_heavy() -> None:
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_help_imports_nothing_heavy(is_terminal: bool) -> None:
     code = "import sys; from bkctl.main import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
-    finished = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    master, slave = pty.openpty()
+    stdout = slave if is_terminal else subprocess.DEVNULL
+    command = [sys.executable, "-P", "-c", code]
+    finished = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=True)
+    os.close(slave)
+    os.close(master)
     modules = set(finished.stderr.split())
     heavy = {"asyncio", "kazoo", "uvloop", "plyvel", "pyspark", "pyarrow", "google", "rich", "yaml", "javaproperties"}
-    assert modules & heavy == set()
+    assert modules & (heavy | {"commands.ledger", "commands.audit"}) == set()
+
+
+def test_the_help_page_says_of_every_group_what_the_group_says(run_main: RunMain) -> None:
+    page = " ".join(run_main("--help").stdout.split())
+    for name in ("bookie", "cluster", "ledger", "recover", "decommission", "audit", "dev"):
+        own_page = " ".join(run_main(name, "--help").stdout.split())
+        summary = re.search(rf" {name} ([A-Z].*?\.)(?= [a-z]+ [A-Z]|$)", page)
+        assert summary is not None
+        assert summary[1] in own_page
+
+
+def test_a_help_page_has_style_on_a_terminal_alone() -> None:
+    code, page = run_bkctl_on_terminal("ledger", "--help", NO_COLOR="")
+    assert code == 0
+    assert "\x1b[1mOptions:\x1b[0m" in page
+    assert "\x1b" not in run_bkctl("ledger", "--help", NO_COLOR="").stdout
+    assert "\x1b" not in run_bkctl("ledger", NO_COLOR="").stderr
 
 
 def test_a_reader_that_goes_away_is_no_crash() -> None:

@@ -1,0 +1,37 @@
+"""Style of help pages: headings and names stand out, running text does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from commands.help_page import styled
+
+PAGE = """Usage: bkctl thing [OPTIONS] COMMAND
+
+  Do it to all things unless
+  --all  is not given.
+
+Options:
+  -n, --name NAME  Name; without it
+                   --all is needed.
+  --very-long-option-name VALUE
+                   A value.
+
+Commands:
+  list  List them.
+
+  More global options: bkctl --help
+"""
+
+
+def test_headings_and_names_stand_out() -> None:
+    page = styled(PAGE, {}).replace("\x1b[1m", "<").replace("\x1b[36m", "<").replace("\x1b[0m", ">")
+    expected = PAGE
+    for name in ("Usage:", "Options:", "Commands:", "-n, --name NAME", "--very-long-option-name VALUE"):
+        expected = expected.replace(name, f"<{name}>")
+    assert page == expected.replace("  list  ", "  <list>  ")
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_no_style_where_it_is_not_wanted(environment: dict[str, str]) -> None:
+    assert styled(PAGE, environment) == PAGE
