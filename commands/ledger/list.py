@@ -64,7 +64,7 @@ async def list_ledgers(
                 if isinstance(found, Versioned):
                     if not _is_wanted(found.value, bookie, state):
                         continue
-                    row = summary_row(ledger_id, found.value)
+                    row = summary_row(ledger_id, found)
                 elif bookie is None and state is None:
                     row = unreadable_row(ledger_id, str(found))
                 else:

@@ -10,6 +10,7 @@ from commands.rendering import Column, size
 
 if TYPE_CHECKING:
     from runtime.ledger.metadata import LedgerMetadata
+    from runtime.metadata.store import Versioned
 
 SUMMARY_COLUMNS = (
     Column("ledger_id", "LEDGER", is_right=True),
@@ -32,8 +33,9 @@ ENSEMBLE_COLUMNS = (
 )
 
 
-def summary_row(ledger_id: int, metadata: LedgerMetadata) -> dict[str, object]:
+def summary_row(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, object]:
     """One ledger of a listing; entries and bytes are known of closed ledgers only."""
+    metadata = found.value
     return {
         "ledger_id": str(ledger_id),
         "state": state_name(metadata),
@@ -45,7 +47,7 @@ def summary_row(ledger_id: int, metadata: LedgerMetadata) -> dict[str, object]:
         "segments": len(metadata.segments),
         "digest": metadata.digest_type.name.lower() if metadata.digest_type is not None else None,
         "ensemble": list(metadata.last_segment.ensemble),
-        "created": time_text(metadata.ctime_ms),
+        "created": time_text(found.ctime_ms if metadata.ctime_ms is None else metadata.ctime_ms),
         "problem": None,
     }
 
@@ -56,15 +58,16 @@ def unreadable_row(ledger_id: int, problem: str) -> dict[str, object]:
     return row | {"ledger_id": str(ledger_id), "state": "unreadable", "problem": problem}
 
 
-def detail(ledger_id: int, metadata: LedgerMetadata, version: int) -> dict[str, object]:
+def detail(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, object]:
     """All of a ledger's metadata but its ensembles."""
-    row = summary_row(ledger_id, metadata)
+    metadata = found.value
+    row = summary_row(ledger_id, found)
     del row["problem"], row["ensemble"]
     return row | {
         "last_entry_id": str(metadata.last_entry_id) if metadata.is_closed and metadata.last_entry_id >= 0 else None,
         "has_password": bool(metadata.password),
         "metadata_format_version": metadata.format_version,
-        "metadata_version": version,
+        "metadata_version": found.version,
         "custom_metadata": {key: bytes_text(value) for key, value in metadata.custom_metadata},
     }
 

@@ -9,7 +9,7 @@ import typer
 from commands.cluster_access import open_client
 from commands.command import command
 from commands.context import CommandContext
-from commands.ledger.rows import ENSEMBLE_COLUMNS, detail, ensemble_rows, time_text
+from commands.ledger.rows import ENSEMBLE_COLUMNS, detail, ensemble_rows
 from commands.parse import parse_ledger_id
 from commands.rendering import size
 
@@ -27,9 +27,7 @@ async def show(
     ledger_id = parse_ledger_id(ledger)
     async with open_client(context) as client:
         found = await client.ports.ledgers.read(ledger_id)
-        body = detail(ledger_id, found.value, found.version)
-        if body["created"] is None:
-            body["created"] = time_text(await client.ports.ledgers.read_ctime_ms(ledger_id))
+        body = detail(ledger_id, found)
         ensembles = ensemble_rows(found.value)
         context.console.record(
             "Ledger", body, name="ledger_id", show={"length_bytes": size}, details={"ensembles": ensembles}

@@ -133,19 +133,15 @@ class LedgerStore:
         return is_token_stored and found.value.creator_token == metadata.creator_token
 
     async def read(self, ledger_id: int) -> Versioned[LedgerMetadata]:
-        """Metadata and its version; LedgerNotFoundError, MetadataFormatError."""
+        """Metadata, its version, and the creation time of its node, which counts where the metadata stores none.
+
+        LedgerNotFoundError, MetadataFormatError.
+        """
         try:
             node = await self._store.get(self._path(ledger_id))
         except NoNodeError:
             raise _not_found(ledger_id) from None
-        return Versioned(self._decode(ledger_id, node.data), node.stat.version)
-
-    async def read_ctime_ms(self, ledger_id: int) -> int:
-        """When the ledger's node was created, ms since 1970: what counts where the metadata stores no ctime."""
-        stat = await self._store.exists(self._path(ledger_id))
-        if stat is None:
-            raise _not_found(ledger_id)
-        return stat.ctime_ms
+        return Versioned(self._decode(ledger_id, node.data), node.stat.version, node.stat.ctime_ms)
 
     async def write(self, ledger_id: int, metadata: LedgerMetadata, expected_version: int) -> Versioned[LedgerMetadata]:
         """Compare-and-set; BadVersionError, LedgerNotFoundError."""
@@ -154,7 +150,7 @@ class LedgerStore:
             stat = await self._store.set(self._path(ledger_id), data, expected_version)
         except NoNodeError:
             raise _not_found(ledger_id) from None
-        return Versioned(metadata, stat.version)
+        return Versioned(metadata, stat.version, stat.ctime_ms)
 
     async def delete(self, ledger_id: int, expected_version: int = ANY_VERSION) -> None:
         """Delete the metadata, in whatever state; an absent ledger counts as deleted. BadVersionError.

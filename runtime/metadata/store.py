@@ -40,10 +40,14 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
 
 class Versioned(msgspec.Struct, Generic[T], frozen=True):
-    """A value and the compare-and-set token it was read with."""
+    """A value and the compare-and-set token it was read with.
+
+    ``ctime_ms``: when its node was created, ms since 1970, where the answer of the store told.
+    """
 
     value: T
     version: int
+    ctime_ms: int | None = None
 
 
 class CreateNode(msgspec.Struct, frozen=True):

@@ -63,6 +63,9 @@ def test_look_and_write_and_verify(cluster: Cluster) -> None:
     shown = succeed(cluster, "ledger", "show", first).json()
     assert (shown["state"], shown["entries"], shown["has_password"]) == ("closed", 50, False)
     assert sorted(shown["ensembles"][0]["ensemble"]) == ids
+    listed = succeed(cluster, "ledger", "list").json()["items"]
+    assert shown["created"] in [item["created"] for item in listed]
+    assert None not in [item["created"] for item in listed]
     read = succeed(cluster, "ledger", "read", f"0x{int(first):x}", "48-").json()["items"]
     assert [item["entry_id"] for item in read] == ["48", "49"]
     assert read[0]["payload"].startswith("bkctl write-test, entry 48 ")
