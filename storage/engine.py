@@ -38,7 +38,7 @@ from storage.memtable import ENTRY_OVERHEAD_BYTES, Memtable
 from storage.ports import FileSystem, OpenIndexStore
 from storage.read_cache import ReadCache
 from storage.seal import (
-    REBUILD_COMMAND,
+    REPAIR_ADVICE,
     SealedIndex,
     create_sealed_index,
     is_sealed_index_present,
@@ -397,5 +397,5 @@ def _require_no_history(filesystem: FileSystem, ledger_directory: str, index_pat
     if witnesses:
         raise IndexMissingError(
             f"{index_path} is missing although {os.path.join(ledger_directory, witnesses[0])} exists: stored entries "
-            f"would be denied; run `{REBUILD_COMMAND}`"
+            f"would be denied; {REPAIR_ADVICE}"
         )

@@ -25,10 +25,10 @@ from typing import Final, NamedTuple
 from storage.errors import IndexDamagedError, IndexFailedError, IndexMissingError, StorageError
 from storage.ports import FileSystem, IndexStore, OpenIndexStore
 
-REBUILD_COMMAND: Final = "bkctl storage index rebuild"
-"""What brings a lost or damaged index back, from the entry logs and the journals."""
-
-_ADVICE = f"run `{REBUILD_COMMAND}`"
+REPAIR_ADVICE: Final = (
+    "copy its ledgers from the other bookies with `bkctl recover failed-bookie`, then start it with empty folders"
+)
+"""What to do about a bookie whose index is lost or damaged: its own files cannot be trusted to deny an entry."""
 _SEAL_KEY = struct.Struct(">8sQ")
 _SEAL_PREFIX = b"\xffseal\x00\x00\x00"
 """First byte above 0x7f: read as a ledger id it is negative, so no seal row is a ledger's (storage section 5.2)."""
@@ -115,7 +115,7 @@ def is_sealed_index_present(filesystem: FileSystem, path: str, record_path: str)
     if record is not None:
         return record.number > 0
     if filesystem.exists(path):
-        raise IndexDamagedError(f"{record_path} is missing, so {path} cannot be trusted; {_ADVICE}")
+        raise IndexDamagedError(f"{record_path} is missing, so {path} cannot be trusted; {REPAIR_ADVICE}")
     return False
 
 
@@ -148,9 +148,11 @@ def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: 
     try:
         store = _open_strictly(open_index, path)
     except IndexMissingError as error:
-        raise IndexMissingError(f"{error}, though {record.number} batches were sealed there; {_ADVICE}") from error
+        raise IndexMissingError(
+            f"{error}, though {record.number} batches were sealed there; {REPAIR_ADVICE}"
+        ) from error
     except IndexDamagedError as error:
-        raise IndexDamagedError(f"{error}; {_ADVICE}") from error
+        raise IndexDamagedError(f"{error}; {REPAIR_ADVICE}") from error
     try:
         number = _verified_end(store, path, record)
         index = SealedIndex(filesystem, store, path, record_path, record, number)
@@ -184,7 +186,7 @@ def _read_record(filesystem: FileSystem, record_path: str) -> SealRecord | None:
         return None
     record = decode_seal_record(data)
     if record is None:
-        raise IndexDamagedError(f"{record_path} is not a seal record; {_ADVICE}")
+        raise IndexDamagedError(f"{record_path} is not a seal record; {REPAIR_ADVICE}")
     return record
 
 
@@ -209,7 +211,7 @@ def _verified_end(store: IndexStore, path: str, record: SealRecord) -> int:
         expected = number + 1
     if expected <= record.number:
         raise IndexDamagedError(
-            f"{path}: batch {expected} of the recorded {record.floor} to {record.number} is lost; {_ADVICE}"
+            f"{path}: batch {expected} of the recorded {record.floor} to {record.number} is lost; {REPAIR_ADVICE}"
         )
     return last
 

@@ -238,8 +238,9 @@ class BookieServer:
 
     def _remove_dirty_marks(self) -> None:
         for path in self._dirty_paths():
-            self._file_system.remove(path)
-            self._file_system.sync_directory(os.path.dirname(path))
+            if self._file_system.exists(path):  # a boot that was cut short may not have made it
+                self._file_system.remove(path)
+                self._file_system.sync_directory(os.path.dirname(path))
 
 
 def _retrieve(failed: asyncio.Future[None]) -> None:
