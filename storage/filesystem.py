@@ -8,6 +8,7 @@ import fcntl
 import itertools
 import os
 from collections.abc import Sequence
+from types import TracebackType
 
 from storage.errors import DirectoryLockedError
 from storage.filenames import LOCK, TEMPORARY_SUFFIX
@@ -25,12 +26,31 @@ _PARTS_MAX = 1024
 _FILE_MODE = 0o644
 
 
+class _ErrorsNamed:
+    """Puts the path into the errors of calls that know a descriptor alone: "no space left" is no help without it."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _class: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = self._path
+
+
 class OsFile:
     """An open file; implements ``File``. Reads and writes carry their own offset, so threads may share it."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self._path = path
         self._descriptor = descriptor
+        self._errors_named = _ErrorsNamed(path)
 
     @property
     def path(self) -> str:
@@ -39,18 +59,20 @@ class OsFile:
 
     def size(self) -> int:
         """Length in bytes."""
-        return os.fstat(self._descriptor).st_size
+        with self._errors_named:
+            return os.fstat(self._descriptor).st_size
 
     def pread(self, size_bytes: int, offset: int) -> bytes:
         """Read up to ``size_bytes`` at ``offset``; shorter only at the end of the file."""
-        data = os.pread(self._descriptor, size_bytes, offset)
-        while 0 < len(data) < size_bytes:
-            # One call may return less: Linux stops at 2 GiB, and a signal can cut any read.
-            more = os.pread(self._descriptor, size_bytes - len(data), offset + len(data))
-            if not more:
-                break
-            data += more
-        return data
+        with self._errors_named:
+            data = os.pread(self._descriptor, size_bytes, offset)
+            while 0 < len(data) < size_bytes:
+                # One call may return less: Linux stops at 2 GiB, and a signal can cut any read.
+                more = os.pread(self._descriptor, size_bytes - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+            return data
 
     def pread_nowait(self, size_bytes: int, offset: int) -> bytes | None:
         """Like ``pread`` if the page cache holds it all, else None; never waits for the disk."""
@@ -62,6 +84,7 @@ class OsFile:
         except OSError as error:
             if error.errno in _WOULD_WAIT:
                 return None
+            error.filename = self._path
             raise
         if count < size_bytes:
             # The kernel stops where the cache ends just as it stops where the file ends: only the size tells which.
@@ -72,17 +95,18 @@ class OsFile:
 
     def pwrite(self, data: Buffer, offset: int) -> None:
         """Write all of ``data`` at ``offset``; raises when less was written. Not durable before a sync."""
-        count = os.pwrite(self._descriptor, data, offset)
-        if count == len(data):
-            return
-        # A short write names no reason; the next call does (disk full, file too large) or goes on.
-        rest = memoryview(data)[count:]
-        while rest:
-            offset += count
-            count = os.pwrite(self._descriptor, rest, offset)
-            if count == 0:
-                raise OSError(errno.EIO, "nothing was written", self._path)
-            rest = rest[count:]
+        with self._errors_named:
+            count = os.pwrite(self._descriptor, data, offset)
+            if count == len(data):
+                return
+            # A short write names no reason; the next call does (disk full, file too large) or goes on.
+            rest = memoryview(data)[count:]
+            while rest:
+                offset += count
+                count = os.pwrite(self._descriptor, rest, offset)
+                if count == 0:
+                    raise OSError(errno.EIO, "nothing was written", self._path)
+                rest = rest[count:]
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> int:
         """Write all ``parts`` one behind the other at ``offset``; returns the bytes written."""
@@ -90,7 +114,8 @@ class OsFile:
         for first in range(0, len(parts), _PARTS_MAX):
             batch = parts[first : first + _PARTS_MAX]
             expected = sum(map(len, batch))
-            count = os.pwritev(self._descriptor, batch, offset)
+            with self._errors_named:
+                count = os.pwritev(self._descriptor, batch, offset)
             if count < expected:
                 self.pwrite(memoryview(b"".join(batch))[count:], offset + count)
             offset += expected
@@ -98,15 +123,18 @@ class OsFile:
 
     def truncate(self, size_bytes: int) -> None:
         """Set the length."""
-        os.ftruncate(self._descriptor, size_bytes)
+        with self._errors_named:
+            os.ftruncate(self._descriptor, size_bytes)
 
     def sync_data(self) -> None:
         """Make contents, and the size needed to read them, durable (fdatasync)."""
-        os.fdatasync(self._descriptor)
+        with self._errors_named:
+            os.fdatasync(self._descriptor)
 
     def sync(self) -> None:
         """Make contents and all metadata durable (fsync)."""
-        os.fsync(self._descriptor)
+        with self._errors_named:
+            os.fsync(self._descriptor)
 
     def close(self) -> None:
         """Close; safe to repeat. Does not sync."""
@@ -141,7 +169,7 @@ class OsFileSystem:
 
     def read_file(self, path: str) -> bytes:
         """Whole contents of a small file; FileNotFoundError if absent."""
-        with open(path, "rb") as stream:
+        with _ErrorsNamed(path), open(path, "rb") as stream:
             return stream.read()
 
     def write_file_atomically(self, path: str, data: bytes) -> None:
@@ -195,7 +223,8 @@ class OsFileSystem:
         """Make creations, renames and removals in this folder durable."""
         descriptor = os.open(path or os.curdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            with _ErrorsNamed(path):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -210,7 +239,8 @@ class OsFileSystem:
 
     def lock_directory(self, path: str) -> DirectoryLock:
         """Claim a folder for this process; DirectoryLockedError naming the owner's pid when it is taken."""
-        descriptor = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        lock_path = os.path.join(path, LOCK)
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(descriptor, 0)
@@ -221,7 +251,8 @@ class OsFileSystem:
             # The owner writes its number just after it got the lock: for a moment there is none to name.
             name = f"process {owner}" if owner else "another process"
             raise DirectoryLockedError(f"{path} is in use by {name}") from error
-        except OSError:
+        except OSError as error:
             os.close(descriptor)
+            error.filename = lock_path
             raise
         return OsDirectoryLock(descriptor)

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -240,3 +241,32 @@ def test_a_lock_ends_with_its_process(fs: FileSystem, tmp_path: Path) -> None:
         owner.kill()
         owner.wait()
         fs.lock_directory(str(tmp_path)).release()
+
+
+def test_errors_of_open_files_name_the_file(fs: FileSystem, tmp_path: Path) -> None:
+    full, folder = tmp_path / "full", tmp_path / "folder"
+    full.symlink_to("/dev/full")
+    folder.mkdir()
+    writer, reader = fs.open(str(full), writable=True), fs.open(str(folder))
+    failing: list[tuple[Callable[[], object], Path, str]] = [
+        (lambda: writer.pwrite(b"x", 0), full, "No space left"),
+        (lambda: writer.pwritev([b"x", b"y"], 0), full, "No space left"),
+        (writer.sync, full, "Invalid argument"),
+        (writer.sync_data, full, "Invalid argument"),
+        (lambda: writer.truncate(1), full, "Invalid argument"),
+        (lambda: reader.pread(1, 0), folder, "Is a directory"),
+    ]
+    for call, path, reason in failing:
+        with pytest.raises(OSError, match=reason) as raised:
+            call()
+        assert raised.value.filename == str(path)
+    writer.close()
+    reader.close()
+
+
+def test_a_replacement_that_finds_no_room_names_the_file_and_takes_it_away(fs: FileSystem, tmp_path: Path) -> None:
+    (tmp_path / "mark.tmp").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as raised:
+        fs.write_file_atomically(str(tmp_path / "mark"), b"x")
+    assert raised.value.filename == str(tmp_path / "mark.tmp")
+    assert fs.list_directory(str(tmp_path)) == []
