@@ -74,11 +74,18 @@ class MetadataStore(Protocol):
     async def get(self, path: str) -> Node:
         """Contents; NoNodeError."""
 
-    async def exists(self, path: str) -> NodeStat | None:
-        """Stat, or None when absent."""
+    async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
+        """Stat, or None when absent.
 
-    async def children(self, path: str) -> list[str]:
-        """Sorted child names; NoNodeError."""
+        ``on_change`` is called on the loop, once: when the node is created, changed or deleted after this read, or when
+        the connection is lost, which may hide a change. It costs no further operation; what changed is not told.
+        """
+
+    async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]:
+        """Sorted child names; NoNodeError, which leaves no ``on_change`` behind.
+
+        ``on_change`` as in ``exists``: when a child comes or goes, or the node itself goes; not for changed contents.
+        """
 
     async def create(
         self,

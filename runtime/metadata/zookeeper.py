@@ -281,17 +281,17 @@ class ZooKeeperStore:
         data, stat = await self._request(path, lambda: self._client.get_async(path, watch=watcher), is_read=True)
         return Node(data=data, stat=_node_stat(stat))
 
-    async def exists(self, path: str) -> NodeStat | None:
+    async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
         """Stat of a node, None when absent."""
-        return await self._read_stat(path, None)
+        return await self._read_stat(path, _one_shot(on_change))
 
     async def _read_stat(self, path: str, watcher: Watcher | None) -> NodeStat | None:
         stat = await self._request(path, lambda: self._client.exists_async(path, watch=watcher), is_read=True)
         return None if stat is None else _node_stat(stat)
 
-    async def children(self, path: str) -> list[str]:
+    async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]:
         """Sorted child names; NoNodeError."""
-        return await self._read_children(path, None)
+        return await self._read_children(path, _one_shot(on_change))
 
     async def _read_children(self, path: str, watcher: Watcher | None) -> list[str]:
         names = await self._request(path, lambda: self._client.get_children_async(path, watch=watcher), is_read=True)
@@ -398,6 +398,11 @@ class ZooKeeperStore:
     def _stop_client(self) -> None:
         self._client.stop()
         self._client.close()
+
+
+def _one_shot(on_change: Callable[[], None] | None) -> Watcher | None:
+    """A watcher of its own for each read: kazoo calls equal ones of a node only once."""
+    return None if on_change is None else lambda _event: on_change()
 
 
 def _settle(answer: asyncio.Future[Any], ready: Any) -> None:
