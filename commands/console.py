@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from commands import rendering
 from commands.config import ColorMode, OutputForm, Settings
-from commands.errors import InvalidArgumentError, ReaderGoneError
+from commands.errors import ReaderGoneError
+from commands.listing import Listing
+from commands.progress import Progress, Silence, progress_bar
 from commands.rendering import Column, Row
 from runtime.errors import RefusedError
 
@@ -20,17 +22,6 @@ if TYPE_CHECKING:
 
 _TABLE_ROWS_MAX = 50
 _READER_GONE = "nobody reads the results any more"
-
-
-class Progress(Protocol):
-    """What a long job reports to."""
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether anybody is looking, so that finding out the total is worth a request."""
-
-    def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """Units done of ``total`` so far (None: nobody knows); ``note`` says what is being worked on."""
 
 
 class Console:
@@ -136,51 +127,53 @@ class Console:
     def say(self, sentence: str) -> None:
         """Tell what is going on; silent with ``--quiet``."""
         if not self._settings.is_quiet:
-            print(sentence, file=self._err, flush=True)
+            self._tell(sentence)
 
     def warn(self, sentence: str) -> None:
         """Tell of something that may not be what was wanted; never silent."""
-        print(f"{self._paint('warning:', '33')} {sentence}", file=self._err, flush=True)
+        self._tell(f"{self._paint('warning:', '33')} {sentence}")
 
     def error(self, sentence: str) -> None:
         """Tell why the command failed; never silent."""
-        print(f"{self._paint('error:', '1;31')} {sentence}", file=self._err, flush=True)
+        self._tell(f"{self._paint('error:', '1;31')} {sentence}")
 
-    def confirm(self, question: str) -> None:
-        """Ask yes or no after a plan was shown; anything but yes, no terminal, or end of input raises RefusedError."""
+    async def confirm(self, question: str) -> None:
+        """Ask yes or no after a plan was shown; anything but yes, no terminal, or end of input raises RefusedError.
+
+        Must be awaited before anything is changed: a signal cancels it at once, as it does all other waiting.
+        """
         if self._settings.assume_yes:
             return
         if not self._answers.isatty():
             raise RefusedError("nothing was changed: there is no terminal to ask on; give --yes to go ahead")
-        print(f"{question} [y/N] ", end="", file=self._err, flush=True)
-        if self._answers.readline().strip().lower() not in {"y", "yes"}:
+        from commands.prompt import read_line
+
+        self._tell(f"{question} [y/N] ", end="")
+        try:
+            answer = await read_line(self._answers)
+        except BaseException:
+            self._tell("")  # whatever is told next begins a line of its own
+            raise
+        if answer.strip().lower() not in {"y", "yes"}:
+            if not answer.endswith("\n"):
+                self._tell("")
             raise RefusedError("nothing was changed: the answer was no")
 
     @contextmanager
     def progress(self, description: str) -> Iterator[Progress]:
         """A bar on stderr while a long job runs; only on a terminal, and not with ``--no-progress``."""
         if not self._err.isatty() or not self._settings.has_progress or self._settings.is_quiet:
-            yield _Silence()
+            yield Silence()
             return
-        from rich.console import Console as RichConsole
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-
-        bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[count]}", style="progress.download"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}", style="dim"),
-            console=RichConsole(file=self._err, no_color=not self._is_colored(self._err)),
-            transient=True,
-        )
-        with bar:
-            task = bar.add_task(description, total=None, count="", note="")
-            yield _RichBar(partial(bar.update, task))
+        with progress_bar(self._err, description, is_colored=self._is_colored(self._err)) as progress:
+            yield progress
 
     # --- how ---------------------------------------------------------------------------------------------------
+
+    def _tell(self, text: str, end: str = "\n") -> None:
+        # Work is not stopped half way because nobody listens any more: a closed pipe, a terminal that was hung up.
+        with contextlib.suppress(OSError):
+            print(text, end=end, file=self._err, flush=True)
 
     def _write(self, text: str) -> None:
         try:
@@ -232,106 +225,6 @@ class Console:
         return f"\x1b[{code}m{text}\x1b[0m" if self._is_colored(self._err) else text
 
 
-class Listing:
-    """A listing under way: forms of one line per item are written as rows come, the others at the end."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        form: OutputForm,
-        kind: str,
-        columns: Sequence[Column],
-        name: str,
-        write: Callable[[str], None],
-    ) -> None:
-        if settings.sort is not None and settings.sort not in {column.key for column in columns}:
-            names = ", ".join(column.key for column in columns)
-            raise InvalidArgumentError(f"cannot sort by '{settings.sort}': the fields of this listing are {names}")
-        self._settings = settings
-        self._form = form
-        self._kind = kind
-        self._columns = columns
-        self._name = name
-        self._write = write
-        self._rows: list[Row] = []
-        self._added_count = 0
-        self._is_truncated = False
-        self._is_streamed = settings.sort is None and form in {OutputForm.JSONL, OutputForm.CSV, OutputForm.NAME}
-        if form is OutputForm.CSV and settings.has_headers:
-            write(rendering.to_csv_line(column.key for column in columns))
-
-    @property
-    def is_full(self) -> bool:
-        """Whether ``--limit`` is reached, so that reading further is of no use."""
-        return self._settings.sort is None and self._limit_reached(self._added_count)
-
-    def add(self, row: Row) -> None:
-        """Add a row; beyond ``--limit`` it only marks the listing as truncated."""
-        if self.is_full:
-            self._is_truncated = True
-            return
-        self._added_count += 1
-        if self._is_streamed:
-            self._write(self._line(row))
-        else:
-            self._rows.append(row)
-
-    def truncate(self) -> None:
-        """Say that there is more than was added."""
-        self._is_truncated = True
-
-    def finish(self, table: Callable[[Sequence[Column], Sequence[Row]], str]) -> str | None:
-        """Text that is still to be written, if any."""
-        self._sort_and_cut()
-        if self._is_streamed:
-            return None
-        if self._form in {OutputForm.JSON, OutputForm.YAML}:
-            body = {"items": self._rows, "truncated": self._is_truncated}
-            full = rendering.envelope(self._kind, body)
-            return rendering.to_json(full) if self._form is OutputForm.JSON else rendering.to_yaml(full)
-        if self._form in {OutputForm.TABLE, OutputForm.WIDE}:
-            text = table(rendering.shown_columns(self._columns, self._form), self._rows)
-            return f"{text}\n... more than {len(self._rows)}" if self._is_truncated else text
-        return "\n".join(map(self._line, self._rows)) or None
-
-    def _line(self, row: Row) -> str:
-        if self._form is OutputForm.JSONL:
-            return rendering.to_json_line(row)
-        if self._form is OutputForm.CSV:
-            return rendering.to_csv_line(row.get(column.key) for column in self._columns)
-        return rendering.plain(row[self._name])
-
-    def _sort_and_cut(self) -> None:
-        if self._settings.sort is not None:
-            self._rows.sort(key=_sort_key(self._settings.sort))
-            if self._settings.limit is not None and len(self._rows) > self._settings.limit:
-                del self._rows[self._settings.limit :]
-                self._is_truncated = True
-
-    def _limit_reached(self, count: int) -> bool:
-        return self._settings.limit is not None and count >= self._settings.limit
-
-
-class _Silence:
-    is_shown = False
-
-    def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """Nobody is looking."""
-
-
-class _RichBar:
-    is_shown = True
-
-    def __init__(self, update: Callable[..., None]) -> None:
-        self._update = update
-        self._note = ""
-
-    def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        self._note = self._note if note is None else note
-        count = f"{done:.0f}" if total is None else f"{done:.0f}/{total:.0f}"
-        self._update(completed=done, total=total, count=count, note=self._note)
-
-
 def standard_console(settings: Settings, environment: Mapping[str, str]) -> Console:
     """A console on this process's standard streams."""
     return Console(settings, environment, sys.stdout, sys.stderr, sys.stdin)
@@ -341,13 +234,3 @@ def _escaped(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
-
-
-def _sort_key(key: str) -> Callable[[Row], tuple[bool, bool, float, str]]:
-    def key_of(row: Row) -> tuple[bool, bool, float, str]:
-        value = row.get(key)
-        text = rendering.plain(value)
-        is_number = isinstance(value, (int, float)) or (isinstance(value, str) and value.lstrip("-").isdigit())
-        return value is None, not is_number, float(text) if is_number and value is not None else 0.0, text
-
-    return key_of

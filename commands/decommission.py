@@ -46,7 +46,7 @@ async def decommission(
             print_plan(context, "DecommissionPlan", _plan_body(plan), plan.recovery)
             return Outcome.OK
         console.say(plan_sentence(plan.recovery))
-        console.confirm(f"Recover them, and delete the cookie of {bookie_id}?")
+        await console.confirm(f"Recover them, and delete the cookie of {bookie_id}?")
         with console.progress("decommissioning") as progress:
             report = await operation.run(plan, progress_reporter(progress))
     failures = [row for recovery in report.recoveries for row in failure_rows(recovery)]

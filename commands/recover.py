@@ -58,7 +58,7 @@ async def failed_bookie(
         plan = await recovery.plan(bookie_ids)
         console.say(plan_sentence(plan))
         if plan.ledgers:
-            console.confirm("Recover them?")
+            await console.confirm("Recover them?")
         with console.progress("recovering") as progress:
             report = await recovery.run(plan, progress_reporter(progress))
     print_report(context, "RecoveryReport", report_body(report), failure_rows(report))

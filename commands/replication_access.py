@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from commands.cluster_access import open_client
-from commands.console import Progress
 from commands.context import CommandContext
+from commands.progress import Progress
 from commands.rendering import Column, decimal, size
 
 if TYPE_CHECKING:

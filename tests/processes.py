@@ -6,12 +6,13 @@ import contextlib
 import json
 import os
 import pty
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 LOOPBACK = "127.0.0.1"
 COMMAND_TIMEOUT_S = 120.0
@@ -110,6 +111,55 @@ def run_bkctl_on_terminal(*arguments: str, **variables: str) -> tuple[int, str]:
             output += part
     os.close(master)
     return process.wait(COMMAND_TIMEOUT_S), output.decode().replace("\r\n", "\n")
+
+
+class TerminalSession:
+    """A bkctl command that has a terminal to itself, as in a shell: Ctrl-C typed on it reaches the command.
+
+    Use as a context manager; at the end the command is killed if it still runs.
+    """
+
+    def __init__(self, *arguments: str, **variables: str) -> None:
+        self._master, slave = pty.openpty()
+        # Without --ctty the terminal would be nobody's own, and Ctrl-C on it a mere character.
+        command = ["setsid", "--ctty", *bkctl_command(*arguments)]
+        environment = bkctl_environment(TERM="xterm-256color") | variables
+        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
+        os.close(slave)
+        self.screen = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    def wait_for(self, text: str) -> None:
+        """Return once the text is on the screen."""
+        while text not in self.screen:
+            assert self._read_more(), f"the command ended without saying {text!r}:\n{self.screen}"
+
+    def type(self, keys: str) -> None:
+        """Press keys: "\\x03" is Ctrl-C, "\\x04" the end of input."""
+        os.write(self._master, keys.encode())
+
+    def exit_code(self) -> int:
+        """Exit code, once the command has ended."""
+        while self._read_more():
+            pass
+        return self.process.wait(COMMAND_TIMEOUT_S)
+
+    def _read_more(self) -> bool:
+        ready, _, _ = select.select([self._master], [], [], COMMAND_TIMEOUT_S)
+        assert ready, f"the command hangs:\n{self.screen}"
+        try:
+            part = os.read(self._master, 65536)
+        except OSError:  # how Linux tells that nobody holds the other end any more
+            return False
+        self.screen += part.decode(errors="replace").replace("\r\n", "\n")
+        return bool(part)
 
 
 class Cluster:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -12,7 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import BkctlResult, Cluster, bkctl_command, bkctl_environment, is_alive, run_bkctl_on_terminal
+from tests.processes import (
+    BkctlResult,
+    Cluster,
+    TerminalSession,
+    bkctl_command,
+    bkctl_environment,
+    is_alive,
+    run_bkctl_on_terminal,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -168,6 +177,30 @@ def test_a_bookie_dies_is_recovered_and_decommissioned(start_cluster: Callable[[
     assert "was decommissioned and stays down" in again.stderr
 
 
+@pytest.mark.parametrize("command", [("decommission",), ("recover", "failed-bookie")])
+def test_a_question_is_left_at_once_and_nothing_was_changed(cluster: Cluster, command: tuple[str, ...]) -> None:
+    succeed(cluster, "ledger", "write-test", "--entries", "3", "-E", "3", "-W", "3")
+    victim = cluster.bookies[0].id
+    succeed(cluster, "dev", "cluster", "kill", victim, "--dir", cluster.directory)
+    wait_for(lambda: states(cluster)[victim] == "down")
+    before = succeed(cluster, "ledger", "show", "0").stdout
+    for exit_code, key, number in ((130, "\x03", None), (143, None, signal.SIGTERM), (130, None, signal.SIGINT)):
+        with TerminalSession(*command, victim, BKCTL_METADATA_URI=cluster.metadata_uri) as session:
+            session.wait_for("[y/N] ")
+            if key is not None:
+                session.type(key)
+            if number is not None:
+                session.process.send_signal(number)
+            assert session.exit_code() == exit_code, session.screen
+            assert session.screen.endswith("\nerror: interrupted\n")
+    with TerminalSession(*command, victim, BKCTL_METADATA_URI=cluster.metadata_uri) as session:
+        session.wait_for("[y/N] ")
+        session.type("\x04")
+        assert session.exit_code() == 3, session.screen
+    assert succeed(cluster, "ledger", "show", "0").stdout == before
+    assert states(cluster)[victim] == "down"
+
+
 def test_processes_live_and_die_as_told(start_cluster: Callable[[int], Cluster]) -> None:
     cluster = start_cluster(2)
     directory = ("--dir", cluster.directory)
@@ -222,7 +255,7 @@ def test_interrupting_a_write_ends_with_130_and_leaves_what_was_acknowledged(clu
     writer = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         wait_for(lambda: len(json.loads(cluster.run("ledger", "list", "--state", "open").stdout)["items"]) == 1)
-        writer.send_signal(2)
+        writer.send_signal(signal.SIGINT)
         stdout, stderr = writer.communicate(timeout=DEADLINE_S)
     finally:
         writer.kill()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import os
+import pty
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 import yaml
@@ -39,13 +42,11 @@ class Screen:
         settings: Settings,
         *,
         is_terminal: bool = False,
-        answer: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.out = Terminal() if is_terminal else io.StringIO()
         self.err = Terminal() if is_terminal else io.StringIO()
-        answers = io.StringIO() if answer is None else Terminal(answer)
-        self.console = Console(settings, environment or {}, self.out, self.err, answers)
+        self.console = Console(settings, environment or {}, self.out, self.err, io.StringIO())
 
     def rows(self, rows: Sequence[Row] = ROWS, *, is_truncated: bool = False) -> str:
         self.console.rows("ThingList", COLUMNS, rows, name="id", is_truncated=is_truncated)
@@ -195,25 +196,73 @@ def test_color(mode: ColorMode, is_terminal: bool, environment: dict[str, str], 
     assert ("\x1b[" in screen.err.getvalue()) is is_colored
 
 
+class Keyboard:
+    """A console whose questions go to a real terminal, and the keys of that terminal."""
+
+    def __init__(self) -> None:
+        self.keys, terminal = pty.openpty()
+        self.answers = os.fdopen(terminal, encoding="utf-8")
+        self.err = io.StringIO()
+        self.console = Console(Settings(), {}, io.StringIO(), self.err, self.answers)
+
+    def type(self, keys: str) -> None:
+        os.write(self.keys, keys.encode())
+
+    def close(self) -> None:
+        self.answers.close()
+        os.close(self.keys)
+
+
+@pytest.fixture
+def keyboard() -> Iterator[Keyboard]:
+    keyboard = Keyboard()
+    try:
+        yield keyboard
+    finally:
+        keyboard.close()
+
+
 @pytest.mark.parametrize("answer", ["y\n", "yes\n", " Y \n"])
-def test_yes_goes_ahead(answer: str) -> None:
-    screen = Screen(Settings(), answer=answer)
-    screen.console.confirm("Go?")
-    assert screen.err.getvalue() == "Go? [y/N] "
+async def test_yes_goes_ahead(keyboard: Keyboard, answer: str) -> None:
+    keyboard.type(answer)
+    await keyboard.console.confirm("Go?")
+    assert keyboard.err.getvalue() == "Go? [y/N] "
 
 
-@pytest.mark.parametrize("answer", ["n\n", "\n", "", "yess\n"])
-def test_anything_else_and_the_end_of_input_mean_no(answer: str) -> None:
+@pytest.mark.parametrize("answer", ["n\n", "\n", "\x04", "yess\n"])
+async def test_anything_else_and_the_end_of_input_mean_no(keyboard: Keyboard, answer: str) -> None:
+    keyboard.type(answer)
     with pytest.raises(RefusedError, match="nothing was changed: the answer was no"):
-        Screen(Settings(), answer=answer).console.confirm("Go?")
+        await keyboard.console.confirm("Go?")
+    assert keyboard.err.getvalue() == "Go? [y/N] " + "\n" * (answer == "\x04")
 
 
-def test_no_terminal_means_no_unless_yes_was_given() -> None:
+async def test_a_question_does_not_stop_the_event_loop_and_is_cancelled_at_once(keyboard: Keyboard) -> None:
+    keyboard.type("ye")  # a line that is not finished answers nothing
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(keyboard.console.confirm("Go?"), 0.1)
+    assert keyboard.err.getvalue() == "Go? [y/N] \n"
+    keyboard.type("s\n")
+    await keyboard.console.confirm("Really?")
+
+
+async def test_no_terminal_means_no_unless_yes_was_given() -> None:
     with pytest.raises(RefusedError, match="give --yes"):
-        Screen(Settings()).console.confirm("Go?")
+        await Screen(Settings()).console.confirm("Go?")
     screen = Screen(Settings(assume_yes=True))
-    screen.console.confirm("Go?")
+    await screen.console.confirm("Go?")
     assert screen.err.getvalue() == ""
+
+
+def test_talk_that_nobody_hears_stops_no_work() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    err = os.fdopen(writer, "w", encoding="utf-8")
+    console = Console(Settings(), {}, io.StringIO(), err, io.StringIO())
+    console.say("bookie stopped")
+    console.warn("it took long")
+    with pytest.raises(BrokenPipeError):  # the stream was really broken
+        err.close()
 
 
 @pytest.mark.parametrize(

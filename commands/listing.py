@@ -1,0 +1,100 @@
+"""A listing under way: rows come one by one, are sorted and cut as the settings say, and written as the form allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from commands import rendering
+from commands.config import OutputForm, Settings
+from commands.errors import InvalidArgumentError
+from commands.rendering import Column, Row
+
+
+class Listing:
+    """A listing under way: forms of one line per item are written as rows come, the others at the end."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        form: OutputForm,
+        kind: str,
+        columns: Sequence[Column],
+        name: str,
+        write: Callable[[str], None],
+    ) -> None:
+        if settings.sort is not None and settings.sort not in {column.key for column in columns}:
+            names = ", ".join(column.key for column in columns)
+            raise InvalidArgumentError(f"cannot sort by '{settings.sort}': the fields of this listing are {names}")
+        self._settings = settings
+        self._form = form
+        self._kind = kind
+        self._columns = columns
+        self._name = name
+        self._write = write
+        self._rows: list[Row] = []
+        self._added_count = 0
+        self._is_truncated = False
+        self._is_streamed = settings.sort is None and form in {OutputForm.JSONL, OutputForm.CSV, OutputForm.NAME}
+        if form is OutputForm.CSV and settings.has_headers:
+            write(rendering.to_csv_line(column.key for column in columns))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether ``--limit`` is reached, so that reading further is of no use."""
+        return self._settings.sort is None and self._limit_reached(self._added_count)
+
+    def add(self, row: Row) -> None:
+        """Add a row; beyond ``--limit`` it only marks the listing as truncated."""
+        if self.is_full:
+            self._is_truncated = True
+            return
+        self._added_count += 1
+        if self._is_streamed:
+            self._write(self._line(row))
+        else:
+            self._rows.append(row)
+
+    def truncate(self) -> None:
+        """Say that there is more than was added."""
+        self._is_truncated = True
+
+    def finish(self, table: Callable[[Sequence[Column], Sequence[Row]], str]) -> str | None:
+        """Text that is still to be written, if any."""
+        self._sort_and_cut()
+        if self._is_streamed:
+            return None
+        if self._form in {OutputForm.JSON, OutputForm.YAML}:
+            body = {"items": self._rows, "truncated": self._is_truncated}
+            full = rendering.envelope(self._kind, body)
+            return rendering.to_json(full) if self._form is OutputForm.JSON else rendering.to_yaml(full)
+        if self._form in {OutputForm.TABLE, OutputForm.WIDE}:
+            text = table(rendering.shown_columns(self._columns, self._form), self._rows)
+            return f"{text}\n... more than {len(self._rows)}" if self._is_truncated else text
+        return "\n".join(map(self._line, self._rows)) or None
+
+    def _line(self, row: Row) -> str:
+        if self._form is OutputForm.JSONL:
+            return rendering.to_json_line(row)
+        if self._form is OutputForm.CSV:
+            return rendering.to_csv_line(row.get(column.key) for column in self._columns)
+        return rendering.plain(row[self._name])
+
+    def _sort_and_cut(self) -> None:
+        if self._settings.sort is not None:
+            self._rows.sort(key=_sort_key(self._settings.sort))
+            if self._settings.limit is not None and len(self._rows) > self._settings.limit:
+                del self._rows[self._settings.limit :]
+                self._is_truncated = True
+
+    def _limit_reached(self, count: int) -> bool:
+        return self._settings.limit is not None and count >= self._settings.limit
+
+
+def _sort_key(key: str) -> Callable[[Row], tuple[bool, bool, float, str]]:
+    def key_of(row: Row) -> tuple[bool, bool, float, str]:
+        value = row.get(key)
+        text = rendering.plain(value)
+        is_number = isinstance(value, (int, float)) or (isinstance(value, str) and value.lstrip("-").isdigit())
+        return value is None, not is_number, float(text) if is_number and value is not None else 0.0, text
+
+    return key_of

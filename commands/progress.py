@@ -1,0 +1,63 @@
+"""Progress bars: what a long job reports to, whether anybody is looking or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol, TextIO
+
+
+class Progress(Protocol):
+    """What a long job reports to."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether anybody is looking, so that finding out the total is worth a request."""
+
+    def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Units done of ``total`` so far (None: nobody knows); ``note`` says what is being worked on."""
+
+
+@contextmanager
+def progress_bar(stream: TextIO, description: str, *, is_colored: bool) -> Iterator[Progress]:
+    """A bar on a terminal, wiped away at the end."""
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    bar = RichProgress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[count]}", style="progress.download"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", style="dim"),
+        console=RichConsole(file=stream, no_color=not is_colored),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(description, total=None, count="", note="")
+        yield _RichBar(partial(bar.update, task))
+
+
+class Silence:
+    """Progress that nobody is looking at."""
+
+    is_shown = False
+
+    def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Nobody is looking."""
+
+
+class _RichBar:
+    is_shown = True
+
+    def __init__(self, update: Callable[..., None]) -> None:
+        self._update = update
+        self._note = ""
+
+    def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        self._note = self._note if note is None else note
+        count = f"{done:.0f}" if total is None else f"{done:.0f}/{total:.0f}"
+        self._update(completed=done, total=total, count=count, note=self._note)
