@@ -5,6 +5,7 @@ Sources: design sections 3 (settings) and 4 (promise 2), storage section 5.9.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -20,6 +21,9 @@ BLOOM_FILTER_BITS: Final = 10
 
 _CURRENT = "CURRENT"
 """LevelDB's own pointer file: a folder without it holds no database."""
+
+_LOST_OR_CUT = (os.strerror(errno.ENOENT), os.strerror(errno.EINVAL))
+"""What LevelDB says of a file of its own that is gone or too short: an I/O error like any other, but it is damage."""
 
 
 class PlyvelIndexStore:
@@ -124,7 +128,7 @@ def _mapped(path: str, error: Exception) -> StorageError:
     """Our error for one of plyvel's: damage, a lock held by somebody else, or any other failure."""
     detail = error.args[0] if error.args else ""
     sentence = detail.decode(errors="replace") if isinstance(detail, bytes) else str(detail)
-    if isinstance(error, plyvel.CorruptionError):
+    if isinstance(error, plyvel.CorruptionError) or sentence.endswith(_LOST_OR_CUT):
         return IndexDamagedError(f"{path}: {sentence}")
     if os.path.join(path, "LOCK") in sentence:
         return DirectoryLockedError(f"{path}: the index database is open elsewhere ({sentence})")

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from storage.errors import IndexDamagedError, MasterKeyMismatchError
 from storage.ids import LedgerId
 from storage.ledger_data_pb2 import LedgerData
-from storage.seal import SealedIndex
+from storage.seal import SealedIndex, advising_repair
 
 _KEY = struct.Struct(">q")
 _LONG_KEY_TAIL = bytes(8)
@@ -54,22 +54,23 @@ class LedgerIndex:
 
     @classmethod
     def load(cls, rows: SealedIndex) -> LedgerIndex:
-        """Read every row; IndexDamagedError for one that is not a ledger's."""
+        """Read every row; IndexDamagedError, with the way out, for one that is damaged or not a ledger's."""
         ledgers: dict[LedgerId, LedgerRow] = {}
         short_key_ids: set[LedgerId] = set()
         long_key_ids: set[LedgerId] = set()
-        for key, value in rows.scan(b"", _NOT_LEDGERS):
-            ledger_id: LedgerId = _KEY.unpack_from(key)[0] if len(key) >= _KEY.size else -1
-            is_long = key[_KEY.size :] == _LONG_KEY_TAIL
-            if ledger_id < 0 or (len(key) > _KEY.size and not is_long):
-                raise IndexDamagedError(f"{rows.path}: {key.hex()} is not the key of a ledger")
-            # Java's index rebuild writes 16-byte keys and its updates 8-byte ones, so the short row is the newer.
-            (long_key_ids if is_long else short_key_ids).add(ledger_id)
-            if is_long and ledger_id in short_key_ids:
-                continue
-            row = _decode_row(rows.path, ledger_id, value)
-            if row is not None:
-                ledgers[ledger_id] = row
+        with advising_repair():
+            for key, value in rows.scan(b"", _NOT_LEDGERS):
+                ledger_id: LedgerId = _KEY.unpack_from(key)[0] if len(key) >= _KEY.size else -1
+                is_long = key[_KEY.size :] == _LONG_KEY_TAIL
+                if ledger_id < 0 or (len(key) > _KEY.size and not is_long):
+                    raise IndexDamagedError(f"{rows.path}: {key.hex()} is not the key of a ledger")
+                # Java's index rebuild writes 16-byte keys and its updates 8-byte ones, so the short row is the newer.
+                (long_key_ids if is_long else short_key_ids).add(ledger_id)
+                if is_long and ledger_id in short_key_ids:
+                    continue
+                row = _decode_row(rows.path, ledger_id, value)
+                if row is not None:
+                    ledgers[ledger_id] = row
         return cls(rows, ledgers, long_key_ids)
 
     def __len__(self) -> int:

@@ -15,6 +15,7 @@ both are noticed. So every open, once it has verified the run, moves ``floor`` u
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import struct
@@ -79,7 +80,8 @@ class SealedIndex:
             self._store.write(itertools.chain(puts, [(_seal_key(number), b"")]), deletes)
         except (StorageError, OSError) as error:
             self._is_failed = True
-            raise IndexFailedError(f"{self._path}: index write failed, restart the bookie ({error})") from error
+            advice = REPAIR_ADVICE if isinstance(error, IndexDamagedError) else "restart the bookie"
+            raise IndexFailedError(f"{self._path}: index write failed ({error}); {advice}") from error
         self._number = number
 
     def record(self) -> None:
@@ -109,6 +111,17 @@ class SealedIndex:
         self._record = record
 
 
+@contextlib.contextmanager
+def advising_repair() -> Iterator[None]:
+    """Around what boot reads of an index: an error that says it is lost or damaged also says what to do about it."""
+    try:
+        yield
+    except (IndexDamagedError, IndexMissingError) as error:
+        if REPAIR_ADVICE in str(error):
+            raise
+        raise type(error)(f"{error}; {REPAIR_ADVICE}") from error
+
+
 def is_sealed_index_present(filesystem: FileSystem, path: str, record_path: str) -> bool:
     """Whether a database was ever finished here; raises IndexDamagedError when it stands without its record."""
     record = _read_record(filesystem, record_path)
@@ -127,10 +140,11 @@ def create_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path
     """
     unfinished = SealRecord(0, 0)
     filesystem.write_file_atomically(record_path, encode_seal_record(unfinished))
-    store = open_index(path, create=True, strict=True)
-    filesystem.sync_directory(os.path.dirname(path))
-    # A creation that a crash cut off may have left its first batches; numbers go on behind them.
-    numbers = [_seal_number(key) for key, _ in store.scan(_seal_key(0), _SEAL_END)]
+    with advising_repair():
+        store = open_index(path, create=True, strict=True)
+        filesystem.sync_directory(os.path.dirname(path))
+        # A creation that a crash cut off may have left its first batches; numbers go on behind them.
+        numbers = list(_numbers(store, path, 0))
     index = SealedIndex(filesystem, store, path, record_path, SealRecord(1, 0), max(numbers, default=0))
     index.write(())
     index.trim()
@@ -145,21 +159,18 @@ def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: 
     """
     record = _read_record(filesystem, record_path)
     assert record is not None, "is_sealed_index_present comes first"
-    try:
-        store = _open_strictly(open_index, path)
-    except IndexMissingError as error:
-        raise IndexMissingError(
-            f"{error}, though {record.number} batches were sealed there; {REPAIR_ADVICE}"
-        ) from error
-    except IndexDamagedError as error:
-        raise IndexDamagedError(f"{error}; {REPAIR_ADVICE}") from error
-    try:
-        number = _verified_end(store, path, record)
-        index = SealedIndex(filesystem, store, path, record_path, record, number)
-        index.trim()
-    except BaseException:
-        store.close()
-        raise
+    with advising_repair():
+        try:
+            store = _open_strictly(open_index, path)
+        except IndexMissingError as error:
+            raise IndexMissingError(f"{error}, though {record.number} batches were sealed there") from error
+        try:
+            number = _verified_end(store, path, record)
+            index = SealedIndex(filesystem, store, path, record_path, record, number)
+            index.trim()
+        except BaseException:
+            store.close()
+            raise
     return index
 
 
@@ -204,30 +215,25 @@ def _verified_end(store: IndexStore, path: str, record: SealRecord) -> int:
     """Number of the last batch present, after checking that none of the recorded run is missing."""
     expected = record.floor
     last = record.number
-    for number in _numbers(store, record.floor):
+    for number in _numbers(store, path, record.floor):
         if number != expected and expected <= record.number:
             break
         last = number
         expected = number + 1
     if expected <= record.number:
-        raise IndexDamagedError(
-            f"{path}: batch {expected} of the recorded {record.floor} to {record.number} is lost; {REPAIR_ADVICE}"
-        )
+        raise IndexDamagedError(f"{path}: batch {expected} of the recorded {record.floor} to {record.number} is lost")
     return last
 
 
-def _numbers(store: IndexStore, floor: int) -> Iterator[int]:
+def _numbers(store: IndexStore, path: str, floor: int) -> Iterator[int]:
     for key, _ in store.scan(_seal_key(floor), _SEAL_END):
-        yield _seal_number(key)
+        if len(key) != _SEAL_KEY.size:
+            raise IndexDamagedError(f"{path}: {key.hex()} is not the key of a seal row")
+        yield _SEAL_KEY.unpack(key)[1]
 
 
 def _seal_key(number: int) -> bytes:
     return _SEAL_KEY.pack(_SEAL_PREFIX, number)
-
-
-def _seal_number(key: bytes) -> int:
-    number: int = _SEAL_KEY.unpack(key)[1]
-    return number
 
 
 _SEAL_END = _seal_key(2**64 - 1)
