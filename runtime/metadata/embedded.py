@@ -14,6 +14,7 @@ import re
 import shutil
 import socket
 import subprocess
+from collections.abc import Sequence
 from typing import Self
 
 from runtime.errors import ConfigurationError, ConflictError, MetadataUnavailableError, PortInUseError
@@ -142,8 +143,9 @@ def _lock_directory(data_directory: str) -> int:
     return descriptor
 
 
-def _spawn(data_directory: str, port: int, log_path: str, *, is_detached: bool) -> subprocess.Popen[bytes]:
-    command = [
+def _server_command() -> list[str]:
+    """Command line of the server, in its data folder; ConfigurationError says what to install."""
+    return [
         find_java(),
         *_JVM_FLAGS,
         "-Dlog4j2.configurationFile=./log4j2.properties",
@@ -152,6 +154,11 @@ def _spawn(data_directory: str, port: int, log_path: str, *, is_detached: bool) 
         "org.apache.zookeeper.server.ZooKeeperServerMain",
         "./zookeeper.cfg",
     ]
+
+
+def _spawn(
+    command: Sequence[str], data_directory: str, port: int, log_path: str, *, is_detached: bool
+) -> subprocess.Popen[bytes]:
     # Paths are relative to the working directory: the server reads its configuration as Latin-1 with escapes.
     with open(os.path.join(data_directory, "zookeeper.cfg"), "w", encoding="ascii") as config:
         config.write(_SERVER_CONFIG.format(port=port, address=LOOPBACK))
@@ -207,12 +214,14 @@ class EmbeddedZooKeeper:
         outlives this process and its terminal. ConfigurationError: no Java, no jars, port in use; ConflictError:
         another server runs in the folder; MetadataUnavailableError: it did not come up, see the log.
         """
-        data_directory, log_path = _prepare_directory(data_directory, log_path)
+        # Everything that can refuse before anything is made: a failed start leaves no folder behind.
+        command = _server_command()
         if port:
             _require_free(port)
+        data_directory, log_path = _prepare_directory(data_directory, log_path)
         for _ in range(1 if port else _PORT_ATTEMPTS_MAX):
             chosen_port = port or _free_port()
-            process = _spawn(data_directory, chosen_port, log_path, is_detached=is_detached)
+            process = _spawn(command, data_directory, chosen_port, log_path, is_detached=is_detached)
             server = cls(process, chosen_port, log_path)
             try:
                 if await server._wait_ready():

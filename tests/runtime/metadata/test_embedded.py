@@ -96,3 +96,13 @@ def test_the_jars_are_found_without_importing_pyspark() -> None:
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == find_zookeeper_jars()
     assert all(os.path.isfile(path) for path in answer.stdout.strip().split(os.pathsep))
+
+
+async def test_a_start_that_cannot_be_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with await EmbeddedZooKeeper.start(str(tmp_path / "other")) as server:
+        with pytest.raises(ConfigurationError, match="is in use"):
+            await EmbeddedZooKeeper.start(str(tmp_path / "data" / "zookeeper"), port=server.port)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    with pytest.raises(ConfigurationError, match="needs Java"):
+        await EmbeddedZooKeeper.start(str(tmp_path / "data" / "zookeeper"))
+    assert not (tmp_path / "data").exists()
