@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.rule import Rule
@@ -31,6 +31,7 @@ INTERRUPT_TIMEOUT_S = 30.0
 KEPT = {"BKCTL_NO_PROGRESS"}
 """Of bkctl's settings, those of the terminal alone reach the commands: the others could name another cluster."""
 LOCK = "demo.lock"
+POLL_INTERVAL_S = 0.1
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 BATCHES = (
@@ -46,6 +47,10 @@ PAYLOAD_BYTES = sum(ledgers * entries * size for ledgers, *_, entries, size in (
 
 class DemoFailedError(Exception):
     """A command ended otherwise than it should."""
+
+
+class DemoInterruptedError(Exception):
+    """Whoever started the demo wants its end."""
 
 
 class DemoRunningError(Exception):
@@ -71,7 +76,11 @@ def sole_demo_in(directory: str) -> Iterator[None]:
 
 
 class Demo:
-    """The steps share a terminal, the environment of the commands, and what must be ended at the end."""
+    """The steps share a terminal, the environment of the commands, and what must be ended at the end.
+
+    An interrupt is only noted when it comes, and acted upon where nothing is half done: before a command is started,
+    and while one is waited for. So at any moment it is known what runs.
+    """
 
     def __init__(self, directory: str) -> None:
         self.cluster_directory = os.path.join(directory, "cluster")
@@ -86,16 +95,23 @@ class Demo:
         }
         self._writer: subprocess.Popen[bytes] | None = None
         self._step = 0
+        self._is_interrupted = False
+        self._is_ending = False
+        self._is_heard = True
+
+    def interrupt(self, *_: object) -> None:
+        """End the demo as soon as nothing is half done; a second time is no different."""
+        self._is_interrupted = True
 
     def step(self, title: str) -> None:
         """Head of the next step."""
         self._step += 1
-        self._console.print()
-        self._console.print(Rule(f"[bold]{self._step}. {title}", align="left", style="dim"))
+        self._print("")
+        self._print(Rule(f"[bold]{self._step}. {title}", align="left", style="dim"))
 
     def say(self, text: str) -> None:
         """One line of explanation."""
-        self._console.print(text, style="dim")
+        self._print(text, style="dim")
 
     def run(self, command: str, *, exit_code: int = 0) -> None:
         """Run a command on this terminal; DemoFailedError when it ends otherwise than expected."""
@@ -109,7 +125,7 @@ class Demo:
 
     def export(self, name: str, value: str) -> None:
         """Set a variable for all commands that follow."""
-        self._console.print(f"[bold green]$[/] [bold]export {name}='{value}'", soft_wrap=True)
+        self._print(f"[bold green]$[/] [bold]export {name}='{value}'", soft_wrap=True)
         self._environment[name] = value
 
     def begin_writing(self, command: str) -> None:
@@ -122,7 +138,6 @@ class Demo:
         assert self._writer is not None
         self._show("wait")
         self._finish("the writer", self._writer, 0)
-        self._writer = None
 
     def remove_remains(self) -> None:
         """Clear away what an earlier demo left, running or not."""
@@ -137,10 +152,10 @@ class Demo:
         return self.ask(f"bkctl dev cluster status --dir {self.cluster_directory} -o json")
 
     def end(self, *, is_deleting: bool) -> None:
-        """End every process; called however the demo ends, and deaf to further signals."""
-        be_deaf_to_signals()
-        if self._writer is not None:
-            os.killpg(self._writer.pid, signal.SIGKILL)
+        """End every process; called however the demo ends, and not to be interrupted."""
+        self._is_ending = True
+        if self._writer is not None and self._writer.poll() is None:
+            kill_group(self._writer)
             self._writer.wait()
         if self._is_cluster_there():
             self.run(f"bkctl dev cluster down --dir {self.cluster_directory}" + (" --delete" if is_deleting else ""))
@@ -149,29 +164,59 @@ class Demo:
         return os.path.exists(os.path.join(self.cluster_directory, "cluster.json"))
 
     def _show(self, command: str) -> None:
-        self._console.print(f"[bold green]$[/] [bold]{command}", soft_wrap=True)
+        self._print(f"[bold green]$[/] [bold]{command}", soft_wrap=True)
+
+    def _print(self, text: str | Rule, *, style: str | None = None, soft_wrap: bool = False) -> None:
+        if not self._is_heard:
+            return
+        try:
+            self._console.print(text, style=style, soft_wrap=soft_wrap)
+        except (OSError, SystemExit):  # rich leaves the program where a pipe is closed
+            # A terminal that was closed, `| head`: the story is over, and its end must not fail for want of a reader.
+            self._is_heard = False
+            self.interrupt()
 
     def _start(self, command: str, stdout: int | None) -> subprocess.Popen[bytes]:
+        if self._is_interrupted and not self._is_ending:
+            raise DemoInterruptedError
+        if not self._is_heard:
+            stdout = subprocess.DEVNULL
+        stderr = None if self._is_heard else subprocess.DEVNULL
         # A process group of its own: Ctrl-C comes to this script alone, which then ends one thing after another.
         shell = ["bash", "-o", "pipefail", "-c", command]
-        return subprocess.Popen(shell, env=self._environment, stdout=stdout, process_group=0)
+        return subprocess.Popen(shell, env=self._environment, stdout=stdout, stderr=stderr, process_group=0)
 
     def _finish(self, command: str, process: subprocess.Popen[bytes], exit_code: int) -> bytes:
         """Output of a command (empty if it went to the terminal), once it has ended as expected."""
-        try:
-            output, _ = process.communicate()
-        except KeyboardInterrupt:
-            # `dev cluster up` must not be killed half way: it alone knows what it has started.
-            os.killpg(process.pid, signal.SIGINT)
+        output = None
+        while output is None:
             try:
-                process.wait(INTERRUPT_TIMEOUT_S)
+                output = process.communicate(timeout=POLL_INTERVAL_S)[0] or b""
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            raise
+                if self._is_interrupted and not self._is_ending:
+                    end_group(process)
+                    raise DemoInterruptedError from None
         if process.returncode != exit_code:
             raise DemoFailedError(f"exit code {process.returncode} instead of {exit_code}: {command}")
-        return output or b""
+        return output
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Let a command end in order: `dev cluster up` alone knows what it has started, and stops that again."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.communicate(timeout=INTERRUPT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    kill_group(process)  # what a pipeline may have left
+    process.wait()
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """kill -9 a command and all that it started, whatever is left of them."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def write_ledgers(demo: Demo) -> None:
@@ -250,18 +295,6 @@ def tell(demo: Demo) -> None:
     demo.run(f"bkctl audit --spark --out {demo.report_directory}/after", exit_code=FINDINGS_EXIT_CODE)
 
 
-def be_deaf_to_signals() -> None:
-    """From here on nothing interrupts this script, nor what it starts."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-
-
-def leave(*_: object) -> NoReturn:
-    """Handle the first signal, whichever it is, as Ctrl-C; there is no second."""
-    be_deaf_to_signals()
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     """Exit code: 0 when every step did what it should."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -278,14 +311,14 @@ def main() -> int:
 def run_to_end(demo: Demo) -> int:
     """The story, and the end of all its processes; exit code."""
     for number in SIGNALS:
-        signal.signal(number, leave)
+        signal.signal(number, demo.interrupt)
     begin = time.monotonic()
     is_complete = False
     try:
         demo.remove_remains()
         tell(demo)
         is_complete = True
-    except KeyboardInterrupt:
+    except DemoInterruptedError:
         demo.say("interrupted")
     except DemoFailedError as error:
         demo.say(f"The demo failed, {error}. The logs stay below {demo.cluster_directory}.")

@@ -79,3 +79,44 @@ def test_a_second_demo_is_refused_and_an_interrupted_one_ends_its_cluster(tmp_pa
         demo.kill()
     assert demo.returncode == 1, output
     assert processes_below(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("$ bkctl ledger write-test --ledgers 17", signal.SIGINT),
+        ("$ wait", signal.SIGTERM),
+        ("$ bkctl ledger show", signal.SIGINT),
+    ],
+)
+def test_interrupted_at_any_moment_it_leaves_no_process(tmp_path: Path, moment: str, number: signal.Signals) -> None:
+    demo = start_demo(tmp_path)
+    try:
+        assert demo.stdout is not None
+        begin = ""
+        while not begin.splitlines()[-1:] or not begin.splitlines()[-1].startswith(moment):
+            line = demo.stdout.readline()
+            assert line, begin
+            begin += line
+        demo.send_signal(number)
+        demo.send_signal(number)
+        output, _ = demo.communicate(timeout=COMMAND_TIMEOUT_S)
+    finally:
+        demo.kill()
+    assert demo.returncode == 1, begin + output
+    assert "interrupted\n$ bkctl dev cluster down" in output
+    assert "Traceback" not in output
+    assert processes_below(tmp_path) == []
+
+
+def test_a_reader_that_goes_away_ends_the_demo_and_all_its_processes(tmp_path: Path) -> None:
+    demo = start_demo(tmp_path)
+    try:
+        assert demo.stdout is not None
+        while not demo.stdout.readline().startswith("$ bkctl bookie list"):
+            assert demo.poll() is None
+        demo.stdout.close()
+        assert demo.wait(COMMAND_TIMEOUT_S) != 0
+    finally:
+        demo.kill()
+    assert processes_below(tmp_path) == []
