@@ -29,6 +29,7 @@ _COLUMNS = (
     Column("copies_good", "GOOD", is_right=True),
     Column("copies_missing", "MISSING", is_right=True),
     Column("copies_corrupt", "CORRUPT", is_right=True),
+    Column("copies_failed", "FAILED", is_right=True),
     Column("copies_unreachable", "UNREACHABLE", is_right=True),
     Column("copies_different", "DIFFERENT", is_right=True),
     Column("lost", "LOST ENTRIES"),
@@ -57,10 +58,13 @@ async def verify(
 ) -> Outcome:
     """Read every entry from every bookie that the metadata names for it; check digests and equality.
 
-    Nothing is fenced, nothing is written. Missing, corrupt, unreachable and differing copies are counted apart. Clean
-    ledgers are listed only when they are named. Exit code 10 when anything is wrong.
+    Nothing is fenced, nothing is written. Copies that are missing, corrupt, failed (the bookie is up and answers with
+    an error, as for a damaged entry log), unreachable (no answer) or different are counted apart. Clean ledgers are
+    listed only when they are named. Exit code 10 when anything is wrong.
     """
-    if is_all == bool(ledgers):
+    if is_all and ledgers:
+        raise InvalidArgumentError(f"--all is every ledger: leave out {' '.join(ledgers)}, or --all")
+    if not is_all and not ledgers:
         raise InvalidArgumentError("say which ledgers to verify: ledger ids, or --all")
     named = [parse_ledger_id(text) for text in dict.fromkeys(ledgers or ())]
     from runtime.replication.checker import LedgerChecker
@@ -142,6 +146,7 @@ def _row(check: LedgerCheck) -> dict[str, object]:
         "copies_good": check.copies_good,
         "copies_missing": check.copies_missing,
         "copies_corrupt": check.copies_corrupt,
+        "copies_failed": check.copies_failed,
         "copies_unreachable": check.copies_unreachable,
         "copies_different": check.copies_different,
         "lost": format_ranges(check.lost) or None,

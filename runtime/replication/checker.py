@@ -43,10 +43,12 @@ class CopyDefect(msgspec.Struct, frozen=True):
 class LedgerCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Result for one ledger.
 
-    Copies are counted in exactly one of the five ``copies_`` fields below ``copies_expected``. ``lost`` are entries of
-    which every named bookie answered and none has a good copy: data loss. ``unreadable`` are entries without a good
-    copy of which at least one bookie did not answer. ``problem`` is a sentence about the whole ledger: its metadata
-    cannot be read, or its end is unknown. ``is_deleted``: it vanished while it was checked, which is no finding.
+    Copies are counted in exactly one of the six ``copies_`` fields below ``copies_expected``: unreachable ones are on a
+    bookie that gave no answer, failed ones on a bookie that is up and answered with an error. ``lost`` are entries of
+    which every named bookie said what it has and none has a good copy: data loss. ``unreadable`` are entries without a
+    good copy of which at least one bookie did not answer, or with an error. ``problem`` is a sentence about the whole
+    ledger: its metadata cannot be read, or its end is unknown. ``is_deleted``: it vanished while it was checked, which
+    is no finding.
     """
 
     ledger_id: int
@@ -59,6 +61,7 @@ class LedgerCheck(msgspec.Struct, frozen=True, kw_only=True):
     copies_missing: int = 0
     copies_corrupt: int = 0
     copies_unreachable: int = 0
+    copies_failed: int = 0
     copies_different: int = 0
     bytes_read: int = 0
     defects: tuple[CopyDefect, ...] = ()
@@ -75,7 +78,7 @@ class LedgerCheck(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_damaged(self) -> bool:
         """There is something wrong that waiting for a bookie does not cure."""
-        return bool(self.copies_missing or self.copies_corrupt or self.copies_different)
+        return bool(self.copies_missing or self.copies_corrupt or self.copies_failed or self.copies_different)
 
 
 class CheckTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +92,7 @@ class CheckTotals(msgspec.Struct, frozen=True, kw_only=True):
     copies_missing: int = 0
     copies_corrupt: int = 0
     copies_unreachable: int = 0
+    copies_failed: int = 0
     copies_different: int = 0
     bytes_read: int = 0
 
@@ -103,6 +107,7 @@ class CheckTotals(msgspec.Struct, frozen=True, kw_only=True):
             copies_missing=self.copies_missing + check.copies_missing,
             copies_corrupt=self.copies_corrupt + check.copies_corrupt,
             copies_unreachable=self.copies_unreachable + check.copies_unreachable,
+            copies_failed=self.copies_failed + check.copies_failed,
             copies_different=self.copies_different + check.copies_different,
             bytes_read=self.bytes_read + check.bytes_read,
         )
@@ -229,7 +234,7 @@ class _Tally:
     def add(self, entry_id: int, copies: Sequence[Copy]) -> None:
         """Count one entry."""
         self._entries += 1
-        has_good_copy = has_unreachable = False
+        has_good_copy = is_unknown = False
         for copy in copies:
             self._counts[copy.state] += 1
             if copy.body:
@@ -237,14 +242,14 @@ class _Tally:
                 self.entry_bytes = (self.entry_bytes * 7 + len(copy.body)) // 8
             if copy.state in {CopyState.PRESENT, CopyState.DIFFERENT}:
                 has_good_copy = True
-            elif copy.state is CopyState.UNREACHABLE:
-                has_unreachable = True
+            elif copy.state in {CopyState.UNREACHABLE, CopyState.FAILED}:
+                is_unknown = True
             if copy.state is not CopyState.PRESENT:
                 key = (copy.bookie_id, copy.state)
                 self._reasons.setdefault(key, copy.reason)
                 self._defects.setdefault(key, EntryRangeSet()).add(entry_id)
         if not has_good_copy:
-            (self._unreadable if has_unreachable else self._lost).add(entry_id)
+            (self._unreadable if is_unknown else self._lost).add(entry_id)
 
     def result(self, ledger_id: int, ledger_state: str, last_entry_id: int, problem: str | None) -> LedgerCheck:
         """The counts as a result."""
@@ -258,6 +263,7 @@ class _Tally:
             copies_missing=self._counts[CopyState.MISSING],
             copies_corrupt=self._counts[CopyState.CORRUPT],
             copies_unreachable=self._counts[CopyState.UNREACHABLE],
+            copies_failed=self._counts[CopyState.FAILED],
             copies_different=self._counts[CopyState.DIFFERENT],
             bytes_read=self._bytes_read,
             defects=tuple(

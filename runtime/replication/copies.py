@@ -1,8 +1,9 @@
 """Reading single stored copies and saying what each is worth.
 
 Source: replication section 3, the classification rule: OK and a good digest is present; OK and a bad one is corrupt;
-"no such entry" and "no such ledger" are missing; everything else is unknown, is asked again with growing pauses while
-the bookie is registered, and never counts as missing (bk#1197: one time-out marked thousands of healthy ledgers).
+"no such entry" and "no such ledger" are missing; everything else is unknown and never counts as missing (bk#1197: one
+time-out marked thousands of healthy ledgers). Of the unknown, silence is asked again with growing pauses while the
+bookie is registered; an error in answer, as for a damaged record in an entry log, is told apart: that bookie is up.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from runtime.replication.config import ReplicationConfig
 ENTRY_BYTES_ASSUMED = 64 * 1024
 """Size of an entry as long as nothing is known of the ledger; the true size takes its place when the entry arrives."""
 
-SILENCE = (BookieTimeoutError, BookieUnavailableError)
+NO_SERVICE = (BookieTimeoutError, BookieUnavailableError, TooManyRequestsError)
+"""Says something about the bookie at this moment and nothing about its copy: worth another attempt."""
 
 
 class CopyState(enum.Enum):
@@ -42,7 +44,9 @@ class CopyState(enum.Enum):
     MISSING = "missing"
     CORRUPT = "corrupt"
     UNREACHABLE = "unreachable"
-    """No usable answer: no connection, no answer in time, refused, unreadable on its disk, possibly lost."""
+    """No answer: no connection, none in time, too busy. The copy may be all right; it is the bookie that is not."""
+    FAILED = "failed"
+    """The bookie answers, but with an error instead of the entry: damaged on its disk, possibly lost, refused."""
     DIFFERENT = "different"
     """Its digest holds, but payload or length are not those of the other copies."""
 
@@ -118,6 +122,9 @@ class CopyReader:
                 self._silent.discard(bookie_id)
                 return Copy(bookie_id, CopyState.MISSING, _reason(error))
             except BookieError as error:
+                if not isinstance(error, NO_SERVICE):
+                    self._silent.discard(bookie_id)
+                    return Copy(bookie_id, CopyState.FAILED, f"it answered: {_reason(error)}")
                 if not self._is_worth_another(error, attempt, attempts):
                     return Copy(bookie_id, CopyState.UNREACHABLE, _reason(error))
             else:
@@ -130,8 +137,6 @@ class CopyReader:
         if isinstance(error, TooManyRequestsError):
             self._window.shrink()
             return attempt < attempts_max
-        if not isinstance(error, SILENCE):
-            return False
         if attempt >= self._config.attempts_max:
             self._silent.add(error.bookie_id)
         return attempt < attempts_max and error.bookie_id not in self._silent

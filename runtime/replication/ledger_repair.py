@@ -41,7 +41,7 @@ class FailureReason(enum.Enum):
     """Why a ledger, or a part of it, could not be moved. The names are the values in the reports."""
 
     LOST = "no good copy is left"
-    UNREADABLE = "surviving copies do not answer"
+    UNREADABLE = "surviving copies cannot be read"
     NOT_ENOUGH_BOOKIES = "no bookie to copy to"
     NOT_CLOSED = "the ledger could not be closed"
     LOCKED = "somebody else holds the replication lock"

@@ -29,7 +29,7 @@ TIMEOUTS_MAX = 1
 
 
 class SourceDefect(msgspec.Struct, frozen=True):
-    """Copies of a ledger that were found bad while good ones were sought: missing or corrupt ones on one bookie."""
+    """Copies of a ledger that were found bad while good ones were sought: missing, corrupt or failed on one bookie."""
 
     ledger_id: int
     bookie_id: str
@@ -41,8 +41,9 @@ class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one stripe. All entries are on the target and verified if and only if ``is_complete``.
 
     ``target_failure``: why the target cannot be used; try another. ``lost``: entries of which no source has a good
-    copy, every one having answered. ``unreadable``: entries without a good copy while a source gave no answer; the copy
-    was given up at the first of them, so the last range reaches to the end of the stripe.
+    copy, every one having said so. ``unreadable``: entries without a good copy while a source answered with an error,
+    or not at all; at the first silence the copy is given up, and the last range reaches to the end of the segment.
+    ``reason``: the first of these entries, and what was answered.
     """
 
     entries: int = 0
@@ -127,7 +128,8 @@ class _StripeCopy:
         self._bytes_copied = 0
         self._target_failure: str | None = None
         self._lost = EntryRangeSet()
-        self._unreadable: EntryRange | None = None
+        self._failed = EntryRangeSet()
+        self._unprobed: EntryRange | None = None
         self._reason = ""
         self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
 
@@ -135,7 +137,7 @@ class _StripeCopy:
         """Both passes."""
         try:
             await for_each_leased(enumerate(self._entry_ids()), self._copy_entry, self._window, self._size_bytes)
-            if self._lost.count == 0:
+            if not self._is_hopeless:
                 await for_each_leased(enumerate(self._entry_ids()), self._verify_entry, self._window, self._size_bytes)
         except _GivenUpError:
             pass
@@ -144,13 +146,25 @@ class _StripeCopy:
             bytes_copied=self._bytes_copied,
             target_failure=self._target_failure,
             lost=self._lost.ranges(),
-            unreadable=() if self._unreadable is None else (self._unreadable,),
+            unreadable=self._unreadable(),
             reason=self._reason,
             defects=tuple(
                 SourceDefect(self._job.credentials.ledger_id, bookie_id, state, entries.ranges())
                 for (bookie_id, state), entries in sorted(self._defects.items(), key=lambda item: item[0][0])
             ),
         )
+
+    @property
+    def _is_hopeless(self) -> bool:
+        return bool(self._lost.count or self._failed.count)
+
+    def _unreadable(self) -> tuple[EntryRange, ...]:
+        if self._unprobed is None:
+            return self._failed.ranges()
+        first = self._unprobed.first_entry_id
+        below = [entries for entries in self._failed.ranges() if entries.first_entry_id < first]
+        clipped = (EntryRange(entries.first_entry_id, min(entries.last_entry_id, first - 1)) for entries in below)
+        return (*clipped, self._unprobed)
 
     def _entry_ids(self) -> Iterator[int]:
         metadata = self._job.metadata
@@ -164,8 +178,8 @@ class _StripeCopy:
     async def _copy_entry(self, item: tuple[int, int], lease: Lease) -> None:
         position, entry_id = item
         copy = await self._read_good_copy(entry_id)
-        if copy is None or self._lost.count:
-            return  # once an entry is lost the rest is only probed, for the report: nothing more is written
+        if copy is None or self._is_hopeless:
+            return  # once an entry has no good copy the rest is only probed, for the report: nothing more is written
         lease.resize(len(copy.body))
         self._entry_bytes = (self._entry_bytes * 7 + len(copy.body)) // 8
         await self._add_to_target(entry_id, copy.body)
@@ -214,14 +228,16 @@ class _StripeCopy:
 
     def _record_failure(self, entry_id: int, found: dict[str, Copy]) -> None:
         answers = ", ".join(f"{copy.bookie_id}: {copy.reason}" for copy in found.values())
-        if any(copy.state is CopyState.UNREACHABLE for copy in found.values()):
+        reason = f"entry {entry_id}: {answers or 'no other bookie ever held it'}"
+        states = {copy.state for copy in found.values()}
+        if CopyState.UNREACHABLE in states:
             # Silence costs a time-out for every further entry: the range is reported unprobed.
-            first_entry_id = entry_id if self._unreadable is None else min(entry_id, self._unreadable.first_entry_id)
-            self._unreadable = EntryRange(first_entry_id, self._job.fragment.entries.last_entry_id)
-            self._reason = f"no good copy could be read ({answers})"
+            first_entry_id = entry_id if self._unprobed is None else min(entry_id, self._unprobed.first_entry_id)
+            self._unprobed = EntryRange(first_entry_id, self._job.fragment.entries.last_entry_id)
+            self._reason = reason
             raise _GivenUpError
-        self._lost.add(entry_id)
-        self._reason = self._reason or f"no good copy is left ({answers or 'no other bookie ever held them'})"
+        (self._failed if CopyState.FAILED in states else self._lost).add(entry_id)
+        self._reason = self._reason or reason
 
     async def _add_to_target(self, entry_id: int, body: bytes) -> None:
         """Add as recovery adds go: fenced ledgers accept them. A failed add condemns the target (T18, T19)."""

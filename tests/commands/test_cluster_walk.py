@@ -26,6 +26,8 @@ from tests.processes import (
 pytestmark = pytest.mark.cluster
 
 DEADLINE_S = 60.0
+HEADER_AND_DIGEST_BYTES = 36
+"""In front of the payload in an entry's body, with the CRC32C digest; the ledger id comes first."""
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -175,6 +177,37 @@ def test_a_bookie_dies_is_recovered_and_decommissioned(start_cluster: Callable[[
     assert "it was decommissioned" in start.stderr
     again = succeed(cluster, "dev", "cluster", "up", "--dir", cluster.directory)
     assert "was decommissioned and stays down" in again.stderr
+
+
+def test_damage_on_a_disk_is_told_from_a_bookie_that_is_down(cluster: Cluster) -> None:
+    succeed(cluster, "ledger", "write-test", "--entries", "9", "-E", "3", "-W", "3")
+    cluster.down()
+    damaged, dead = cluster.bookies[0], cluster.bookies[1]
+    (log,) = Path(damaged.directory, "ledgers", "current").glob("*.log")
+    data = bytearray(log.read_bytes())
+    for entry_id, offset in ((4, -HEADER_AND_DIGEST_BYTES), (6, 0)):  # the ledger id of its record; its payload
+        data[data.index(b"bkctl write-test, entry %d " % entry_id) + offset] ^= 0x55
+    log.write_bytes(data)
+    cluster.up(3)
+    succeed(cluster, "dev", "cluster", "kill", dead.id, "--dir", cluster.directory)
+    wait_for(lambda: states(cluster)[dead.id] == "down")
+
+    result = cluster.run("ledger", "verify", "--all")
+
+    assert result.exit_code == 10
+    found = result.json()
+    counts = ("good", "missing", "corrupt", "failed", "unreachable", "different")
+    assert [found[f"copies_{name}"] for name in counts] == [16, 0, 1, 1, 9, 0]
+    assert [(row["bookie_id"], row["state"], row["entries"], row["reason"]) for row in found["defects"]] == sorted(
+        [
+            (damaged.id, "corrupt", "6", "ledger 0: the digest of entry 6 does not match"),
+            (damaged.id, "failed", "4", "it answered: input/output error"),
+            (dead.id, "unreachable", "0-8", "not registered"),
+        ]
+    )
+    for arguments, sentence in (((), "say which ledgers to verify"), (("--all", "3"), "leave out 3, or --all")):
+        refused = cluster.run("ledger", "verify", *arguments)
+        assert (refused.exit_code, sentence in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("command", [("decommission",), ("recover", "failed-bookie")])

@@ -367,12 +367,30 @@ async def test_t21_an_overloaded_source_is_waited_for(stage: Stage) -> None:
 async def test_silence_of_the_last_copy_is_not_loss(stage: Stage) -> None:
     await stage.start("b2", "b3")
     ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10)))
-    stage.bookies["b2"].refuse("read", Status.IO_ERROR, entry_id=4)
+    stage.bookies["b2"].refuse("read", Status.IO_ERROR, entry_id=2)
+    stage.bookies["b2"].refuse("read", Status.TOO_MANY_REQUESTS, entry_id=4)
 
     (failure,) = (await stage.recover("b1")).failures
 
     assert failure.reason is FailureReason.UNREADABLE
-    assert failure.entries == (EntryRange(4, 9),)
+    assert failure.entries == (EntryRange(2, 2), EntryRange(4, 9))
+    assert segments((await stage.read(ledger_id)).value) == {0: ("b1", "b2")}
+
+
+async def test_a_last_copy_that_its_bookie_cannot_read_is_named_exactly_and_is_no_silence(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10)))
+    stage.bookies["b2"].refuse("read", Status.IO_ERROR, entry_id=4)
+
+    report = await stage.recover("b1")
+
+    (failure,) = report.failures
+    assert str(failure) == (
+        f"ledger {ledger_id}, entries 4: surviving copies cannot be read: entry 4: b2: it answered: input/output error"
+    )
+    assert [(defect.bookie_id, defect.state, defect.entries) for defect in report.defects] == [
+        ("b2", CopyState.FAILED, (EntryRange(4, 4),))
+    ]
     assert segments((await stage.read(ledger_id)).value) == {0: ("b1", "b2")}
 
 

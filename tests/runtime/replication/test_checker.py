@@ -17,7 +17,8 @@ from tests.runtime.replication.stage import QUICK, Stage, length_of
 
 
 def counts(check: LedgerCheck) -> tuple[int, int, int, int, int, int]:
-    """Expected, good, missing, corrupt, unreachable, different."""
+    """Expected, good, missing, corrupt, unreachable, different; failed ones have tests of their own."""
+    assert check.copies_failed == sum(row.copies for row in check.defects if row.state is CopyState.FAILED)
     return (
         check.copies_expected,
         check.copies_good,
@@ -55,14 +56,29 @@ async def test_missing_corrupt_and_unreachable_are_told_apart(stage: Stage) -> N
 
     check = await stage.check(ledger_id)
 
-    assert counts(check) == (30, 17, 1, 1, 11, 0)
+    assert counts(check) == (30, 17, 1, 1, 10, 0)
+    assert check.copies_failed == 1
     assert {(defect.bookie_id, defect.state): defect.entries for defect in check.defects} == {
         ("b1", CopyState.MISSING): (EntryRange(3, 3),),
         ("b2", CopyState.CORRUPT): (EntryRange(5, 5),),
-        ("b2", CopyState.UNREACHABLE): (EntryRange(7, 7),),
+        ("b2", CopyState.FAILED): (EntryRange(7, 7),),
         ("dead", CopyState.UNREACHABLE): (EntryRange(0, 9),),
     }
+    assert [row.reason for row in check.defects if row.state is CopyState.FAILED] == ["it answered: input/output error"]
     assert (check.lost, check.unreadable) == ((), ())
+    assert check.is_damaged
+
+
+async def test_an_error_in_answer_is_damage_but_no_proof_of_loss(stage: Stage) -> None:
+    await stage.start("b1", "b2")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2)), holes=["b1"])
+    stage.bookies["b2"].refuse("read", Status.IO_ERROR, entry_id=1)
+
+    check = await stage.check(ledger_id)
+
+    assert counts(check) == (4, 1, 2, 0, 0, 0)
+    assert check.copies_failed == 1
+    assert (check.lost, check.unreadable) == ((), (EntryRange(1, 1),))
     assert check.is_damaged
 
 

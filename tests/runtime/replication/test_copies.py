@@ -24,8 +24,8 @@ def reader(stage: Stage, *registered: str) -> CopyReader:
     [
         (Status.NO_SUCH_ENTRY, CopyState.MISSING, 1),
         (Status.NO_SUCH_LEDGER, CopyState.MISSING, 1),
-        (Status.IO_ERROR, CopyState.UNREACHABLE, 1),
-        (Status.UNKNOWN_LEDGER_STATE, CopyState.UNREACHABLE, 1),
+        (Status.IO_ERROR, CopyState.FAILED, 1),
+        (Status.UNKNOWN_LEDGER_STATE, CopyState.FAILED, 1),
         (Status.TOO_MANY_REQUESTS, CopyState.UNREACHABLE, QUICK.attempts_max),
     ],
 )
