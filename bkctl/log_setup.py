@@ -30,7 +30,7 @@ def configure_logging(settings: Settings, *, is_server: bool) -> Callable[[], No
         levels[root] = logging.DEBUG if settings.is_debug else logging.INFO
         levels[logging.getLogger("asyncio")] = logging.INFO
         if not settings.is_debug:
-            levels[logging.getLogger("runtime.metadata.zookeeper")] = logging.WARNING  # every connect and close
+            levels[logging.getLogger("runtime.metadata.zookeeper.kazoo")] = logging.ERROR  # every try to connect
     else:
         handler = logging.NullHandler()  # without any handler Python would print warnings
     handlers_before, levels_before = list(root.handlers), {logger: logger.level for logger in levels}

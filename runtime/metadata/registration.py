@@ -36,6 +36,8 @@ __all__ = ["BookieAddress", "BookieMode", "BookieRegistration", "RegistrationCli
 logger = logging.getLogger(__name__)
 
 _RETRY_DELAY_S = 1.0
+_UNREGISTER_TIMEOUT_S = 1.0
+"""A stopping bookie has better things to do than to wait for ZooKeeper: the end of the session does the same."""
 _EXPIRY_ROUNDING_S = 3.0
 """A server ends a session at its next tick (2 s by default); unlike a Java bookie, ours is back before that."""
 
@@ -184,16 +186,27 @@ class BookieRegistration:
             self._mode = mode
 
     async def unregister(self) -> None:
-        """Take the registration back; it is not renewed any more. Failures are left to the end of the session."""
+        """Take the registration back, within a second; it is not renewed any more.
+
+        What fails is left to the end of the session.
+        """
         if self._renewal is not None:
             self._renewal.cancel()
-        async with self._one_change_at_a_time:
-            was_registered, self._is_registered, self._mode = self._is_registered, False, None
-            if not was_registered:
-                return
-            for path in self._both_paths():
-                with contextlib.suppress(MetadataError):
-                    await self._store.delete(path)
+        try:
+            async with asyncio.timeout(_UNREGISTER_TIMEOUT_S), self._one_change_at_a_time:
+                was_registered, self._is_registered, self._mode = self._is_registered, False, None
+                if was_registered:
+                    await asyncio.gather(*map(self._delete_quietly, self._both_paths()))
+        except TimeoutError:
+            self._is_registered, self._mode = False, None
+            logger.warning(
+                "bookie %s: ZooKeeper does not answer, so the registration stays until the session expires",
+                self._bookie_id,
+            )
+
+    async def _delete_quietly(self, path: str) -> None:
+        with contextlib.suppress(MetadataError):
+            await self._store.delete(path)
 
     async def _register(self, mode: BookieMode) -> None:
         sessions_lost_count = self._sessions_lost_count

@@ -41,6 +41,9 @@ from runtime.metadata.watches import StandingWatch, Watcher
 logger = logging.getLogger(__name__)
 logger.addHandler(logging.NullHandler())  # silent unless the roof configures logging
 
+_kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+"""Every single attempt to connect, and more: for --debug. What matters of it is said once, by ``_change_state``."""
+
 T = TypeVar("T")
 
 _RECONNECT_DELAY_S_MAX = 1.0
@@ -158,7 +161,7 @@ class ZooKeeperStore:
                 handler=self._handler,
                 # kazoo's own default backs off up to an hour.
                 connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_DELAY_S_MAX),
-                logger=logger,
+                logger=_kazoo_logger,
             )
         except ValueError as error:
             raise ConfigurationError(f"{servers!r} is not a list of ZooKeeper servers (host:port,...)") from error
@@ -213,6 +216,8 @@ class ZooKeeperStore:
     def _change_state(self, state: str, keeper_state: str, session_id: int) -> None:
         if self._is_closed:
             return
+        if (was_connected := self._is_connected) != (state == KazooState.CONNECTED):
+            self._tell_connection(is_lost=was_connected)
         self._is_connected = state == KazooState.CONNECTED
         if state == KazooState.CONNECTED:
             self._session_id = session_id
@@ -225,6 +230,12 @@ class ZooKeeperStore:
         if state == KazooState.LOST:
             for callback in list(self._session_lost_callbacks):
                 callback()
+
+    def _tell_connection(self, *, is_lost: bool) -> None:
+        if is_lost:
+            logger.warning("lost the connection to ZooKeeper at %s, trying again", self._servers)
+        elif self._session_id or self._sessions_lost_count:
+            logger.warning("connected to ZooKeeper at %s again", self._servers)
 
     def _wake_waiters(self) -> None:
         self._state_changed.set()

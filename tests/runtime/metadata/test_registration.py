@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.config import ZooKeeperConfig
 from runtime.errors import BookieNotFoundError, BookieUnavailableError, ClusterNotFoundError, RegistrationError
 from runtime.metadata.cluster import init_cluster
 from runtime.metadata.embedded import EmbeddedZooKeeper
@@ -219,3 +220,17 @@ async def test_a_bookie_that_is_down_and_one_that_never_was(store: ZooKeeperStor
     for nobody in ("bk-none", "a/b"):
         with pytest.raises(BookieNotFoundError, match=nobody):
             await client.address(nobody)
+
+
+async def test_a_dead_server_holds_up_no_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = await EmbeddedZooKeeper.start(str(tmp_path))
+    store = await ZooKeeperStore.connect(server.connect_string, ZooKeeperConfig(operation_timeout_s=3600.0))
+    await new_cluster(store, "/ledgers")
+    registration = Bookie(store, "/ledgers").registration
+    await registration.register(BookieMode.WRITABLE)
+    await server.stop()
+    await registration.unregister()  # within its own time-out, for that of an operation is an hour here
+    await store.close()
+    assert not registration.is_registered
+    told = [record.message for record in caplog.records if "ZooKeeper does not answer" in record.message]
+    assert told == ["bookie bk-1: ZooKeeper does not answer, so the registration stays until the session expires"]

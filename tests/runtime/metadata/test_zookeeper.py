@@ -199,3 +199,21 @@ async def test_nobody_there(tmp_path: Path) -> None:
 async def test_nonsense_instead_of_servers() -> None:
     with pytest.raises(ConfigurationError, match="list of ZooKeeper servers"):
         await ZooKeeperStore.connect("host:port")
+
+
+async def test_a_lost_connection_is_told_once_and_so_is_the_new_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with await EmbeddedZooKeeper.start(str(tmp_path)) as server:
+        port = server.port
+        async with await ZooKeeperStore.connect(server.connect_string, CONFIG) as store:
+            await server.stop()
+            await asyncio.sleep(0.5)  # time for some tries to connect, which are for --debug alone
+            async with await EmbeddedZooKeeper.start(str(tmp_path), port=port):
+                await store.exists("/")
+    told = [record.message for record in caplog.records if record.name == "runtime.metadata.zookeeper"]
+    where = f"127.0.0.1:{port}"
+    assert told == [
+        f"lost the connection to ZooKeeper at {where}, trying again",
+        f"connected to ZooKeeper at {where} again",
+    ]
