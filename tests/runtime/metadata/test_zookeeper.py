@@ -211,6 +211,7 @@ async def test_a_lost_connection_is_told_once_and_so_is_the_new_one(
             await asyncio.sleep(0.5)  # time for some tries to connect, which are for --debug alone
             async with await EmbeddedZooKeeper.start(str(tmp_path), port=port):
                 await store.exists("/")
+                await store.close()
     told = [record.message for record in caplog.records if record.name == "runtime.metadata.zookeeper"]
     where = f"127.0.0.1:{port}"
     assert told == [
