@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import typer
 
 from bkctl import exit_codes
@@ -25,7 +26,10 @@ from storage.errors import BkctlError
 class CommandLineInvocation:
     """One run of bkctl: gathers flags, then resolves settings once the command is known."""
 
-    def __init__(self, environment: Mapping[str, str], at_end: contextlib.ExitStack) -> None:
+    def __init__(
+        self, command_line: Sequence[str], environment: Mapping[str, str], at_end: contextlib.ExitStack
+    ) -> None:
+        self._command_line = tuple(command_line)
         self._environment = environment
         self._at_end = at_end
         self._root_flags = GlobalFlags()
@@ -49,7 +53,7 @@ class CommandLineInvocation:
             is_debug=bool(merged.debug) or self.settings.is_debug, color=merged.color or self.settings.color
         )
         sources = read_sources(merged, self._environment)
-        self.settings = resolve_settings(sources)
+        self.settings = msgspec.structs.replace(resolve_settings(sources), command_line=self._command_line)
         is_server = exit_codes.is_logging_command(command_path)
         self._at_end.callback(configure_logging(self.settings, is_server=is_server))
         return CommandContext(self.settings, self.console, _BookieSettingsLoader(sources))
@@ -69,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run bkctl with these arguments (default: the process's own) and return the exit code."""
     with contextlib.ExitStack() as at_end:
         command_line = list(sys.argv[1:] if arguments is None else arguments)
-        return _run(command_line, CommandLineInvocation(os.environ, at_end))
+        return _run(command_line, CommandLineInvocation(command_line, os.environ, at_end))
 
 
 def _run(command_line: Sequence[str], invocation: CommandLineInvocation) -> int:

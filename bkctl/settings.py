@@ -11,6 +11,8 @@ The TOML file (default ``$XDG_CONFIG_HOME/bkctl/config.toml``)::
 
     [contexts.prod]
     metadata_uri = "zk+hierarchical://zk1:2181/ledgers"
+    read_only = true            # commands that change the cluster are refused
+    instance_id = "0b7e1a2c-1111-4222-8333-944455556666"    # they are also refused on any other cluster
 
     [zookeeper]                 # fields of runtime.config.ZooKeeperConfig
     [client]                    # fields of runtime.config.ClientConfig
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
@@ -45,6 +47,8 @@ class TomlContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A named cluster."""
 
     metadata_uri: str
+    read_only: bool = False
+    instance_id: str | None = None
 
 
 class TomlFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +59,7 @@ class TomlFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: OutputForm | None = None
     color: ColorMode | None = None
     timeout: str | None = None
+    trash_retention_days: Annotated[int, msgspec.Meta(ge=0)] = Settings().trash_retention_days
     contexts: dict[str, TomlContext] = {}
     zookeeper: dict[str, Any] = {}
     client: dict[str, Any] = {}
@@ -99,6 +104,8 @@ def resolve_settings(sources: Sources) -> Settings:
     timeout_s = parse_duration_s(timeout) if timeout else Settings().timeout_s
     # The wait for the first answer is the user's to choose; an explicit zookeeper.operation_timeout_s still wins.
     zookeeper = {"operation_timeout_s": timeout_s, **zookeeper_values(sources)}
+    context_name = _context_name(sources)
+    context = toml.contexts.get(context_name) if context_name is not None else None
     return Settings(
         metadata_uri=metadata_uri,
         metadata_uri_origin=origin,
@@ -108,7 +115,15 @@ def resolve_settings(sources: Sources) -> Settings:
         has_headers=not flags.no_headers,
         timeout_s=timeout_s,
         assume_yes=_truth(flags.yes, environment, "BKCTL_YES"),
+        confirmed_name=flags.confirm,
         is_dry_run=bool(flags.dry_run),
+        plan_out_path=flags.plan_out,
+        apply_path=flags.apply,
+        is_read_only=_truth(None, environment, "BKCTL_READ_ONLY") or (context is not None and context.read_only),
+        context_name=context_name,
+        pinned_instance_id=context.instance_id if context is not None else None,
+        state_directory=_state_directory(environment),
+        trash_retention_days=toml.trash_retention_days,
         is_quiet=bool(flags.quiet),
         is_debug=bool(flags.debug) or environment.get("BKCTL_LOG", "").lower() == "debug",
         color=flags.color or toml.color or ColorMode.AUTO,
@@ -124,17 +139,35 @@ def resolve_metadata_uri(sources: Sources) -> tuple[str | None, str]:
     found: tuple[str | None, str] = None, ""
     if flags.metadata_uri:
         found = flags.metadata_uri, "--metadata-uri"
-    elif flags.cluster:
-        found = _context_uri(sources, flags.cluster)
-    elif uri := environment.get("BKCTL_METADATA_URI"):
+    elif not flags.cluster and (uri := environment.get("BKCTL_METADATA_URI")):
         found = uri, "BKCTL_METADATA_URI"
-    elif name := environment.get("BKCTL_CONTEXT") or toml.context:
+    elif name := _context_name(sources):
         found = _context_uri(sources, name)
     elif sources.conf is not None and (uri := java_metadata_uri(sources.conf)):
         found = uri, sources.conf.origin
     elif toml.metadata_uri:
         found = toml.metadata_uri, str(sources.toml_path)
     return found
+
+
+def _context_name(sources: Sources) -> str | None:
+    """The named cluster that is talked to; None when the URI comes from somewhere else."""
+    if sources.flags.metadata_uri:
+        return None
+    if sources.flags.cluster:
+        return sources.flags.cluster
+    if sources.environment.get("BKCTL_METADATA_URI"):
+        return None
+    return sources.environment.get("BKCTL_CONTEXT") or sources.toml.context
+
+
+def _state_directory(environment: Mapping[str, str]) -> str:
+    """Where bkctl keeps backups, trash and the audit trail; empty when the environment names no home."""
+    if named := environment.get("BKCTL_STATE_DIR"):
+        return named
+    home = environment.get("HOME")
+    base = environment.get("XDG_STATE_HOME") or (os.path.join(home, ".local", "state") if home else "")
+    return os.path.join(base, "bkctl") if base else ""
 
 
 def _context_uri(sources: Sources, name: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from commands.config import ColorMode, GlobalFlags, OutputForm
 from commands.context import Invocation
 from commands.help_page import HelpCommand, HelpGroup
 from commands.outcome import Outcome
+from runtime.errors import RefusedError
 
 CommandFunction: TypeAlias = Callable[..., Outcome | None] | Callable[..., Coroutine[Any, Any, Outcome | None]]
 
@@ -24,6 +25,8 @@ _SHOWN_LISTING = {"sort", "limit", "no_headers"}
 _SHOWN_FILES = {"conf", "config"}
 _SHOWN_CHANGING = {"dry_run"}
 _SHOWN_ASKING = {"yes", "dry_run"}
+_SHOWN_PLANNED = {"dry_run", "plan_out", "apply"}
+_SHOWN_PLANNED_ASKING = {2: {"yes"}, 3: {"confirm"}}
 
 
 def _global_options(
@@ -54,7 +57,17 @@ def _global_options(
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="List no more than N items.")] = None,
     no_headers: Annotated[bool | None, typer.Option("--no-headers", help="Tables and CSV without headings.")] = None,
     yes: Annotated[bool | None, typer.Option("--yes", "-y", help="Answer yes to the confirmation.")] = None,
+    confirm: Annotated[
+        str | None, typer.Option("--confirm", metavar="NAME", help="What would have to be typed; --yes is not enough.")
+    ] = None,
     dry_run: Annotated[bool | None, typer.Option("--dry-run", "-n", help="Show the plan, change nothing.")] = None,
+    plan_out: Annotated[
+        str | None, typer.Option("--plan-out", metavar="FILE", help="Save the plan, change nothing.")
+    ] = None,
+    apply: Annotated[
+        str | None,
+        typer.Option("--apply", metavar="FILE", help="Do what the saved plan says, if nothing has changed since."),
+    ] = None,
     quiet: Annotated[bool | None, typer.Option("--quiet", "-q", help="Less talk on stderr.")] = None,
     debug: Annotated[bool | None, typer.Option("--debug", help="Logs on stderr, and a traceback on failure.")] = None,
     color: Annotated[ColorMode | None, typer.Option("--color", metavar="WHEN", help="auto, always or never.")] = None,
@@ -95,6 +108,7 @@ def command(
     is_listing: bool = False,
     is_changing: bool = False,
     is_asking: bool = False,
+    planned_tier: int = 0,
     is_local: bool = False,
     is_configured_by_files: bool = False,
 ) -> Callable[[CommandFunction], CommandFunction]:
@@ -102,11 +116,15 @@ def command(
 
     Every command takes all global options; its help page shows those that mean something to a listing, to a change, to
     one that asks before it, or to a server with settings of its own. A local command needs no cluster to be named.
+    ``planned_tier`` 2 or 3 says that it works by a plan (``commands.safety``). Whatever changes a cluster is refused
+    while bkctl is set to read only.
     """
+    is_blockable = (is_changing or is_asking or planned_tier > 0) and not is_local
     shown = set(_SHOWN)
     shown |= _SHOWN_LISTING if is_listing else set()
     shown |= _SHOWN_CHANGING if is_changing else set()
     shown |= _SHOWN_ASKING if is_asking else set()
+    shown |= (_SHOWN_PLANNED | _SHOWN_PLANNED_ASKING[planned_tier]) if planned_tier else set()
     shown |= _SHOWN_FILES if is_configured_by_files else set()
     shown |= set() if is_local else {"metadata_uri"}
 
@@ -118,7 +136,12 @@ def command(
         def run(typer_context: typer.Context, **arguments: Any) -> Outcome | None:
             flags = GlobalFlags(**{key: arguments.pop(key) for key in GLOBAL_NAMES})
             invocation: Invocation = typer_context.obj
-            return _finish(function(invocation.enter(typer_context.command_path, flags), **arguments))
+            context = invocation.enter(typer_context.command_path, flags)
+            if is_blockable and context.settings.is_read_only and not context.settings.is_dry_run:
+                raise RefusedError(
+                    f"nothing was changed: bkctl is set to read only here (BKCTL_READ_ONLY, or the context): {name}"
+                )
+            return _finish(function(context, **arguments))
 
         run.__doc__ = function.__doc__
         take_parameters(run, [*own, *(_hidden_unless(parameter, shown) for parameter in GLOBAL_PARAMETERS)])

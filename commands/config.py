@@ -42,7 +42,10 @@ class GlobalFlags(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
     no_headers: bool | None = None
     yes: bool | None = None
+    confirm: str | None = None
     dry_run: bool | None = None
+    plan_out: str | None = None
+    apply: str | None = None
     quiet: bool | None = None
     debug: bool | None = None
     color: ColorMode | None = None
@@ -58,7 +61,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Resolved settings of one invocation.
 
     ``metadata_uri`` is None when no source names a cluster; ``metadata_uri_origin`` says in words where it came from.
-    ``timeout_s`` is the longest wait for the metadata store to answer at first.
+    ``timeout_s`` is the longest wait for the metadata store to answer at first. ``confirmed_name`` is what --confirm
+    says instead of a typed answer; ``plan_out_path`` and ``apply_path`` are files of plans. ``state_directory`` holds
+    backups, trash and the audit trail; empty: there is no home folder to put it in. ``context_name`` and
+    ``pinned_instance_id`` are those of the named cluster, ``command_line`` is for the audit trail.
     """
 
     metadata_uri: str | None = None
@@ -69,7 +75,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     has_headers: bool = True
     timeout_s: float = 10.0
     assume_yes: bool = False
+    confirmed_name: str | None = None
     is_dry_run: bool = False
+    plan_out_path: str | None = None
+    apply_path: str | None = None
+    is_read_only: bool = False
+    context_name: str | None = None
+    pinned_instance_id: str | None = None
+    state_directory: str = ""
+    trash_retention_days: int = 30
+    command_line: tuple[str, ...] = ()
     is_quiet: bool = False
     is_debug: bool = False
     color: ColorMode = ColorMode.AUTO

@@ -1,0 +1,82 @@
+"""The audit trail: who changed which cluster, when, with which command line and plan, and how it ended.
+
+    <state folder>/audit.jsonl, two lines per operation: "event": "begin", then "end" with the result
+
+An operation without an "end" was killed. Values of options that look like secrets are masked.
+"""
+
+from __future__ import annotations
+
+import datetime
+import getpass
+import os
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from commands.config import Settings
+from commands.safety.plan import Plan
+from commands.safety.state_folder import append_synced, open_private, state_folder
+from runtime.errors import RefusedError
+
+_FILE = "audit.jsonl"
+_SECRET = re.compile(r"(?i)((?:password|passwd|secret|token|credential)[\w.-]*=).+")
+
+
+class AuditTrail:
+    """Writes the lines of one operation."""
+
+    def __init__(self, settings: Settings, plan: Plan, operation_id: str) -> None:
+        self._path = os.path.join(state_folder(settings), _FILE)
+        self._fields: dict[str, Any] = {
+            "operation_id": operation_id,
+            "user": user_name(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "context": settings.context_name,
+            "metadata_uri": settings.metadata_uri,
+            "root": plan.root,
+            "instance_id": plan.instance_id,
+            "command": plan.command,
+            "command_line": mask_secrets(settings.command_line),
+            "tier": plan.tier,
+            "plan_hash": plan.plan_hash,
+        }
+
+    def begin(self) -> None:
+        """Note that the operation starts; RefusedError when that cannot be noted."""
+        try:
+            self._append("begin", {})
+        except OSError as error:
+            raise RefusedError(
+                f"nothing was changed: cannot write the audit trail {self._path} ({error.strerror})"
+            ) from error
+
+    def end(self, result: str, details: Mapping[str, Any]) -> None:
+        """Note how it ended; OSError."""
+        self._append("end", {"result": result, "details": details})
+
+    def _append(self, event: str, more: Mapping[str, Any]) -> None:
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        line = msgspec.json.encode({"time": now, "event": event, **self._fields, **more}) + b"\n"
+        descriptor = open_private(self._path)
+        try:
+            append_synced(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+
+def user_name() -> str:
+    """Who runs this: the login name, else the number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without the user's entry; what is raised depends on Python's version
+        return str(os.getuid())
+
+
+def mask_secrets(command_line: Sequence[str]) -> list[str]:
+    """The words of a command line, ``password=...`` and the like without their values."""
+    return [_SECRET.sub(r"\1***", word) for word in command_line]

@@ -1,0 +1,126 @@
+"""Carrying out a confirmed plan: operation lock held, trash at hand, audit trail written."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from commands.context import CommandContext
+from commands.safety.audit_trail import AuditTrail, user_name
+from commands.safety.plan import Plan
+from commands.safety.trash import Trash
+from storage.errors import BkctlError
+
+if TYPE_CHECKING:
+    from runtime.metadata.operation_lock import OperationHolder, OperationLock
+    from runtime.metadata.store import MetadataStore
+
+_LOCK_POLL_S = 0.2
+_SESSION_END_SLACK_S = 5.0
+
+
+class Change:
+    """An operation under way. ``details`` end up in the audit trail, and ``result`` too unless the operation fails."""
+
+    def __init__(self, plan: Plan, operation_id: str, trash: Trash, lock: OperationLock | None) -> None:
+        self.plan = plan
+        self.operation_id = operation_id
+        self.trash = trash
+        self.details: dict[str, Any] = {}
+        self.result = "done"
+        self._lock = lock
+
+    def require_lock(self) -> None:
+        """SessionExpiredError once the lock is lost: ask before every step that changes something."""
+        if self._lock is not None:
+            self._lock.require_held()
+
+
+@asynccontextmanager
+async def open_change(
+    context: CommandContext, store: MetadataStore, plan: Plan, *, has_lock: bool = True
+) -> AsyncIterator[Change]:
+    """From here on the plan may be carried out; ConflictError while somebody else changes the cluster.
+
+    RefusedError when undo data or audit trail cannot be written. What was read before must be checked again inside.
+    """
+    operation_id = secrets.token_hex(8)
+    trail = AuditTrail(context.settings, plan, operation_id)
+    lock = await _acquire(context, store, plan) if has_lock else None
+    try:
+        with Trash(context.settings, plan.command, operation_id) as trash:
+            change = Change(plan, operation_id, trash, lock)
+            trail.begin()
+            try:
+                yield change
+            except BaseException as error:
+                _end(context, trail, change, _describe(error))
+                raise
+            _end(context, trail, change, change.result)
+    finally:
+        if lock is not None:
+            await lock.release()
+
+
+def _end(context: CommandContext, trail: AuditTrail, change: Change, result: str) -> None:
+    if change.trash.path is not None:
+        change.details["trash"] = change.trash.path
+        context.console.say(f"what was there before is kept in {change.trash.path}")
+    try:
+        trail.end(result, change.details)
+    except OSError as error:  # the work is done or has failed: that is the story to tell
+        context.console.warn(f"the audit trail lacks the end of this operation: {error.strerror}")
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
+        return "interrupted"
+    if isinstance(error, (BkctlError, OSError)):
+        return f"failed: {error}"
+    return f"failed: {type(error).__name__}"
+
+
+async def _acquire(context: CommandContext, store: MetadataStore, plan: Plan) -> OperationLock:
+    """The lock; waits for one whose process has died on this machine, until ZooKeeper ends its session."""
+    from runtime.metadata.operation_lock import OperationHolder, OperationLockedError, acquire_operation_lock
+
+    holder = OperationHolder(
+        operation=plan.command,
+        user=user_name(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+    wait_s = context.settings.zookeeper.session_timeout_ms / 1000 + _SESSION_END_SLACK_S
+    is_told = False
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    while True:
+        try:
+            return await acquire_operation_lock(store, plan.root, holder)
+        except OperationLockedError as error:
+            if loop.time() >= deadline or not _is_dead(error.holder):
+                raise
+            if not is_told:
+                context.console.say(f"waiting for the session of a process that was killed to end: {error.holder}")
+                is_told = True
+        await asyncio.sleep(_LOCK_POLL_S)
+
+
+def _is_dead(holder: OperationHolder) -> bool:
+    """Whether the holder ran on this machine and does not any more."""
+    if holder.host != socket.gethostname() or holder.pid <= 0:
+        return False
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # another user's
+        pass
+    return False

@@ -1,0 +1,96 @@
+"""A plan: what a command is about to change, node by node, computed before anything is asked or done.
+
+Saved as JSON: ``{"apiVersion", "kind": "Plan", <fields>, "plan_hash"}``. The hash is SHA-256 over the sorted JSON of
+all fields but ``summary``, which is for people. Two plans of one hash do the same to the same versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from commands.errors import InvalidArgumentError
+from commands.rendering import API_VERSION, envelope
+from commands.safety.state_folder import write_whole
+from runtime.errors import ConflictError, RefusedError
+
+_KIND = "Plan"
+_sorted_json = msgspec.json.Encoder(order="sorted")
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a command would do, and to which cluster.
+
+    ``tier``: 1 reversible, 2 hurts service, 3 destroys (cli-parity section 11). ``subject`` is what must be typed for a
+    plan of tier 3: the name of the thing that suffers. ``items`` are the changes in order, JSON values only: ``action``
+    (``create``, ``set``, ``delete`` or a word of the command's own), ``path``, ``expected_version`` (None: there is no
+    node), and what else decides the change. ``arguments`` are options that decide it as a whole.
+    """
+
+    command: str
+    tier: int
+    root: str
+    instance_id: str | None
+    subject: str
+    summary: tuple[str, ...] = ()
+    items: tuple[dict[str, Any], ...] = ()
+    arguments: dict[str, Any] = {}
+
+    @property
+    def plan_hash(self) -> str:
+        """Identity of the plan, 64 hexadecimal digits."""
+        fields = msgspec.to_builtins(self)
+        del fields["summary"]
+        return hashlib.sha256(_sorted_json.encode(fields)).hexdigest()
+
+    def body(self) -> dict[str, Any]:
+        """The plan as a structured result, without its items."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        del fields["items"]
+        return {**fields, "changes": len(self.items), "plan_hash": self.plan_hash}
+
+
+def save_plan(plan: Plan, path: str) -> None:
+    """Write the plan to a private file; OSError."""
+    fields = {**msgspec.to_builtins(plan), "plan_hash": plan.plan_hash}
+    write_whole(path, msgspec.json.format(msgspec.json.encode(envelope(_KIND, fields)), indent=2) + b"\n")
+
+
+def load_plan(path: str) -> Plan:
+    """A saved plan; InvalidArgumentError when it is none, RefusedError when it was changed by hand."""
+    try:
+        with open(path, "rb") as file:
+            fields = msgspec.json.decode(file.read(), type=dict[str, Any])
+        if (fields.pop("apiVersion", None), fields.pop("kind", None)) != (API_VERSION, _KIND):
+            raise InvalidArgumentError(f"{path} is no plan that bkctl saved")
+        saved_hash = fields.pop("plan_hash", None)
+        plan = msgspec.convert(fields, Plan)
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read the plan {path}: {error.strerror}") from error
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidArgumentError(f"{path} is no plan that bkctl saved: {error}") from error
+    if plan.plan_hash != saved_hash:
+        raise RefusedError(f"nothing was changed: {path} was altered after bkctl had saved it")
+    return plan
+
+
+def require_same_plan(saved: Plan, fresh: Plan) -> None:
+    """ConflictError naming the first difference unless the fresh plan does exactly what the saved one says."""
+    if saved.plan_hash == fresh.plan_hash:
+        return
+    raise ConflictError(f"nothing was changed: the saved plan no longer fits ({_first_difference(saved, fresh)})")
+
+
+def _first_difference(saved: Plan, fresh: Plan) -> str:
+    for field in ("command", "root", "instance_id", "subject", "tier", "arguments"):
+        before, now = getattr(saved, field), getattr(fresh, field)
+        if before != now:
+            return f"{field.replace('_', ' ')}: it says {before}, now it is {now}"
+    for before, now in zip(saved.items, fresh.items, strict=False):
+        if before != now:
+            changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+            told = ", ".join(f"{key} {before.get(key)} then, {now.get(key)} now" for key in changed if key != "path")
+            return f"{before.get('path')}: {told}" if told else f"{before.get('path')} then, {now.get('path')} now"
+    return f"{len(saved.items)} changes then, {len(fresh.items)} now"

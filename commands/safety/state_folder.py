@@ -1,0 +1,60 @@
+"""The folder in which bkctl keeps what a mistake can be mended with: backups, trash, the audit trail.
+
+``$BKCTL_STATE_DIR``, else ``$XDG_STATE_HOME/bkctl``, else ``~/.local/state/bkctl``. Folders are 0700, files 0600:
+ledger metadata holds passwords in the clear.
+"""
+
+from __future__ import annotations
+
+import os
+
+from commands.config import Settings
+from runtime.errors import RefusedError
+
+_FOLDER_MODE = 0o700
+_FILE_MODE = 0o600
+
+
+def state_folder(settings: Settings, name: str = "") -> str:
+    """Path of a folder below the state folder, made if need be; RefusedError when that cannot be."""
+    if not settings.state_directory:
+        raise RefusedError(
+            "nothing was changed: there is no folder for undo data; set BKCTL_STATE_DIR to one that lasts"
+        )
+    path = os.path.join(settings.state_directory, name) if name else settings.state_directory
+    try:
+        os.makedirs(path, mode=_FOLDER_MODE, exist_ok=True)
+    except OSError as error:
+        raise RefusedError(
+            f"nothing was changed: cannot make the folder {path} for undo data ({error.strerror}); "
+            "set BKCTL_STATE_DIR to another one"
+        ) from error
+    return path
+
+
+def open_private(path: str) -> int:
+    """Descriptor of a file that only its owner may read, opened to append; OSError."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _FILE_MODE)
+
+
+def append_synced(descriptor: int, data: bytes) -> None:
+    """Append all of it and make it durable; OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.fsync(descriptor)
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Put a private file in place, complete or not at all; OSError."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        try:
+            append_synced(descriptor, data)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,107 @@
+"""The trash: what was overwritten or deleted, as it was before, one JSON line per node.
+
+    <state folder>/trash/<UTC time>-<operation id>.jsonl
+    {"time", "command", "action", "path", "version", "ctime_ms", "data": base64}
+
+A line is durable before its node is changed. Files older than the retention are removed when a new one is begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import re
+from collections.abc import Iterable
+from typing import Self
+
+import msgspec
+
+from commands.config import Settings
+from commands.safety.state_folder import append_synced, open_private, state_folder
+from runtime.errors import RefusedError
+from runtime.metadata.store import Node
+
+_FOLDER = "trash"
+_TIME_FORMAT = "%Y%m%dT%H%M%SZ"
+_NAME = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]+\.jsonl")
+
+
+class TrashLine(msgspec.Struct, frozen=True):
+    """One node as it was. ``version`` is what it was read with, ``data`` base64 in JSON."""
+
+    time: str
+    command: str
+    action: str
+    path: str
+    version: int
+    ctime_ms: int
+    data: bytes
+
+
+class Trash:
+    """The trash file of one operation; it appears with the first line."""
+
+    def __init__(self, settings: Settings, command: str, operation_id: str) -> None:
+        self._settings = settings
+        self._command = command
+        self._operation_id = operation_id
+        self._descriptor: int | None = None
+        self.path: str | None = None
+        """The file, once something was thrown in."""
+
+    def keep(self, action: str, path: str, node: Node) -> None:
+        """Keep a node that is about to be changed; RefusedError when it cannot be kept, so leave it alone then."""
+        self.keep_all(action, [(path, node)])
+
+    def keep_all(self, action: str, nodes: Iterable[tuple[str, Node]]) -> None:
+        """Keep several at the price of one sync."""
+        now = datetime.datetime.now(datetime.UTC)
+        lines = b"".join(
+            msgspec.json.encode(
+                TrashLine(
+                    time=now.isoformat(timespec="milliseconds"),
+                    command=self._command,
+                    action=action,
+                    path=path,
+                    version=node.stat.version,
+                    ctime_ms=node.stat.ctime_ms,
+                    data=node.data,
+                )
+            )
+            + b"\n"
+            for path, node in nodes
+        )
+        try:
+            append_synced(self._open(now), lines)
+        except OSError as error:
+            raise RefusedError(f"cannot keep what would be changed in {self.path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """No more lines."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _open(self, now: datetime.datetime) -> int:
+        if self._descriptor is None:
+            folder = state_folder(self._settings, _FOLDER)
+            _remove_expired(folder, now, self._settings.trash_retention_days)
+            self.path = os.path.join(folder, f"{now.strftime(_TIME_FORMAT)}-{self._operation_id}.jsonl")
+            self._descriptor = open_private(self.path)
+        return self._descriptor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _remove_expired(folder: str, now: datetime.datetime, retention_days: int) -> None:
+    oldest = (now - datetime.timedelta(days=retention_days)).strftime(_TIME_FORMAT)
+    for name in os.listdir(folder):
+        found = _NAME.fullmatch(name)
+        if found is not None and found[1] < oldest:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))

@@ -1,0 +1,127 @@
+"""One operator's change of a cluster at a time: an ephemeral node outside the Java namespace.
+
+    /bkctl/operations/<ledgers root, percent-encoded>      E, JSON: what runs, where, since when
+
+Below the ledgers root an unknown child would make Java's nukeexistingcluster refuse (metadata section 3.5). The two
+parents are world-open and stay: whoever may lock need not be the one who locked first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import urllib.parse
+from typing import Self
+
+import msgspec
+
+from runtime.errors import (
+    ConflictError,
+    MetadataAuthError,
+    MetadataError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    RefusedError,
+    SessionExpiredError,
+)
+from runtime.metadata.store import MetadataStore
+
+DIRECTORY = "/bkctl/operations"
+
+
+class OperationHolder(msgspec.Struct, frozen=True):
+    """Who changes the cluster, as the others are told."""
+
+    operation: str
+    user: str = "?"
+    host: str = "?"
+    pid: int = 0
+    since: str = "?"
+
+    def __str__(self) -> str:
+        return f"'{self.operation}' by {self.user} on {self.host}, process {self.pid}, since {self.since}"
+
+
+class OperationLockedError(ConflictError):
+    """Somebody else changes the cluster at this moment."""
+
+    def __init__(self, path: str, holder: OperationHolder) -> None:
+        super().__init__(f"another operation changes this cluster: {holder} (lock {path})")
+        self.holder = holder
+
+
+class OperationLock:
+    """A lock that was acquired; lives as long as the session. Use it as ``async with``."""
+
+    def __init__(self, store: MetadataStore, path: str) -> None:
+        self._store = store
+        self._path = path
+        self._is_held = True
+        store.on_session_lost(self._note_session_lost)
+
+    def require_held(self) -> None:
+        """SessionExpiredError once the session that took the lock is gone: ask before every step that relies on it."""
+        if not self._is_held:
+            raise SessionExpiredError(
+                f"{self._path}: the operation lock went with the ZooKeeper session; run the command again", self._path
+            )
+
+    async def release(self) -> None:
+        """Give the lock back; if that fails, the end of the session does it."""
+        if not self._is_held:
+            return  # the node may be another's by now
+        self._is_held = False
+        with contextlib.suppress(MetadataError):
+            await self._store.delete(self._path)
+
+    def _note_session_lost(self) -> None:
+        self._is_held = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.release()
+
+
+def operation_lock_path(root: str) -> str:
+    """Node of the lock for one ledgers root; RefusedError where it would lie inside the cluster's own tree."""
+    if f"{DIRECTORY}/".startswith(f"{root}/"):
+        raise RefusedError(f"{root} cannot be the root of a cluster that bkctl changes: its locks are kept there")
+    return f"{DIRECTORY}/{urllib.parse.quote(root.removeprefix('/'), safe='')}"
+
+
+async def acquire_operation_lock(store: MetadataStore, root: str, holder: OperationHolder) -> OperationLock:
+    """Take the cluster's lock; OperationLockedError names who has it, MetadataAuthError says what is missing."""
+    path = operation_lock_path(root)
+    session_id = store.session_id
+    try:
+        await _create_directory(store)
+        await store.create(path, msgspec.json.encode(holder), is_ephemeral=True)
+    except NodeExistsError:
+        raise OperationLockedError(path, await _read_holder(store, path)) from None
+    except MetadataAuthError as error:
+        raise MetadataAuthError(
+            f"no permission to create {path}: let an administrator create {DIRECTORY} with rights for this user", path
+        ) from error
+    except MetadataUnavailableError:
+        # The answer may have been lost, not the request.
+        stat = await store.exists(path)
+        if stat is None or stat.ephemeral_owner != session_id or store.session_id != session_id:
+            raise
+    return OperationLock(store, path)
+
+
+async def _create_directory(store: MetadataStore) -> None:
+    if await store.exists(DIRECTORY) is None:
+        with contextlib.suppress(NodeExistsError):
+            await store.create(DIRECTORY, make_parents=True, is_open_acl=True)
+
+
+async def _read_holder(store: MetadataStore, path: str) -> OperationHolder:
+    try:
+        return msgspec.json.decode((await store.get(path)).data, type=OperationHolder)
+    except NoNodeError:
+        return OperationHolder("an operation that has just ended: try again")
+    except (MetadataAuthError, msgspec.DecodeError):
+        return OperationHolder("an operation that tells nothing of itself")
