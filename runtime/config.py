@@ -13,6 +13,15 @@ PositiveFloat = Annotated[float, Meta(gt=0)]
 PositiveInt = Annotated[int, Meta(gt=0)]
 
 
+class LayoutConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the old settings say of the ledger layout, beside the metadata URI (metadata sections 2.3 and 3.3)."""
+
+    ledger_manager_type: str | None = None
+    """Layout of a cluster that records none, and check of one that records it in the old form (ledgerManagerType)."""
+    is_shaded_factory_allowed: bool = False
+    """Whether a recorded class may carry the prefix dlshade. (allowShadedLedgerManagerFactoryClass)."""
+
+
 class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How the metadata store is reached."""
 
@@ -24,6 +33,8 @@ class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Requests under way at once in a scan."""
     has_secure_acl: bool = False
     """Nodes are created for the authenticated session alone (zkEnableSecurity)."""
+    layout: LayoutConfig = LayoutConfig()
+    """Ledger layout, where the cluster or the URI leaves it open."""
 
 
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):

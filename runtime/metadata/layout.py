@@ -1,4 +1,8 @@
-"""Ledger layouts: where a ledger's node is, and the LAYOUT node that records it. Source: metadata sections 3 and 4."""
+"""Ledger layouts: where a ledger's node is, and the LAYOUT node that records it. Source: metadata sections 3 and 4.
+
+A missing LAYOUT is legal: Pulsar's own set-up leaves it out. Java lets whoever connects first write one, read-only
+commands too; here only ``cluster init`` and the first ledger that is created write it, and looking changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import re
 
 import msgspec
 
+from runtime.config import LayoutConfig
 from runtime.errors import ConfigurationError, MetadataFormatError, NoNodeError, RefusedError
 from runtime.metadata.paths import Paths, flat_ledger, long_ledger, short_ledger
 from runtime.metadata.store import MetadataStore
@@ -17,8 +22,12 @@ SHORT_ID_LIMIT = 2**31 - 1
 
 _DECIMAL_ID_LIMIT = 10**10
 _FACTORY_PACKAGE = "org.apache.bookkeeper.meta."
+_SHADED_PREFIX = "dlshade."
 _FORMAT_VERSION = 2
+_OLD_FORMAT_VERSION = 1
 _MANAGER_VERSION = 1
+_FORMAT_LINE = re.compile(r"\+?0*([12])", re.ASCII)
+_NUMBER = re.compile(r"[+-]?\d{1,9}", re.ASCII)
 
 
 class LedgerTree(enum.Enum):
@@ -118,34 +127,92 @@ def encode_layout(layout: LedgerLayout) -> bytes:
     return f"{_FORMAT_VERSION}\n{layout.tree.factory}:{_MANAGER_VERSION}".encode()
 
 
-def decode_layout(data: bytes) -> LedgerLayout:
-    """LAYOUT from bytes: format 2 names a Java class, format 1 a short name. MetadataFormatError."""
+def decode_layout(data: bytes, *, is_shaded_factory_allowed: bool = False) -> LedgerLayout:
+    """LAYOUT from bytes: format 2 names a Java class, format 1 a short name. MetadataFormatError.
+
+    Lines behind the second are ignored, as in Java.
+    """
     lines = data.decode("utf-8", "replace").split("\n")
-    name, separator, manager_version = (lines[1] if len(lines) > 1 else "").partition(":")
-    if lines[0] not in {"1", "2"} or not separator or manager_version != str(_MANAGER_VERSION):
+    format_line = _FORMAT_LINE.fullmatch(lines[0])
+    name, *rest = (lines[1] if len(lines) > 1 else "").rstrip(":").split(":")
+    if format_line is None or len(rest) != 1 or not _NUMBER.fullmatch(rest[0]):
         raise MetadataFormatError(f"LAYOUT is not understood: {data[:100]!r}")
-    for tree in LedgerTree:
-        if name == (tree.factory if lines[0] == "2" else tree.value):
-            return LedgerLayout(tree=tree, format_version=int(lines[0]))
-    raise MetadataFormatError(f"LAYOUT names {name}, a ledger layout that bkctl does not know")
+    format_version = int(format_line[1])
+    tree = (
+        _OLD_NAMES.get(name)
+        if format_version == _OLD_FORMAT_VERSION
+        else _tree_of_factory(name, is_shaded_factory_allowed=is_shaded_factory_allowed)
+    )
+    if tree is None:
+        raise MetadataFormatError(f"LAYOUT names {name!r}, a ledger layout that bkctl does not know")
+    if int(rest[0]) != _MANAGER_VERSION:
+        raise MetadataFormatError(f"LAYOUT asks for version {rest[0]} of {name}; there is no other than version 1")
+    return LedgerLayout(tree=tree, format_version=format_version)
 
 
-async def read_layout(store: MetadataStore, root: str) -> LedgerLayout | None:
-    """The cluster's layout; None when no LAYOUT is recorded (Pulsar's own set-up leaves it out)."""
+def _tree_of_factory(name: str, *, is_shaded_factory_allowed: bool) -> LedgerTree | None:
+    plain_name = name.removeprefix(_SHADED_PREFIX)
+    tree = next((tree for tree in LedgerTree if tree.factory == plain_name), None)
+    if tree is not None and plain_name != name and not is_shaded_factory_allowed:
+        raise MetadataFormatError(
+            f"LAYOUT names {name}, a repackaged class: allow it with allowShadedLedgerManagerFactoryClass=true"
+        )
+    return tree
+
+
+async def read_layout(
+    store: MetadataStore, root: str, *, is_shaded_factory_allowed: bool = False
+) -> LedgerLayout | None:
+    """The cluster's layout; None when no LAYOUT is recorded. MetadataFormatError names the node."""
+    path = Paths(root).layout
     try:
-        node = await store.get(Paths(root).layout)
+        node = await store.get(path)
     except NoNodeError:
         return None
-    return decode_layout(node.data)
+    try:
+        return decode_layout(node.data, is_shaded_factory_allowed=is_shaded_factory_allowed)
+    except MetadataFormatError as error:
+        raise MetadataFormatError(f"{path}: {error}", path) from error
 
 
-def choose_tree(recorded: LedgerLayout | None, wanted: LedgerTree | None) -> LedgerTree:
-    """The tree to use; ConfigurationError when the URI asks for another one than the cluster has."""
+def choose_tree(
+    recorded: LedgerLayout | None, wanted: LedgerTree | None, config: LayoutConfig | None = None
+) -> LedgerTree:
+    """The tree to use, by metadata section 3.3; ``wanted`` is what the metadata URI asks for.
+
+    ConfigurationError when the cluster has another one than it is asked for. A LAYOUT of the old format is held
+    against ``ledgerManagerType`` alone, as Java does.
+    """
+    manager_type = config.ledger_manager_type if config is not None else None
     if recorded is None:
-        return wanted or LedgerTree.HIERARCHICAL
-    if wanted is not None and wanted is not recorded.tree:
+        return wanted or _tree_of_type(manager_type)
+    if recorded.format_version == _OLD_FORMAT_VERSION:
+        if manager_type not in {None, recorded.tree.value}:
+            raise ConfigurationError(
+                f"ledgerManagerType says {manager_type}, but the cluster was created as {recorded.tree.value}"
+            )
+    elif wanted is not None and wanted is not recorded.tree:
         raise ConfigurationError(
             f"the metadata URI says {wanted.value}, but the cluster was created as {recorded.tree.value}: "
-            f"use zk+{recorded.tree.value}:// or zk+null://"
+            f"use zk+{_uri_name(recorded.tree)}:// or zk+null://"
         )
     return recorded.tree
+
+
+def _uri_name(tree: LedgerTree) -> str:
+    """The legacy layout has no name in URIs."""
+    return "null" if tree is LedgerTree.LEGACY_HIERARCHICAL else tree.uri_name
+
+
+def _tree_of_type(manager_type: str | None) -> LedgerTree:
+    if manager_type is None:
+        return LedgerTree.HIERARCHICAL
+    for tree in _TYPES:
+        if manager_type == tree.value:
+            return tree
+    known = ", ".join(tree.value for tree in _TYPES)
+    raise ConfigurationError(f"ledgerManagerType = {manager_type}: there is no such ledger layout ({known})")
+
+
+_TYPES = (LedgerTree.FLAT, LedgerTree.HIERARCHICAL, LedgerTree.LONG_HIERARCHICAL)
+_OLD_NAMES = {tree.value: tree for tree in (LedgerTree.FLAT, LedgerTree.HIERARCHICAL)}
