@@ -60,6 +60,7 @@ class EntryLogWriter:
         self._last_log_id = last_log_id
         self._active: _OpenLog | None = None
         self._rolled: list[_OpenLog] = []
+        self._begun_since_sync: list[str] = []
         self._is_directory_synced = True
         self._failure: OSError | None = None
 
@@ -108,6 +109,7 @@ class EntryLogWriter:
             if not self._is_directory_synced:
                 self._fs.sync_directory(self._directory)
                 self._is_directory_synced = True
+            self._begun_since_sync.clear()
 
     def roll(self) -> None:
         """Finish the active log with its map; the next entry starts a new one. Not durable before ``sync``."""
@@ -119,9 +121,14 @@ class EntryLogWriter:
 
         Rule: a failed sync is final, as the kernel may drop the pages and let a second sync succeed without them. So
         after a failure every call raises, until the caller says by this one that it will append again all entries since
-        the last good ``sync`` (hazard H2). The old files stay: entries synced earlier are in them.
+        the last good ``sync`` (hazard H2). Logs that hold entries synced earlier stay; those begun since then are
+        removed, or each try on a full disk would take more of it.
         """
         self.close()
+        for path in self._begun_since_sync:
+            with contextlib.suppress(OSError):
+                self._fs.remove(path)
+        self._begun_since_sync.clear()
         self._failure = None
 
     def close(self) -> None:
@@ -168,7 +175,9 @@ class EntryLogWriter:
         # collector deletes the newest logs before the next boot.
         self._fs.write_file_atomically(os.path.join(self._directory, LAST_ID), b"%x\n" % log_id)
         self._is_directory_synced = False
-        file = self._fs.create(os.path.join(self._directory, entry_log_file_name(log_id)))
+        path = os.path.join(self._directory, entry_log_file_name(log_id))
+        file = self._fs.create(path)
+        self._begun_since_sync.append(path)
         self._active = _OpenLog(log_id, file)
         file.pwrite(encode_header(), 0)
         return self._active

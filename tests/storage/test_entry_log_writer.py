@@ -256,3 +256,20 @@ def test_the_log_that_java_kept_in_reserve_is_left_alone(tmp_path: Path) -> None
 def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EntryLogError, match="next entry log id"):
         EntryLogWriter.open(FS, str(tmp_path / "absent"), SMALL)
+
+
+def test_giving_up_removes_what_holds_nothing_synced(tmp_path: Path) -> None:
+    disk = TracedDisk()
+    writer = EntryLogWriter.open(disk, str(tmp_path), SMALL)
+    append_and_sync(writer)
+    writer.append(entries(1500, 1500, 1500, 1500, 1500))
+    disk.fail_on = "sync"
+    with pytest.raises(EntryLogError):
+        writer.sync()
+    disk.fail_on = None
+    assert names(tmp_path) == ["0.log", "1.log", "2.log", "lastId"]
+    writer.discard_unsynced()
+    assert names(tmp_path) == ["0.log", "lastId"]
+    append_and_sync(writer)
+    writer.discard_unsynced()
+    assert names(tmp_path) == ["0.log", "3.log", "lastId"], "what was synced stays"

@@ -1,0 +1,54 @@
+"""Whether there is room left for what must be written. Source: storage section 8.
+
+A checkpoint that fails half way costs the room it took, and a LevelDB write that fails ends the process. So nothing is
+begun that would take the last 5 % of a disk (diskUsageThreshold is 0.95), of which 256 MiB are enough: LevelDB moves
+its own rows about with them, the marks and the next boot need some, too.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import Final
+
+from storage.config import MEBIBYTE
+from storage.ports import FileSystem
+
+RESERVE_BYTES_MAX: Final = 256 * MEBIBYTE
+RESERVE_PERCENT: Final = 5
+
+_OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Disk full, quota used up, a limit on file sizes: each goes away when somebody tidies up."""
+
+
+class DiskRoom:
+    """The disks under some folders."""
+
+    def __init__(self, filesystem: FileSystem, directories: Sequence[str]) -> None:
+        self._filesystem = filesystem
+        self._directories = tuple(dict.fromkeys(directories))
+
+    def require(self, needed_bytes: int) -> None:
+        """Raise OSError (ENOSPC), naming the folder, where a disk cannot take that much beside its reserve."""
+        for directory in self._directories:
+            space = self._filesystem.space(directory)
+            reserve_bytes = min(space.total_bytes * RESERVE_PERCENT // 100, RESERVE_BYTES_MAX)
+            missing_bytes = needed_bytes + reserve_bytes - space.usable_bytes
+            # A file system that cannot tell its size says 0.
+            if missing_bytes > 0 and space.total_bytes > 0:
+                free, needed = (_mebibytes(size) for size in (space.usable_bytes, space.usable_bytes + missing_bytes))
+                raise OSError(errno.ENOSPC, f"{free} MiB are free, {needed} MiB are needed", directory)
+
+
+def is_out_of_room(error: BaseException) -> bool:
+    """Whether an error, or what it was raised from, says that a disk is full."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _OUT_OF_ROOM:
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def _mebibytes(size_bytes: int) -> str:
+    return f"{size_bytes / MEBIBYTE:.0f}"
