@@ -267,9 +267,9 @@ def test_giving_up_removes_what_holds_nothing_synced(tmp_path: Path) -> None:
     with pytest.raises(EntryLogError):
         writer.sync()
     disk.fail_on = None
-    assert names(tmp_path) == ["0.log", "1.log", "2.log", "lastId"]
+    assert names(tmp_path) == ["0.log", "1.log", "2.log", "3.log", "lastId"]
     writer.discard_unsynced()
     assert names(tmp_path) == ["0.log", "lastId"]
     append_and_sync(writer)
     writer.discard_unsynced()
-    assert names(tmp_path) == ["0.log", "3.log", "lastId"], "what was synced stays"
+    assert names(tmp_path) == ["0.log", "4.log", "lastId"], "what was synced stays"
