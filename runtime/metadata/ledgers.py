@@ -1,22 +1,21 @@
 """Ledger metadata in the store: create, read, compare-and-set, delete, list. Source: metadata sections 3.3, 4 and 6.7.
 
 Listings stream: a bounded number of requests is under way, nothing is collected. A ledger or a whole bucket that
-vanishes meanwhile is simply not there any more. Order is that of the tree: short ids before long ones, ascending.
+vanishes meanwhile is simply not there any more. Ids ascend.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
-import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
-from runtime.config import ZooKeeperConfig
+from runtime.config import LayoutConfig, ZooKeeperConfig
 from runtime.errors import (
     ClusterNotFoundError,
+    ConfigurationError,
     LedgerExistsError,
     LedgerNotFoundError,
     MetadataError,
@@ -29,36 +28,40 @@ from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
 from runtime.metadata.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
 from runtime.metadata.ledger_ids import LedgerIdGenerator
+from runtime.metadata.ledger_listing import LedgerListing, PartListing
+from runtime.metadata.ledger_nodes import node_at
 from runtime.metadata.paths import Paths
 from runtime.metadata.pipeline import pipelined
 from runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned
-
-logger = logging.getLogger(__name__)
 
 WINDOW = ZooKeeperConfig().in_flight_max
 _TREE = ""
 _SUBTREES_ENOUGH = 4096
 _CREATOR_TOKEN_FORMAT_MIN = 3
-_LEAF_NAME = re.compile(r"L\d+", re.ASCII)
 
 
 async def open_ledger_store(
-    store: MetadataStore, root: str, tree: LedgerTree | None = None, *, random_source: random.Random | None = None
+    store: MetadataStore,
+    root: str,
+    tree: LedgerTree | None = None,
+    *,
+    layout_config: LayoutConfig | None = None,
+    random_source: random.Random | None = None,
 ) -> LedgerStore:
     """The ledgers below ``root`` by the layout that the cluster records, ``tree`` being what the URI asks for.
 
     Writes nothing: where Java records a missing LAYOUT at once, this waits for the first ledger to be created.
     ClusterNotFoundError, ConfigurationError when the layouts differ, MetadataFormatError.
     """
-    layout = await read_layout(store, root)
+    config = layout_config or LayoutConfig()
+    layout = await read_layout(store, root, is_shaded_factory_allowed=config.is_shaded_factory_allowed)
     if layout is None and await store.exists(root) is None:
-        raise ClusterNotFoundError(
-            f"there is no BookKeeper cluster at {root}: create one with bkctl cluster init", root
-        )
+        raise _no_cluster(root)
     return LedgerStore(
         store,
         root,
-        choose_tree(layout, tree),
+        choose_tree(layout, tree, config),
+        layout_config=config,
         is_layout_recorded=layout is not None,
         random_source=random_source or random.SystemRandom(),
     )
@@ -73,12 +76,14 @@ class LedgerStore:
         root: str,
         tree: LedgerTree,
         *,
+        layout_config: LayoutConfig,
         is_layout_recorded: bool,
         random_source: random.Random,
     ) -> None:
         self._store = store
         self._paths = Paths(root)
         self._tree = tree
+        self._layout_config = layout_config
         self._is_layout_recorded = is_layout_recorded
         self._random = random_source
         self._ids = LedgerIdGenerator(store, root, tree)
@@ -182,24 +187,73 @@ class LedgerStore:
 
     async def _ensure_layout_recorded(self) -> None:
         """A ledger must not be created in a tree whose shape others could take for another one."""
-        if self._is_layout_recorded:
-            return
-        try:
-            await self._store.create(self._paths.layout, encode_layout(LedgerLayout(self._tree)))
-        except NodeExistsError:
-            choose_tree(await read_layout(self._store, self.root), self._tree)
-        self._is_layout_recorded = True
+        while not self._is_layout_recorded:
+            try:
+                await self._store.create(self._paths.layout, encode_layout(LedgerLayout(self._tree)))
+            except NodeExistsError:
+                self._is_layout_recorded = await self._check_layout()
+            except NoNodeError:
+                raise _no_cluster(self.root) from None
+            else:
+                self._is_layout_recorded = True
+
+    async def _check_layout(self) -> bool:
+        """Whether a layout is recorded. ConfigurationError if it is not the one this store was opened with.
+
+        Somebody may have recorded one since, or made the cluster anew with another.
+        """
+        shaded = self._layout_config.is_shaded_factory_allowed
+        layout = await read_layout(self._store, self.root, is_shaded_factory_allowed=shaded)
+        if layout is not None and layout.tree is not self._tree:
+            raise ConfigurationError(
+                f"the cluster at {self.root} was created as {layout.tree.value}, and was taken for {self._tree.value}"
+            )
+        return layout is not None
 
     # -- all ledgers --------------------------------------------------------------------------------------------
 
     async def list_ids(self, subtree: str | None = None, *, window: int = WINDOW) -> AsyncGenerator[int, None]:
-        """Ids of all ledgers, or of those in a subtree, with at most ``window`` requests under way."""
-        await self._store.sync(self.root)
-        buckets = pipelined(self._buckets(subtree or _TREE), self._ids_in, window)
+        """Ids of all ledgers, or of those in a subtree, with at most ``window`` requests under way on each level.
+
+        What had been created before the call is listed, and what is deleted meanwhile may be. ClusterNotFoundError, and
+        the error of a node that cannot be listed: an incomplete list never looks like a complete one.
+        """
+        buckets = self._buckets(subtree, window)
         async with contextlib.aclosing(buckets):
             async for ids in buckets:
                 for ledger_id in ids:
                     yield ledger_id
+
+    async def count(self, subtree: str | None = None, *, window: int = WINDOW) -> int:
+        """How many ids ``list_ids`` gives."""
+        buckets = self._buckets(subtree, window)
+        async with contextlib.aclosing(buckets):
+            return sum([len(ids) async for ids in buckets])
+
+    def list_parts(self, *, window: int = WINDOW) -> AsyncGenerator[PartListing, None]:
+        """All ledger ids there can be, part by part, for a collector; ``ledger_listing`` states the contract."""
+        return self._listing(window, is_every_node_synced=True).parts()
+
+    async def _buckets(self, subtree: str | None, window: int) -> AsyncGenerator[Sequence[int], None]:
+        start = node_at(self._tree, subtree or _TREE)
+        if start is None:
+            raise ValueError(f"{subtree!r} is no subtree of a {self._tree.value} ledger tree")
+        parts = self._listing(window).buckets(start)
+        async with contextlib.aclosing(parts):
+            async for part in parts:
+                if part.error is not None:
+                    raise part.error
+                yield part.ledger_ids
+
+    def _listing(self, window: int, *, is_every_node_synced: bool = False) -> LedgerListing:
+        return LedgerListing(
+            self._store,
+            self.root,
+            self._tree,
+            window,
+            check_layout=self._check_layout,
+            is_every_node_synced=is_every_node_synced,
+        )
 
     async def read_all(
         self, subtree: str | None = None, *, window: int = WINDOW
@@ -218,16 +272,7 @@ class LedgerStore:
         They are leaf buckets of at most 10000 ledgers, found by listing interior nodes alone; with very many of them,
         the level above.
         """
-        await self._store.sync(self.root)
-        whole: list[str] = []
-        for level_digits in self._tree.level_digits:
-            branch = [_TREE]
-            for digits in level_digits:
-                if len(branch) >= _SUBTREES_ENOUGH:
-                    break
-                branch = [child async for children in self._interior(branch, digits) for child in children]
-            whole += branch
-        return whole
+        return [node.path for node in await self._listing(WINDOW).interior_nodes(_SUBTREES_ENOUGH)]
 
     async def _read_or_reason(
         self, ledger_id: int
@@ -239,56 +284,10 @@ class LedgerStore:
         except MetadataFormatError as error:
             return ledger_id, error
 
-    async def _buckets(self, subtree: str) -> AsyncIterator[str]:
-        """Every leaf bucket in a subtree, depth first: memory holds the names of one path of the tree."""
-        names = subtree.split("/") if subtree else []
-        for level_digits in self._tree.level_digits:
-            if [len(name) for name in names] == list(level_digits[: len(names)]):
-                async for bucket in self._descend(subtree, level_digits[len(names) :]):
-                    yield bucket
-
-    async def _descend(self, prefix: str, level_digits: tuple[int, ...]) -> AsyncIterator[str]:
-        if not level_digits:
-            yield prefix
-            return
-        for child in await self._interior_children(prefix, level_digits[0]):
-            async for bucket in self._descend(child, level_digits[1:]):
-                yield bucket
-
-    def _interior(self, parents: list[str], digits: int) -> AsyncIterator[list[str]]:
-        async def each() -> AsyncIterator[str]:
-            for parent in parents:
-                yield parent
-
-        return pipelined(each(), lambda parent: self._interior_children(parent, digits), WINDOW)
-
-    async def _interior_children(self, prefix: str, digits: int) -> list[str]:
-        """Children that can be interior nodes: names of exactly so many digits."""
-        names = await self._children(prefix)
-        return [_join(prefix, name) for name in names if len(name) == digits and name.isascii() and name.isdecimal()]
-
-    async def _ids_in(self, bucket: str) -> list[int]:
-        ids = []
-        for name in await self._children(bucket):
-            path = _join(bucket, name)
-            ledger_id = self._tree.parse_ledger_path(path)
-            if ledger_id is not None:
-                ids.append(ledger_id)
-            elif _LEAF_NAME.fullmatch(name):
-                logger.warning("%s/%s is left out: no ledger may be stored there", self.root, path)
-        ids.sort()
-        return ids
-
-    async def _children(self, relative_path: str) -> list[str]:
-        try:
-            return await self._store.children(_join(self.root, relative_path) if relative_path else self.root)
-        except NoNodeError:
-            return []
-
-
-def _join(prefix: str, name: str) -> str:
-    return f"{prefix}/{name}" if prefix else name
-
 
 def _not_found(ledger_id: int) -> LedgerNotFoundError:
     return LedgerNotFoundError(ledger_id, "there is no such ledger")
+
+
+def _no_cluster(root: str) -> ClusterNotFoundError:
+    return ClusterNotFoundError(f"there is no BookKeeper cluster at {root}: create one with bkctl cluster init", root)

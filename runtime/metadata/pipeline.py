@@ -1,4 +1,4 @@
-"""Many requests under way at once, answers in order, memory bounded by the window."""
+"""Many requests under way at once, answers in order, memory bounded by the window and by the weight of the answers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,38 @@ from typing import TypeVar
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
+_UNDER_WAY_MIN = 2
+
 
 async def pipelined(
-    items: AsyncIterator[ItemT], request: Callable[[ItemT], Awaitable[ResultT]], window: int
+    items: AsyncIterator[ItemT],
+    request: Callable[[ItemT], Awaitable[ResultT]],
+    window: int,
+    *,
+    weigh: Callable[[ResultT], int] | None = None,
+    weight_max: int = 0,
 ) -> AsyncGenerator[ResultT, None]:
     """Yield ``await request(item)`` for every item, in order, with at most ``window`` requests under way.
+
+    With ``weigh``, fewer are under way while answers are heavy: about as many as weigh ``weight_max`` together, by the
+    heaviest of the latest answers, but two in any case. An answer that waits for its turn counts as under way.
 
     The first request that fails ends it with its error; whatever is still under way then, or when the consumer stops
     early and closes the iterator, is cancelled.
     """
     assert window > 0
     under_way: collections.deque[asyncio.Future[ResultT]] = collections.deque()
+    limit = window
+    expected_weight = 0
     try:
         async for item in items:
             under_way.append(asyncio.ensure_future(request(item)))
-            if len(under_way) >= window:
-                yield await under_way.popleft()
+            while len(under_way) >= limit:
+                result = await under_way.popleft()
+                if weigh is not None:
+                    expected_weight = max(weigh(result), expected_weight // 2, 1)
+                    limit = min(window, max(_UNDER_WAY_MIN, weight_max // expected_weight))
+                yield result
         while under_way:
             yield await under_way.popleft()
     finally:

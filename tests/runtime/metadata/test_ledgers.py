@@ -187,7 +187,7 @@ async def test_what_is_no_ledger_is_left_out(
         assert await collect(ledgers.list_ids()) == [5]
     warnings = "\n".join(caplog.messages)
     assert "922/3372/0368/5477/L5807 is left out" in warnings
-    assert "99/9999/L9999 is left out" in warnings
+    assert "/99 is left out" in warnings
 
 
 async def test_an_unreadable_ledger_does_not_end_a_scan(store: ZooKeeperStore, root: str) -> None:
