@@ -53,8 +53,7 @@ async def decommission(
     print_report(context, "DecommissionReport", _report_body(report), failures)
     if report.refusal is not None:
         console.error(report.refusal)
-        moved = sum(recovery.ledgers_repaired for recovery in report.recoveries)
-        return Outcome.PARTIAL if moved else Outcome.FAILED
+        return Outcome.PARTIAL if any(recovery.has_progress for recovery in report.recoveries) else Outcome.FAILED
     return Outcome.OK
 
 
@@ -73,6 +72,9 @@ def _report_body(report: DecommissionReport) -> dict[str, object]:
         "remaining_ledgers": [str(ledger_id) for ledger_id in report.remaining],
         "ledgers": sum(recovery.ledgers for recovery in report.recoveries),
         "ledgers_repaired": sum(recovery.ledgers_repaired for recovery in report.recoveries),
+        "ledgers_repaired_by_others": sum(recovery.ledgers_repaired_by_others for recovery in report.recoveries),
+        "ledgers_deleted": sum(recovery.ledgers_deleted for recovery in report.recoveries),
+        "ledgers_failed": sum(recovery.ledgers_failed for recovery in report.recoveries),
         "ledgers_closed": sum(recovery.ledgers_closed for recovery in report.recoveries),
         "fragments": sum(recovery.fragments for recovery in report.recoveries),
         "entries": sum(recovery.entries for recovery in report.recoveries),

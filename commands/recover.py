@@ -22,7 +22,7 @@ from commands.replication_access import (
 )
 
 if TYPE_CHECKING:
-    from runtime.replication.bookie_recovery import RecoveryReport
+    from runtime.replication.recovery_report import RecoveryReport
 
 app = group("Copy away what dead bookies held.")
 
@@ -69,4 +69,4 @@ def outcome_of(report: RecoveryReport) -> Outcome:
     """Complete, or some ledgers left, or nothing achieved."""
     if report.is_complete:
         return Outcome.OK
-    return Outcome.PARTIAL if report.ledgers_repaired else Outcome.FAILED
+    return Outcome.PARTIAL if report.has_progress else Outcome.FAILED

@@ -55,6 +55,11 @@ def decimal(value: object) -> str:
     return f"{value:,.3f}".rstrip("0").rstrip(".") if isinstance(value, (int, float)) else UNKNOWN
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """``1 ledger``, ``2 ledgers``; ``plural`` where it is not the noun and an s."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
 class Column(NamedTuple):
     """A column of a listing: key in the row, table heading, how a value is shown, whether only ``wide`` shows it."""
 

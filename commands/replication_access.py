@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from commands.cluster_access import open_client
 from commands.context import CommandContext
 from commands.progress import Progress
-from commands.rendering import Column, decimal, size
+from commands.rendering import Column, counted, decimal, size
 
 if TYPE_CHECKING:
     from runtime.metadata.cookies import CookieStore
     from runtime.metadata.registration import Registrations
-    from runtime.replication.bookie_recovery import BookieRecovery, RecoveryPlan, RecoveryProgress, RecoveryReport
+    from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
+    from runtime.replication.recovery_plan import RecoveryPlan
+    from runtime.replication.recovery_report import RecoveryReport
 
 PLAN_COLUMNS = (
     Column("ledger_id", "LEDGER", is_right=True),
@@ -66,7 +68,7 @@ def progress_reporter(progress: Progress) -> Callable[[RecoveryProgress], None]:
     """What puts the moments of a recovery on a progress bar."""
 
     def report(moment: RecoveryProgress) -> None:
-        note = f"{moment.entries_copied} entries, {size(moment.bytes_copied)}"
+        note = f"{counted(moment.entries_copied, 'entry', 'entries')}, {size(moment.bytes_copied)}"
         if moment.ledgers_failed:
             note += f", {moment.ledgers_failed} failed"
         if moment.current_ledgers:
@@ -114,23 +116,29 @@ def plan_rows(plan: RecoveryPlan) -> list[dict[str, object]]:
 def plan_sentence(plan: RecoveryPlan) -> str:
     """A plan in one line for whoever must say yes."""
     fenced = sum(ledger.needs_fencing for ledger in plan.ledgers)
+    ledgers = f"{len(plan.ledgers)} of {counted(plan.ledgers_scanned, 'ledger')}"
     sentence = (
-        f"{len(plan.ledgers)} of {plan.ledgers_scanned} ledgers name {', '.join(plan.bookie_ids)}: "
-        f"{plan.fragments} fragments, {plan.entries} entries to copy to {len(plan.targets)} bookies"
+        f"{ledgers} to recover from {', '.join(plan.bookie_ids)}: "
+        f"{counted(plan.fragments, 'fragment')}, {counted(plan.entries, 'entry', 'entries')} to copy "
+        f"to {counted(len(plan.targets), 'bookie')}"
     )
     if fenced:
-        sentence += f"; {fenced} open ledgers are fenced and closed first (their writers are cut off)"
+        sentence += f"; fenced and closed first, which cuts off the writers: {counted(fenced, 'open ledger')}"
     if plan.unreadable:
-        sentence += f"; the metadata of {len(plan.unreadable)} ledgers cannot be read, they are left as they are"
+        sentence += f"; left as they are, their metadata being unreadable: {counted(len(plan.unreadable), 'ledger')}"
     return sentence
 
 
 def report_body(report: RecoveryReport) -> dict[str, object]:
-    """A report as a structured result."""
+    """A report as a structured result; ``ledgers`` is the sum of those repaired, by whomever, deleted and failed."""
     return {
         "bookie_ids": list(report.bookie_ids),
         "ledgers": report.ledgers,
         "ledgers_repaired": report.ledgers_repaired,
+        "ledgers_repaired_by_others": report.ledgers_repaired_by_others,
+        "ledgers_deleted": report.ledgers_deleted,
+        "ledgers_failed": report.ledgers_failed,
+        "ledgers_unreadable": report.ledgers_unreadable,
         "ledgers_closed": report.ledgers_closed,
         "fragments": report.fragments,
         "entries": report.entries,
@@ -138,13 +146,12 @@ def report_body(report: RecoveryReport) -> dict[str, object]:
         "seconds": round(report.seconds, 3),
         "mebibytes_per_second": round(report.mebibytes_per_second, 3),
         "bad_copies_found": len(report.defects),
-        "ledgers_failed": len({failure.ledger_id for failure in report.failures}),
     }
 
 
 def failure_rows(report: RecoveryReport) -> list[dict[str, object]]:
     """One row per reason, with the ids of the ledgers."""
-    details = {failure.reason.value: str(failure) for failure in reversed(report.failures)}
+    details = {failure.reason.value: f"{failure.place}: {failure.detail}" for failure in reversed(report.failures)}
     return [
         {
             "reason": reason,

@@ -15,7 +15,7 @@ from commands.context import CommandContext
 from commands.errors import InvalidArgumentError
 from commands.outcome import Outcome
 from commands.parse import parse_ledger_id
-from commands.rendering import Column, decimal, size
+from commands.rendering import Column, counted, decimal, size
 
 if TYPE_CHECKING:
     from runtime.replication.checker import CheckTotals, LedgerCheck
@@ -84,7 +84,7 @@ async def verify(
 
             def take(check: LedgerCheck, totals: CheckTotals) -> None:
                 nonlocal is_truncated
-                note = f"{totals.copies_good} good copies, {size(totals.bytes_read)}"
+                note = f"{counted(totals.copies_good, 'good copy', 'good copies')}, {size(totals.bytes_read)}"
                 progress.update(totals.ledgers, max(totals.ledgers, ledgers_total), note)
                 if not is_all or not (check.is_clean or check.is_deleted):
                     if len(checks) < _ROWS_MAX:

@@ -6,14 +6,12 @@ what is in flight, verifies copies before the metadata names them, and goes on b
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection
 
 import msgspec
 
 from runtime.client.ports import ClientPorts
 from runtime.errors import BookieError, BookieNotFoundError, RefusedError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import write_set
 from runtime.metadata.cookies import CookieStore
 from runtime.metadata.registration import RegistrationClient
 from runtime.metadata.replication_lock import ReplicationLocks
@@ -21,73 +19,15 @@ from runtime.metadata.store import Versioned
 from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import CopyReader
-from runtime.replication.fragments import Fragment, fragments_naming, stripe_count
-from runtime.replication.ledger_repair import (
-    FailureReason,
-    LedgerFailure,
-    LedgerRepair,
-    LedgerRepaired,
-    RepairTools,
-)
+from runtime.replication.ledger_outcome import FailureReason, LedgerFailure, LedgerRepaired
+from runtime.replication.ledger_repair import LedgerRepair, RepairTools
 from runtime.replication.live_bookies import LiveBookies, TargetChooser
 from runtime.replication.parallel import for_each_bounded
-from runtime.replication.replicator import Replicator, SourceDefect
+from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
+from runtime.replication.recovery_report import RecoveryReport, recovery_report
+from runtime.replication.replicator import Replicator
 
 PROGRESS_INTERVAL_NS = 100_000_000
-MEBIBYTE = 1024 * 1024
-
-
-class FragmentPlan(msgspec.Struct, frozen=True):
-    """One segment that names a failed bookie.
-
-    ``entries`` to copy and their range are None in an open segment: its end is known when it is closed.
-    ``surviving_copies``: live members left for the worst entry to copy; 0 means that entries may be lost.
-    """
-
-    first_entry_id: int
-    last_entry_id: int | None
-    ensemble: tuple[str, ...]
-    failed_bookies: tuple[str, ...]
-    entries: int | None
-    surviving_copies: int
-
-
-class LedgerPlan(msgspec.Struct, frozen=True):
-    """One ledger that names a failed bookie. ``needs_fencing``: it will be fenced and closed first."""
-
-    ledger_id: int
-    ledger_state: str
-    needs_fencing: bool
-    fragments: tuple[FragmentPlan, ...]
-
-    @property
-    def surviving_copies(self) -> int:
-        """Of the worst fragment."""
-        return min(fragment.surviving_copies for fragment in self.fragments)
-
-
-class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recovery would do. Making it writes nothing anywhere.
-
-    ``ledgers`` are in the order of work: fewest surviving copies first, then the newest. ``unreadable`` have metadata
-    that nobody can read: they may name the bookies, and stay as they are. ``targets``: writable bookies to copy to.
-    """
-
-    bookie_ids: tuple[str, ...]
-    ledgers_scanned: int
-    ledgers: tuple[LedgerPlan, ...]
-    unreadable: tuple[LedgerFailure, ...]
-    targets: tuple[str, ...]
-
-    @property
-    def fragments(self) -> int:
-        """Segments to rewrite."""
-        return sum(len(ledger.fragments) for ledger in self.ledgers)
-
-    @property
-    def entries(self) -> int:
-        """Copies to make, as far as known: open segments are not counted."""
-        return sum(fragment.entries or 0 for ledger in self.ledgers for fragment in ledger.fragments)
 
 
 class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,43 +41,6 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
     bytes_copied: int
     current_ledgers: tuple[int, ...]
     """Ledgers under way, oldest first: the first one is what holds the run up."""
-
-
-class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recovery did. ``failures``: every ledger that still needs the failed bookies, with range and reason."""
-
-    bookie_ids: tuple[str, ...]
-    ledgers: int
-    """Ledgers of the plan that were looked at again."""
-    ledgers_repaired: int
-    """Ledgers of which at least one segment was rewritten, or which were closed."""
-    ledgers_closed: int
-    """Open ledgers that were fenced and closed."""
-    fragments: int
-    entries: int
-    bytes_copied: int
-    seconds: float
-    failures: tuple[LedgerFailure, ...]
-    defects: tuple[SourceDefect, ...]
-    """Bad copies found on surviving bookies. They were not used, and are still there: run a verification."""
-
-    @property
-    def mebibytes_per_second(self) -> float:
-        """Verified bytes copied over the time of the whole run."""
-        return self.bytes_copied / MEBIBYTE / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def failures_by_reason(self) -> dict[str, tuple[int, ...]]:
-        """Reason to ascending ledger ids, each id once."""
-        grouped: dict[str, set[int]] = {}
-        for failure in self.failures:
-            grouped.setdefault(failure.reason.value, set()).add(failure.ledger_id)
-        return {reason: tuple(sorted(ledger_ids)) for reason, ledger_ids in sorted(grouped.items())}
-
-    @property
-    def is_complete(self) -> bool:
-        """Nothing that was planned is left."""
-        return not self.failures
 
 
 class BookieRecovery:
@@ -330,65 +233,3 @@ class _RecoveryRun:
                 current_ledgers=tuple(self._current),
             )
         )
-
-
-def plan_ledger(ledger_id: int, metadata: LedgerMetadata, failed: frozenset[str], live: frozenset[str]) -> LedgerPlan:
-    """What has to be done to one ledger that names ``failed`` bookies; ``live`` are the registered others. Pure."""
-    fragments = fragments_naming(metadata, failed)
-    return LedgerPlan(
-        ledger_id=ledger_id,
-        ledger_state=metadata.state.name.lower(),
-        needs_fencing=any(fragment.is_open for fragment in fragments),
-        fragments=tuple(_plan_fragment(metadata, fragment, failed, live) for fragment in fragments),
-    )
-
-
-def _plan_fragment(
-    metadata: LedgerMetadata, fragment: Fragment, failed: frozenset[str], live: frozenset[str]
-) -> FragmentPlan:
-    sizes = (metadata.ensemble_size, metadata.write_quorum_size)
-    return FragmentPlan(
-        first_entry_id=fragment.entries.first_entry_id,
-        last_entry_id=None if fragment.is_open else fragment.entries.last_entry_id,
-        ensemble=fragment.ensemble,
-        failed_bookies=tuple(sorted(failed.intersection(fragment.ensemble))),
-        entries=None
-        if fragment.is_open
-        else sum(stripe_count(fragment.entries, index, *sizes) for index in fragment.bookie_indexes),
-        surviving_copies=_surviving_copies(metadata, fragment, live),
-    )
-
-
-def _surviving_copies(metadata: LedgerMetadata, fragment: Fragment, live: frozenset[str]) -> int:
-    """Live copies of the worst entry that has one at an index at issue; Qw when there is no such entry."""
-    size, quorum = metadata.ensemble_size, metadata.write_quorum_size
-    used = size if fragment.is_open else min(size, fragment.entries.count)
-    first = fragment.entries.first_entry_id
-    counts = [
-        len({fragment.ensemble[index] for index in indexes} & live)
-        for indexes in (write_set(entry_id, size, quorum) for entry_id in range(first, first + used))
-        if not set(indexes).isdisjoint(fragment.bookie_indexes)
-    ]
-    return min(counts, default=quorum)
-
-
-def recovery_report(plan: RecoveryPlan, results: Sequence[LedgerRepaired], seconds: float) -> RecoveryReport:
-    """Sum up the results of a run. Pure."""
-    failures = [*plan.unreadable, *(failure for result in results for failure in result.failures)]
-    return RecoveryReport(
-        bookie_ids=plan.bookie_ids,
-        ledgers=len(results),
-        ledgers_repaired=sum(result.fragments > 0 or result.was_closed for result in results),
-        ledgers_closed=sum(result.was_closed for result in results),
-        fragments=sum(result.fragments for result in results),
-        entries=sum(result.entries for result in results),
-        bytes_copied=sum(result.bytes_copied for result in results),
-        seconds=seconds,
-        failures=tuple(sorted(failures, key=lambda failure: failure.ledger_id)),
-        defects=tuple(
-            sorted(
-                (defect for result in results for defect in result.defects),
-                key=lambda defect: (defect.ledger_id, defect.bookie_id),
-            )
-        ),
-    )

@@ -12,7 +12,9 @@ import msgspec
 
 from runtime.errors import BadVersionError, NoNodeError, RefusedError
 from runtime.metadata.cookies import CookieStore
-from runtime.replication.bookie_recovery import BookieRecovery, RecoveryPlan, RecoveryProgress, RecoveryReport
+from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
+from runtime.replication.recovery_plan import RecoveryPlan
+from runtime.replication.recovery_report import RecoveryReport
 
 PASSES_MAX = 3
 """Recoveries run at most: a ledger created during the first may name the bookie too."""
@@ -90,7 +92,8 @@ class Decommission:
 
     async def _delete_cookie(self, plan: DecommissionPlan, remaining: tuple[int, ...]) -> tuple[str | None, bool]:
         if remaining:
-            return f"{len(remaining)} ledgers still name bookie {plan.bookie_id}, or may: its cookie is kept", False
+            ledgers = "1 ledger still names" if len(remaining) == 1 else f"{len(remaining)} ledgers still name"
+            return f"{ledgers} bookie {plan.bookie_id}, or may: its cookie is kept", False
         try:
             await self._recovery.require_down([plan.bookie_id])
         except RefusedError as error:

@@ -7,11 +7,8 @@ compare-and-set; a copy made before is used only where it still fits.
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Collection
 from typing import NamedTuple, TypeAlias
-
-import msgspec
 
 from runtime.client.ports import ClientPorts
 from runtime.client.recovery import LedgerRecovery
@@ -30,55 +27,12 @@ from runtime.metadata.replication_lock import ReplicationLock, ReplicationLocks
 from runtime.metadata.store import Versioned
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import credentials_of, pause_s
-from runtime.replication.entry_ranges import EntryRange, format_ranges
+from runtime.replication.entry_ranges import EntryRange
 from runtime.replication.fragments import Fragment, fragments_naming, stripe_count
+from runtime.replication.ledger_outcome import FailureReason, LedgerFailure, LedgerRepaired
 from runtime.replication.live_bookies import LiveBookies, TargetChooser
 from runtime.replication.replicator import Replicator, SourceDefect, StripeJob
 from storage.errors import BkctlError
-
-
-class FailureReason(enum.Enum):
-    """Why a ledger, or a part of it, could not be moved. The names are the values in the reports."""
-
-    LOST = "no good copy is left"
-    UNREADABLE = "surviving copies cannot be read"
-    NOT_ENOUGH_BOOKIES = "no bookie to copy to"
-    NOT_CLOSED = "the ledger could not be closed"
-    LOCKED = "somebody else holds the replication lock"
-    LOCK_LOST = "the replication lock was lost"
-    METADATA_UNREADABLE = "the ledger metadata cannot be read"
-    CONFLICT = "the ledger metadata kept changing"
-    ERROR = "error"
-
-
-class LedgerFailure(msgspec.Struct, frozen=True):
-    """What could not be moved, of one ledger: the entries, where it concerns entries, and a sentence why."""
-
-    ledger_id: int
-    reason: FailureReason
-    entries: tuple[EntryRange, ...]
-    detail: str
-
-    def __str__(self) -> str:
-        entries = f", entries {format_ranges(self.entries)}" if self.entries else ""
-        return f"ledger {self.ledger_id}{entries}: {self.reason.value}: {self.detail}"
-
-
-class LedgerRepaired(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done to one ledger. ``fragments`` counts segments rewritten; entries and bytes count copies made.
-
-    A ledger that was deleted meanwhile, or names the bookies no more, has no fragments and no failures.
-    """
-
-    ledger_id: int
-    fragments: int = 0
-    entries: int = 0
-    bytes_copied: int = 0
-    was_closed: bool = False
-    """An open ledger was fenced and closed on the way."""
-    failures: tuple[LedgerFailure, ...] = ()
-    defects: tuple[SourceDefect, ...] = ()
-
 
 _Change: TypeAlias = dict[int, dict[int, str]]
 """First entry of a segment to its new bookies by ensemble index: one compare-and-set for the whole ledger."""
@@ -198,7 +152,7 @@ class _Repair:
                     self._require_lock()  # no suspension point between this check and the write
                     await self._ports.ledgers.write(self._ledger_id, metadata, versioned.version)
             except LedgerNotFoundError:
-                return LedgerRepaired(ledger_id=self._ledger_id)  # deleted meanwhile: nothing to repair (T14)
+                return LedgerRepaired(ledger_id=self._ledger_id, was_deleted=True)  # nothing to repair (T14)
             except (BadVersionError, MetadataUnavailableError) as conflict:
                 # The race, or the answer, is lost: either way the stored metadata says what is left to do.
                 self._require_lock()

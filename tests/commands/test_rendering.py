@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from commands.rendering import (
+    counted,
     decimal,
     envelope,
     flat,
@@ -21,6 +22,11 @@ from commands.rendering import (
 )
 
 VALUE = {"id": "9223372036854775806", "none": None, "list": ["a", "ü"], "truth": True, "number": 1.5, "in": {"x": "0"}}
+
+
+def test_counted_nouns() -> None:
+    assert (counted(0, "ledger"), counted(1, "ledger"), counted(2, "ledger")) == ("0 ledgers", "1 ledger", "2 ledgers")
+    assert (counted(1, "entry", "entries"), counted(5, "entry", "entries")) == ("1 entry", "5 entries")
 
 
 def test_json_and_yaml_carry_the_same_values() -> None:

@@ -13,11 +13,12 @@ from runtime.metadata.cookies import Cookie, CookieStore
 from runtime.metadata.registration import RegistrationClient
 from runtime.metadata.replication_lock import ReplicationLocks
 from runtime.metadata.store import Versioned
-from runtime.replication.bookie_recovery import BookieRecovery, RecoveryReport
+from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.checker import LedgerCheck, LedgerChecker
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.decommission import Decommission
 from runtime.replication.fragments import segment_entries
+from runtime.replication.recovery_report import RecoveryReport
 from tests.runtime.client.scripted_bookie import ScriptedBookie
 from tests.runtime.client.world import FAST, Client, World, payload
 

@@ -14,10 +14,10 @@ from runtime.ledger.changes import replace_bookies, replace_in_segment
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.protocol.status import Status
-from runtime.replication.bookie_recovery import RecoveryProgress, plan_ledger
+from runtime.replication.bookie_recovery import RecoveryProgress
 from runtime.replication.copies import CopyState
 from runtime.replication.entry_ranges import EntryRange
-from runtime.replication.ledger_repair import FailureReason
+from runtime.replication.ledger_outcome import FailureReason
 from tests.runtime.client.world import segments
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.replication.samples import ledger
@@ -150,6 +150,7 @@ async def test_t13_one_ledger_without_a_copy_is_reported_and_the_others_are_repa
     (failure,) = report.failures
     assert (failure.ledger_id, failure.reason, failure.entries) == (lost, FailureReason.LOST, (EntryRange(1, 2),))
     assert report.failures_by_reason == {"no good copy is left": (lost,)}
+    assert str(failure) == f"ledger {lost}, entries 1-2: no good copy is left: entry 1: b2: no such entry"
     assert (await stage.read(lost)).value.last_segment.ensemble == ("b1", "b2")
 
     again = await stage.recover("b1")
@@ -206,6 +207,26 @@ async def test_t15_a_plan_writes_nothing(stage: Stage) -> None:
     assert plan.targets == ("b2", "b3", "b4")
     assert stage.client.held_store.write_count == writes_before
     assert (stage.reads(), stage.adds()) == (0, 0)
+
+
+async def test_t16_two_recoveries_at_once_share_the_ledgers_and_both_add_up(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4")
+    ids = [await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10))) for _ in range(8)]
+    deleted = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10)))
+    lost = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=0, length=length_of(1)), holes=["b2"])
+    plan = await stage.recovery().plan(["b1"])
+    await stage.ledgers.delete(deleted)
+    patient = msgspec.structs.replace(QUICK, lock_wait_s=20.0)
+
+    reports = await asyncio.gather(*(stage.recovery(patient).run(plan) for _ in range(2)))
+
+    assert sum(report.ledgers_repaired for report in reports) == len(ids)
+    for report in reports:
+        assert report.ledgers == len(plan.ledgers)
+        assert report.ledgers_repaired + report.ledgers_repaired_by_others == len(ids)
+        assert (report.ledgers_deleted, report.ledgers_failed, report.ledgers_unreadable) == (1, 1, 0)
+        assert [failure.ledger_id for failure in report.failures] == [lost]
+        assert report.has_progress == (report.ledgers_repaired > 0)
 
 
 async def test_t16_a_ledger_locked_by_somebody_else_is_reported_and_not_touched(stage: Stage) -> None:
@@ -500,15 +521,6 @@ async def test_progress_ends_with_everything_done(stage: Stage) -> None:
     assert (last.entries_copied, last.entries_planned) == (50, 50)
     assert last.bytes_copied == report.bytes_copied
     assert last.current_ledgers == ()
-
-
-def test_a_plan_counts_survivors_of_the_worst_entry() -> None:
-    closed = ledger({0: ["b1", "b2", "b3", "b4"]}, 2, 2, last_entry_id=9, length=100)
-    plan = plan_ledger(3, closed, frozenset({"b1"}), frozenset({"b2", "b3"}))
-    # Entries 3 and 7 are on b4 and b1 alone.
-    assert plan.surviving_copies == 0
-    assert plan_ledger(3, closed, frozenset({"b1"}), frozenset({"b2", "b3", "b4"})).surviving_copies == 1
-    assert plan.fragments[0].entries == 5
 
 
 async def test_t38_a_session_that_ends_during_the_copy_writes_nothing_and_the_next_one_does(

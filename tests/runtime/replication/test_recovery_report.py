@@ -1,0 +1,44 @@
+"""Every ledger of a plan is counted once, whatever became of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.replication.ledger_outcome import FailureReason, LedgerFailure, LedgerOutcome, LedgerRepaired
+from runtime.replication.recovery_plan import RecoveryPlan
+from runtime.replication.recovery_report import recovery_report
+
+FAILURE = LedgerFailure(1, FailureReason.LOCKED, (), "held by another host")
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome"),
+    [
+        (LedgerRepaired(ledger_id=1, fragments=2), LedgerOutcome.REPAIRED),
+        (LedgerRepaired(ledger_id=1, was_closed=True), LedgerOutcome.REPAIRED),
+        (LedgerRepaired(ledger_id=1), LedgerOutcome.REPAIRED_BY_OTHERS),
+        (LedgerRepaired(ledger_id=1, was_deleted=True), LedgerOutcome.DELETED),
+        (LedgerRepaired(ledger_id=1, fragments=2, failures=(FAILURE,)), LedgerOutcome.FAILED),
+    ],
+)
+def test_outcome_of_one_ledger(result: LedgerRepaired, outcome: LedgerOutcome) -> None:
+    assert result.outcome is outcome
+
+
+def test_the_columns_add_up_and_ledgers_outside_of_the_plan_stand_apart() -> None:
+    unreadable = LedgerFailure(9, FailureReason.METADATA_UNREADABLE, (), "garbage")
+    plan = RecoveryPlan(bookie_ids=("b1",), ledgers_scanned=5, ledgers=(), unreadable=(unreadable,), targets=())
+    results = [
+        LedgerRepaired(ledger_id=1, fragments=2, failures=(FAILURE,)),
+        LedgerRepaired(ledger_id=2, fragments=1, entries=3, bytes_copied=30),
+        LedgerRepaired(ledger_id=3),
+        LedgerRepaired(ledger_id=4, was_deleted=True),
+    ]
+    report = recovery_report(plan, results, 1.0)
+    assert report.ledgers == 4
+    assert (report.ledgers_repaired, report.ledgers_repaired_by_others) == (1, 1)
+    assert (report.ledgers_deleted, report.ledgers_failed, report.ledgers_unreadable) == (1, 1, 1)
+    assert (report.fragments, report.has_progress, report.is_complete) == (3, True, False)
+    assert report.failures == (FAILURE, unreadable)
+    idle = recovery_report(plan, [LedgerRepaired(ledger_id=3)], 1.0)
+    assert (idle.ledgers_repaired_by_others, idle.has_progress) == (1, False)
