@@ -103,6 +103,7 @@ _SERVER_ERRORS: dict[type[BaseException], ServerExitCode] = {
     NotFoundError: ServerExitCode.INVALID_CONF,
     runtime_errors.SessionExpiredError: ServerExitCode.ZK_EXPIRED,
     runtime_errors.RegistrationError: ServerExitCode.ZK_REG_FAIL,
+    runtime_errors.BookieFailedError: ServerExitCode.BOOKIE_EXCEPTION,
     storage_errors.JournalFailedError: ServerExitCode.BOOKIE_EXCEPTION,
 }
 

@@ -27,6 +27,7 @@ BkctlError
 │   ├── LedgerPasswordError, TooManyPendingAddsError
 │   ├── NotEnoughBookiesError, DigestMismatchError, LedgerReadError, LedgerRecoveryError
 ├── BookieNotFoundError         no such bookie in this cluster
+├── BookieFailedError           a bookie that served cannot go on, or could not flush at its end
 ├── CookieError                 folders, cookie and cluster do not belong together
 └── RegistrationError           the bookie could not register
 """
@@ -206,6 +207,13 @@ class LedgerRecoveryError(LedgerError):
 
 class BookieNotFoundError(BkctlError):
     """No bookie of this id is known to the cluster."""
+
+
+class BookieFailedError(BkctlError):
+    """This process's own bookie, once it served: it cannot go on, or could not flush when it was to stop.
+
+    What it acknowledged is in the journal, for the next boot to replay.
+    """
 
 
 class CookieError(BkctlError):

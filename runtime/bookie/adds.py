@@ -73,6 +73,11 @@ class AddPath:
         if self._waiting:
             self._request_checkpoint()
 
+    def refuse_waiting(self) -> None:
+        """Call when writes have stopped: nothing will make room for the adds that wait."""
+        while self._waiting:
+            self._refuse(self._waiting.popleft()[1], Status.READ_ONLY)
+
     def _try(self, request: PendingAdd) -> None:
         if not self._store(request):
             self._request_checkpoint()

@@ -1,7 +1,7 @@
 """When checkpoints happen: on a timer, when the write cache fills up, and once at the end. Source: storage section 5.8.
 
 The order of the steps that makes a crash safe is ``storage.ledger_storage``'s; this service decides when, and runs the
-lane side in the checkpoint lane.
+lane side in the checkpoint lane. Without room on a disk none is begun: the bookie is read-only until there is some.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from runtime.bookie.modes import BookieModes, sentence
 from runtime.ports import Workers
+from storage.disk_room import DiskRoom, is_out_of_room
 from storage.errors import IndexFailedError, StorageError
 from storage.ledger_storage import LedgerStorage
 
@@ -19,18 +21,25 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_LANE = "checkpoint"
 RETRY_DELAY_S = 1.0
+RETRY_DELAY_FULL_S_MAX = 10.0
+"""While a disk is full, at most (diskCheckInterval); less when checkpoints are due more often."""
 
 
 class CheckpointService:
     """Runs the checkpoints of one bookie, one at a time."""
 
-    def __init__(self, storage: LedgerStorage, workers: Workers, interval_s: float) -> None:
+    def __init__(
+        self, storage: LedgerStorage, workers: Workers, interval_s: float, room: DiskRoom, modes: BookieModes
+    ) -> None:
         self._storage = storage
         self._workers = workers
         self._interval_s = interval_s
+        self._room = room
+        self._modes = modes
         self._swap_callbacks: list[Callable[[], None]] = []
         self._wake = asyncio.Event()
-        self._is_stopping = False
+        self._stopping = asyncio.Event()
+        self._has_failed = False
         self._is_retry_due = False
 
     def on_caches_swapped(self, callback: Callable[[], None]) -> None:
@@ -47,21 +56,50 @@ class CheckpointService:
         Raises IndexFailedError, which only a restart can mend.
         """
         while await self._wait_due():
-            try:
-                await self.checkpoint()
-            except IndexFailedError:
-                raise
-            except (StorageError, OSError) as error:
-                logger.error("checkpoint failed, the journal keeps what it held: %s", error)
-                await asyncio.sleep(RETRY_DELAY_S)
+            if await self.require_room():
+                await self._try_checkpoint()
+
+    async def require_room(self) -> bool:
+        """Whether the disks have room for a checkpoint; if not, the bookie is read-only from now on."""
+        needed_bytes = sum(engine.memtable_bytes for engine in self._storage.engines)
+        try:
+            await self._workers.run(CHECKPOINT_LANE, self._room.require, needed_bytes)
+        except OSError as error:
+            self._note_failure(error)
+            return False
+        return True
+
+    async def _try_checkpoint(self) -> None:
+        try:
+            await self.checkpoint()
+        except IndexFailedError:
+            raise
+        except (StorageError, OSError) as error:
+            self._note_failure(error)
+        else:
+            self._has_failed = False
+            self._modes.note_room()
+
+    def _note_failure(self, error: StorageError | OSError) -> None:
+        self._has_failed = True
+        if is_out_of_room(error):
+            self._modes.note_disk_full(error)
+        else:
+            logger.error("checkpoint failed, the journal keeps what it held: %s", sentence(error))
 
     async def _wait_due(self) -> bool:
         """True when a checkpoint is due, False when the service is to stop."""
+        if self._has_failed:
+            is_full = self._modes.is_disk_full
+            event = self._stopping  # requests do not make the retry come sooner
+            timeout_s = max(RETRY_DELAY_S, min(self._interval_s, RETRY_DELAY_FULL_S_MAX)) if is_full else RETRY_DELAY_S
+        else:
+            event, timeout_s = self._wake, self._interval_s
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._interval_s):
-                await self._wake.wait()
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
         self._wake.clear()
-        return not self._is_stopping
+        return not self._stopping.is_set()
 
     async def checkpoint(self) -> None:
         """One checkpoint of all ledger directories; StorageError or OSError when it could not be finished."""
@@ -87,5 +125,5 @@ class CheckpointService:
 
     def stop(self) -> None:
         """Let ``run`` return; a checkpoint under way is finished first."""
-        self._is_stopping = True
+        self._stopping.set()
         self._wake.set()

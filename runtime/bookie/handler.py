@@ -18,7 +18,9 @@ from typing import Any
 
 from runtime.bookie.adds import AddPath, PendingAdd
 from runtime.bookie.ledger_handles import LedgerHandles
+from runtime.bookie.modes import BookieModes
 from runtime.bookie.reads import ReadBatcher, ReadJob, ReadOutcome
+from runtime.metadata.registration import BookieMode
 from runtime.net.listener import Responder
 from runtime.ports import BookieInfo
 from runtime.protocol.status import Status
@@ -46,8 +48,7 @@ class BookieRequestHandler:
         adds: AddPath,
         reads: ReadBatcher,
         disk_space: Callable[[], BookieInfo],
-        *,
-        is_read_only: bool,
+        modes: BookieModes,
     ) -> None:
         self._storage = storage
         self._handles = handles
@@ -55,7 +56,7 @@ class BookieRequestHandler:
         self._reads = reads
         self._disk_space = disk_space
         self._tasks: set[asyncio.Task[None]] = set()
-        self.is_read_only = is_read_only
+        self._modes = modes
 
     def add(
         self,
@@ -69,8 +70,8 @@ class BookieRequestHandler:
         is_high_priority: bool,
         is_deferred_sync: bool,  # noqa: ARG002  an answer after the sync is always allowed
     ) -> None:
-        """Store an entry (wire 5.1). A read-only bookie takes high-priority adds: recovery must be able to end."""
-        if self.is_read_only and not is_high_priority:
+        """Store an entry (wire 5.1)."""
+        if not self._modes.allows_add(is_high_priority=is_high_priority):
             connection.respond_add(txn_id, ledger_id, entry_id, Status.READ_ONLY)
         else:
             self._adds.add(PendingAdd(connection, txn_id, ledger_id, entry_id, master_key, body, is_recovery_add))
@@ -137,7 +138,7 @@ class BookieRequestHandler:
         """Keep an explicit LAC (wire 5.5); fencing does not block it, being read-only does."""
         if len(body) < _EXPLICIT_LAC_BYTES_MIN or ledger_id < 0 or _LEDGER_ID.unpack_from(body)[0] != ledger_id:
             connection.respond_write_lac(txn_id, ledger_id, Status.BAD_REQUEST)
-        elif self.is_read_only:
+        elif self._modes.mode is BookieMode.READ_ONLY:
             connection.respond_write_lac(txn_id, ledger_id, Status.READ_ONLY)
         else:
             self._spawn(self._write_lac(connection, txn_id, ledger_id, master_key, body))

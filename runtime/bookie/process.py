@@ -22,8 +22,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 async def run_bookie(config: BookieConfig) -> None:
     """Run a bookie until SIGTERM or SIGINT, then stop it in order.
 
-    Raises what keeps it from starting, or what ended it: ConfigurationError, CookieError, ConflictError,
-    RegistrationError, SessionExpiredError, StorageError and JournalFailedError.
+    Raises what keeps it from starting: ConfigurationError, CookieError, ConflictError, MetadataError,
+    RegistrationError, StorageError, OSError; or what ended it: RegistrationError, BookieFailedError.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     loop = asyncio.get_running_loop()

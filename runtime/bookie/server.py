@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,12 +26,13 @@ from runtime.bookie.group_commit import GroupCommit
 from runtime.bookie.handler import BookieRequestHandler
 from runtime.bookie.identity import resolve_identity
 from runtime.bookie.ledger_handles import LedgerHandles
+from runtime.bookie.modes import BookieModes, sentence
 from runtime.bookie.reads import ReadBatcher
 from runtime.config import BookieConfig
-from runtime.errors import PortInUseError
+from runtime.errors import BookieFailedError, PortInUseError
 from runtime.metadata.cluster import read_cluster_info
 from runtime.metadata.cookies import Cookie, CookieStore
-from runtime.metadata.registration import BookieMode, BookieRegistration
+from runtime.metadata.registration import BookieRegistration
 from runtime.metadata.service_info import rpc_service_info
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
@@ -39,6 +40,8 @@ from runtime.net.listener import BookieListener, ListenerLimits
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.ports import BookieInfo
 from storage import filenames
+from storage.disk_room import DiskRoom
+from storage.errors import StorageError
 from storage.filesystem import OsFileSystem
 from storage.index_store import open_plyvel
 from storage.ledger_storage import LedgerStorage, lock_directories
@@ -56,6 +59,7 @@ class BookieServer:
         self._config = config
         self._identity = resolve_identity(config)
         self._file_system = OsFileSystem()
+        self._modes = BookieModes(is_forced_read_only=config.is_read_only)
         self._clock = LoopClock()
         self._workers = LaneWorkers()
         self._undo = contextlib.AsyncExitStack()
@@ -81,11 +85,15 @@ class BookieServer:
         await self._undo.__aexit__(exc_type, exc, traceback)
 
     async def serve_until(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set; raises what makes going on impossible (journal, index, registration)."""
+        """Serve until ``stop`` is set.
+
+        Raises what makes going on impossible: BookieFailedError for the journal or the index, RegistrationError.
+        """
         self._failed.add_done_callback(lambda _: stop.set())
         await stop.wait()
         if self._failed.done():
-            self._failed.result()
+            with _failing_bookie():
+                self._failed.result()
 
     async def _boot(self) -> None:
         config = self._config
@@ -98,7 +106,9 @@ class BookieServer:
         store = await ZooKeeperStore.connect(uri.servers, config.zookeeper)
         self._undo.push_async_callback(store.close)
         storage = await self._open_storage(store, uri.root)
-        handler = self._start_lanes(storage)
+        checkpoints = self._new_checkpoints(storage)
+        await checkpoints.require_room()
+        handler = self._start_lanes(storage, checkpoints)
         self._mark_dirty()
         listener.serve(handler)
         registration = BookieRegistration(
@@ -111,7 +121,9 @@ class BookieServer:
         )
         self._undo.push_async_callback(listener.close)
         self._undo.push_async_callback(registration.unregister)
-        await registration.register(BookieMode.READ_ONLY if config.is_read_only else BookieMode.WRITABLE)
+        mode = self._modes.mode
+        await registration.register(mode)
+        self._undo.push_async_callback(_end, self._watch(self._modes.follow(mode, registration.register)))
         logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
 
     async def _bind(self, listener: BookieListener) -> int:
@@ -171,17 +183,22 @@ class BookieServer:
                 tail.reason,
             )
 
-    def _start_lanes(self, storage: LedgerStorage) -> BookieRequestHandler:
+    def _new_checkpoints(self, storage: LedgerStorage) -> CheckpointService:
+        config = self._config.storage
+        room = DiskRoom(self._file_system, (*config.ledger_directories, *config.index_directories))
+        return CheckpointService(storage, self._workers, self._config.flush_interval_s, room, self._modes)
+
+    def _start_lanes(self, storage: LedgerStorage, checkpoints: CheckpointService) -> BookieRequestHandler:
         config = self._config
         journals = [
             GroupCommit(writer, self._workers, f"journal-{index}") for index, writer in enumerate(storage.journals)
         ]
         handles = LedgerHandles(storage, journals)
-        checkpoints = CheckpointService(storage, self._workers, config.flush_interval_s)
         adds = AddPath(handles, self._clock, config.throttle_max_s, checkpoints.request)
         checkpoints.on_caches_swapped(adds.retry_waiting)
+        self._modes.on_disk_full(adds.refuse_waiting)
         handler = BookieRequestHandler(
-            storage, handles, adds, ReadBatcher(self._workers), self._disk_space, is_read_only=config.is_read_only
+            storage, handles, adds, ReadBatcher(self._workers), self._disk_space, self._modes
         )
         services = [self._watch(journal.run()) for journal in journals]
         services.append(self._watch(checkpoints.run()))
@@ -194,8 +211,9 @@ class BookieServer:
             checkpoints.stop()
             await asyncio.gather(*services, return_exceptions=True)
             if not self._failed.done():
-                await checkpoints.flush()
-                self._remove_dirty_marks()
+                with _failing_bookie():
+                    await checkpoints.flush()
+                    self._remove_dirty_marks()
 
         self._undo.push_async_callback(stop)
         return handler
@@ -241,6 +259,20 @@ class BookieServer:
             if self._file_system.exists(path):  # a boot that was cut short may not have made it
                 self._file_system.remove(path)
                 self._file_system.sync_directory(os.path.dirname(path))
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@contextlib.contextmanager
+def _failing_bookie() -> Iterator[None]:
+    """What happens to the disk from now on is a failure of the running bookie, not of its start."""
+    try:
+        yield
+    except (StorageError, OSError) as error:
+        raise BookieFailedError(sentence(error)) from error
 
 
 def _retrieve(failed: asyncio.Future[None]) -> None:

@@ -57,6 +57,8 @@ SERVERS = [
     (runtime_errors.SessionExpiredError("x"), 3),
     (runtime_errors.RegistrationError("x"), 4),
     (storage_errors.JournalFailedError("x"), 5),
+    (storage_errors.IndexFailedError("x"), 2),
+    (runtime_errors.BookieFailedError("x"), 5),
     (KeyboardInterrupt(), 130),
 ]
 

@@ -38,7 +38,14 @@ class Peer:
         return codec.encode(entry_id, entry_id - 1 if lac is None else lac, len(payload), payload)
 
     async def add(
-        self, ledger_id: int, entry_id: int, body: bytes | None = None, *, key: bytes = KEY, recovery: bool = False
+        self,
+        ledger_id: int,
+        entry_id: int,
+        body: bytes | None = None,
+        *,
+        key: bytes = KEY,
+        recovery: bool = False,
+        high_priority: bool = False,
     ) -> Status:
         answer: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
         self._pool.add(
@@ -49,6 +56,7 @@ class Peer:
             self.body(ledger_id, entry_id) if body is None else body,
             answer.set_result,
             is_recovery_add=recovery,
+            is_high_priority=high_priority,
         )
         return await answer
 

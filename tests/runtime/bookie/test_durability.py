@@ -3,79 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import re
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from runtime.config import ClientConfig
-from runtime.metadata.registration import RegistrationClient
-from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
 from runtime.protocol.status import Status
-from tests.processes import bkctl_command, bkctl_environment
+from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import Peer
 from tests.runtime.bookie.syscalls import TRACED, Acknowledgement, Entry, JournalWrite, SyncEnd, events
 
 LEDGER_ID = 7
 JOURNAL_FAILED_EXIT_CODE = 5
-_ZOOKEEPER_TIMEOUT_MS = 1000
-"""So that a bookie that was killed can register again soon."""
-
 pytestmark = pytest.mark.cluster
-
-
-class BookieUnderTest:
-    """A bookie process with its folders, started under a prefix command, reached over its socket."""
-
-    def __init__(self, folder: Path, metadata_uri: str, store: ZooKeeperStore) -> None:
-        self._folder = folder
-        self._uri = metadata_uri
-        self._log_start = 0
-        self._registrations = RegistrationClient(store, parse_metadata_uri(metadata_uri).root)
-
-    @contextlib.asynccontextmanager
-    async def running(self, prefix: Sequence[str] = ()) -> AsyncIterator[tuple[subprocess.Popen[bytes], Peer]]:
-        """The bookie, killed at the end of the block unless it has ended by itself."""
-        arguments = ("--metadata-uri", self._uri, "--port", "0", "--bookie-id", "traced")
-        folders = ("--journal-dir", str(self._folder / "journal"), "--ledger-dir", str(self._folder / "ledgers"))
-        keys = ("allowLoopback=true", f"zkTimeout={_ZOOKEEPER_TIMEOUT_MS}", "journalPreAllocSizeMB=1")
-        settings = ("--advertised-address", "127.0.0.1", *(word for key in keys for word in ("--set", key)))
-        process = self._spawn([*prefix, *bkctl_command("bookie", "start", *arguments, *folders, *settings)])
-        pool = BookiePool(self._address, ClientConfig(), LoopClock())
-        try:
-            await self._wait_registered(process)
-            yield process, Peer(pool, "traced")
-        finally:
-            await pool.close()
-            process.kill()
-            await asyncio.to_thread(process.wait)
-
-    def _spawn(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        with self._log().open("ab") as log:
-            self._log_start = log.tell()
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=bkctl_environment())
-
-    async def _wait_registered(self, process: subprocess.Popen[bytes]) -> None:
-        """Registered by this very process: a bookie that was killed stays registered until its session expires."""
-        async with asyncio.timeout(60):
-            while "serves on port" not in self._log().read_text()[self._log_start :]:
-                assert process.poll() is None, self._log().read_text()
-                await asyncio.sleep(0.05)
-
-    def _log(self) -> Path:
-        return self._folder / "bookie.log"
-
-    async def _address(self, bookie_id: str) -> tuple[str, int]:
-        address = await self._registrations.address(bookie_id)
-        return address.host, address.port
 
 
 @pytest.fixture

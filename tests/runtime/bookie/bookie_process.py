@@ -1,0 +1,80 @@
+"""A bookie as a process of its own, which a test may trace, limit and kill."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from runtime.config import ClientConfig
+from runtime.metadata.registration import RegistrationClient
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.loop import LoopClock
+from runtime.net.pool import BookiePool
+from tests.processes import bkctl_command, bkctl_environment
+from tests.runtime.bookie.conftest import Peer
+
+_ZOOKEEPER_TIMEOUT_MS = 1000
+"""So that a bookie that was killed can register again soon."""
+
+
+class BookieUnderTest:
+    """A bookie process with its folders, started under a prefix command, reached over its socket."""
+
+    def __init__(self, folder: Path, metadata_uri: str, store: ZooKeeperStore, *settings: str) -> None:
+        self._folder = folder
+        self._uri = metadata_uri
+        self._settings = settings
+        self._log_start = 0
+        self.registrations = RegistrationClient(store, parse_metadata_uri(metadata_uri).root)
+
+    @contextlib.asynccontextmanager
+    async def running(self, prefix: Sequence[str] = ()) -> AsyncIterator[tuple[subprocess.Popen[bytes], Peer]]:
+        """The bookie, killed at the end of the block unless it has ended by itself."""
+        process = self._spawn([*prefix, *self._command()])
+        pool = BookiePool(self._address, ClientConfig(), LoopClock())
+        try:
+            await self._wait_registered(process)
+            yield process, Peer(pool, "traced")
+        finally:
+            await pool.close()
+            process.kill()
+            await asyncio.to_thread(process.wait)
+
+    async def refused(self, prefix: Sequence[str]) -> int:
+        """Start a bookie that cannot boot; its exit code."""
+        process = self._spawn([*prefix, *self._command()])
+        try:
+            return await asyncio.to_thread(process.wait, 60)
+        finally:
+            process.kill()
+
+    def said(self) -> str:
+        """What the last process started has logged."""
+        return (self._folder / "bookie.log").read_text()[self._log_start :]
+
+    def _command(self) -> list[str]:
+        arguments = ("--metadata-uri", self._uri, "--port", "0", "--bookie-id", "traced")
+        folders = ("--journal-dir", str(self._folder / "journal"), "--ledger-dir", str(self._folder / "ledgers"))
+        keys = ("allowLoopback=true", f"zkTimeout={_ZOOKEEPER_TIMEOUT_MS}", "journalPreAllocSizeMB=1")
+        settings = ("--advertised-address", "127.0.0.1", *(word for key in keys for word in ("--set", key)))
+        return bkctl_command("bookie", "start", *arguments, *folders, *settings, *self._settings)
+
+    def _spawn(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        with (self._folder / "bookie.log").open("ab") as log:
+            self._log_start = log.tell()
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=bkctl_environment())
+
+    async def _wait_registered(self, process: subprocess.Popen[bytes]) -> None:
+        """Registered by this very process: a bookie that was killed stays registered until its session expires."""
+        async with asyncio.timeout(60):
+            while "serves on port" not in self.said():
+                assert process.poll() is None, self.said()
+                await asyncio.sleep(0.05)
+
+    async def _address(self, bookie_id: str) -> tuple[str, int]:
+        address = await self.registrations.address(bookie_id)
+        return address.host, address.port
