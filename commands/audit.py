@@ -52,7 +52,8 @@ def audit(
         bool, typer.Option("--spark", help="Distributed: Spark executors read ZooKeeper themselves.")
     ] = False,
     out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="New folder that takes the result as Parquet.")
+        str | None,
+        typer.Option("--out", metavar="DIR", help="New folder for the result: Parquet datasets."),
     ] = None,
     cores: Annotated[
         int | None, typer.Option("--cores", min=1, metavar="N", help="Cores for Spark; all if absent.")
@@ -60,22 +61,23 @@ def audit(
 ) -> Outcome:
     """Count the live copies of every write set, and list what is under-replicated.
 
-    Copies are counted against the registered bookies; no entry is read (bkctl ledger verify does that). With and
-    without --spark the result is the same. Exit code 10 when a ledger misses copies or cannot be read.
+    Copies are counted against the registered bookies; no entry is read (bkctl ledger verify does that). A bookie that
+    ledgers name and that is not registered counts as unregistered. With and without --spark the result is the same.
+    Exit code 10 when a ledger misses copies or cannot be read.
     """
     from commands.event_loop import run_to_end
 
     started_s = time.monotonic()
     if is_spark:
+        from runtime.metadata.embedded import find_java
+
+        find_java("Spark")  # it would fail without, after seconds and in many words
         from spark_reports.report import audit_with_spark
 
         registrations = run_to_end(_registrations(context))
-        log_path = os.path.join(out, "spark.log") if out is not None else None
         context.console.say("starting Spark on this machine")
         # Outside of the event loop: the job blocks, and Spark wants the signals.
-        report = audit_with_spark(
-            require_metadata_uri(context), registrations, out_directory=out, cores=cores, log_path=log_path
-        )
+        report = audit_with_spark(require_metadata_uri(context), registrations, out_directory=out, cores=cores)
     else:
         report = run_to_end(_audit_plainly(context, out))
     _print(context, report, out, time.monotonic() - started_s)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, closing, contextmanager
 from typing import TYPE_CHECKING
 
 from runtime.metadata.ledgers import LedgerStore
@@ -25,7 +25,7 @@ from runtime.replication.audit_report import (
     audit_report,
 )
 from spark_reports.errors import SparkReportError
-from spark_reports.output import WRITE_SETS, prepare_directory
+from spark_reports.output import WRITE_SETS, new_report
 from spark_reports.write_sets import REQUESTS_IN_FLIGHT_MAX, SOURCE_NAME, read_write_sets
 
 if TYPE_CHECKING:
@@ -50,31 +50,43 @@ async def audit_plainly(
 
     RefusedError when ``out_directory`` is not empty; MetadataUnavailableError. Unreadable ledgers are in the report.
     """
-    output: WriteSetFile | None = None
-    if out_directory is not None:
-        from spark_reports import arrow_files  # noqa: PLC0415
-
-        prepare_directory(out_directory)
-        output = arrow_files.WriteSetFile(out_directory)
-    totals = AuditTotals(registrations.writable, registrations.read_only, findings_max=FINDINGS_MAX)
-    live = registrations.live
-    ledgers_seen = 0
-    try:
-        async with aclosing(read_write_sets(ledgers, None, REQUESTS_IN_FLIGHT_MAX)) as ledger_rows:
-            async for write_sets in ledger_rows:
-                rows = [replication_of(row, live) for row in write_sets]
-                totals.add_ledger(rows)
-                if output is not None:
-                    output.add(rows)
-                ledgers_seen += 1
-                if on_progress is not None and ledgers_seen % 100 == 0:
-                    on_progress(ledgers_seen)
-    finally:
-        if output is not None:
-            output.close()
-    report = totals.report()
-    _write(out_directory, report)
+    with new_report(out_directory):
+        totals = AuditTotals(registrations.writable, registrations.read_only, findings_max=FINDINGS_MAX)
+        with _write_set_file(out_directory) as output:
+            await _count_all(ledgers, registrations.live, totals, output, on_progress)
+        report = totals.report()
+        _write(out_directory, report)
     return report
+
+
+@contextmanager
+def _write_set_file(out_directory: str | None) -> Iterator[WriteSetFile | None]:
+    if out_directory is None:
+        yield None
+        return
+    from spark_reports.arrow_files import WriteSetFile  # noqa: PLC0415
+
+    with closing(WriteSetFile(out_directory)) as file:
+        yield file
+
+
+async def _count_all(
+    ledgers: LedgerStore,
+    live: frozenset[str],
+    totals: AuditTotals,
+    output: WriteSetFile | None,
+    on_progress: Callable[[int], None] | None,
+) -> None:
+    ledgers_seen = 0
+    async with aclosing(read_write_sets(ledgers, None, REQUESTS_IN_FLIGHT_MAX)) as ledger_rows:
+        async for write_sets in ledger_rows:
+            rows = [replication_of(row, live) for row in write_sets]
+            totals.add_ledger(rows)
+            if output is not None:
+                output.add(rows)
+            ledgers_seen += 1
+            if on_progress is not None and ledgers_seen % 100 == 0:
+                on_progress(ledgers_seen)
 
 
 def audit_with_spark(
@@ -83,18 +95,15 @@ def audit_with_spark(
     *,
     out_directory: str | None = None,
     cores: int | None = None,
-    log_path: str | None = None,
 ) -> AuditReport:
     """Audit with Spark on ``cores`` of this machine (None: all); the executors read their own ledgers from ZooKeeper.
 
-    Blocks for the whole job. ``log_path`` takes Spark's own messages. RefusedError when ``out_directory`` is not empty;
-    SparkReportError when Spark does not start or a task fails.
+    Blocks for the whole job. RefusedError when ``out_directory`` is not empty; SparkReportError when Spark does not
+    start or a task fails. What Spark itself had to say is then logged, for debugging.
     """
     from spark_reports.session import local_session  # noqa: PLC0415
 
-    if out_directory is not None:
-        prepare_directory(out_directory)
-    with local_session(cores, log_path=log_path) as session:
+    with new_report(out_directory), local_session(cores) as session:
         return audit_in_session(
             session, metadata_uri, registrations, cores or os.cpu_count() or 1, out_directory=out_directory
         )

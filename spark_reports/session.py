@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_reports.errors import SparkReportError
 
+_LOG = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
 _LOG_CONFIGURATION = """\
 rootLogger.level = warn
@@ -29,7 +31,7 @@ def local_session(cores: int | None = None, *, log_path: str | None = None) -> I
     """A session for one report, stopped at the end. It starts a JVM, which takes some seconds.
 
     ``cores`` None: all of them. ``log_path``: where Spark and its JVM write what they have to say; None: nowhere that
-    stays. Raises SparkReportError when it cannot start, in most cases for want of Java 17 or newer.
+    stays, but when the report fails it is logged for debugging. Raises SparkReportError when Spark cannot start.
     """
     # A path of this virtual environment: the executors must import the same code (design, section 5).
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -61,22 +63,35 @@ def local_session(cores: int | None = None, *, log_path: str | None = None) -> I
         }
         for name, value in settings.items():
             builder = builder.config(name, value)
-        with _jvm_messages_in(log_path):
+        with _logged_on_failure(log_path), _jvm_messages_in(log_path):
             try:
                 session = builder.getOrCreate()
             except Exception as error:  # the JVM fails in many ways, all foreign
-                raise SparkReportError(
-                    f"Spark did not start (it needs Java 17 or newer): {_last_words(log_path) or error}"
-                ) from error
-        try:
-            yield session
-        finally:
-            session.stop()
+                raise SparkReportError(f"Spark did not start: {_last_words(log_path) or error}") from error
+        with _logged_on_failure(log_path):
+            try:
+                yield session
+            finally:
+                session.stop()
+
+
+@contextmanager
+def _logged_on_failure(log_path: str) -> Iterator[None]:
+    """The log goes with the session's folder: what it says of a failure is told before."""
+    try:
+        yield
+    except Exception:
+        _LOG.debug("what Spark said:\n%s", _read(log_path))
+        raise
+
+
+def _read(log_path: str) -> str:
+    with open(log_path, encoding="utf-8", errors="replace") as log:
+        return log.read()
 
 
 def _last_words(log_path: str) -> str:
-    with open(log_path, encoding="utf-8", errors="replace") as log:
-        lines = [line.strip() for line in log if line.strip()]
+    lines = [line.strip() for line in _read(log_path).splitlines() if line.strip()]
     return lines[-1] if lines else ""
 
 

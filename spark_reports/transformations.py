@@ -105,7 +105,7 @@ def replication_by_bookie(frame: DataFrame, writable: Sequence[str], read_only: 
     mode = (
         F.when(F.array_contains(_string_array(sorted(writable)), F.col("bookie_id")), "writable")
         .when(F.array_contains(_string_array(sorted(read_only)), F.col("bookie_id")), "read_only")
-        .otherwise("absent")
+        .otherwise("unregistered")
     )
     counts = [column for column in named.columns if column != "bookie_id"]
     return (

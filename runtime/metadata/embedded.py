@@ -27,7 +27,7 @@ STOP_TIMEOUT_S = 10.0
 _POLL_INTERVAL_S = 0.02
 _PORT_ATTEMPTS_MAX = 3
 _INSTALL_JAVA = (
-    f"the embedded ZooKeeper needs Java {JAVA_VERSION_MIN} or newer: "
+    f"{{needed_by}} needs Java {JAVA_VERSION_MIN} or newer: "
     "install it (Debian, Ubuntu: apt install default-jre-headless) or set JAVA_HOME"
 )
 _JAR_PREFIXES = (
@@ -69,15 +69,16 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
-def find_java() -> str:
+def find_java(needed_by: str = "the embedded ZooKeeper") -> str:
     """Path of a java of version 17 or newer, from JAVA_HOME or PATH; ConfigurationError says what to install."""
+    advice = _INSTALL_JAVA.format(needed_by=needed_by)
     java_home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=os.path.join(java_home, "bin")) if java_home else shutil.which("java")
     if java is None:
-        raise ConfigurationError(_INSTALL_JAVA + (f" (no java in {java_home}/bin)" if java_home else ""))
+        raise ConfigurationError(advice + (f" (no java in {java_home}/bin)" if java_home else ""))
     version = _java_version(java)
     if version < JAVA_VERSION_MIN:
-        raise ConfigurationError(f"{_INSTALL_JAVA} ({java} is version {version})")
+        raise ConfigurationError(f"{advice} ({java} is version {version})")
     return java
 
 

@@ -31,8 +31,8 @@ RowT = TypeVar("RowT")
 class BookieReplication(msgspec.Struct, frozen=True):
     """One bookie's part: what the metadata places on it, and what hangs on it.
 
-    ``mode``: "writable", "read_only", or "absent" (named by metadata but not registered). ``entry_copies`` counts
-    complete segments and ``payload_bytes`` closed ledgers only. ``last_copy_ledgers`` have entries whose only live copy
+    ``mode``: "writable", "read_only", or "unregistered" (ledgers name it). ``entry_copies`` counts complete segments
+    and ``payload_bytes`` closed ledgers only. ``last_copy_ledgers`` have entries whose only live copy
     is here: they become unreadable if this bookie goes.
     """
 
@@ -71,7 +71,11 @@ class UnreadableLedger(msgspec.Struct, frozen=True):
 
 
 class AuditSummary(msgspec.Struct, frozen=True):
-    """Counts of ledgers (by worst write set), and of bookies. Byte and entry counts are of closed ledgers, one copy."""
+    """Counts of ledgers (by worst write set), and of bookies. Byte and entry counts are of closed ledgers, one copy.
+
+    ``bookies_named_unregistered`` are named by a ledger and not registered. A bookie that is down and holds nothing is
+    in none of these counts: no copy depends on it.
+    """
 
     ledgers: int
     open_ledgers: int
@@ -85,7 +89,7 @@ class AuditSummary(msgspec.Struct, frozen=True):
     payload_bytes: int
     bookies_writable: int
     bookies_read_only: int
-    bookies_absent: int
+    bookies_named_unregistered: int
 
     @property
     def has_findings(self) -> bool:
@@ -172,7 +176,7 @@ class AuditTotals:
         bookies = tuple(
             BookieReplication(
                 bookie_id=bookie_id,
-                mode=self._modes.get(bookie_id, "absent"),
+                mode=self._modes.get(bookie_id, "unregistered"),
                 ledgers=counts.ledgers,
                 write_sets=counts.write_sets,
                 under_replicated_write_sets=counts.under_replicated,
@@ -219,7 +223,7 @@ def audit_report(
         payload_bytes=payload_bytes,
         bookies_writable=modes["writable"],
         bookies_read_only=modes["read_only"],
-        bookies_absent=modes["absent"],
+        bookies_named_unregistered=modes["unregistered"],
     )
     return AuditReport(
         summary=summary,

@@ -31,7 +31,7 @@ async def test_spark_and_the_plain_pass_agree(
     assert {bookie.bookie_id: bookie.mode for bookie in plain.bookies} == (
         dict.fromkeys(BOOKIES[:4], "writable")
         | {"bookie-4:3181": "read_only", "idle:3181": "read_only"}
-        | dict.fromkeys(BOOKIES[5:], "absent")
+        | dict.fromkeys(BOOKIES[5:], "unregistered")
     )
 
     for name in ("write_sets", "bookies", "under_replicated", "unreadable", "summary"):

@@ -112,7 +112,7 @@ def test_totals_by_ledger_and_bookie() -> None:
         (1, ("b0",), 1)
     ]
     by_id = {bookie.bookie_id: bookie for bookie in report.bookies}
-    assert (by_id["b0"].mode, by_id["b3"].mode, by_id["idle"].ledgers) == ("absent", "read_only", 0)
+    assert (by_id["b0"].mode, by_id["b3"].mode, by_id["idle"].ledgers) == ("unregistered", "read_only", 0)
     assert (by_id["b1"].last_copy_ledgers, by_id["b2"].last_copy_ledgers) == (1, 0)
     assert not report.is_truncated
 
