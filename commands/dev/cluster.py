@@ -13,7 +13,8 @@ from commands.context import CommandContext
 from commands.rendering import Column
 
 if TYPE_CHECKING:
-    from commands.dev.local_cluster import ClusterStatus, LocalCluster, ServerStatus
+    from commands.dev.local_cluster import LocalCluster
+    from commands.dev.status import ClusterStatus, ServerStatus
 
 app = group("A whole cluster on this machine, for development.")
 

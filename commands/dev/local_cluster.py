@@ -6,10 +6,9 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgspec
 
@@ -23,6 +22,7 @@ from commands.dev.cluster_state import (
     require_unused,
     write_state,
 )
+from commands.dev.ports import choose_ports, require_free
 from commands.dev.processes import (
     ProcessIdentity,
     identify,
@@ -33,8 +33,9 @@ from commands.dev.processes import (
     write_pid_file,
 )
 from commands.dev.readiness import LiveBookies, wait_registered
+from commands.dev.status import ClusterStatus, ServerStatus
 from commands.errors import InvalidArgumentError, NotFoundError
-from runtime.errors import MetadataUnavailableError, PortInUseError, RefusedError
+from runtime.errors import MetadataUnavailableError, RefusedError
 from runtime.metadata.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
 from storage import filenames
 from storage.errors import BkctlError
@@ -44,26 +45,6 @@ BOOKIES_DEFAULT = 3
 BOOKIES_MAX = 100
 _STOP_TIMEOUT_S = 30.0
 _PID_FILE = "process.json"
-
-
-class ServerStatus(msgspec.Struct, frozen=True):
-    """One server of the cluster as it is now; ``pid`` is None while it does not run."""
-
-    id: str
-    name: str
-    state: str
-    pid: int | None
-    port: int
-    dir: str
-    log: str
-
-
-class ClusterStatus(msgspec.Struct, frozen=True):
-    """The cluster as it is now."""
-
-    metadata_uri: str
-    zookeeper: ServerStatus
-    bookies: tuple[ServerStatus, ...]
 
 
 class LocalCluster:
@@ -88,7 +69,7 @@ class LocalCluster:
         if state is None:
             require_unused(self._directory)
             count = BOOKIES_DEFAULT if bookie_count is None else bookie_count
-            ports = _choose_ports(base_port, 0, count + 1)
+            ports = choose_ports(base_port, 0, count + 1)
             return ClusterState(ports[0], tuple(_bookie(number, port) for number, port in enumerate(ports[1:], 1)))
         existing_count = len(state.bookies)
         if bookie_count is not None and bookie_count < existing_count:
@@ -101,7 +82,7 @@ class LocalCluster:
                 f"the cluster in {self._directory} has its ports from {state.zookeeper_port} on, and keeps them"
             )
         added_count = (bookie_count or existing_count) - existing_count
-        ports = _choose_ports(base_port, existing_count + 1, added_count)
+        ports = choose_ports(base_port, existing_count + 1, added_count)
         added = tuple(_bookie(number, port) for number, port in enumerate(ports, existing_count + 1))
         return msgspec.structs.replace(state, bookies=state.bookies + added)
 
@@ -144,6 +125,7 @@ class LocalCluster:
             status = self.status()
             if is_deleting:
                 self._delete(state)
+                status = status.deleted()
         return status
 
     def _require_startable(self, state: ClusterState) -> None:
@@ -151,10 +133,10 @@ class LocalCluster:
         if self._process(ZOOKEEPER) is None:
             find_java()
             find_zookeeper_jars()
-            _require_free(state.zookeeper_port, "ZooKeeper")
+            require_free(state.zookeeper_port, "ZooKeeper")
         for bookie in state.bookies:
             if self._process(bookie.name) is None:
-                _require_free(bookie.port, f"bookie {bookie.id}")
+                require_free(bookie.port, f"bookie {bookie.id}")
 
     # --- steps -------------------------------------------------------------------------------------------------
 
@@ -253,7 +235,8 @@ class LocalCluster:
 
     def _delete(self, state: ClusterState) -> None:
         for name in (*(bookie.name for bookie in state.bookies), ZOOKEEPER):
-            shutil.rmtree(self._folder(name), ignore_errors=True)
+            with suppress(FileNotFoundError):
+                shutil.rmtree(self._folder(name))
         for name in (STATE_FILE, filenames.LOCK):
             os.unlink(os.path.join(self._directory, name))
         if not os.listdir(self._directory):
@@ -319,28 +302,3 @@ class LocalCluster:
 
 def _bookie(number: int, port: int) -> BookieRecord:
     return BookieRecord(name=f"bookie-{number}", id=f"{LOOPBACK}:{port}", port=port)
-
-
-def _choose_ports(base_port: int | None, offset: int, count: int) -> list[int]:
-    """Ports from the base on, or free ones; all probes stay open until the last one is chosen, so none comes twice."""
-    if base_port is not None:
-        if base_port + offset + count > 65536:
-            raise InvalidArgumentError(f"--base-port {base_port} leaves no room for {count} ports below 65536")
-        return list(range(base_port + offset, base_port + offset + count))
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind((LOOPBACK, 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
-
-
-def _require_free(port: int, title: str) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            raise PortInUseError(f"port {port} is in use: {title} cannot listen on it") from None

@@ -20,6 +20,7 @@ from tests.processes import (
     bkctl_command,
     bkctl_environment,
     is_alive,
+    run_bkctl,
     run_bkctl_on_terminal,
 )
 
@@ -108,14 +109,23 @@ def test_audit_counts_live_copies_the_same_with_and_without_spark(cluster: Clust
         out = str(tmp_path / f"report{len(arguments)}")
         found = cluster.run("audit", *arguments, "--out", out)
         assert found.exit_code == 10, found.stderr
-        assert {"bookies", "summary", "under_replicated", "unreadable", "write_sets"} <= set(os.listdir(out))
+        assert sorted(os.listdir(out)) == ["bookies", "summary", "under_replicated", "unreadable", "write_sets"]
         results.append({key: value for key, value in found.json().items() if key not in {"seconds", "out"}})
     plain, spark = results
     assert plain == spark
     assert [row["ledger_id"] for row in plain["under_replicated_ledgers"]] == ["0", "1", "2"]
     assert {tuple(row["missing_bookies"]) for row in plain["under_replicated_ledgers"]} == {(victim,)}
-    assert [row["mode"] for row in plain["bookies"] if row["bookie_id"] == victim] == ["absent"]
+    assert [row["mode"] for row in plain["bookies"] if row["bookie_id"] == victim] == ["unregistered"]
+    assert (plain["bookies_writable"], plain["bookies_named_unregistered"]) == (2, 1)
     assert cluster.run("audit", "-o", "name").stdout.split() == ["0", "1", "2"]
+    failed = run_bkctl(
+        *("audit", "--spark", "--out", str(tmp_path / "new")),
+        JAVA_HOME=str(tmp_path),
+        BKCTL_METADATA_URI=cluster.metadata_uri,
+    )
+    assert (failed.exit_code, failed.stderr.count("\n")) == (13, 1)
+    assert failed.stderr.startswith("error: Spark needs Java 17 or newer: install it")
+    assert not (tmp_path / "new").exists()
     refused = cluster.run("audit", "--out", str(tmp_path / "report0"))
     assert (refused.exit_code, "is not empty" in refused.stderr) == (3, True)
 
@@ -265,7 +275,9 @@ def test_processes_live_and_die_as_told(start_cluster: Callable[[int], Cluster])
     assert succeed(cluster, "ledger", "verify", "--all").json()["copies_good"] == 40
     with open(os.path.join(cluster.directory, "mine.txt"), "w", encoding="utf-8") as file:
         file.write("not bkctl's")
-    succeed(cluster, "dev", "cluster", "down", "--delete", *directory)
+    gone = succeed(cluster, "dev", "cluster", "down", "--delete", *directory).json()
+    for server in (gone["zookeeper"], *gone["bookies"]):
+        assert [server[key] for key in ("state", "pid", "dir", "log")] == ["deleted", None, None, None]
     assert os.listdir(cluster.directory) == ["mine.txt"]
 
 
