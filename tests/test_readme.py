@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.processes import COMMAND_TIMEOUT_S, Cluster, bkctl_environment
-from tests.test_repository import read
+from tests.test_repository import ROOT, read
 
 pytestmark = pytest.mark.cluster
 
-README_URI = "zk+hierarchical://127.0.0.1:2181/ledgers"
+DIRECTORY = "/tmp/bk"
+"""What the README says; the test uses another."""
+SETUP_LINES = 2
+
+
+def block(language: str) -> str:
+    """The first code block of a language that mentions the cluster."""
+    blocks: list[str] = re.findall(rf"```{language}\n(.*?)```", read("README.md"), re.DOTALL)
+    return next(text for text in blocks if "BKCTL_METADATA_URI" in text)
 
 
 def test_python_example_runs(cluster: Cluster) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", read("README.md"), re.DOTALL)
-    assert README_URI in example
     finished = subprocess.run(
-        [sys.executable, "-P", "-c", example.replace(README_URI, cluster.metadata_uri)],
+        [sys.executable, "-P", "-c", block("python")],
         capture_output=True,
         text=True,
-        env=bkctl_environment(),
+        env=bkctl_environment(BKCTL_METADATA_URI=cluster.metadata_uri),
         timeout=COMMAND_TIMEOUT_S,
         check=False,
     )
@@ -31,9 +39,28 @@ def test_python_example_runs(cluster: Cluster) -> None:
     assert finished.stdout == "0 b'hello'\n"
 
 
-def test_first_commands_run(cluster: Cluster) -> None:
-    commands = re.findall(r"^bkctl (ledger .*)$", read("README.md"), re.MULTILINE)
-    assert len(commands) == 2
-    for command in commands:
-        result = cluster.run(*command.split())
-        assert result.exit_code == 0, result.stderr
+def test_first_commands_run_one_after_another(tmp_path: Path) -> None:
+    lines = block("").splitlines(keepends=True)
+    assert [line.split("#")[0].strip() for line in lines[:SETUP_LINES]] == ["make setup", ". .venv/bin/activate"]
+    script = "".join(lines[SETUP_LINES:]).replace(DIRECTORY, str(tmp_path))
+    down = f"bkctl dev cluster down --dir {DIRECTORY}"
+    assert down in read("README.md")
+    begun = run_in_shell(script)
+    ended = run_in_shell(down.replace(DIRECTORY, str(tmp_path)))
+    assert begun.returncode == 0, begun.stderr
+    assert ended.returncode == 0, ended.stderr
+    assert "zookeeper stopped" in ended.stderr
+
+
+def run_in_shell(commands: str) -> subprocess.CompletedProcess[str]:
+    """Run what one would type with the environment activated, which is to have its programs come first."""
+    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=bkctl_environment(PATH=path),
+        timeout=COMMAND_TIMEOUT_S,
+        check=False,
+    )
