@@ -91,6 +91,11 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Longest wait of an add for room in the write cache (dbStorage_maxThrottleTimeMs, there in ms)."""
     connections_max: PositiveInt = 2000
     """Connections served at once; a further one is closed."""
+    connection_memory_bytes_max: Annotated[int, Meta(ge=16 * 1024 * 1024)] = 256 * 1024 * 1024
+    """What all connections may hold together in requests, frames under way and answers not taken, besides 64 KiB each;
+    at the limit less is read, and reads by peers that take no answers are refused."""
+    connection_stall_s_max: PositiveFloat = 60.0
+    """How long a peer may stand still within a frame or with answers untaken. Silence between requests has no limit."""
     frame_bytes_max: PositiveInt = 5 * 1024 * 1024
     """Largest frame, its length word included (nettyMaxFrameSizeBytes)."""
     zookeeper: ZooKeeperConfig = ZooKeeperConfig()

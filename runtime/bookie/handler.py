@@ -21,7 +21,7 @@ from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes
 from runtime.bookie.reads import ReadBatcher, ReadJob, ReadOutcome
 from runtime.metadata.registration import BookieMode
-from runtime.net.listener import Responder
+from runtime.net.request_handler import Responder
 from runtime.ports import BookieInfo
 from runtime.protocol.status import Status
 from storage.engine import LedgerDirectoryEngine

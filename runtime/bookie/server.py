@@ -36,7 +36,8 @@ from runtime.metadata.registration import BookieRegistration
 from runtime.metadata.service_info import rpc_service_info
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
-from runtime.net.listener import BookieListener, ListenerLimits
+from runtime.net.listener import BookieListener
+from runtime.net.listener_limits import ListenerLimits
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.ports import BookieInfo
 from storage import filenames
@@ -98,7 +99,12 @@ class BookieServer:
     async def _boot(self) -> None:
         config = self._config
         listener = BookieListener(
-            ListenerLimits(frame_bytes_max=config.frame_bytes_max, connections_max=config.connections_max)
+            ListenerLimits(
+                frame_bytes_max=config.frame_bytes_max,
+                connections_max=config.connections_max,
+                memory_bytes_max=config.connection_memory_bytes_max,
+                stall_s_max=config.connection_stall_s_max,
+            )
         )
         self.port = await self._bind(listener)
         self.bookie_id = self._identity.bookie_id(self.port)

@@ -10,7 +10,12 @@ from runtime.errors import ProtocolError
 FRAME_BYTES_MAX = 5 * 1024 * 1024
 """Default limit of a frame, its length word included (nettyMaxFrameSizeBytes)."""
 
+READ_BYTES = 64 * 1024
+"""What one read of a socket brings at most."""
+
 LENGTH = struct.Struct(">I")
+
+_NOTHING = memoryview(b"")
 
 
 def encode_frame(payload: bytes) -> bytes:
@@ -18,71 +23,124 @@ def encode_frame(payload: bytes) -> bytes:
     return LENGTH.pack(len(payload)) + payload
 
 
+def read_buffer(size_bytes: int = READ_BYTES) -> memoryview:
+    """A buffer to read sockets into. One is enough for all connections of a loop: each read is cut up at once."""
+    return memoryview(bytearray(size_bytes))
+
+
 class FrameSplitter:
     """Gathers the bytes of one connection and cuts them into frames.
 
-    The transport reads straight into ``free_space``; ``advance`` says how much came; ``payloads`` then gives all frames
-    that are complete. One partial frame at most is moved per read. The buffer grows to the frame that needs it and
-    returns to its first size once it is empty and no longer filled by such frames.
+    The transport reads into ``free_space``; ``advance`` says how much came; ``payloads`` then gives all frames that are
+    complete and keeps the beginning of the one that is not. What is held grows with the bytes that were received, to
+    their double at most: a length word alone costs no memory, a connection at rest none at all.
     """
 
-    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX, buffer_bytes: int = 256 * 1024) -> None:
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX, buffer: memoryview | None = None) -> None:
         self._frame_bytes_max = frame_bytes_max
-        self._buffer_bytes = buffer_bytes
+        self._buffer = read_buffer() if buffer is None else buffer
+        self._received = _NOTHING
         self._start = 0
-        self._end = 0
-        self._largest_frame_bytes = 0
-        self._allocate(buffer_bytes)
+        self._head = _NOTHING
+        self._is_reading_into_head = False
+        self.unfinished_bytes = 0
+        """Bytes here of a frame whose end has not come; 0 between two frames."""
+        self.gathered_count = 0
+        """Frames that came in more than one read, so far."""
+
+    @property
+    def promised_bytes(self) -> int:
+        """Size of that frame, its length word included; 0 between two frames and before its length is known."""
+        if self.unfinished_bytes < LENGTH.size:
+            return 0
+        return LENGTH.size + int(LENGTH.unpack_from(self._head)[0])
 
     def free_space(self) -> memoryview:
         """Room for the next bytes, never empty. Valid until ``advance``."""
-        waiting = self._end - self._start
-        if waiting == 0:
-            if len(self._buffer) > self._buffer_bytes >= self._largest_frame_bytes:
-                self._allocate(self._buffer_bytes)
-            self._largest_frame_bytes = 0
-        elif self._start > 0 or self._end == len(self._buffer):
-            rest = self._view[self._start : self._end]
-            needed = self._bytes_needed(waiting)
-            if needed > len(self._buffer):
-                self._allocate(needed)
-            self._view[:waiting] = rest
-        self._start, self._end = 0, waiting
-        return self._view[waiting:]
+        have = self.unfinished_bytes
+        self._is_reading_into_head = self.promised_bytes - have >= len(self._buffer)
+        if not self._is_reading_into_head:
+            return self._buffer
+        if have == len(self._head):
+            self._resize_head(min(2 * have, self.promised_bytes))
+        return self._head[have:]
 
     def advance(self, received_bytes: int) -> None:
         """Take note of bytes that were written to the start of ``free_space``."""
-        self._end += received_bytes
+        if self._is_reading_into_head:
+            self.unfinished_bytes += received_bytes
+            return
+        fresh = self._buffer[:received_bytes]
+        self._received = memoryview(bytes(self._received) + bytes(fresh)) if self._received else fresh
 
     def payloads(self) -> Iterator[bytes]:
-        """Take out the payloads of all complete frames, one copy each.
+        """Take out the payloads of all complete frames.
 
         ProtocolError, in its turn, for a frame that is empty or too long: known as soon as the length word is there.
-        A caller may stop in between and ask again later.
+        A caller may stop in between, say so with ``set_aside``, and ask again later.
         """
-        view = self._view
-        while self._end - self._start >= LENGTH.size:
-            body_start = self._start + LENGTH.size
-            (payload_bytes,) = LENGTH.unpack_from(view, self._start)
-            if payload_bytes + LENGTH.size > self._frame_bytes_max:
-                raise ProtocolError(f"a frame of {payload_bytes} bytes is longer than the limit allows")
-            if payload_bytes == 0:
-                raise ProtocolError("an empty frame is no message")
-            stop = body_start + payload_bytes
-            if stop > self._end:
+        if self.unfinished_bytes:
+            payload = self._complete_head()
+            if payload is None:
                 return
-            frame_bytes = stop - self._start
-            self._largest_frame_bytes = max(self._largest_frame_bytes, frame_bytes)
-            self._start = stop
-            yield bytes(view[body_start:stop])
+            yield payload
+        received = self._received
+        end = len(received)
+        start = self._start
+        while end - start >= LENGTH.size:
+            body_start = start + LENGTH.size
+            (payload_bytes,) = LENGTH.unpack_from(received, start)
+            if not 0 < payload_bytes <= self._frame_bytes_max - LENGTH.size:
+                raise _length_error(payload_bytes)
+            stop = body_start + payload_bytes
+            if stop > end:
+                break
+            self._start = start = stop
+            yield bytes(received[body_start:stop])
+        self._move_to_head(end)
+        self._received, self._start = _NOTHING, 0
 
-    def _bytes_needed(self, waiting: int) -> int:
-        """Size that the buffer must have to go on: that of the first frame in it, or more if that one is complete."""
-        if waiting < LENGTH.size:
-            return LENGTH.size
-        frame_bytes = LENGTH.size + int(LENGTH.unpack_from(self._view, self._start)[0])
-        return frame_bytes if frame_bytes > waiting else waiting + self._buffer_bytes
+    def set_aside(self) -> None:
+        """Copy what was not taken out, before the buffer serves another read. Needed only if ``payloads`` was left."""
+        self._received = memoryview(bytes(self._received[self._start :]))
+        self._start = 0
 
-    def _allocate(self, size_bytes: int) -> None:
-        self._buffer = bytearray(size_bytes)
-        self._view = memoryview(self._buffer)
+    def _complete_head(self) -> bytes | None:
+        """Move bytes to the unfinished frame; its payload if that makes it complete."""
+        self._move_to_head(LENGTH.size)
+        if self.unfinished_bytes >= LENGTH.size:
+            (payload_bytes,) = LENGTH.unpack_from(self._head)
+            if not 0 < payload_bytes <= self._frame_bytes_max - LENGTH.size:
+                raise _length_error(payload_bytes)
+            frame_bytes = LENGTH.size + payload_bytes
+            self._move_to_head(frame_bytes)
+            if self.unfinished_bytes == frame_bytes:
+                payload = bytes(self._head[LENGTH.size : frame_bytes])
+                self._head, self.unfinished_bytes = _NOTHING, 0
+                self.gathered_count += 1
+                return payload
+        self._received, self._start = _NOTHING, 0
+        return None
+
+    def _move_to_head(self, wanted_bytes: int) -> None:
+        """Bring the unfinished frame to so many bytes, or to as many as there are."""
+        have = self.unfinished_bytes
+        part = self._received[self._start : self._start + max(0, wanted_bytes - have)]
+        if not part:
+            return
+        total = have + len(part)
+        if total > len(self._head):
+            self._resize_head(max(total, min(2 * have, self.promised_bytes)))
+        self._head[have:total] = part
+        self._start += len(part)
+        self.unfinished_bytes = total
+
+    def _resize_head(self, size_bytes: int) -> None:
+        old, self._head = self._head, memoryview(bytearray(size_bytes))
+        self._head[: len(old)] = old
+
+
+def _length_error(payload_bytes: int) -> ProtocolError:
+    if payload_bytes == 0:
+        return ProtocolError("an empty frame is no message")
+    return ProtocolError(f"a frame of {payload_bytes} bytes is longer than the limit allows")

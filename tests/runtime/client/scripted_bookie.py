@@ -13,7 +13,10 @@ import struct
 from collections.abc import Callable
 from typing import cast
 
-from runtime.net.listener import BookieListener, ListenerLimits, Responder, ServerConnection
+from runtime.net.listener import BookieListener
+from runtime.net.listener_limits import ListenerLimits
+from runtime.net.request_handler import Responder
+from runtime.net.server_connection import ServerConnection
 from runtime.ports import BookieInfo
 from runtime.protocol.status import Status
 

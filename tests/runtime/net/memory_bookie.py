@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from runtime.net.listener import BookieListener, ListenerLimits, Responder
+from runtime.net.listener import BookieListener
+from runtime.net.listener_limits import ListenerLimits
+from runtime.net.request_handler import Responder
 from runtime.ports import BookieInfo
 from runtime.protocol.status import Status
 

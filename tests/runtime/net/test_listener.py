@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runtime.net.listener import BookieListener, ListenerLimits
+from runtime.net.listener import BookieListener
+from runtime.net.listener_limits import ListenerLimits
 from runtime.protocol import v3
 from runtime.protocol.framing import encode_frame
 from runtime.protocol.messages import AddAnswer, Answer, ReadAnswer

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.errors import ProtocolError
-from runtime.protocol.framing import FRAME_BYTES_MAX, FrameSplitter, encode_frame
+from runtime.protocol.framing import FRAME_BYTES_MAX, FrameSplitter, encode_frame, read_buffer
 
 
 def feed(splitter: FrameSplitter, data: bytes) -> list[bytes]:
@@ -27,11 +28,11 @@ def feed(splitter: FrameSplitter, data: bytes) -> list[bytes]:
 
 @given(
     payloads=st.lists(st.binary(min_size=1, max_size=300), max_size=20),
-    buffer_bytes=st.integers(4, 400),
+    buffer_bytes=st.integers(1, 400),
     data=st.data(),
 )
 def test_any_cut_gives_the_same_payloads(payloads: list[bytes], buffer_bytes: int, data: st.DataObject) -> None:
-    splitter = FrameSplitter(1000, buffer_bytes)
+    splitter = FrameSplitter(1000, read_buffer(buffer_bytes))
     stream = b"".join(map(encode_frame, payloads))
     seen: list[bytes] = []
     while stream:
@@ -64,27 +65,58 @@ def test_empty_frame_is_refused_after_the_frames_before_it() -> None:
         next(payloads)
 
 
-def test_a_caller_that_stops_gets_the_rest_later_and_finds_room_meanwhile() -> None:
-    splitter = FrameSplitter(buffer_bytes=16)
-    stream = b"".join(map(encode_frame, (b"1111", b"2222")))
-    splitter.free_space()[:16] = stream
-    splitter.advance(16)
-    assert next(splitter.payloads()) == b"1111"
-    assert len(splitter.free_space()) > 0
-    assert list(splitter.payloads()) == [b"2222"]
+def test_a_caller_that_stops_gets_the_rest_later_though_the_buffer_serves_others_meanwhile() -> None:
+    buffer = read_buffer(64)
+    first, second = FrameSplitter(buffer=buffer), FrameSplitter(buffer=buffer)
+    stream = b"".join(map(encode_frame, (b"1111", b"2222", b"33333")))
+    first.free_space()[: len(stream) - 1] = stream[:-1]
+    first.advance(len(stream) - 1)
+    assert next(first.payloads()) == b"1111"
+    first.set_aside()
+    assert feed(second, encode_frame(b"x" * 60)) == [b"x" * 60]
+    assert next(first.payloads()) == b"2222"
+    first.set_aside()
+    assert feed(first, stream[-1:] + encode_frame(b"4")) == [b"33333", b"4"]
 
 
-def test_room_is_left_even_when_no_frame_was_taken_out() -> None:
-    splitter = FrameSplitter(buffer_bytes=16)
-    stream = b"".join(map(encode_frame, (b"1111", b"2222")))
-    splitter.free_space()[:16] = stream
-    splitter.advance(16)
-    assert len(splitter.free_space()) > 0
-    assert list(splitter.payloads()) == [b"1111", b"2222"]
+def test_one_buffer_serves_many_connections() -> None:
+    buffer = read_buffer(50)
+    splitters = [FrameSplitter(buffer=buffer) for _ in range(3)]
+    streams = [b"".join(encode_frame(mark * size) for size in range(1, 100)) for mark in (b"a", b"b", b"c")]
+    seen: list[list[bytes]] = [[], [], []]
+    for start in range(0, len(streams[0]), 7):
+        for splitter, stream, payloads in zip(splitters, streams, seen, strict=True):
+            payloads.extend(feed(splitter, stream[start : start + 7]))
+    assert seen == [[mark * size for size in range(1, 100)] for mark in (b"a", b"b", b"c")]
 
 
-def test_buffer_grows_for_a_large_frame_and_returns_to_its_size() -> None:
-    splitter = FrameSplitter(buffer_bytes=1024)
-    assert feed(splitter, encode_frame(b"x" * 100_000)) == [b"x" * 100_000]
-    assert feed(splitter, encode_frame(b"small")) == [b"small"]
-    assert len(splitter.free_space()) == 1024
+def held_bytes_after(*pieces: bytes) -> int:
+    """Memory that many connections take, each, which were sent these pieces."""
+    buffer = read_buffer()
+    tracemalloc.start()
+    try:
+        splitters = [FrameSplitter(buffer=buffer) for _ in range(20)]
+        for splitter in splitters:
+            for piece in pieces:
+                feed(splitter, piece)
+        return tracemalloc.get_traced_memory()[0] // len(splitters)
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_grows_with_what_came_and_not_with_what_is_promised() -> None:
+    promise = struct.pack(">I", FRAME_BYTES_MAX - 4)
+    assert held_bytes_after(promise) < 4_000
+    assert held_bytes_after(promise, bytes(1_000)) < 8_000
+    assert held_bytes_after(promise, bytes(300_000)) < 700_000
+    assert held_bytes_after(encode_frame(bytes(300_000)), encode_frame(b"small")) < 4_000, "nothing between two frames"
+
+
+def test_what_is_unfinished_is_told() -> None:
+    splitter = FrameSplitter()
+    frame = encode_frame(bytes(1000))
+    for taken, promised in ((0, 0), (3, 0), (4, 1004), (1003, 1004)):
+        feed(splitter, frame[splitter.unfinished_bytes : taken])
+        assert (splitter.unfinished_bytes, splitter.promised_bytes, splitter.gathered_count) == (taken, promised, 0)
+    assert feed(splitter, frame[1003:] + frame) == [bytes(1000)] * 2
+    assert (splitter.unfinished_bytes, splitter.promised_bytes, splitter.gathered_count) == (0, 0, 1)

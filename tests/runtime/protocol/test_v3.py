@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runtime.errors import ProtocolError
 from runtime.protocol import v3
 from runtime.protocol.bookkeeper_wire_pb2 import Request, Response
-from runtime.protocol.framing import FrameSplitter, encode_frame
+from runtime.protocol.framing import FrameSplitter, encode_frame, read_buffer
 from runtime.protocol.messages import (
     AddAnswer,
     AddCall,
@@ -308,7 +308,7 @@ def test_a_status_that_is_not_in_the_protocol_is_no_answer() -> None:
 
 def calls_of(stream: bytes, cuts: list[int]) -> list[Call | type[ProtocolError]]:
     """What a connection makes of a stream that arrives in pieces; it ends at the first error."""
-    splitter = FrameSplitter(10_000, 64)
+    splitter = FrameSplitter(10_000, read_buffer(64))
     seen: list[Call | type[ProtocolError]] = []
     edges = [0, *sorted(cuts), len(stream)]
     for start, stop in itertools.pairwise(edges):

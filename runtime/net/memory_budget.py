@@ -1,0 +1,87 @@
+"""What all connections of one bookie may hold in memory together, whoever the peers are.
+
+Three shares, apart from each other, so that no peer can use up what the others need to go on:
+
+* requests under way (half of the budget): ends by the bookie's own work. While it is used up nothing is read from any
+  connection; at half of it all are read from again.
+* long unfinished frames (an eighth): each is let in as a whole or waits its turn, so those that are let in can end.
+  What ends a peer that then sends nothing is the time limit of the connection.
+* answers that their peers do not take (three eighths): further reads for such peers are refused.
+
+Besides that each connection may hold one read of its socket, ``READ_BYTES``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+DoneWaiting = Callable[[], None]
+
+
+class MemoryBudget:
+    """Counts bytes; all calls on the loop."""
+
+    def __init__(
+        self, bytes_max: int, on_requests_full: Callable[[], None], on_requests_low: Callable[[], None]
+    ) -> None:
+        self._requests_bytes_max = bytes_max // 2
+        self._frames_bytes_max = bytes_max // 8
+        self._answers_bytes_max = bytes_max // 8 * 3
+        self._on_requests_full = on_requests_full
+        self._on_requests_low = on_requests_low
+        self._requests_bytes = 0
+        self._frames_bytes = 0
+        self._answers_bytes = 0
+        self._waiting: dict[object, tuple[int, DoneWaiting]] = {}
+        self.is_full = False
+        """Whether the share of the requests is used up: nothing may be read now."""
+
+    def add_request(self, size_bytes: int) -> None:
+        """A request begins."""
+        self._requests_bytes += size_bytes
+        if self._requests_bytes > self._requests_bytes_max and not self.is_full:
+            self.is_full = True
+            self._on_requests_full()
+
+    def end_request(self, size_bytes: int) -> None:
+        """It was answered."""
+        self._requests_bytes -= size_bytes
+        if self.is_full and self._requests_bytes <= self._requests_bytes_max // 2:
+            self.is_full = False
+            self._on_requests_low()
+
+    def admit_frame(self, owner: object, size_bytes: int, done_waiting: DoneWaiting) -> bool:
+        """Whether a long frame may come in now. If not, ``done_waiting`` is called when it may, in order of asking.
+
+        An owner has one frame at a time, and ends it with ``end_frame`` once it was let in.
+        """
+        if not self._waiting and self._has_room(size_bytes):
+            self._frames_bytes += size_bytes
+            return True
+        self._waiting[owner] = (size_bytes, done_waiting)
+        return False
+
+    def end_frame(self, owner: object, size_bytes: int) -> None:
+        """A frame is complete or given up; ``size_bytes`` is 0 if it was not let in yet."""
+        self._waiting.pop(owner, None)
+        self._frames_bytes -= size_bytes
+        while self._waiting:
+            first = next(iter(self._waiting))
+            wanted_bytes, done_waiting = self._waiting[first]
+            if not self._has_room(wanted_bytes):
+                return
+            del self._waiting[first]
+            self._frames_bytes += wanted_bytes
+            done_waiting()
+
+    def has_room_for_answer(self, size_bytes: int) -> bool:
+        """Whether one more answer may wait for a peer that takes none."""
+        return self._answers_bytes + size_bytes <= self._answers_bytes_max
+
+    def add_answers(self, size_bytes: int) -> None:
+        """Answers wait for their peer; negative when they left or were dropped."""
+        self._answers_bytes += size_bytes
+
+    def _has_room(self, frame_bytes: int) -> bool:
+        # The first one always has: a frame above the whole share would wait for ever.
+        return self._frames_bytes == 0 or self._frames_bytes + frame_bytes <= self._frames_bytes_max

@@ -1,0 +1,35 @@
+"""One line per cause and interval, and none is lost from the count."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from runtime.net.limited_log import LimitedLog
+
+LOGGER = logging.getLogger("tests.limited")
+
+
+async def test_repeated_causes_are_counted_and_told_when_the_interval_ends(caplog: pytest.LogCaptureFixture) -> None:
+    log = LimitedLog(LOGGER, 0.05)
+    for number in range(5):
+        log.report(f"peer {number}", f"a frame of {number} bytes")
+    log.report("peer 9", "another cause")
+    assert [record.getMessage() for record in caplog.records] == ["peer 0: a frame of 0 bytes", "peer 9: another cause"]
+    async with asyncio.timeout(10):
+        while len(caplog.records) < 3:  # noqa: ASYNC110  the log tells nobody
+            await asyncio.sleep(0.01)
+    assert caplog.records[2].getMessage() == "4 more connections in 0.05 s: a frame of # bytes"
+    log.close()
+    assert len(caplog.records) == 3
+
+
+async def test_closing_tells_what_was_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    log = LimitedLog(LOGGER, 1000)
+    log.report("a", "cause")
+    log.report("b", "cause")
+    log.close()
+    log.close()
+    assert [record.getMessage() for record in caplog.records] == ["a: cause", "1 more connections in 1000 s: cause"]

@@ -1,0 +1,62 @@
+"""Three shares that do not touch each other, and turns in the order of asking."""
+
+from __future__ import annotations
+
+from runtime.net.memory_budget import MemoryBudget
+
+
+class Counted:
+    """A budget of 800 bytes, 400 of them for requests, 100 for long frames, 300 for answers; and what it said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.budget = MemoryBudget(800, lambda: self.said.append("full"), lambda: self.said.append("low"))
+
+    def ask(self, owner: str, size_bytes: int) -> bool:
+        return self.budget.admit_frame(owner, size_bytes, lambda: self.said.append(owner))
+
+
+def test_requests_stop_all_reading_above_their_share_and_go_on_at_half() -> None:
+    counted = Counted()
+    counted.budget.add_request(400)
+    assert counted.said == []
+    counted.budget.add_request(1)
+    counted.budget.add_request(100)
+    counted.budget.end_request(300)
+    assert (counted.said, counted.budget.is_full) == (["full"], True)
+    counted.budget.end_request(1)
+    assert (counted.said, counted.budget.is_full) == (["full", "low"], False)
+
+
+def test_long_frames_get_their_turns_in_order() -> None:
+    counted = Counted()
+    assert counted.ask("a", 60)
+    assert not counted.ask("b", 60)
+    assert not counted.ask("c", 10), "there is room for it, but b was first"
+    counted.budget.end_frame("a", 60)
+    assert counted.said == ["b", "c"]
+    assert not counted.ask("d", 31)
+    assert not counted.ask("e", 30)
+    counted.budget.end_frame("d", 0)
+    assert counted.said == ["b", "c", "e"], "who gives up waiting holds up nobody"
+
+
+def test_a_frame_above_the_share_comes_in_alone() -> None:
+    counted = Counted()
+    assert counted.ask("a", 5000)
+    assert not counted.ask("b", 1)
+    counted.budget.end_frame("a", 5000)
+    assert not counted.ask("c", 5000)
+    counted.budget.end_frame("b", 1)
+    assert counted.said == ["b", "c"]
+
+
+def test_answers_not_taken_have_a_share_of_their_own() -> None:
+    counted = Counted()
+    counted.budget.add_request(10_000)
+    counted.ask("a", 10_000)
+    assert counted.budget.has_room_for_answer(300)
+    counted.budget.add_answers(1)
+    assert not counted.budget.has_room_for_answer(300)
+    counted.budget.add_answers(-1)
+    assert counted.budget.has_room_for_answer(300)
