@@ -27,10 +27,10 @@ class StorageError(BkctlError):
 
 
 class CorruptFileError(StorageError):
-    """A file holds bytes that no crash explains."""
+    """A file holds bytes that no crash explains. ``advice``: what to do about it, for the user."""
 
-    def __init__(self, path: str, offset: int, reason: str) -> None:
-        super().__init__(f"{path}: {reason} at offset {offset}")
+    def __init__(self, path: str, offset: int, reason: str, advice: str = "") -> None:
+        super().__init__(f"{path}: {reason} at offset {offset}" + (f"; {advice}" if advice else ""))
         self.path = path
         self.offset = offset
         self.reason = reason

@@ -1,8 +1,8 @@
 """Every name on disk, in one file.
 
-The names of journals, entry logs, marks and cookies are Java BookKeeper's; those of the LevelDB databases, their seals
-and the lock are ours, chosen so that a Java bookie neither opens nor counts them. Source: storage sections 1, 3.1, 3.9,
-4.1, 4.9, 5.9 and 9.1.
+The names of journals, entry logs, marks and cookies are Java BookKeeper's; those of the LevelDB databases, their seals,
+the lock, the catalog of journals and the mark records are ours, chosen so that a Java bookie neither opens nor counts
+them. Source: storage sections 1, 3.1, 3.9, 4.1, 4.9, 5.9 and 9.1.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ BOOKIE_STATUS = "BOOKIE_STATUS"
 """The mode that survives a restart."""
 LOCK = "bkctl.lock"
 """Held by ``flock`` while a bkctl process owns the folder; contains its process id."""
+JOURNAL_CATALOG = "bkctl.journals"
+"""Beside the journals of a directory: which of them bkctl wrote."""
 
 LOCATIONS_DATABASE = "ldb-locations"
 """LevelDB folder: (ledger, entry) -> location. Not "locations", which is Java's RocksDB folder."""
@@ -41,6 +43,7 @@ _ENTRY_LOG_SUFFIX = ".log"
 _COMPACTING_SUFFIX = ".log.compacting"
 _COMPACTED_SUFFIX = "compacted"
 _LAST_MARK = "lastMark"
+_MARK_RECORD = "bkctl.mark"
 _JOURNAL_ID_MAX: JournalId = 2**63 - 1
 
 
@@ -104,14 +107,23 @@ def parse_claimed_entry_log_id(name: str) -> EntryLogId | None:
 
 def last_mark_file_name(journal_index: int, journal_count: int) -> str:
     """``lastMark`` with exactly one journal directory, else ``lastMark.<index>`` (storage section 3.9)."""
-    if not 0 <= journal_index < journal_count:
-        raise ValueError(f"journal index {journal_index} is not among {journal_count} journals")
-    return _LAST_MARK if journal_count == 1 else f"{_LAST_MARK}.{journal_index}"
+    return _name_of_journal(_LAST_MARK, journal_index, journal_count)
+
+
+def mark_record_file_name(journal_index: int, journal_count: int) -> str:
+    """File beside a last mark that says the same under a checksum; numbered like it."""
+    return _name_of_journal(_MARK_RECORD, journal_index, journal_count)
 
 
 def seal_file_name(database: str) -> str:
     """File beside a database which records how many batches it must hold."""
     return f"{database}.seal"
+
+
+def _name_of_journal(name: str, journal_index: int, journal_count: int) -> str:
+    if not 0 <= journal_index < journal_count:
+        raise ValueError(f"journal index {journal_index} is not among {journal_count} journals")
+    return name if journal_count == 1 else f"{name}.{journal_index}"
 
 
 def _parse_hexadecimal(text: str, maximum: int) -> int | None:

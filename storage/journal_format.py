@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from storage.config import MEBIBYTE
 from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.framing import framed
+from storage.framing import LENGTH_BYTES, framed
 from storage.ids import EntryId, LedgerId, MetaEntryKind
 from storage.ports import Buffer
 
@@ -29,14 +30,20 @@ HEADER_BYTES = 512
 """Header of the versions 5 and 6; those of 2 to 4 are ``VERSION_HEADER_BYTES`` long, version 1 has none."""
 VERSION_HEADER_BYTES = 8
 
+GROUP_BYTES_MAX = 8 * MEBIBYTE
+"""A group is no longer than this, unless it is a single record."""
+
 PADDING_MARK = -256
 PADDING_HEADER_BYTES = 8
 RECORD_BYTES_MIN = 16
+RECORD_START_BYTES = LENGTH_BYTES + RECORD_BYTES_MIN
+"""The length word and the ids: what shows whether a record can start somewhere."""
 
 _MAGIC = b"BKLG"
 _VERSION = struct.Struct(">4si")
 _IDS = struct.Struct(">qq")
 _IDS_AND_LENGTH = struct.Struct(">qqi")
+_RECORD_START = struct.Struct(">iqq")
 _PADDING = struct.Struct(">ii")
 _ZERO_HEADER = bytes(ENTRY_HEADER_BYTES_MIN)
 _FIRST_BYTES = operator.itemgetter(slice(0, ENTRY_HEADER_BYTES_MIN))
@@ -102,10 +109,12 @@ def data_start(version: int) -> int:
 
 
 def encode_padding(position: int, alignment_bytes: int) -> bytes:
-    """What takes a group that ends at ``position`` to the next multiple of the alignment (storage section 3.4)."""
+    """What takes a group that ends at ``position`` to the next multiple of the alignment (storage section 3.4).
+
+    Unlike Java, a group that ends on one is padded too, by a whole block, which Java skips like any other: padding is
+    how ``journal_damage`` knows where groups end.
+    """
     missing = -position % alignment_bytes
-    if missing == 0:
-        return b""
     if missing < PADDING_HEADER_BYTES:
         missing += alignment_bytes
     count = missing - PADDING_HEADER_BYTES
@@ -142,6 +151,16 @@ def encode_fence_record(ledger_id: LedgerId) -> bytes:
 def encode_explicit_lac_record(ledger_id: LedgerId, explicit_lac: bytes) -> bytes:
     """Record of an explicit LAC: the whole body of the request, i64 ledger id and i64 LAC in front."""
     return _IDS_AND_LENGTH.pack(ledger_id, MetaEntryKind.EXPLICIT_LAC, len(explicit_lac)) + explicit_lac
+
+
+def is_record_start(data: bytes, left_bytes: int) -> bool:
+    """Whether ``data``, ``RECORD_START_BYTES`` long, can start a record of at most ``left_bytes`` in all."""
+    if len(data) < RECORD_START_BYTES:
+        return False
+    length, ledger_id, entry_id = _RECORD_START.unpack_from(data)
+    bytes_min = ENTRY_HEADER_BYTES_MIN if entry_id >= 0 else RECORD_BYTES_MIN
+    is_known = entry_id >= 0 or entry_id in _KINDS
+    return is_known and ledger_id >= 0 and bytes_min <= length <= left_bytes - LENGTH_BYTES
 
 
 def decode_record(data: bytes, offset: int, version: int) -> JournalRecord:

@@ -1,8 +1,9 @@
 """Reading journal files back: what replay applies, and what a crash or damage left behind.
 
-A crash can cut the newest file anywhere, and can leave holes of zeros in what was not synced yet: both end the file and
-are reported. Bytes that no crash explains are a CorruptFileError. Source: storage sections 3.5 and 3.11; hazards H20
-and H21 are excluded by bounds and by refusing zeros.
+A crash can cut the newest file, and can leave holes of zeros in what was not synced yet: both end the file and are
+reported. Bytes that no crash explains are a CorruptFileError. More is known of files that this bookie wrote, so that
+more can be refused (``journal_damage``). Source: storage sections 3.5 and 3.11; hazard H21 is excluded by refusing
+zeros.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ import msgspec
 
 from storage.config import JOURNAL_BLOCK_BYTES
 from storage.errors import CorruptFileError, JournalError
-from storage.filenames import journal_file_name, parse_journal_file_name
+from storage.filenames import JOURNAL_CATALOG, journal_file_name, parse_journal_file_name
 from storage.framing import LENGTH_BYTES, ReadWindow
 from storage.ids import JournalId, LogMark
+from storage.journal_catalog import CatalogedJournal, JournalCatalog
+from storage.journal_damage import GroupDamage, require_whole_file
 from storage.journal_format import (
-    PADDING_HEADER_BYTES,
+    GROUP_BYTES_MAX,
+    HEADER_BYTES,
     PADDING_MARK,
     PADDING_VERSION_MIN,
     VERSION_HEADER_BYTES,
@@ -28,14 +32,13 @@ from storage.journal_format import (
     VERSION_MIN,
     JournalRecord,
     data_start,
-    decode_record,
     decode_version,
-    is_zero_filled,
 )
+from storage.journal_items import ItemKind, read_item
 from storage.ports import FileSystem
+from storage.seal import REPAIR_ADVICE
 
-_LENGTH = struct.Struct(">i")
-_PADDING_WORD = _LENGTH.pack(PADDING_MARK)
+_PADDING_WORD = struct.pack(">i", PADDING_MARK)
 
 
 class JournalEndReason(enum.Enum):
@@ -63,11 +66,22 @@ class JournalEnd(msgspec.Struct, frozen=True):
 class JournalScan:
     """The records of one file, read once by iterating; afterwards ``end`` says how the file ended."""
 
-    def __init__(self, fs: FileSystem, path: str, start_offset: int, *, is_newest: bool) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        start_offset: int,
+        *,
+        is_newest: bool,
+        cataloged: CatalogedJournal | None,
+        unsynced_bytes_max: int,
+    ) -> None:
         self._fs = fs
-        self._path = path
+        self.path = path
         self._start_offset = start_offset
         self._is_newest = is_newest
+        self._cataloged = cataloged
+        self._unsynced_bytes_max = unsynced_bytes_max
         self._dropped_bytes = 0
         self._end: JournalEnd | None = None
 
@@ -75,83 +89,107 @@ class JournalScan:
     def end(self) -> JournalEnd:
         """How the file ended; RuntimeError before all records were taken."""
         if self._end is None:
-            raise RuntimeError(f"{self._path} has not been read to its end")
+            raise RuntimeError(f"{self.path} has not been read to its end")
         return self._end
 
     def __iter__(self) -> Iterator[JournalRecord]:
-        file = self._fs.open(self._path)
+        file = self._fs.open(self.path)
         try:
             window = ReadWindow(file)
             version = self._version(window)
             offset = self._start_offset if self._start_offset > 0 else data_start(version)
-            yield from self._records(window, version, max(offset, data_start(version)))
+            offset = max(offset, data_start(version))
+            if offset > max(window.size_bytes, HEADER_BYTES):
+                raise CorruptFileError(self.path, window.size_bytes, f"file cut: the log mark is {offset}, it ends")
+            if self._cataloged is None:
+                yield from self._foreign_records(window, version, offset)
+            else:
+                require_whole_file(window, self.path, self._cataloged)
+                damage = GroupDamage(window, self.path, self._cataloged, self._unsynced_bytes_max)
+                yield from self._own_records(window, version, offset, damage)
         finally:
             file.close()
 
     def _version(self, window: ReadWindow) -> int:
         version = decode_version(window.read(VERSION_HEADER_BYTES, 0))
         if not VERSION_MIN <= version <= VERSION_MAX:
-            raise CorruptFileError(self._path, 0, f"journal version {version} is not known")
+            raise CorruptFileError(self.path, 0, f"journal version {version} is not known")
         return version
 
-    def _records(self, window: ReadWindow, version: int, offset: int) -> Iterator[JournalRecord]:
+    def _own_records(
+        self, window: ReadWindow, version: int, offset: int, damage: GroupDamage
+    ) -> Iterator[JournalRecord]:
+        """Records of a file that this bookie wrote: it ends behind a group, or in one that a crash can have torn."""
+        group_start = offset
+        while True:
+            item = read_item(window, version, offset)
+            if item.kind is ItemKind.RECORD and item.record is not None:
+                yield item.record
+                offset = item.end_offset
+            elif item.kind is ItemKind.PADDING and item.end_offset % JOURNAL_BLOCK_BYTES == 0:
+                group_start = offset = item.end_offset
+            elif item.kind is ItemKind.ZERO_RECORD:
+                # Nobody was told of it. The length word still leads to the next record.
+                damage.require_torn(group_start, offset, 0, item.reason)
+                self._dropped_bytes += item.end_offset - offset
+                offset = item.end_offset
+            else:
+                break
+        is_group_end = offset == group_start
+        if item.kind is ItemKind.END and is_group_end and offset >= window.size_bytes:
+            damage.require_end(offset)
+            self._finish(JournalEndReason.END_OF_FILE, offset, offset)
+            return
+        data_end = window.data_end(offset)
+        if item.kind is ItemKind.ZEROS and is_group_end and data_end == offset:
+            damage.require_end(offset)
+            self._finish(JournalEndReason.ZEROS, offset, offset)
+            return
+        damage.require_torn(group_start, offset, item.evidence_bytes, item.reason)
+        self._dropped_bytes += data_end - offset
+        reason = JournalEndReason.HOLE if item.kind is ItemKind.ZEROS else JournalEndReason.TORN_RECORD
+        self._finish(reason, offset, window.size_bytes)
+
+    def _foreign_records(self, window: ReadWindow, version: int, offset: int) -> Iterator[JournalRecord]:
+        """Records of a file of which nothing is known: any end of the newest one may be what a crash left.
+
+        Java writes many groups before it syncs the first of them, so a later group behind a hole proves nothing.
+        """
+        if version == VERSION_MIN:
+            self._require_first_record(window)
         start = offset
         while True:
+            item = read_item(window, version, offset)
+            if item.kind is ItemKind.RECORD and item.record is not None:
+                yield item.record
+            elif item.kind is ItemKind.ZERO_RECORD:
+                if not self._is_newest:
+                    raise CorruptFileError(self.path, offset, item.reason)
+                self._dropped_bytes += item.end_offset - offset
+            elif item.kind is not ItemKind.PADDING:
+                break
+            offset = item.end_offset
+        if item.kind is ItemKind.BAD:
+            raise CorruptFileError(self.path, offset, item.reason)
+        if item.kind is ItemKind.ZEROS:
+            self._finish_zeros(window, offset, is_resumed=version >= PADDING_VERSION_MIN and offset == start)
+        elif item.kind is ItemKind.CUT_PADDING:
+            # The group's records were whole, so nothing is lost.
+            self._finish(JournalEndReason.END_OF_FILE, offset, window.size_bytes)
+        else:
             word = window.read(LENGTH_BYTES, offset)
-            if len(word) < LENGTH_BYTES:
-                # No length begins like a padding mark: cut there, the group's records are whole.
-                self._finish_cut(window, offset + len(word) if _PADDING_WORD.startswith(word) else offset)
-                return
-            length = _LENGTH.unpack(word)[0]
-            if length == 0:
-                self._finish_zeros(window, offset, is_resumed=version >= PADDING_VERSION_MIN and offset == start)
-                return
-            if length == PADDING_MARK and version >= PADDING_VERSION_MIN:
-                behind = self._behind_padding(window, offset)
-                if behind is None:
-                    # Cut inside the padding: the group's records were whole, so nothing is lost.
-                    self._finish(JournalEndReason.END_OF_FILE, offset, window.size_bytes)
-                    return
-                offset = behind
-                continue
-            if length < 0:
-                raise CorruptFileError(self._path, offset, f"length {length} of a record")
-            # Compared before anything is allocated: the word may be garbage (H20).
-            if length > window.size_bytes - offset - LENGTH_BYTES:
-                self._finish_cut(window, offset)
-                return
-            record = self._record(window.read(length, offset + LENGTH_BYTES), offset, version)
-            offset += LENGTH_BYTES + length
-            if record is not None:
-                yield record
+            # No length begins like a padding mark: cut there, the group's records are whole.
+            is_cut_padding = item.kind is ItemKind.END and _PADDING_WORD.startswith(word)
+            self._finish_cut(window, offset + len(word) if is_cut_padding else offset)
 
-    def _record(self, data: bytes, offset: int, version: int) -> JournalRecord | None:
-        """Decode a record; None for one of zeros only (H21), which in an older file is corruption."""
-        if is_zero_filled(data):
-            if not self._is_newest:
-                raise CorruptFileError(self._path, offset, f"a record of {len(data)} zeros")
-            # Its group was not synced, so nobody was told of it. The length word still leads to the next record.
-            self._dropped_bytes += LENGTH_BYTES + len(data)
-            return None
-        try:
-            return decode_record(data, offset, version)
-        except ValueError as error:
-            raise CorruptFileError(self._path, offset, str(error)) from error
-
-    def _behind_padding(self, window: ReadWindow, offset: int) -> int | None:
-        """Offset behind the padding at ``offset``; None if the file ends inside it."""
-        word = window.read(LENGTH_BYTES, offset + LENGTH_BYTES)
-        if len(word) < LENGTH_BYTES:
-            return None
-        count = _LENGTH.unpack(word)[0]
-        if count < 0:
-            raise CorruptFileError(self._path, offset, f"length {count} of padding")
-        behind: int = offset + PADDING_HEADER_BYTES + count
-        if behind <= window.size_bytes:
-            return behind
-        if window.skip_zeros(offset + PADDING_HEADER_BYTES) < window.size_bytes:
-            raise CorruptFileError(self._path, offset, f"padding of {count} bytes reaches behind the file, over data")
-        return None
+    def _require_first_record(self, window: ReadWindow) -> None:
+        """A file without a header is of version 1, which no bookie writes any more, or lost its header."""
+        if window.size_bytes < VERSION_HEADER_BYTES:
+            return
+        item = read_item(window, VERSION_MIN, 0)
+        is_empty = item.kind is ItemKind.ZEROS and window.skip_zeros(0) == window.size_bytes
+        if item.kind is not ItemKind.RECORD and not is_empty:
+            raise CorruptFileError(self.path, 0, "neither a journal header nor a record")
 
     def _finish_zeros(self, window: ReadWindow, offset: int, *, is_resumed: bool) -> None:
         """End at a zero length word: the end of the journal, unless there is data behind the zeros."""
@@ -163,7 +201,7 @@ class JournalScan:
         # was reported then, and the file has not grown since (storage section 3.9).
         is_replayed_before = is_resumed and offset % JOURNAL_BLOCK_BYTES != 0
         if not self._is_newest and not is_replayed_before:
-            raise CorruptFileError(self._path, offset, f"zeros with data behind them, up to offset {data_end},")
+            raise CorruptFileError(self.path, offset, f"zeros with data behind them, up to offset {data_end},")
         self._dropped_bytes += data_end - offset
         self._finish(JournalEndReason.HOLE, offset, window.size_bytes)
 
@@ -180,14 +218,26 @@ class JournalScan:
         self._end = JournalEnd(reason, data_end_offset, resume_offset, self._dropped_bytes)
 
 
-def scan_journal(fs: FileSystem, path: str, start_offset: int = 0, *, is_newest: bool) -> JournalScan:
+def scan_journal(
+    fs: FileSystem,
+    path: str,
+    start_offset: int = 0,
+    *,
+    is_newest: bool,
+    cataloged: CatalogedJournal | None = None,
+    unsynced_bytes_max: int = 2 * GROUP_BYTES_MAX,
+) -> JournalScan:
     """Records of the file ``path`` from ``start_offset`` on, or from behind the header if that is 0 or less.
 
-    ``is_newest``: whether no file of the journal has a larger id. Iterating raises CorruptFileError, naming the offset,
-    for bytes that no crash explains, and OSError when the file cannot be read. Records of type UNKNOWN are given: the
-    caller skips them (storage section 3.6). Whether a ledger belongs to this journal is the caller's to check.
+    ``is_newest``: whether no file of the journal has a larger id. ``cataloged``: what the catalog says of a file that
+    this bookie wrote; ``unsynced_bytes_max``: the longest group it can have written there. Iterating raises
+    CorruptFileError, naming the offset, for bytes that no crash explains, and OSError when the file cannot be read.
+    Records of type UNKNOWN are given: the caller skips them (storage section 3.6). Whether a ledger belongs to this
+    journal is the caller's to check.
     """
-    return JournalScan(fs, path, start_offset, is_newest=is_newest)
+    return JournalScan(
+        fs, path, start_offset, is_newest=is_newest, cataloged=cataloged, unsynced_bytes_max=unsynced_bytes_max
+    )
 
 
 def list_journals(fs: FileSystem, directory: str) -> list[JournalId]:
@@ -196,13 +246,28 @@ def list_journals(fs: FileSystem, directory: str) -> list[JournalId]:
     return sorted(journal_id for journal_id in journal_ids if journal_id is not None)
 
 
-def journals_to_replay(fs: FileSystem, directory: str, mark: LogMark) -> list[JournalId]:
+def journals_to_replay(
+    fs: FileSystem, directory: str, mark: LogMark, catalog: JournalCatalog | None = None
+) -> list[JournalId]:
     """Ids that a replay from ``mark`` reads, ascending (storage section 3.11, step 1).
 
-    JournalError when the file that the mark names is missing: what was acknowledged behind it would be lost unseen.
+    JournalError when a file is missing that the mark names, or that ``catalog`` lists behind it: what was acknowledged
+    in it would be lost unseen. The catalog may list files older than the mark that were deleted since.
     """
     journal_ids = [journal_id for journal_id in list_journals(fs, directory) if journal_id >= mark.journal_id]
     if mark.journal_id > 0 and mark.journal_id not in journal_ids:
-        missing = os.path.join(directory, journal_file_name(mark.journal_id))
-        raise JournalError(f"{missing} is missing, though the log mark names it: acknowledged entries may be in it")
+        raise _missing(directory, mark.journal_id, "the log mark")
+    if catalog is not None:
+        listed = [journal.journal_id for journal in catalog.journals]
+        oldest = min([*journal_ids, listed[-1]])
+        for journal_id in listed:
+            if journal_id >= oldest and journal_id not in journal_ids:
+                raise _missing(directory, journal_id, JOURNAL_CATALOG)
     return journal_ids
+
+
+def _missing(directory: str, journal_id: JournalId, named_by: str) -> JournalError:
+    path = os.path.join(directory, journal_file_name(journal_id))
+    return JournalError(
+        f"{path} is missing, though {named_by} names it: acknowledged entries may be in it; {REPAIR_ADVICE}"
+    )

@@ -16,8 +16,9 @@ from storage.config import StorageConfig
 from storage.engine import CheckpointDone, CheckpointJob, LedgerDirectoryEngine
 from storage.filenames import current_directory
 from storage.ids import LedgerId, LogMark
+from storage.journal_catalog import read_catalog
 from storage.journal_writer import JournalWriter
-from storage.log_mark import NO_MARK, read_last_mark, write_last_mark
+from storage.log_mark import NO_MARK, find_replay_start, write_last_mark
 from storage.ports import DirectoryLock, FileSystem, OpenIndexStore
 from storage.replay import JournalReplay, ReplayReport, checkpoint_now
 
@@ -115,16 +116,21 @@ class LedgerStorage:
         Raises JournalError, CorruptFileError and other StorageErrors, OSError: the boot must stop then.
         """
         assert not self._journals, "replay comes once, before anything is written"
-        replay = JournalReplay(self._filesystem, self.engine_of, len(self._journal_directories))
         journal_count = len(self._journal_directories)
+        record_bytes_max = self._config.engine.entry_log.entry_bytes_max
+        replay = JournalReplay(self._filesystem, self.engine_of, journal_count, record_bytes_max)
         marks: list[LogMark] = []
         for index, directory in enumerate(self._journal_directories):
-            mark = read_last_mark(self._filesystem, self._ledger_directories, index, journal_count)
-            self._published[index] = mark
-            marks.append(replay.replay(directory, index, mark))
+            catalog = read_catalog(self._filesystem, directory)
+            start = find_replay_start(
+                self._filesystem, self._ledger_directories, index, journal_count, is_cataloged=catalog is not None
+            )
+            marks.append(replay.replay(directory, index, start, catalog))
         for engine in self._engines:
             checkpoint_now(engine)
-        self._publish(marks)
+        # Whether they moved or not: from the catalog that comes next on there must be records of them.
+        for index, mark in enumerate(marks):
+            self._write_mark(index, mark)
         # Not before: a new file makes the others older ones, in which a hole is no longer a tail that was not synced.
         for directory in self._journal_directories:
             journal = JournalWriter.open(self._filesystem, directory, self._config.journal, self._now_ms)
@@ -183,8 +189,12 @@ class LedgerStorage:
         """Move the marks that have something new to say; they never go back."""
         for index, mark in enumerate(marks):
             if mark > self._published[index]:
-                write_last_mark(self._filesystem, self._ledger_directories, mark, index, len(marks))
-                self._published[index] = mark
+                self._write_mark(index, mark)
+
+    def _write_mark(self, journal_index: int, mark: LogMark) -> None:
+        journal_count = len(self._journal_directories)
+        write_last_mark(self._filesystem, self._ledger_directories, mark, journal_index, journal_count)
+        self._published[journal_index] = mark
 
 
 def lock_directories(filesystem: FileSystem, config: StorageConfig) -> list[DirectoryLock]:

@@ -2,6 +2,10 @@
 
 Everything before the mark is durable in the ledger storage of all directories; replay starts there. Source: storage
 section 3.9; hazard H14 (rewriting in place) is excluded by replacing the file.
+
+``lastMark`` has no checksum: one flipped bit could make replay skip entries that were acknowledged. So each one has a
+mark record beside it, the same position under a checksum, and it is the record that replay believes. ``lastMark`` is
+written for Java's sake, and read only in directories where bkctl has not published one yet.
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ import os
 import struct
 from collections.abc import Sequence
 
+from storage.checked_text import decode_checked_text, encode_checked_text
 from storage.errors import StorageError
-from storage.filenames import last_mark_file_name
+from storage.filenames import last_mark_file_name, mark_record_file_name
 from storage.ids import LogMark
 from storage.ports import FileSystem
 
@@ -20,6 +25,7 @@ NO_MARK = LogMark(0, 0)
 """Replay everything."""
 
 _MARK = struct.Struct(">qq")
+_RECORD_FORMAT = "bkctl mark 1"
 
 
 def read_last_mark(
@@ -35,23 +41,64 @@ def read_last_mark(
     return max((mark for mark in marks if mark is not None), default=NO_MARK)
 
 
+def find_replay_start(
+    fs: FileSystem, ledger_directories: Sequence[str], journal_index: int, journal_count: int, *, is_cataloged: bool
+) -> LogMark:
+    """Where replay of a journal starts: never behind what is durable in our ledger storage.
+
+    ``is_cataloged``: whether bkctl has written to this journal, hence published a mark record before that.
+
+    - The largest intact record. A ``lastMark`` that is larger is damaged, or a Java bookie moved it, which flushed to
+      an index that is not ours: either way what lies between must be replayed. One that is smaller has nothing to add.
+    - No intact record though there must be one: ``NO_MARK``. Replaying too much is harmless, as the files from the
+      true mark on are always there.
+    - Never any record: ``lastMark``, as Java reads it.
+    """
+    name = mark_record_file_name(journal_index, journal_count)
+    found = [_read_record(fs, os.path.join(directory, name)) for directory in ledger_directories]
+    records = [record for record, _ in found if record is not None]
+    if records:
+        return max(records)
+    if is_cataloged or any(exists for _, exists in found):
+        return NO_MARK
+    return read_last_mark(fs, ledger_directories, journal_index, journal_count)
+
+
 def write_last_mark(
     fs: FileSystem, ledger_directories: Sequence[str], mark: LogMark, journal_index: int, journal_count: int
 ) -> None:
-    """Publish a mark durably in every one of ``ledger_directories``; a file with a larger one is left alone.
+    """Publish a mark durably, with its record, in every one of ``ledger_directories``; a larger record is left alone.
 
+    A ``lastMark`` that contradicts its record is put right. ``NO_MARK`` makes a record alone: Java has no such mark.
     StorageError when a directory could not be written: the checkpoint has failed then, and no journal may be deleted.
     """
-    name = last_mark_file_name(journal_index, journal_count)
-    data = _MARK.pack(*mark)
+    names = last_mark_file_name(journal_index, journal_count), mark_record_file_name(journal_index, journal_count)
     for directory in ledger_directories:
-        path = os.path.join(directory, name)
+        mark_path, record_path = (os.path.join(directory, name) for name in names)
         try:
-            published = _read_mark(fs, path)
-            if published is None or published < mark:
-                fs.write_file_atomically(path, data)
+            record, _ = _read_record(fs, record_path)
+            if record is not None and record > mark:
+                continue
+            if mark != NO_MARK and _read_mark(fs, mark_path) != mark:
+                fs.write_file_atomically(mark_path, _MARK.pack(*mark))
+            if record != mark:
+                fs.write_file_atomically(record_path, encode_mark_record(mark))
         except OSError as error:
-            raise StorageError(f"{path}: the log mark cannot be written: {error}") from error
+            raise StorageError(f"{mark_path}: the log mark cannot be written: {error}") from error
+
+
+def encode_mark_record(mark: LogMark) -> bytes:
+    """Text of a mark record."""
+    return encode_checked_text(_RECORD_FORMAT, [f"journal {mark.journal_id}", f"offset {mark.offset}"])
+
+
+def decode_mark_record(data: bytes) -> LogMark | None:
+    """The mark, or None for bytes that ``encode_mark_record`` does not make."""
+    try:
+        mark = LogMark(*(int(line.split()[1]) for line in decode_checked_text(_RECORD_FORMAT, data) or ()))
+    except (IndexError, TypeError, ValueError):
+        return None
+    return mark if encode_mark_record(mark) == data else None
 
 
 def _read_mark(fs: FileSystem, path: str) -> LogMark | None:
@@ -60,3 +107,11 @@ def _read_mark(fs: FileSystem, path: str) -> LogMark | None:
         if len(data) >= _MARK.size:
             return LogMark(*_MARK.unpack_from(data))
     return None
+
+
+def _read_record(fs: FileSystem, path: str) -> tuple[LogMark | None, bool]:
+    """The record, if it is intact, and whether there is any."""
+    try:
+        return decode_mark_record(fs.read_file(path)), True
+    except FileNotFoundError:
+        return None, False

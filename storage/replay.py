@@ -14,9 +14,11 @@ from storage.engine import LedgerDirectoryEngine
 from storage.errors import CorruptFileError, MasterKeyMismatchError, MemtableFullError
 from storage.filenames import journal_file_name
 from storage.ids import JournalId, LedgerId, LogMark
-from storage.journal_format import JournalRecord, JournalRecordKind
-from storage.journal_reader import journals_to_replay, scan_journal
+from storage.journal_catalog import JournalCatalog
+from storage.journal_format import GROUP_BYTES_MAX, JournalRecord, JournalRecordKind
+from storage.journal_reader import JournalScan, journals_to_replay, scan_journal
 from storage.ports import FileSystem
+from storage.seal import REPAIR_ADVICE
 
 _EXPLICIT_LAC_BYTES_MIN = 16
 
@@ -50,11 +52,17 @@ class JournalReplay:
     """Replays the journals of a bookie, one after the other, into its engines."""
 
     def __init__(
-        self, filesystem: FileSystem, engine_of: Callable[[LedgerId], LedgerDirectoryEngine], journal_count: int
+        self,
+        filesystem: FileSystem,
+        engine_of: Callable[[LedgerId], LedgerDirectoryEngine],
+        journal_count: int,
+        record_bytes_max: int,
     ) -> None:
+        """``record_bytes_max``: of the largest record that may have been journaled."""
         self._filesystem = filesystem
         self._engine_of = engine_of
         self._journal_count = journal_count
+        self._unsynced_bytes_max = 2 * max(GROUP_BYTES_MAX, record_bytes_max)
         self._appliers = {
             JournalRecordKind.ENTRY: self._apply_entry,
             JournalRecordKind.LEDGER_KEY: self._apply_ledger_key,
@@ -64,26 +72,37 @@ class JournalReplay:
         }
         self.report = ReplayReport()
 
-    def replay(self, directory: str, journal_index: int, mark: LogMark) -> LogMark:
+    def replay(self, directory: str, journal_index: int, mark: LogMark, catalog: JournalCatalog | None) -> LogMark:
         """Apply all records of a journal from ``mark`` on; returns the mark that says so, or ``mark`` without files.
 
-        Raises JournalError when the marked file is missing, CorruptFileError (naming file and offset) for what no
-        crash explains, EntryTooLargeError for an entry over today's limit, and what a checkpoint raises.
+        Raises JournalError when a file is missing, CorruptFileError (naming file and offset, and what to do) for what
+        no crash explains, EntryTooLargeError for an entry over today's limit, and what a checkpoint raises.
         """
-        journal_ids: Sequence[JournalId] = journals_to_replay(self._filesystem, directory, mark)
+        journal_ids: Sequence[JournalId] = journals_to_replay(self._filesystem, directory, mark, catalog)
         end = mark
         for journal_id in journal_ids:
-            path = os.path.join(directory, journal_file_name(journal_id))
-            start_offset = mark.offset if journal_id == mark.journal_id else 0
-            scan = scan_journal(self._filesystem, path, start_offset, is_newest=journal_id == journal_ids[-1])
-            for record in scan:
-                self._apply(path, journal_index, record)
-            if scan.end.dropped_bytes:
-                tail = DroppedTail(path, scan.end.data_end_offset, scan.end.dropped_bytes, scan.end.reason.value)
-                self.report.dropped_tails.append(tail)
-            self.report.file_count += 1
+            scan = scan_journal(
+                self._filesystem,
+                os.path.join(directory, journal_file_name(journal_id)),
+                mark.offset if journal_id == mark.journal_id else 0,
+                is_newest=journal_id == journal_ids[-1],
+                cataloged=None if catalog is None else catalog.find(journal_id),
+                unsynced_bytes_max=self._unsynced_bytes_max,
+            )
+            try:
+                self._apply_all(scan, journal_index)
+            except CorruptFileError as error:
+                raise CorruptFileError(error.path, error.offset, error.reason, REPAIR_ADVICE) from error
             end = LogMark(journal_id, scan.end.resume_offset)
         return end
+
+    def _apply_all(self, scan: JournalScan, journal_index: int) -> None:
+        for record in scan:
+            self._apply(scan.path, journal_index, record)
+        if scan.end.dropped_bytes:
+            tail = DroppedTail(scan.path, scan.end.data_end_offset, scan.end.dropped_bytes, scan.end.reason.value)
+            self.report.dropped_tails.append(tail)
+        self.report.file_count += 1
 
     def _apply(self, path: str, journal_index: int, record: JournalRecord) -> None:
         # There is no checksum; a ledger that cannot be here is one of the few signs of damage (H21).

@@ -63,11 +63,19 @@ def test_journals_of_java_give_every_record(tmp_path: Path, name: str, is_newest
 def test_a_scan_resumed_at_any_mark_gives_the_rest(tmp_path: Path) -> None:
     data = journal([entry(0), entry(1)], [entry(2, 600)], [entry(3)])
     every, _ = scan(tmp_path / "journal", data)
-    for start in (-5, 0, 1, 512, 1024, 2048, 2560, 2564, len(data), len(data) + 99):
+    for start in (-5, 0, 1, 512, 1024, 2048, 2560, 2564, len(data)):
         records, end = scan(tmp_path / "journal", data, start, is_newest=False)
         assert records == [record for record in every if record.offset >= start]
         assert end.resume_offset >= start
         assert end.dropped_bytes == 0
+
+
+def test_a_mark_behind_the_end_of_the_file_is_refused(tmp_path: Path) -> None:
+    data = journal([entry(0)], tail=b"")
+    with pytest.raises(CorruptFileError, match="the log mark is 1025") as caught:
+        scan(tmp_path / "journal", data, 1025)
+    assert caught.value.offset == 1024
+    assert scan(tmp_path / "journal", data[:8], 512)[0] == [], "a header that a crash cut holds nothing"
 
 
 # Where a scan of the damaged journals does not give what Java's replay does, and why.

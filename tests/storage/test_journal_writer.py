@@ -9,10 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage.config import JournalConfig
-from storage.errors import JournalFailedError
+from storage.errors import JournalError, JournalFailedError
 from storage.filesystem import OsFileSystem
 from storage.ids import LogMark
-from storage.journal_format import encode_fence_record
+from storage.journal_catalog import CatalogedJournal, JournalCatalog, read_catalog
+from storage.journal_format import GROUP_BYTES_MAX, encode_fence_record
 from storage.journal_reader import JournalEndReason, list_journals, scan_journal
 from storage.journal_writer import JournalWriter
 from storage.ports import Buffer
@@ -80,8 +81,15 @@ def test_no_records_cost_nothing(tmp_path: Path) -> None:
 def test_a_file_has_header_and_durable_name_before_it_is_used(tmp_path: Path) -> None:
     disk = TracedDisk()
     writer = JournalWriter.open(disk, str(tmp_path), JournalConfig(), now_ms=9)
-    created = [("create", "a.txn"), ("write", "a.txn"), ("sync", "a.txn"), ("sync directory", tmp_path.name)]
-    assert disk.take_calls() == [*created, ("write", "a.txn")]
+    assert disk.take_calls() == [
+        ("create", "a.txn"),
+        ("write", "a.txn"),
+        ("write", "a.txn"),
+        ("sync", "a.txn"),
+        ("sync directory", tmp_path.name),
+        ("replace", "bkctl.journals"),
+        ("sync directory", tmp_path.name),
+    ]
     assert writer.durable_position == LogMark(10, 512)
     assert (tmp_path / "a.txn").stat().st_size == 16 * MEBIBYTE
     assert (tmp_path / "a.txn").stat().st_blocks * 512 < MEBIBYTE, "not sparse"
@@ -101,11 +109,52 @@ def test_a_group_larger_than_a_step_is_preallocated_for(tmp_path: Path) -> None:
     mark = writer.write_group([entry(0, 20_000)])
     assert mark == LogMark(1, 20_480 + 512)
     assert (tmp_path / "1.txn").stat().st_size == 3 * 8192
-    writer.write_group([entry(1, 3 * 8192 - 20_480 - 512 - 4)])
+    writer.write_group([entry(1, 3 * 8192 - 20_480 - 512 - 12)])
     assert (tmp_path / "1.txn").stat().st_size == 3 * 8192
     writer.write_group([entry(2)])
     assert (tmp_path / "1.txn").stat().st_size == 4 * 8192
     writer.close()
+
+
+def test_the_length_that_a_group_needs_is_durable_before_it_is_written(tmp_path: Path) -> None:
+    disk = TracedDisk()
+    writer = JournalWriter.open(disk, str(tmp_path), JournalConfig(preallocation_bytes=8192), now_ms=0)
+    disk.take_calls()
+    writer.write_group([entry(0, 20_000)])
+    name = "1.txn"
+    assert disk.take_calls() == [*[("write", name)] * 2, ("sync", name), ("write", name), ("sync", name)]
+    writer.close()
+
+
+def test_a_group_too_long_to_be_one_is_written_as_several(tmp_path: Path) -> None:
+    disk = TracedDisk()
+    writer = JournalWriter.open(disk, str(tmp_path), JournalConfig(preallocation_bytes=32 * MEBIBYTE), now_ms=0)
+    records = [entry(number, GROUP_BYTES_MAX // 2) for number in range(5)]
+    with pytest.raises(ValueError, match="16 bytes"):
+        writer.write_group([*records, bytes(16)])
+    assert writer.durable_position == LogMark(1, 512), "a part was written"
+    disk.take_calls()
+    assert writer.write_group(records) == writer.durable_position
+    assert disk.take_calls() == [("write", "1.txn"), ("sync", "1.txn")] * 5
+    assert payloads(tmp_path / "1.txn") == records
+    writer.close()
+
+
+@pytest.mark.parametrize("step_bytes", [512, 1024])
+def test_the_shortest_steps_leave_the_header_alone(tmp_path: Path, step_bytes: int) -> None:
+    config = JournalConfig(preallocation_bytes=step_bytes)
+    writer = JournalWriter.open(OsFileSystem(), str(tmp_path), config, now_ms=0)
+    assert (tmp_path / "1.txn").stat().st_size == step_bytes
+    writer.write_group([entry(0)])
+    assert payloads(tmp_path / "1.txn") == [entry(0)]
+    writer.close()
+
+
+def test_a_damaged_catalog_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "bkctl.journals").write_bytes(b"damaged")
+    with pytest.raises(JournalError, match="not a catalog"):
+        JournalWriter.open(OsFileSystem(), str(tmp_path), SMALL, now_ms=0)
+    assert list_journals(OsFileSystem(), str(tmp_path)) == []
 
 
 def test_nothing_in_the_old_file_is_unsynced_when_the_next_begins(tmp_path: Path) -> None:
@@ -117,18 +166,22 @@ def test_nothing_in_the_old_file_is_unsynced_when_the_next_begins(tmp_path: Path
     assert [call for call in disk.take_calls() if call[1] != "1.txn"] == [
         ("create", "2.txn"),
         ("write", "2.txn"),
+        ("write", "2.txn"),
         ("sync", "2.txn"),
         ("sync directory", tmp_path.name),
-        ("write", "2.txn"),
+        ("replace", "bkctl.journals"),
+        ("sync directory", tmp_path.name),
         ("write", "2.txn"),
         ("sync", "2.txn"),
     ]
+    catalog = read_catalog(disk, str(tmp_path))
+    assert catalog == JournalCatalog((CatalogedJournal(1, 8192, 5632), CatalogedJournal(2, 8192)))
     writer.close()
     assert payloads(tmp_path / "1.txn") == [entry(0, 5000)]
     assert payloads(tmp_path / "2.txn") == [entry(1)]
 
 
-@pytest.mark.parametrize("operation", ["write", "sync", "create", "sync directory"])
+@pytest.mark.parametrize("operation", ["write", "sync", "create", "replace", "sync directory"])
 def test_a_failure_is_final(tmp_path: Path, operation: str) -> None:
     disk = TracedDisk()
     writer = JournalWriter.open(disk, str(tmp_path), SMALL, now_ms=0)

@@ -295,8 +295,8 @@ def test_a_deleted_journal_comes_after_the_mark(tmp_path: Path) -> None:
     disk.take_calls()
     checkpoint(bookie.storage)
     names = [call for call in disk.take_calls() if call[0] in {"replace", "remove"}]
-    assert [operation for operation, _ in names] == ["replace", "replace", "remove"]
-    assert names[1] == ("replace", "lastMark")
+    assert [operation for operation, _ in names] == ["replace", "replace", "replace", "remove"]
+    assert names[1:3] == [("replace", "lastMark"), ("replace", "bkctl.mark")]
 
 
 # Crashes

@@ -25,7 +25,7 @@ from storage.journal_format import (
 from storage.journal_reader import list_journals
 from storage.ledger_index import LedgerRow
 from storage.ledger_storage import LedgerStorage
-from storage.log_mark import read_last_mark
+from storage.log_mark import encode_mark_record, read_last_mark
 from tests.storage.engines import KEY, config_below, entry, explicit_lac, open_storage
 from tests.storage.golden import FILES, paths, unpack
 from tests.storage.traced_disk import TracedDisk
@@ -104,7 +104,7 @@ def test_replay_begins_at_the_mark(tmp_path: Path) -> None:
     write_journal(tmp_path, *groups, journal_id=FIRST)
     replayed(tmp_path).close()
     current = Path(current_directory(str(tmp_path / "ledgers-0")))
-    (current / "lastMark").write_bytes(struct.pack(">qq", FIRST, second_at))
+    (current / "bkctl.mark").write_bytes(encode_mark_record(LogMark(FIRST, second_at)))
     storage = open_storage(config_below(tmp_path))
     assert storage.replay().entry_count == 1
 

@@ -1,0 +1,21 @@
+"""Small text files that tell a flipped bit: a format line, lines of words, and the CRC-32 of all these."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+
+def encode_checked_text(format_line: str, lines: Sequence[str]) -> bytes:
+    """Bytes of a file that consists of ``lines``; neither they nor ``format_line`` contain a line end."""
+    body = "".join(f"{line}\n" for line in (format_line, *lines))
+    return f"{body}crc32 {zlib.crc32(body.encode()):08x}\n".encode()
+
+
+def decode_checked_text(format_line: str, data: bytes) -> list[str] | None:
+    """The lines, or None for bytes that ``encode_checked_text`` does not make."""
+    try:
+        lines = data.decode("ascii").split("\n")[1:-2]
+    except UnicodeDecodeError:
+        return None
+    return lines if encode_checked_text(format_line, lines) == data else None
