@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%runtime/metadata/metadata_nodes.proto\x12\x0e\x62kctl.metadata\"q\n\x0c\x43ookieRecord\x12\x12\n\nbookieHost\x18\x01 \x01(\t\x12\x12\n\njournalDir\x18\x02 \x01(\t\x12\x12\n\nledgerDirs\x18\x03 \x01(\t\x12\x12\n\ninstanceId\x18\x04 \x01(\t\x12\x11\n\tindexDirs\x18\x05 \x01(\t\")\n\x15ReplicationLockRecord\x12\x10\n\x08\x62ookieId\x18\x01 \x01(\t\"=\n\x1cUnderReplicationLayoutRecord\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x05\"\xba\x02\n\x13\x42ookieServiceRecord\x12?\n\tendpoints\x18\x06 \x03(\x0b\x32,.bkctl.metadata.BookieServiceRecord.Endpoint\x12G\n\nproperties\x18\x07 \x03(\x0b\x32\x33.bkctl.metadata.BookieServiceRecord.PropertiesEntry\x1a\x66\n\x08\x45ndpoint\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\x05\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x10\n\x08protocol\x18\x04 \x01(\t\x12\x0c\n\x04\x61uth\x18\x05 \x03(\t\x12\x12\n\nextensions\x18\x06 \x03(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%runtime/metadata/metadata_nodes.proto\x12\x0e\x62kctl.metadata\"q\n\x0c\x43ookieRecord\x12\x12\n\nbookieHost\x18\x01 \x01(\t\x12\x12\n\njournalDir\x18\x02 \x01(\t\x12\x12\n\nledgerDirs\x18\x03 \x01(\t\x12\x12\n\ninstanceId\x18\x04 \x01(\t\x12\x11\n\tindexDirs\x18\x05 \x01(\t\")\n\x15ReplicationLockRecord\x12\x10\n\x08\x62ookieId\x18\x01 \x01(\t\"=\n\x1cUnderReplicationLayoutRecord\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x05\"=\n\x1bUnderReplicatedLedgerRecord\x12\x0f\n\x07replica\x18\x01 \x03(\t\x12\r\n\x05\x63time\x18\x02 \x01(\x03\"%\n\x11\x41uditorVoteRecord\x12\x10\n\x08\x62ookieId\x18\x01 \x01(\t\" \n\x0f\x43heckTimeRecord\x12\r\n\x05\x63time\x18\x01 \x01(\x03\"\xba\x02\n\x13\x42ookieServiceRecord\x12?\n\tendpoints\x18\x06 \x03(\x0b\x32,.bkctl.metadata.BookieServiceRecord.Endpoint\x12G\n\nproperties\x18\x07 \x03(\x0b\x32\x33.bkctl.metadata.BookieServiceRecord.PropertiesEntry\x1a\x66\n\x08\x45ndpoint\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\x05\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x10\n\x08protocol\x18\x04 \x01(\t\x12\x0c\n\x04\x61uth\x18\x05 \x03(\t\x12\x12\n\nextensions\x18\x06 \x03(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,10 +39,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPLICATIONLOCKRECORD']._serialized_end=213
   _globals['_UNDERREPLICATIONLAYOUTRECORD']._serialized_start=215
   _globals['_UNDERREPLICATIONLAYOUTRECORD']._serialized_end=276
-  _globals['_BOOKIESERVICERECORD']._serialized_start=279
-  _globals['_BOOKIESERVICERECORD']._serialized_end=593
-  _globals['_BOOKIESERVICERECORD_ENDPOINT']._serialized_start=440
-  _globals['_BOOKIESERVICERECORD_ENDPOINT']._serialized_end=542
-  _globals['_BOOKIESERVICERECORD_PROPERTIESENTRY']._serialized_start=544
-  _globals['_BOOKIESERVICERECORD_PROPERTIESENTRY']._serialized_end=593
+  _globals['_UNDERREPLICATEDLEDGERRECORD']._serialized_start=278
+  _globals['_UNDERREPLICATEDLEDGERRECORD']._serialized_end=339
+  _globals['_AUDITORVOTERECORD']._serialized_start=341
+  _globals['_AUDITORVOTERECORD']._serialized_end=378
+  _globals['_CHECKTIMERECORD']._serialized_start=380
+  _globals['_CHECKTIMERECORD']._serialized_end=412
+  _globals['_BOOKIESERVICERECORD']._serialized_start=415
+  _globals['_BOOKIESERVICERECORD']._serialized_end=729
+  _globals['_BOOKIESERVICERECORD_ENDPOINT']._serialized_start=576
+  _globals['_BOOKIESERVICERECORD_ENDPOINT']._serialized_end=678
+  _globals['_BOOKIESERVICERECORD_PROPERTIESENTRY']._serialized_start=680
+  _globals['_BOOKIESERVICERECORD_PROPERTIESENTRY']._serialized_end=729
 # @@protoc_insertion_point(module_scope)

@@ -34,6 +34,26 @@ class UnderReplicationLayoutRecord(_message.Message):
     version: int
     def __init__(self, type: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
+class UnderReplicatedLedgerRecord(_message.Message):
+    __slots__ = ("replica", "ctime")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    CTIME_FIELD_NUMBER: _ClassVar[int]
+    replica: _containers.RepeatedScalarFieldContainer[str]
+    ctime: int
+    def __init__(self, replica: _Optional[_Iterable[str]] = ..., ctime: _Optional[int] = ...) -> None: ...
+
+class AuditorVoteRecord(_message.Message):
+    __slots__ = ("bookieId",)
+    BOOKIEID_FIELD_NUMBER: _ClassVar[int]
+    bookieId: str
+    def __init__(self, bookieId: _Optional[str] = ...) -> None: ...
+
+class CheckTimeRecord(_message.Message):
+    __slots__ = ("ctime",)
+    CTIME_FIELD_NUMBER: _ClassVar[int]
+    ctime: int
+    def __init__(self, ctime: _Optional[int] = ...) -> None: ...
+
 class BookieServiceRecord(_message.Message):
     __slots__ = ("endpoints", "properties")
     class Endpoint(_message.Message):

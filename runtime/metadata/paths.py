@@ -12,6 +12,7 @@ LAYOUT = "LAYOUT"
 ID_PREFIX = "ID-"
 HIGH_ORDER_PREFIX = "HOB-"
 MARK_PREFIX = "urL"
+VOTE_PREFIX = "V_"
 
 
 class Paths(msgspec.Struct, frozen=True):
@@ -84,6 +85,26 @@ class Paths(msgspec.Struct, frozen=True):
         """Directory of votes; the lowest number wins."""
         return f"{self.under_replication}/auditorelection"
 
+    @property
+    def lost_bookie_recovery_delay(self) -> str:
+        """Seconds that an auditor waits before it acts on one lost bookie. Never deleted: Java would go deaf."""
+        return f"{self.under_replication}/lostBookieRecoveryDelay"
+
+    @property
+    def health_check_disabled(self) -> str:
+        """Exists while clients keep no bookie in quarantine."""
+        return f"{self.root}/disableHealthCheck"
+
+    def mark_directory(self, ledger_id: int) -> str:
+        """Directory that holds the mark of this ledger and nothing else: its id as four groups of 16 bits."""
+        digits = f"{ledger_id:016x}"
+        groups = "/".join(digits[start : start + 4] for start in range(0, 16, 4))
+        return f"{self.under_replicated_ledgers}/{groups}"
+
+    def mark(self, ledger_id: int) -> str:
+        """Mark of an under-replicated ledger."""
+        return f"{self.mark_directory(ledger_id)}/{mark_name(ledger_id)}"
+
     def writable_bookie(self, bookie_id: str) -> str:
         """Registration of a writable bookie."""
         return f"{self.available}/{bookie_id}"
@@ -98,7 +119,12 @@ class Paths(msgspec.Struct, frozen=True):
 
     def replication_lock(self, ledger_id: int) -> str:
         """Lock that whoever copies the ledger holds."""
-        return f"{self.replication_locks}/{MARK_PREFIX}{ledger_id:010d}"
+        return f"{self.replication_locks}/{mark_name(ledger_id)}"
+
+
+def mark_name(ledger_id: int) -> str:
+    """Name of the mark of a ledger and of its lock; more digits when the id has more."""
+    return f"{MARK_PREFIX}{ledger_id:010d}"
 
 
 def flat_ledger(ledger_id: int) -> str:

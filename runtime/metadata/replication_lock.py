@@ -1,25 +1,62 @@
-"""The replication lock: one copier per ledger, Java's workers included. Source: metadata sections 10.1, 10.2 and 10.5.
+"""The replication lock: one copier per ledger, Java's workers included. Source: metadata sections 10.2, 10.5 and 10.6.
 
-It is an ephemeral node that Java's replication workers use too; a ledger whose lock is held is left alone by them.
+It is an ephemeral node that Java's replication workers use too; a ledger whose lock is held is left alone by them. The
+collector of a bookie takes the same lock before it drops a copy that the metadata does not name any more.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Self
 
-from runtime.errors import ClusterNotFoundError, MetadataError, MetadataFormatError, NodeExistsError, NoNodeError
-from runtime.ledger.protobuf_text import format_fields, parse_fields
+import msgspec
+
+from runtime.errors import MetadataError, MetadataFormatError, NodeExistsError, NoNodeError, SessionExpiredError
+from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.layout import require_storable_id
 from runtime.metadata.paths import Paths
+from runtime.metadata.pipeline import pipelined
 from runtime.metadata.store import MetadataStore
+from runtime.metadata.under_replication_format import decode_lock, encode_lock, parse_mark_name
+from runtime.metadata.under_replication_tree import UnderReplicationTree
 
 logger = logging.getLogger(__name__)
 
-_LAYOUT_TYPE = "BASIC"
-_LAYOUT_VERSION = 1
+_READS_IN_FLIGHT_MAX = 64
+
+
+def canonical_host_name() -> str:
+    """Name of this machine as a Java process would write it into a lock; asks the resolver, so it may block.
+
+    Java resolves the machine's own name, prefers IPv4, and takes the name that the address resolves back to if that
+    leads to the address again; else the address. Where the own name does not resolve Java fails; we take the name.
+    """
+    name = socket.gethostname()
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return name
+    address = str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])
+    try:
+        canonical = socket.gethostbyaddr(address)[0]
+        is_confirmed = address in {each[4][0] for each in socket.getaddrinfo(canonical, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return address
+    return canonical if is_confirmed else address
+
+
+class HeldLock(msgspec.Struct, frozen=True):
+    """A lock that somebody holds; ``holder`` is None, and ``problem`` says why, when its bytes cannot be read."""
+
+    ledger_id: int
+    holder: str | None
+    session_id: int
+    since_ms: int
+    problem: MetadataFormatError | None = None
 
 
 class ReplicationLock:
@@ -54,51 +91,60 @@ class ReplicationLock:
 
 
 class ReplicationLocks:
-    """Locks of one session. ``holder`` is the host name that others are shown, as Java writes it."""
+    """Locks of one session. ``holder`` is the host name that others are shown: ``canonical_host_name()``."""
 
     def __init__(self, store: MetadataStore, root: str, holder: str) -> None:
         self._store = store
         self._paths = Paths(root)
-        self._payload = format_fields([("bookieId", holder)]).encode("ascii")
+        self._tree = UnderReplicationTree(store, root)
+        self._payload = encode_lock(holder)
         self._held: dict[int, ReplicationLock] = {}
-        self._is_tree_known = False
+        self._sessions_lost_count = 0
         store.on_session_lost(self._note_session_lost)
 
     async def acquire(self, ledger_id: int) -> ReplicationLock | None:
-        """Take the lock of a ledger; None when somebody holds it, this session included. Does not wait."""
+        """Take the lock of a ledger, marked or not; None when somebody holds it, this session included. Never waits.
+
+        SessionExpiredError when the session ended before the answer was seen: the lock went with it.
+        """
         require_storable_id(ledger_id)
         if ledger_id in self._held:
             return None
-        if not self._is_tree_known:
-            await self._ensure_tree()
-            self._is_tree_known = True
+        await self._tree.require()
         path = self._paths.replication_lock(ledger_id)
+        sessions_lost_count = self._sessions_lost_count
         try:
-            await self._store.create(path, self._payload, is_ephemeral=True)
+            await self._create(path)
         except NodeExistsError:
             stat = await self._store.exists(path)
             # Our own node without our knowledge: a create or a delete of this session whose answer was lost.
             if stat is None or stat.ephemeral_owner != self._store.session_id or ledger_id in self._held:
                 return None
+        if sessions_lost_count != self._sessions_lost_count:
+            raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
         lock = ReplicationLock(ledger_id, functools.partial(self._give_back, ledger_id))
         self._held[ledger_id] = lock
         return lock
 
-    async def holder_of(self, ledger_id: int) -> str | None:
-        """Who says to hold the lock, usually a host name; None when it is free."""
-        from runtime.metadata.metadata_nodes_pb2 import ReplicationLockRecord  # noqa: PLC0415
+    def holds(self, ledger_id: int) -> bool:
+        """Whether the lock is this session's; no operation."""
+        return ledger_id in self._held
 
-        try:
-            node = await self._store.get(self._paths.replication_lock(ledger_id))
-        except NoNodeError:
-            return None
-        text = node.data.decode("utf-8", "replace")
-        return parse_fields(text, ReplicationLockRecord(), "replication lock").bookieId
+    async def holder_of(self, ledger_id: int) -> str | None:
+        """Who says to hold the lock, usually a host name; None when it is free. MetadataFormatError."""
+        return await read_lock_holder(self._store, self._paths.root, ledger_id)
 
     async def close(self) -> None:
         """Release everything that is held."""
         for lock in list(self._held.values()):
             await lock.release()
+
+    async def _create(self, path: str) -> None:
+        try:
+            await self._store.create(path, self._payload, is_ephemeral=True)
+        except NoNodeError:
+            await self._tree.create()
+            await self._store.create(path, self._payload, is_ephemeral=True)
 
     async def _give_back(self, ledger_id: int) -> None:
         del self._held[ledger_id]
@@ -110,33 +156,65 @@ class ReplicationLocks:
             logger.warning("the replication lock of ledger %d stays until the session ends: %s", ledger_id, error)
 
     def _note_session_lost(self) -> None:
+        self._sessions_lost_count += 1
+        if self._held:
+            logger.warning("the ZooKeeper session expired: %d replication locks are lost with it", len(self._held))
         for lock in self._held.values():
             lock.note_session_lost()
         self._held.clear()
 
-    async def _ensure_tree(self) -> None:
-        """The under-replication tree as every Java process creates it (metadata section 10.1)."""
-        if await self._store.exists(self._paths.root) is None:
-            raise ClusterNotFoundError(f"there is no BookKeeper cluster at {self._paths.root}", self._paths.root)
-        layout = format_fields([("type", _LAYOUT_TYPE), ("version", _LAYOUT_VERSION)]).encode("ascii")
-        await self._create_if_absent(self._paths.under_replication)
-        if not await self._create_if_absent(self._paths.under_replication_layout, layout):
-            await self._check_layout()
-        await self._create_if_absent(self._paths.under_replicated_ledgers)
-        await self._create_if_absent(self._paths.replication_locks)
 
-    async def _check_layout(self) -> None:
-        from runtime.metadata.metadata_nodes_pb2 import UnderReplicationLayoutRecord  # noqa: PLC0415
+async def read_lock_holder(store: MetadataStore, root: str, ledger_id: int) -> str | None:
+    """As ``ReplicationLocks.holder_of``, for who takes no lock."""
+    path = Paths(root).replication_lock(ledger_id)
+    try:
+        return decode_lock((await store.get(path)).data)
+    except NoNodeError:
+        return None
+    except MetadataFormatError as error:
+        raise MetadataFormatError(f"{path}: {error}", path) from error
 
-        path = self._paths.under_replication_layout
-        text = (await self._store.get(path)).data.decode("utf-8", "replace")
-        record = parse_fields(text, UnderReplicationLayoutRecord(), path)
-        if (record.type, record.version) != (_LAYOUT_TYPE, _LAYOUT_VERSION):
-            raise MetadataFormatError(f"{path}: this kind of under-replication tree is unknown: {text!r}", path)
 
-    async def _create_if_absent(self, path: str, data: bytes = b"") -> bool:
+async def list_locked_ids(store: MetadataStore, root: str, foreign: ForeignNames) -> list[int]:
+    """Ids of all ledgers whose lock is held, ascending. One operation; nothing is created."""
+    directory = Paths(root).replication_locks
+    try:
+        names = await store.children(directory)
+    except NoNodeError:
+        return []
+    ids = []
+    for name in names:
+        ledger_id = parse_mark_name(name)
+        if ledger_id is None:
+            foreign.skip(f"{directory}/{name}", "a replication lock")
+        else:
+            ids.append(ledger_id)
+    return sorted(ids)
+
+
+async def list_held_locks(
+    store: MetadataStore, root: str, foreign: ForeignNames, window: int = _READS_IN_FLIGHT_MAX
+) -> AsyncGenerator[HeldLock, None]:
+    """Every lock that is held, by ledger id; one operation each and one for all. Close the iterator to stop early."""
+    paths = Paths(root)
+
+    async def read(ledger_id: int) -> HeldLock | None:
+        path = paths.replication_lock(ledger_id)
         try:
-            await self._store.create(path, data)
-        except NodeExistsError:
-            return False
-        return True
+            node = await store.get(path)
+        except NoNodeError:
+            return None
+        try:
+            holder, problem = decode_lock(node.data), None
+        except MetadataFormatError as error:
+            holder, problem = None, MetadataFormatError(f"{path}: {error}", path)
+        return HeldLock(ledger_id, holder, node.stat.ephemeral_owner, node.stat.ctime_ms, problem)
+
+    async def ids() -> AsyncIterator[int]:
+        for ledger_id in await list_locked_ids(store, root, foreign):
+            yield ledger_id
+
+    async with aclosing(pipelined(ids(), read, window)) as locks:
+        async for lock in locks:
+            if lock is not None:
+                yield lock

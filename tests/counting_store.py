@@ -1,0 +1,100 @@
+"""A metadata store that counts what is asked of it, so that costs stated in the docs can be held to."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from runtime.metadata.store import ANY_VERSION, CreateNode, MetadataStore, Node, NodeStat, Watch
+
+
+class CountingStore:
+    """Delegates every operation of the port and counts it by kind: ``get``, ``exists``, ``children``, ``create`` ...
+
+    ``create_all`` counts as one ``transaction``; a standing watch as one ``watched`` per call back, two when the node
+    is absent, which is what it costs. Operations are counted when they begin, failed ones too. ``make_parents`` is
+    refused: what it costs depends on what is there, and is hidden inside the store.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    @contextmanager
+    def counted(self) -> Iterator[collections.Counter[str]]:
+        """Counts of what begins inside, complete at the end of the block."""
+        before = self.counts.copy()
+        inside: collections.Counter[str] = collections.Counter()
+        try:
+            yield inside
+        finally:
+            inside.update(self.counts - before)
+
+    @property
+    def session_id(self) -> int:
+        return self._store.session_id
+
+    async def get(self, path: str) -> Node:
+        self.counts["get"] += 1
+        return await self._store.get(path)
+
+    async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
+        self.counts["exists"] += 1
+        return await self._store.exists(path, on_change)
+
+    async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]:
+        self.counts["children"] += 1
+        return await self._store.children(path, on_change)
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        is_ephemeral: bool = False,
+        is_sequential: bool = False,
+        make_parents: bool = False,
+        is_open_acl: bool = False,
+    ) -> str:
+        assert not make_parents, "costs that cannot be counted"
+        self.counts["create"] += 1
+        return await self._store.create(
+            path, data, is_ephemeral=is_ephemeral, is_sequential=is_sequential, is_open_acl=is_open_acl
+        )
+
+    async def create_all(self, nodes: Sequence[CreateNode]) -> None:
+        self.counts["transaction"] += 1
+        await self._store.create_all(nodes)
+
+    async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
+        self.counts["set"] += 1
+        return await self._store.set(path, data, expected_version)
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
+        self.counts["delete"] += 1
+        await self._store.delete(path, expected_version)
+
+    async def sync(self, path: str) -> None:
+        self.counts["sync"] += 1
+        await self._store.sync(path)
+
+    def watch_children(self, path: str, callback: Callable[[list[str] | None], None]) -> Watch:
+        def tell(names: list[str] | None) -> None:
+            self.counts["watched"] += 1 if names is not None else 2
+            callback(names)
+
+        return self._store.watch_children(path, tell)
+
+    def watch_node(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
+        def tell(node: Node | None) -> None:
+            self.counts["watched"] += 1 if node is not None else 2
+            callback(node)
+
+        return self._store.watch_node(path, tell)
+
+    def on_session_lost(self, callback: Callable[[], None]) -> None:
+        self._store.on_session_lost(callback)
+
+    async def close(self) -> None:
+        await self._store.close()
