@@ -22,7 +22,10 @@ class _Member(NamedTuple):
 
 _MEMBERS = {
     "bookie": _Member("commands.bookie.app", "Run a bookie; list the cluster's bookies."),
-    "cluster": _Member("commands.cluster", "Create a cluster's metadata; look at the cluster as a whole."),
+    "cluster": _Member(
+        "commands.cluster.app",
+        "Create a cluster's metadata, look at it, save it and bring it back; end a cluster.",
+    ),
     "ledger": _Member("commands.ledger.app", "List, show, read and verify ledgers; write test ledgers."),
     "recover": _Member("commands.recover", "Copy away what dead bookies held."),
     "decommission": _Member(

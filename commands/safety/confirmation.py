@@ -36,13 +36,24 @@ async def settle_plan(context: CommandContext, plan: Plan, *, columns: tuple[Col
         if settings.plan_out_path is not None:
             save_plan(plan, settings.plan_out_path)
             context.console.say(f"plan saved in {settings.plan_out_path}: go ahead with --apply")
-        context.console.record("Plan", plan.body(), name="plan_hash", details={"items": list(plan.items)})
-        context.console.table("Changes", columns, plan.items)
+        print_plan(context, plan, columns)
         return False
     for sentence in plan.summary:
         context.console.say(sentence)
     await confirm_plan(context, plan)
     return True
+
+
+def print_plan(context: CommandContext, plan: Plan, columns: tuple[Column, ...] = PLAN_COLUMNS) -> None:
+    """The plan as the command's result; people read its sentences below it."""
+    body = plan.body()
+    sentences = body.pop("summary")
+    details = {"summary": sentences, "items": list(plan.items)}
+    context.console.record("Plan", body, name="plan_hash", details=details)
+    context.console.table("Changes", columns, plan.items)
+    if context.console.is_for_people:
+        for sentence in sentences:
+            context.console.say(sentence)
 
 
 async def confirm_plan(context: CommandContext, plan: Plan) -> None:

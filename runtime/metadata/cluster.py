@@ -8,10 +8,13 @@ import uuid
 
 import msgspec
 
-from runtime.errors import ClusterNotFoundError, NodeExistsError, NoNodeError
+from runtime.errors import ClusterNotFoundError, NodeExistsError, NoNodeError, RefusedError
 from runtime.metadata.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
 from runtime.metadata.paths import Paths
 from runtime.metadata.store import CreateNode, MetadataStore
+
+RESTORE_MARK = b"bkctl restore "
+"""What the root's own data begins with while a restore is under way, which Java ignores; a hash follows."""
 
 
 class ClusterInfo(msgspec.Struct, frozen=True):
@@ -24,13 +27,18 @@ class ClusterInfo(msgspec.Struct, frozen=True):
 
 async def read_cluster_info(store: MetadataStore, root: str) -> ClusterInfo:
     """Identity of the cluster below ``root``; ClusterNotFoundError when there is none."""
+    await require_cluster(store, root)
+    return ClusterInfo(
+        root=root, instance_id=await read_instance_id(store, root), layout=await read_layout(store, root)
+    )
+
+
+async def require_cluster(store: MetadataStore, root: str) -> None:
+    """ClusterNotFoundError unless there is something at ``root``."""
     if await store.exists(root) is None:
         raise ClusterNotFoundError(
             f"there is no BookKeeper cluster at {root}: create one with bkctl cluster init", root
         )
-    return ClusterInfo(
-        root=root, instance_id=await read_instance_id(store, root), layout=await read_layout(store, root)
-    )
 
 
 async def read_instance_id(store: MetadataStore, root: str) -> str | None:
@@ -49,23 +57,42 @@ async def init_cluster(
 
     A new root appears complete in one transaction. In an existing one the missing directories and LAYOUT are added, and
     nothing else: a missing INSTANCEID stays missing, since cookies made without it would no longer match.
-    ConfigurationError when the existing layout is another one.
+    ConfigurationError when the existing layout is another one, RefusedError when a restore has not ended there:
+    what it leaves missing keeps bookies out on purpose.
     """
     paths = Paths(root)
     nodes = [
         CreateNode(root),
         CreateNode(paths.available),
         CreateNode(paths.read_only),
-        CreateNode(paths.instance_id, _new_instance_id(random_source).encode()),
+        CreateNode(paths.instance_id, new_instance_id(random_source).encode()),
         CreateNode(paths.layout, encode_layout(LedgerLayout(tree or LedgerTree.HIERARCHICAL))),
     ]
     is_created = await _create_root(store, nodes)
     if not is_created:
+        if (await store.get(root)).data.startswith(RESTORE_MARK):
+            raise RefusedError(f"nothing was changed: a restore into {root} has not ended: run it again")
         chosen_tree = choose_tree(await read_layout(store, root), tree)
         await _create_if_absent(store, paths.available)
         await _create_if_absent(store, paths.read_only)
         await _create_if_absent(store, paths.layout, encode_layout(LedgerLayout(chosen_tree)))
     return await read_cluster_info(store, root), is_created
+
+
+async def is_health_check_enabled(store: MetadataStore, root: str) -> bool:
+    """Whether clients may keep bookies in quarantine; ClusterNotFoundError."""
+    await require_cluster(store, root)
+    return await store.exists(Paths(root).health_check_disabled) is None
+
+
+async def switch_health_check(store: MetadataStore, root: str, *, is_enabled: bool) -> bool:
+    """Turn the switch; whether it stood otherwise before."""
+    path = Paths(root).health_check_disabled
+    try:
+        await (store.delete(path) if is_enabled else store.create(path))
+    except (NodeExistsError, NoNodeError):
+        return False
+    return True
 
 
 async def _create_root(store: MetadataStore, nodes: list[CreateNode]) -> bool:
@@ -87,5 +114,6 @@ async def _create_if_absent(store: MetadataStore, path: str, data: bytes = b"") 
         await store.create(path, data, make_parents=True)
 
 
-def _new_instance_id(random_source: random.Random) -> str:
+def new_instance_id(random_source: random.Random) -> str:
+    """A random UUID as text, 36 characters."""
     return str(uuid.UUID(int=random_source.getrandbits(128), version=4))

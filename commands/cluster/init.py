@@ -1,4 +1,4 @@
-"""``bkctl cluster``: create a cluster's metadata, look at it."""
+"""``bkctl cluster init``: create a cluster's metadata."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 
 from commands.cluster_access import open_store
-from commands.command import command, group
+from commands.command import command
 from commands.context import CommandContext
 
-app = group("Create a cluster's metadata; look at the cluster as a whole.")
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl cluster``."""
+    command(app, "init", is_changing=True)(init)
 
 
-@command(app, "init", is_changing=True)
 async def init(
     context: CommandContext,
     if_not_exists: Annotated[
@@ -52,29 +54,3 @@ async def init(
                 "created": is_created,
             }
         context.console.record("Cluster", body, name="root")
-
-
-@command(app, "info")
-async def show_info(context: CommandContext) -> None:
-    """Show bookies by state, the auditor, and whether ledgers wait for replication."""
-    from runtime.metadata.cluster_summary import read_cluster_summary
-
-    async with open_store(context) as (store, uri):
-        summary = await read_cluster_summary(store, uri.root)
-        layout = summary.info.layout
-        body = {
-            "auditorElected": summary.is_auditor_elected,
-            "auditorId": summary.auditor_id,
-            "clusterUnderReplicated": summary.is_under_replicated,
-            "ledgerReplicationEnabled": summary.is_replication_enabled,
-            "totalBookiesCount": summary.known_count,
-            "writableBookiesCount": summary.writable_count,
-            "readonlyBookiesCount": summary.read_only_count,
-            "unavailableBookiesCount": summary.unavailable_count,
-            "bkctl": {
-                "metadata_uri": str(uri),
-                "instance_id": summary.info.instance_id,
-                "layout": layout.tree.value if layout is not None else None,
-            },
-        }
-        context.console.record("ClusterInfo", body)

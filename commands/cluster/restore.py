@@ -1,0 +1,214 @@
+"""``bkctl cluster restore``: bring a cluster's metadata back from a backup."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commands.cluster.survey import find_tree, new_header, save_before
+from commands.cluster_access import open_store
+from commands.command import command
+from commands.context import CommandContext
+from commands.outcome import Outcome
+from commands.rendering import Column
+from runtime.errors import ConflictError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from commands.safety.change import Change
+    from runtime.metadata.cluster_archive import ArchiveReader
+    from runtime.metadata.cluster_restore import ArchiveSummary, NodeFate, RestoreTarget
+    from runtime.metadata.store import MetadataStore
+
+CONFLICT_COLUMNS = (Column("path", "NODE"), Column("reason", "LEFT AS IT IS BECAUSE"))
+_CONFLICTS_KEPT_MAX = 1000
+_PROGRESS_EVERY_NODES = 64
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl cluster``."""
+    command(app, "restore", planned_tier=3)(restore)
+
+
+async def restore(
+    context: CommandContext,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A backup made by bkctl cluster backup.")],
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Leave out ledgers of the backup whose metadata is damaged.")
+    ] = False,
+) -> Outcome:
+    """Bring back what a backup holds: onto an absent root, or what is missing in the cluster that it was made of.
+
+    All bookies must be stopped. The whole file is checked before anything is written. A ledger that the cluster has is
+    never moved back: where both differ the cluster's is left and told of. Safe to interrupt and to run again.
+    The instance id of the backup must be typed, or given by --confirm.
+    """
+    from runtime.metadata.cluster_archive import ArchiveReader
+    from runtime.metadata.cluster_format import require_nobody_connected
+    from runtime.metadata.cluster_restore import look_at_target, read_archive
+    from runtime.metadata.layout import LedgerLayout, choose_tree
+
+    with ArchiveReader(file) as reader:
+        with context.console.progress("checking the backup") as progress:
+            archive = await read_archive(reader, progress.update)
+        if archive.faults_count and not skip_invalid:
+            raise RefusedError(
+                f"nothing was changed: {archive.faults_count} ledgers of {file} cannot be restored "
+                f"({archive.faults[0]}); --skip-invalid leaves them out"
+            )
+        async with open_store(context) as (store, uri):
+            choose_tree(LedgerLayout(archive.tree), uri.tree)
+            await require_nobody_connected(store, uri.root)
+            target = await look_at_target(store, uri.root, archive)
+            if not target.is_fresh and await find_tree(store, uri) is not archive.tree:
+                raise ConflictError(f"nothing was changed: the cluster's layout is not {archive.tree.value}")
+            return await _plan_and_run(context, store, reader, archive, target)
+
+
+async def _plan_and_run(
+    context: CommandContext,
+    store: MetadataStore,
+    reader: ArchiveReader,
+    archive: ArchiveSummary,
+    target: RestoreTarget,
+) -> Outcome:
+    from commands.safety.change import open_change
+    from commands.safety.confirmation import settle_plan
+    from commands.safety.plan import Plan
+    from runtime.metadata.cluster_format import require_nobody_connected
+    from runtime.metadata.cluster_restore import ClusterRestore, look_at_target
+
+    preview = ClusterRestore(store, archive, target, before_each=lambda: None, keep=lambda _path, _node: None)
+    expected = await _tally(context, "comparing", archive, preview.preview(reader))
+    header = archive.header
+    plan = Plan(
+        command="cluster restore",
+        tier=3,
+        root=target.root,
+        instance_id=header.instance_id,
+        subject=header.instance_id or target.root,
+        summary=_summary(archive, target, expected),
+        items=({"action": "restore", "path": target.root, "is_root_new": target.is_fresh, **expected.counts()},),
+        arguments={"sha256": archive.sha256},
+    )
+    if not await settle_plan(context, plan):
+        return Outcome.OK
+    async with open_change(context, store, plan) as change:
+        await require_nobody_connected(store, target.root)
+        if await look_at_target(store, target.root, archive) != target:
+            raise ConflictError("nothing was changed: the cluster has changed since the plan was made: run it again")
+        return await _run(context, store, reader, archive, target, change)
+
+
+async def _run(
+    context: CommandContext,
+    store: MetadataStore,
+    reader: ArchiveReader,
+    archive: ArchiveSummary,
+    target: RestoreTarget,
+    change: Change,
+) -> Outcome:
+    from runtime.metadata.cluster_restore import ClusterRestore
+
+    if not target.is_fresh:
+        current = await new_header(store, target.root, archive.tree)
+        change.details["backup"] = await save_before(context, store, current, archive.tree, None)
+
+    def keep(path: str, node: Any) -> None:
+        change.trash.keep("set", path, node)
+
+    operation = ClusterRestore(store, archive, target, before_each=change.require_lock, keep=keep)
+    tally = await _tally(context, "restoring", archive, operation.run(reader))
+    new_ids = await operation.finish()
+    change.details |= tally.counts()
+    is_settled = not new_ids.is_counted_anew or new_ids.first_id is not None
+    if not is_settled:
+        context.console.warn(
+            f"the counter of new ledger ids is still far below the highest restored id, {archive.ids.short_id_max}: "
+            "new ledgers may get ids that were in use before"
+        )
+    is_partial = bool(tally.conflicts_count or tally.invalid_count or not is_settled)
+    change.result = "partial" if is_partial else "done"
+    body = {
+        "root": target.root,
+        "instance_id": archive.header.instance_id,
+        "onto_absent_root": target.is_fresh,
+        **tally.counts(),
+        "first_new_ledger_id": None if new_ids.first_id is None else str(new_ids.first_id),
+        "backup": change.details.get("backup"),
+    }
+    context.console.record("ClusterRestore", body, name="root", details={"conflict_items": tally.conflicts})
+    context.console.table("Conflicts", CONFLICT_COLUMNS, tally.conflicts)
+    if tally.conflicts_count and not tally.changed_count:
+        raise ConflictError(f"nothing was restored: {tally.conflicts_count} nodes differ and were left as they are")
+    return Outcome.PARTIAL if is_partial else Outcome.OK
+
+
+class _Tally:
+    """Fates summed up; the first thousand conflicts in full."""
+
+    def __init__(self) -> None:
+        self.ledgers_created = 0
+        self.ledgers_advanced = 0
+        self.ledgers_same = 0
+        self.others_created = 0
+        self.invalid_count = 0
+        self.conflicts_count = 0
+        self.conflicts: list[dict[str, object]] = []
+
+    @property
+    def changed_count(self) -> int:
+        """Nodes written."""
+        return self.ledgers_created + self.ledgers_advanced + self.others_created
+
+    def add(self, fate: NodeFate) -> None:
+        """One more."""
+        from runtime.metadata.cluster_restore import Fate
+
+        self.ledgers_created += fate.is_ledger and fate.fate is Fate.CREATED
+        self.ledgers_advanced += fate.fate is Fate.ADVANCED
+        self.ledgers_same += fate.is_ledger and fate.fate is Fate.SAME
+        self.others_created += not fate.is_ledger and fate.fate is Fate.CREATED
+        self.invalid_count += fate.is_ledger and fate.fate is Fate.SKIPPED
+        if fate.fate is Fate.CONFLICT:
+            self.conflicts_count += 1
+            if len(self.conflicts) < _CONFLICTS_KEPT_MAX:
+                self.conflicts.append({"path": fate.path, "reason": fate.reason})
+
+    def counts(self) -> dict[str, int]:
+        """The sums."""
+        return {
+            "ledgers_created": self.ledgers_created,
+            "ledgers_advanced": self.ledgers_advanced,
+            "ledgers_there_already": self.ledgers_same,
+            "other_nodes_created": self.others_created,
+            "invalid_left_out": self.invalid_count,
+            "conflicts": self.conflicts_count,
+        }
+
+
+async def _tally(
+    context: CommandContext, description: str, archive: ArchiveSummary, fates: AsyncIterator[NodeFate]
+) -> _Tally:
+    tally = _Tally()
+    with context.console.progress(description) as progress:
+        done = 0
+        async for fate in fates:
+            tally.add(fate)
+            done += 1
+            if done % _PROGRESS_EVERY_NODES == 0:
+                progress.update(done, archive.nodes)
+    return tally
+
+
+def _summary(archive: ArchiveSummary, target: RestoreTarget, expected: _Tally) -> tuple[str, ...]:
+    where = "a new root" if target.is_fresh else "the existing cluster"
+    return (
+        f"backup of {archive.header.created} with {archive.ledgers} ledgers goes into {where} at {target.root}: "
+        f"{expected.ledgers_created} ledgers are created, {expected.ledgers_advanced} advanced, "
+        f"{expected.conflicts_count} nodes differ and are left",
+        f"bookies delete entries of ledgers that are in neither: all that were created after {archive.header.created} "
+        "and are not in the cluster now",
+    )

@@ -1,0 +1,131 @@
+"""What backup, format, nuke and restore have in common: looking at the whole tree, and saving it first."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import urllib.parse
+from typing import TYPE_CHECKING, Any
+
+from commands.context import CommandContext
+from commands.rendering import Column
+from commands.safety.state_folder import state_folder
+from runtime.errors import ConflictError, MetadataFormatError, RefusedError
+
+if TYPE_CHECKING:
+    from runtime.metadata.cluster_archive import ArchiveEnd, ArchiveHeader
+    from runtime.metadata.cluster_backup import ClusterSurvey
+    from runtime.metadata.layout import LedgerTree
+    from runtime.metadata.store import MetadataStore
+    from runtime.metadata.uri import MetadataUri
+
+TREE_COLUMNS = (
+    Column("action", "ACTION"),
+    Column("path", "PATH"),
+    Column("nodes", "NODES", is_right=True),
+    Column("ledgers", "LEDGERS", is_right=True),
+)
+_FOLDER = "backups"
+
+
+async def find_tree(store: MetadataStore, uri: MetadataUri) -> LedgerTree:
+    """Layout of an existing cluster: the recorded one, else that of the URI.
+
+    ClusterNotFoundError; ConfigurationError when the two differ. A LAYOUT that cannot be read counts as none if the URI
+    names a layout, so that such a cluster can be saved and ended.
+    """
+    from runtime.metadata.cluster import require_cluster
+    from runtime.metadata.layout import choose_tree, read_layout
+
+    await require_cluster(store, uri.root)
+    try:
+        recorded = await read_layout(store, uri.root)
+    except MetadataFormatError:
+        if uri.tree is None:
+            raise
+        recorded = None
+    return choose_tree(recorded, uri.tree)
+
+
+async def look(context: CommandContext, store: MetadataStore, root: str, tree: LedgerTree) -> ClusterSurvey:
+    """Read the whole tree and sum it up."""
+    from runtime.metadata.cluster_backup import survey_cluster
+
+    with context.console.progress("reading the metadata") as progress:
+        return await survey_cluster(store, root, tree, on_progress=progress.update)
+
+
+async def save(
+    context: CommandContext, store: MetadataStore, header: ArchiveHeader, tree: LedgerTree, path: str
+) -> tuple[ClusterSurvey, ArchiveEnd]:
+    """Write an archive of the whole tree."""
+    from runtime.metadata.cluster_backup import backup_cluster
+
+    with context.console.progress("saving the metadata") as progress:
+        return await backup_cluster(store, header, tree, path, on_progress=progress.update)
+
+
+async def save_before(
+    context: CommandContext,
+    store: MetadataStore,
+    header: ArchiveHeader,
+    tree: LedgerTree,
+    planned: ClusterSurvey | None,
+) -> str:
+    """Save everything in the state folder before it is changed, read it back, and tell where it is.
+
+    RefusedError when that cannot be done; ConflictError when the tree is not the one the plan was made from.
+    """
+    from runtime.metadata.cluster_archive import ArchiveReader
+    from runtime.metadata.cluster_restore import read_archive
+
+    name = urllib.parse.quote(header.root.removeprefix("/"), safe="")
+    time = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S%fZ")
+    path = os.path.join(state_folder(context.settings, _FOLDER), f"{name}-{time}.jsonl.gz")
+    try:
+        survey, _ = await save(context, store, header, tree, path)
+        with ArchiveReader(path) as reader:
+            await read_archive(reader)
+    except OSError as error:
+        raise RefusedError(f"nothing was changed: the backup cannot be written to {path}: {error.strerror}") from error
+    if planned is not None and survey != planned:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise ConflictError("nothing was changed: the metadata has changed since the plan was made: run it again")
+    context.console.say(f"saved what is there in {path}")
+    return path
+
+
+def tree_items(root: str, survey: ClusterSurvey, actions: dict[str, str]) -> tuple[dict[str, Any], ...]:
+    """One item of a plan for each child of the root; ``actions`` by name or by kind, else it is kept."""
+    return tuple(
+        {
+            "action": actions.get(child.name) or actions.get(child.kind.value) or "keep",
+            "path": f"{root}/{child.name}",
+            "nodes": child.nodes,
+            "ledgers": child.ledgers,
+            "digest": child.digest,
+        }
+        for child in survey.children
+    )
+
+
+def now_text() -> str:
+    """This moment in RFC 3339."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+async def new_header(store: MetadataStore, root: str, tree: LedgerTree) -> ArchiveHeader:
+    """First line of an archive made now."""
+    from runtime.metadata.cluster import read_instance_id
+    from runtime.metadata.cluster_archive import ArchiveHeader
+
+    return ArchiveHeader(
+        root=root, instance_id=await read_instance_id(store, root), layout=tree.value, created=now_text()
+    )
+
+
+def file_size(path: str) -> int:
+    """Bytes of a file."""
+    return os.path.getsize(path)

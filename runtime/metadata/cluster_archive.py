@@ -1,0 +1,241 @@
+"""The archive of a cluster's metadata: gzip over lines of JSON. Format, writer and reader.
+
+    {"apiVersion": "bkctl/v1", "kind": "ClusterBackup", "format": 1, "root", "instance_id", "layout", "created"}
+    {"path", "version", "ctime_ms", "data"}                       one line per node, depth first, names ascending
+    {"kind": "ClusterBackupEnd", "nodes", "ledgers", "sha256"}    hash of all bytes before this line
+
+Paths are relative to the ledgers root, the root itself being ""; ``data`` is base64. An archive without its last line
+is incomplete and none. It holds passwords in the clear: files are made for their owner alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gzip
+import hashlib
+import os
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO, Literal, Self, TypeVar
+
+import msgspec
+
+from runtime.errors import ConflictError, MetadataError, MetadataFormatError
+from runtime.metadata.store import check_path
+
+LineT = TypeVar("LineT")
+
+_FILE_MODE = 0o600
+_LINE_BYTES_MAX = 4 * 1024 * 1024
+"""Longest line that a reader takes into memory; a node holds 1 MiB at most."""
+
+_COMPRESSION_LEVEL = 6
+_GZIP_WINDOW_BITS = 31
+"""What zlib calls the gzip container; it writes neither a name nor a time, so equal contents are equal files."""
+
+_WRITE_BYTES = 256 * 1024
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+"""How file systems without hard links say so."""
+
+
+class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """First line: which cluster, seen when. ``layout`` is its name in metadata URIs."""
+
+    apiVersion: Literal["bkctl/v1"] = "bkctl/v1"  # noqa: N815  spelling of the structured output contract
+    kind: Literal["ClusterBackup"] = "ClusterBackup"
+    format: Literal[1] = 1
+    root: str
+    instance_id: str | None
+    layout: str
+    created: str
+
+
+class ArchiveNode(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """A node; ``path`` is relative to the root, ``version`` and ``ctime_ms`` are what it had in the cluster."""
+
+    path: str
+    version: int
+    ctime_ms: int
+    data: bytes
+
+
+class ArchiveEnd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Last line."""
+
+    kind: Literal["ClusterBackupEnd"] = "ClusterBackupEnd"
+    nodes: int
+    ledgers: int
+    sha256: str
+
+
+class ArchiveWriter:
+    """Writes an archive beside its final name and puts it there when complete; never over another file.
+
+    Use it as ``with``; without ``finish`` nothing stays. OSError; ConflictError when the name is taken.
+    """
+
+    def __init__(self, path: str, header: ArchiveHeader) -> None:
+        if os.path.lexists(path):
+            raise _taken(path)
+        self._path = path
+        self._temporary_path = f"{path}.{os.getpid()}.tmp"
+        self._descriptor = os.open(
+            self._temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE
+        )
+        self._compressor = zlib.compressobj(_COMPRESSION_LEVEL, zlib.DEFLATED, _GZIP_WINDOW_BITS)
+        self._pending = bytearray()
+        self._hash = hashlib.sha256()
+        self._nodes_count = 0
+        self._put(header)
+
+    def add(self, node: ArchiveNode) -> None:
+        """Append a node; its path must be greater than those before."""
+        self._put(node)
+        self._nodes_count += 1
+
+    def finish(self, ledgers_count: int) -> ArchiveEnd:
+        """Write the last line and make the file durable under its name."""
+        end = ArchiveEnd(nodes=self._nodes_count, ledgers=ledgers_count, sha256=self._hash.hexdigest())
+        self._put(end)
+        self._pending += self._compressor.flush()
+        self._write_pending()
+        os.fsync(self._descriptor)
+        self._put_in_place()
+        _sync_directory(os.path.dirname(self._path) or ".")
+        return end
+
+    def _put_in_place(self) -> None:
+        try:
+            os.link(self._temporary_path, self._path)
+        except FileExistsError:
+            raise _taken(self._path) from None
+        except OSError as error:
+            if error.errno not in _NO_LINKS or os.path.lexists(self._path):
+                raise
+            os.rename(self._temporary_path, self._path)
+
+    def _put(self, line: msgspec.Struct) -> None:
+        data = msgspec.json.encode(line) + b"\n"
+        self._hash.update(data)
+        self._pending += self._compressor.compress(data)
+        if len(self._pending) >= _WRITE_BYTES:
+            self._write_pending()
+
+    def _write_pending(self) -> None:
+        try:
+            while self._pending:
+                del self._pending[: os.write(self._descriptor, self._pending)]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._temporary_path) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._temporary_path)
+
+
+class ArchiveReader:
+    """Reads an archive and believes nothing: every line, the order, the counts and the hash are checked.
+
+    Use it as ``with``. MetadataFormatError says what is wrong; OSError.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.end: ArchiveEnd | None = None
+        """The last line, once ``nodes`` has come to its end."""
+        self._file: BinaryIO = open(path, "rb")  # noqa: SIM115  closed by close()
+        try:
+            self.header = self._rewind()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def nodes(self) -> Iterator[ArchiveNode]:
+        """Every node from the beginning; complete and undamaged only if it ends without an error."""
+        self._rewind()
+        nodes_count = 0
+        previous: list[str] = []
+        while True:
+            before = self._hash.hexdigest()
+            line = self._read_line()
+            if line.startswith(b'{"kind"'):
+                break
+            node = self._decode(line, ArchiveNode)
+            self._check_order(previous, node.path)
+            previous = _parts(node.path)
+            nodes_count += 1
+            yield node
+        end = self._decode(line, ArchiveEnd)
+        if end.sha256 != before or end.nodes != nodes_count:
+            raise self._damaged("its hash or its count does not fit")
+        if self._read_line(is_end_expected=True):
+            raise self._damaged("there is more behind its end")
+        self.end = end
+
+    def _rewind(self) -> ArchiveHeader:
+        self._file.seek(0)
+        self._gzip = gzip.GzipFile(fileobj=self._file, mode="rb")
+        self._hash = hashlib.sha256()
+        return self._decode(self._read_line(), ArchiveHeader)
+
+    def _read_line(self, *, is_end_expected: bool = False) -> bytes:
+        try:
+            line = self._gzip.readline(_LINE_BYTES_MAX)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise self._damaged(str(error)) from error
+        if not line.endswith(b"\n") and not (is_end_expected and not line):
+            raise self._damaged("it ends too early")
+        self._hash.update(line)
+        return line
+
+    def _decode(self, line: bytes, struct: type[LineT]) -> LineT:
+        try:
+            return msgspec.json.decode(line, type=struct)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._damaged(str(error)) from error
+
+    def _check_order(self, previous: list[str], path: str) -> None:
+        try:
+            check_path(f"/root/{path}" if path else "/root")
+        except MetadataError as error:
+            raise self._damaged(str(error)) from error
+        parts = _parts(path)
+        if previous and not (parts > previous and parts[:-1] == previous[: len(parts) - 1]):
+            raise self._damaged(f"node {path!r} is out of order or without its parent")
+        if not previous and path:
+            raise self._damaged("it does not begin with the root")
+
+    def _damaged(self, reason: str) -> MetadataFormatError:
+        return MetadataFormatError(f"{self.path} is no sound backup: {reason}")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _parts(path: str) -> list[str]:
+    """Components with the root in front, so that it is the parent of all."""
+    return ["", *path.split("/")] if path else [""]
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _taken(path: str) -> ConflictError:
+    return ConflictError(f"{path} exists already: a backup never replaces a file")
