@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated
 
 import msgspec
@@ -22,6 +23,43 @@ class LayoutConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a recorded class may carry the prefix dlshade. (allowShadedLedgerManagerFactoryClass)."""
 
 
+class SaslMechanism(enum.StrEnum):
+    """How a session authenticates by SASL."""
+
+    DIGEST_MD5 = "DIGEST-MD5"
+    GSSAPI = "GSSAPI"
+
+
+class ZooKeeperSaslConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """SASL authentication of the ZooKeeper session; Java reads the section Client of its JAAS file."""
+
+    mechanism: SaslMechanism = SaslMechanism.DIGEST_MD5
+    """GSSAPI takes its ticket from the credential cache, and needs the kerberos package."""
+    username: str | None = None
+    """User, for DIGEST-MD5."""
+    password: str | None = None
+    """Where the password is: ``file:PATH`` or ``env:VARIABLE``."""
+    service: str = "zookeeper"
+    """First part of the servers' principal, for GSSAPI."""
+    principal: str | None = None
+    """Principal of this client, for GSSAPI; None: that of the ticket."""
+
+
+class ZooKeeperTlsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """TLS of the connections to ZooKeeper, all files PEM; Java has JVM properties (zookeeper.ssl.*) for it."""
+
+    ca_file: str | None = None
+    """Authorities that sign the servers' certificates; None: those of the system."""
+    certificate_file: str | None = None
+    """This client's certificate with its chain; None: it shows none."""
+    key_file: str | None = None
+    """Key of the certificate; None: in the same file."""
+    key_password: str | None = None
+    """Where the password of the key is: ``file:PATH`` or ``env:VARIABLE``; None: it has none."""
+    is_hostname_checked: bool = True
+    """Whether a server's certificate must name the host that the metadata URI names."""
+
+
 class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How the metadata store is reached."""
 
@@ -29,12 +67,18 @@ class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Session time-out asked for (zkTimeout)."""
     operation_timeout_s: PositiveFloat = 15.0
     """Longest wait for one operation, reconnecting included."""
+    scan_operations_per_s_max: Annotated[float, Meta(ge=0)] = 5000.0
+    """Operations that a command sends in any one second; 0: as fast as it goes (zkRequestRateLimit, there 0)."""
     in_flight_max: PositiveInt = 128
-    """Requests under way at once in a scan."""
+    """Operations of a command under way at once."""
     has_secure_acl: bool = False
     """Nodes are created for the authenticated session alone (zkEnableSecurity)."""
-    layout: LayoutConfig = LayoutConfig()
-    """Ledger layout, where the cluster or the URI leaves it open."""
+    digest: str | None = None
+    """Where USER:PASSWORD of the digest authentication is: ``file:PATH`` or ``env:VARIABLE``."""
+    sasl: ZooKeeperSaslConfig | None = None
+    """SASL authentication; None: none."""
+    tls: ZooKeeperTlsConfig | None = None
+    """TLS; None: connections are plain."""
 
 
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +96,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Ask the next replica when the first has not answered for this long (speculativeReadTimeout)."""
     pending_adds_max: PositiveInt = 10_000
     """Adds of one writer under way at once; more wait in ``append``."""
-    pending_bytes_max: PositiveInt = 64 * 1024 * 1024
+    pending_bytes_max: PositiveInt = 32 * 1024 * 1024
     """Payload bytes of one writer under way at once; more wait in ``append``."""
     reads_in_flight_max: PositiveInt = 64
     """Entries of one range read under way at once."""

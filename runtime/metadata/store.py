@@ -1,25 +1,71 @@
 """The MetadataStore port: a tree of small nodes with versions, ephemerals and watches.
 
-Session contract
-- A store handle has one session at a time. While disconnected, operations wait; they end with
-  MetadataUnavailableError when the operation time-out (a constructor argument) runs out.
-- When the session expires, every operation under way fails with SessionExpiredError, all ephemeral nodes of the session
-  are gone, and every callback given to ``on_session_lost`` is called once. The adapter then opens a new session by
-  itself; ``session_id`` tells them apart. Nothing is created again silently.
-- Reads see this session's own writes. ``sync`` makes them see what others had finished before the call.
-- A write whose answer is lost fails with MetadataUnavailableError and may or may not have happened.
+Session contract. Every sentence is a test of ``tests/runtime/metadata/test_store_contract.py``, which runs against
+ZooKeeper and against the simulator's model; what needs several servers is in ``test_ensemble_faults.py`` beside it.
+
+Waiting
+- Every operation ends within the operation time-out of the store (one time-out per node for ``make_parents``).
+- While disconnected, operations wait and go on when the connection is back; when the time runs out they end with
+  MetadataUnavailableError, and a write that was still waiting is never sent.
+- A server that lost its ensemble and answers reads only is never asked, for it may be behind: that is disconnected.
+- Operations of one store are carried out in the order in which they began.
+
+Lost answers
+- A write that was sent and not answered, because the connection broke or the time ran out, fails with
+  MetadataUnavailableError: it is in doubt, as one that was cancelled. It is not repeated, so it happens once at most.
+- It does not stay in doubt: once a later operation of the same session has succeeded, it has happened or never will.
+- Reads are repeated within their time.
+
+Sessions
+- A store has one session at a time; ``session_id`` names it, 0 between two. Losing the connection does not end it.
+- The server ends a session it has not heard of for the session time-out; its ephemeral nodes go with it. The store
+  learns that when it reaches a server again. Then every operation that began before fails with SessionExpiredError, and
+  each ``on_session_lost`` callback is called once, whatever the others do.
+- The store then opens a new session by itself. Nothing is created again silently, and no operation that began in one
+  session is carried out by another.
+- ``close`` ends the session, its ephemeral nodes vanish at once, and what is under way or comes later fails with
+  MetadataUnavailableError. It takes ``CLOSE_TIMEOUT_S`` at most: of a server that does not answer, the session
+  time-out takes the nodes away. No callback is called for it.
+- A wrong password, certificate or missing permission is MetadataAuthError at once: waiting would not help.
+
+Seeing
+- Reads see this session's own writes, and never go back behind what it has seen. A new session may see less:
+  ``sync`` makes the reads that follow see what others had finished before the call.
+- A watch calls back with the state now, and after changes with the latest state: of fast changes it may skip some, and
+  after a lost connection it may repeat itself, but the last state is never missed, across sessions too.
+- A watch says None only when the node is absent, never for want of a connection; a callback that raises is called again
+  at the next change.
+- ``on_change`` is called once: for the change, or for a lost connection, which may hide one.
+
+Nodes
+- A node is at version 0 when created, one more after each ``set``, at 0 again when created anew; ``ANY_VERSION`` fits
+  all. A failed operation changes nothing.
+- A sequential node gets its parent's count of children ever created, ephemeral or not. The count never falls, and
+  sticks at 2147483647: from then on each sequential name is that one, and taken while that node exists.
+- An ephemeral node has no children (MetadataError).
+- Data of more than ``NODE_BYTES_MAX`` and paths that are no paths are refused with MetadataError before anything is
+  sent: a server would drop the connection of the one, and the other might mean another node.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from runtime.errors import MetadataError
+
 T = TypeVar("T")
 
 ANY_VERSION = -1
+NODE_BYTES_MAX = 1_000_000
+"""Largest data of a node: servers drop connections that send requests above 1 MiB (their default jute.maxbuffer)."""
+CLOSE_TIMEOUT_S = 3.0
+"""Longest time that ``close`` takes."""
+
+_SEGMENT_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
 class NodeStat(msgspec.Struct, frozen=True, gc=False):
@@ -57,6 +103,22 @@ class CreateNode(msgspec.Struct, frozen=True):
     data: bytes = b""
 
 
+def check_path(path: str) -> None:
+    """MetadataError unless this is the path of a node as ZooKeeper spells it: absolute, no empty or relative part."""
+    parts = path.split("/")
+    is_root = path == "/"
+    if not is_root and (parts[0] or len(parts) < 2 or any(part in {"", ".", ".."} for part in parts[1:])):
+        raise MetadataError(f"{path!r} is not the path of a node", path)
+    if _SEGMENT_FORBIDDEN.search(path):
+        raise MetadataError(f"{path!r} has a character that no node may be named with", path)
+
+
+def check_data(path: str, data: bytes) -> None:
+    """MetadataError when a node cannot hold so much."""
+    if len(data) > NODE_BYTES_MAX:
+        raise MetadataError(f"{path}: {len(data)} bytes are more than a node holds ({NODE_BYTES_MAX})", path)
+
+
 class Watch(Protocol):
     """A standing interest in a node."""
 
@@ -69,7 +131,7 @@ class MetadataStore(Protocol):
 
     @property
     def session_id(self) -> int:
-        """Id of the current session."""
+        """Id of the current session; 0 between two sessions."""
 
     async def get(self, path: str) -> Node:
         """Contents; NoNodeError."""
@@ -122,7 +184,7 @@ class MetadataStore(Protocol):
         """Call back on the loop with the node now and after every change; None when it is absent."""
 
     def on_session_lost(self, callback: Callable[[], None]) -> None:
-        """Register a callback for the end of a session."""
+        """Call back on the loop, once per session that was lost; not for ``close``."""
 
     async def close(self) -> None:
-        """End the session; its ephemeral nodes vanish at once."""
+        """End the session and with it the ephemeral nodes; safe to repeat, bounded in time, raises nothing."""

@@ -1,4 +1,4 @@
-"""MetadataStore on ZooKeeper: the one module that knows kazoo. Source: metadata sections 2 and 14.
+"""MetadataStore on ZooKeeper: with the two modules named after it, all that knows kazoo. Source: metadata 2 and 14.
 
 kazoo runs its own threads; everything here runs on the event loop, and every answer crosses over by
 ``call_soon_threadsafe``. Paths are absolute and no chroot is used (metadata section 2.2). Java's Disconnected is
@@ -8,67 +8,60 @@ kazoo's SUSPENDED (operations wait), Java's Expired is kazoo's LOST.
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import functools
 import logging
-import select
+import os
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from runtime.config import ZooKeeperConfig
 from runtime.errors import (
-    BadVersionError,
     ConfigurationError,
     MetadataAuthError,
     MetadataError,
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
-    NotEmptyError,
     SessionExpiredError,
 )
-from runtime.metadata.store import ANY_VERSION, CreateNode, Node, NodeStat, Watch
+from runtime.metadata.connect_failures import ConnectFailures
+from runtime.metadata.store import (
+    ANY_VERSION,
+    CLOSE_TIMEOUT_S,
+    CreateNode,
+    Node,
+    NodeStat,
+    Watch,
+    check_data,
+    check_path,
+)
 from runtime.metadata.watches import StandingWatch, Watcher
+from runtime.metadata.zookeeper_access import RedactingFilter, session_credentials, tls_context
+from runtime.metadata.zookeeper_errors import is_at_fault, translate
+from runtime.metadata.zookeeper_threads import LoopHandler
 
 logger = logging.getLogger(__name__)
 logger.addHandler(logging.NullHandler())  # silent unless the roof configures logging
 
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 """Every single attempt to connect, and more: for --debug. What matters of it is said once, by ``_change_state``."""
+_kazoo_logger.addFilter(RedactingFilter())
 
 T = TypeVar("T")
 
 _RECONNECT_DELAY_S_MAX = 1.0
-
-_ERRORS: dict[type[Exception], tuple[type[MetadataError], str]] = {
-    kazoo_errors.NoNodeError: (NoNodeError, "no such node"),
-    kazoo_errors.NodeExistsError: (NodeExistsError, "node exists already"),
-    kazoo_errors.BadVersionError: (BadVersionError, "changed by somebody else meanwhile"),
-    kazoo_errors.NotEmptyError: (NotEmptyError, "node has children"),
-    kazoo_errors.NoAuthError: (MetadataAuthError, "no permission"),
-    kazoo_errors.InvalidACLError: (MetadataAuthError, "secure ACLs need an authenticated session"),
-    kazoo_errors.AuthFailedError: (MetadataAuthError, "authentication failed"),
-    kazoo_errors.SessionExpiredError: (SessionExpiredError, "the ZooKeeper session expired"),
-    kazoo_errors.ConnectionLoss: (MetadataUnavailableError, "the connection to ZooKeeper was lost before the answer"),
-    kazoo_errors.ConnectionClosedError: (MetadataUnavailableError, "the connection to ZooKeeper is closed"),
-    kazoo_errors.OperationTimeoutError: (MetadataUnavailableError, "ZooKeeper did not answer in time"),
-    kazoo_errors.SessionMovedError: (MetadataUnavailableError, "the session moved to another ZooKeeper server"),
-}
-
-
-def _translate(error: BaseException, path: str) -> MetadataError:
-    for foreign, (ours, sentence) in _ERRORS.items():
-        if isinstance(error, foreign):
-            return ours(f"{path}: {sentence}", path)
-    return MetadataError(f"{path}: ZooKeeper answered {type(error).__name__}", path)
+_REVIVAL_DELAY_S = 1.0
+_AUTH_FAILURES_MAX = 2
+"""A server that dies in the middle of a SASL exchange looks like one that refuses the password, but not twice."""
 
 
 def _node_stat(stat: Any) -> NodeStat:
@@ -81,62 +74,6 @@ def _node_stat(stat: Any) -> NodeStat:
     )
 
 
-class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
-    """Kazoo's threads, less two: answers and watch events go from the connection thread straight to the loop.
-
-    Kazoo runs callbacks in place while its own workers do not run. Many answers cross over in one wake-up.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
-        self._loop = loop
-        self._crossing: collections.deque[Callable[[], object]] = collections.deque()
-        self._is_waking = False
-
-    def start(self) -> None:
-        """No workers: callbacks run in place."""
-
-    def stop(self) -> None:
-        """Nothing was started."""
-
-    def dispatch_callback(self, callback: Any) -> None:
-        """Run a watcher on the loop."""
-        self.call_on_loop(functools.partial(callback.func, *callback.args))
-
-    def call_on_loop(self, function: Callable[[], object]) -> None:
-        """From any thread, in order."""
-        self._crossing.append(function)
-        if not self._is_waking:  # looked at after the append: a drain that cleared it before will see the new one
-            self._is_waking = True
-            try:
-                self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:
-                logger.debug("the event loop ended before the ZooKeeper session")
-
-    def _drain(self) -> None:
-        self._is_waking = False
-        while self._crossing:
-            function = self._crossing.popleft()
-            try:
-                function()
-            except Exception as error:
-                self._loop.call_exception_handler({"message": "ZooKeeper callback failed", "exception": error})
-
-    def select(self, rlist: Sequence[Any], wlist: Sequence[Any], _xlist: Any, timeout: float | None = None) -> Any:
-        """Like ``select.select``; kazoo's own builds and closes an epoll set each time, which triples the cost."""
-        poll = select.poll()
-        for file in rlist:
-            poll.register(file, select.POLLIN)
-        for file in wlist:
-            poll.register(file, select.POLLOUT)
-        ready = {descriptor for descriptor, _ in poll.poll(None if timeout is None else timeout * 1000)}
-        return (
-            [file for file in rlist if file.fileno() in ready],
-            [file for file in wlist if file.fileno() in ready],
-            [],
-        )
-
-
 class ZooKeeperStore:
     """A ZooKeeper session that renews itself; see ``runtime.metadata.store`` for the contract."""
 
@@ -144,34 +81,42 @@ class ZooKeeperStore:
         self._servers = servers
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._handler = _LoopHandler(self._loop)
         self._acl = CREATOR_ALL_ACL if config.has_secure_acl else OPEN_ACL_UNSAFE
         self._session_id = 0
         self._sessions_lost_count = 0
+        self._auth_failures_count = 0
+        self._has_been_answered = False
         self._is_closed = False
         self._fatal_error: MetadataError | None = None
         self._state_changed = asyncio.Event()
         self._is_connected = False
         self._session_lost_callbacks: list[Callable[[], None]] = []
         self._watches: set[StandingWatch[Any]] = set()
+        self._answers: set[asyncio.Future[Any]] = set()
+        self._revival: asyncio.Task[None] | None = None
         try:
-            self._client = KazooClient(
-                hosts=servers,
-                timeout=config.session_timeout_ms / 1000,
-                handler=self._handler,
-                # kazoo's own default backs off up to an hour.
-                connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_DELAY_S_MAX),
-                logger=_kazoo_logger,
-            )
+            addresses, _ = collect_hosts(servers)
         except ValueError as error:
             raise ConfigurationError(f"{servers!r} is not a list of ZooKeeper servers (host:port,...)") from error
+        self._failures = ConnectFailures(addresses)
+        tls = None if config.tls is None else tls_context(config.tls, os.environ)
+        self._handler = LoopHandler(self._loop, self._failures, tls, self._note_connect_failed)
+        self._client = KazooClient(
+            hosts=servers,
+            timeout=config.session_timeout_ms / 1000,
+            handler=self._handler,
+            # kazoo's own default backs off up to an hour.
+            connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_DELAY_S_MAX),
+            logger=_kazoo_logger,
+            **session_credentials(config, os.environ),
+        )
 
     @classmethod
     async def connect(cls, servers: str, config: ZooKeeperConfig | None = None) -> Self:
         """Open a session on ``host:port[,host:port...]``.
 
-        MetadataUnavailableError when no server answers within the operation time-out, ConfigurationError when
-        ``servers`` cannot be parsed.
+        MetadataUnavailableError when no server opens one within the operation time-out, MetadataAuthError when they
+        refuse this client, ConfigurationError when ``servers``, a secret or a certificate cannot be read.
         """
         store = cls(servers, config or ZooKeeperConfig())
         store._client.add_listener(store._listen)
@@ -180,14 +125,26 @@ class ZooKeeperStore:
             async with asyncio.timeout(store._config.operation_timeout_s):
                 await store._wait_connected(0, "/")
         except TimeoutError:
+            reasons = await store._failures.explain()
             await store.close()
             raise MetadataUnavailableError(
                 f"no ZooKeeper server answers at {servers} (waited {store._config.operation_timeout_s:g} s)"
+                + (f": {reasons}" if reasons else "")
             ) from None
         except BaseException:
             await store.close()
             raise
+        if store._config.digest is not None or store._config.sasl is not None:
+            await store._prove_credentials()
         return store
+
+    async def _prove_credentials(self) -> None:
+        """They are presented after the session is open; the first answer says whether they were taken."""
+        try:
+            await self.exists("/")
+        except BaseException:
+            await self.close()
+            raise
 
     async def __aenter__(self) -> Self:
         return self
@@ -221,15 +178,57 @@ class ZooKeeperStore:
         self._is_connected = state == KazooState.CONNECTED
         if state == KazooState.CONNECTED:
             self._session_id = session_id
+            self._failures.clear()
         elif state == KazooState.LOST:
-            self._session_id = 0
-            self._sessions_lost_count += 1
-            if keeper_state == KeeperState.AUTH_FAILED:
-                self._fatal_error = MetadataAuthError("ZooKeeper refused the authentication of this session")
+            self._lose_session(keeper_state)
         self._wake_waiters()
         if state == KazooState.LOST:
             for callback in list(self._session_lost_callbacks):
-                callback()
+                self._tell(callback)
+
+    def _tell(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:  # the others must hear of it too
+            self._loop.call_exception_handler({"message": "callback for a lost session failed", "exception": error})
+
+    def _lose_session(self, keeper_state: str) -> None:
+        self._session_id = 0
+        self._sessions_lost_count += 1
+        if keeper_state == KeeperState.AUTH_FAILED:
+            self._auth_failures_count += 1
+            if not self._has_been_answered or self._auth_failures_count >= _AUTH_FAILURES_MAX:
+                self._fatal_error = MetadataAuthError(
+                    f"ZooKeeper at {self._servers} refused the user or the password of this session"
+                )
+        self._fail_answers(
+            kazoo_errors.SessionExpiredError() if self._fatal_error is None else kazoo_errors.AuthFailedError()
+        )
+        if keeper_state != KeeperState.EXPIRED_SESSION and self._fatal_error is None:
+            # After an expiry kazoo opens the next session by itself; in every other case its thread has ended.
+            self._revival = self._loop.create_task(self._revive())
+
+    async def _revive(self) -> None:
+        await asyncio.sleep(_REVIVAL_DELAY_S)
+        if not self._is_closed:
+            await asyncio.to_thread(self._start_client_again)
+
+    def _start_client_again(self) -> None:
+        self._client.start_async()
+        if self._is_closed:
+            self._client.stop()
+
+    def _note_connect_failed(self) -> None:
+        if self._has_been_answered or self._is_closed or self._failures.refusal is None:
+            return  # a server that once served this client may be made to do so again
+        self._fatal_error = MetadataAuthError(f"no session with ZooKeeper: {self._failures.refusal}")
+        self._wake_waiters()
+
+    def _fail_answers(self, error: Exception) -> None:
+        answers, self._answers = self._answers, set()
+        for answer in answers:
+            if not answer.done():
+                answer.set_exception(error)
 
     def _tell_connection(self, *, is_lost: bool) -> None:
         if is_lost:
@@ -250,8 +249,10 @@ class ZooKeeperStore:
                 raise self._fatal_error
             if self._sessions_lost_count != sessions_lost_count:
                 raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
-            # Kazoo's own flag falls before it fails what is under way, ours a little later.
-            if self._is_connected and self._client.connected:
+            # Kazoo's connection thread is ahead of the loop: it may have lost this connection, and may even have
+            # another session already, of which those who began in this one must hear first.
+            identity = self._client.client_id if self._is_connected else None
+            if identity is not None and identity[0] == self._session_id:
                 return
             await self._state_changed.wait()
 
@@ -264,6 +265,7 @@ class ZooKeeperStore:
         caller has long been told of the time-out.
         """
         sessions_lost_count = self._sessions_lost_count
+        check_path(path)
         try:
             async with asyncio.timeout(self._config.operation_timeout_s):
                 while True:
@@ -275,14 +277,28 @@ class ZooKeeperStore:
                             raise
         except TimeoutError:
             waited = f"{self._config.operation_timeout_s:g} s"
-            raise MetadataUnavailableError(f"{path}: no answer from ZooKeeper in {waited}", path) from None
+            reasons = f" ({self._failures.sentence})" if self._failures.sentence else ""
+            raise MetadataUnavailableError(f"{path}: no answer from ZooKeeper in {waited}{reasons}", path) from None
         except kazoo_errors.KazooException as error:
-            raise _translate(error, path) from error
+            raise translate(error, path) from error
 
     def _answer(self, result: Any) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = self._loop.create_future()
-        result.rawlink(lambda ready: self._handler.call_on_loop(functools.partial(_settle, answer, ready)))
+        self._answers.add(answer)
+        result.rawlink(lambda ready: self._handler.call_on_loop(functools.partial(self._settle, answer, ready)))
         return answer
+
+    def _settle(self, answer: asyncio.Future[Any], ready: Any) -> None:
+        self._answers.discard(answer)
+        if ready.exception is None:
+            self._has_been_answered = True
+            self._auth_failures_count = 0
+        if answer.done():
+            return  # timed out, cancelled, or the session ended meanwhile
+        if ready.exception is None:
+            answer.set_result(ready.value)
+        else:
+            answer.set_exception(ready.exception)
 
     async def get(self, path: str) -> Node:
         """Contents of a node; NoNodeError."""
@@ -320,6 +336,7 @@ class ZooKeeperStore:
     ) -> str:
         """Create a node and return its path; NodeExistsError, NoNodeError without ``make_parents``."""
         acl = OPEN_ACL_UNSAFE if is_open_acl else self._acl
+        check_data(path, data)
         while True:
             try:
                 created: str = await self._request(
@@ -345,6 +362,9 @@ class ZooKeeperStore:
     async def create_all(self, nodes: Sequence[CreateNode]) -> None:
         """Create persistent nodes in one transaction; the error names the node at fault."""
         first_path = nodes[0].path
+        for node in nodes:
+            check_path(node.path)
+            check_data(node.path, node.data)
 
         def commit() -> Any:
             transaction = self._client.transaction()
@@ -357,12 +377,13 @@ class ZooKeeperStore:
             (node, result) for node, result in zip(nodes, results, strict=True) if isinstance(result, Exception)
         ]
         # The operations beside the one at fault carry RolledBackError or RuntimeInconsistency.
-        failures.sort(key=lambda failure: not isinstance(failure[1], tuple(_ERRORS)))
+        failures.sort(key=lambda failure: not is_at_fault(failure[1]))
         for node, result in failures:
-            raise _translate(result, node.path)
+            raise translate(result, node.path)
 
     async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
         """Replace contents at a version; BadVersionError, NoNodeError."""
+        check_data(path, data)
         return _node_stat(
             await self._request(path, lambda: self._client.set_async(path, data, expected_version), is_read=False)
         )
@@ -402,24 +423,27 @@ class ZooKeeperStore:
         self._is_closed = True
         self._is_connected = False
         self._wake_waiters()
+        self._fail_answers(kazoo_errors.ConnectionClosedError())
         for watch in list(self._watches):
             watch.cancel()
-        await asyncio.to_thread(self._stop_client)
+        if self._revival is not None:
+            self._revival.cancel()
+        stopped = asyncio.Event()
+        # A thread of its own, which ends with the process: kazoo may wait long for a server that says nothing.
+        threading.Thread(target=self._stop_client, args=(stopped,), name="zookeeper-close", daemon=True).start()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await stopped.wait()
 
-    def _stop_client(self) -> None:
-        self._client.stop()
-        self._client.close()
+    def _stop_client(self, stopped: asyncio.Event) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except Exception as error:  # the session time-out does the rest
+            logger.debug("the ZooKeeper client did not stop: %s", error)
+        self._handler.call_on_loop(stopped.set)
 
 
 def _one_shot(on_change: Callable[[], None] | None) -> Watcher | None:
     """A watcher of its own for each read: kazoo calls equal ones of a node only once."""
     return None if on_change is None else lambda _event: on_change()
-
-
-def _settle(answer: asyncio.Future[Any], ready: Any) -> None:
-    if answer.done():
-        return  # timed out or cancelled meanwhile
-    if ready.exception is None:
-        answer.set_result(ready.value)
-    else:
-        answer.set_exception(ready.exception)

@@ -23,6 +23,9 @@ from runtime.metadata.store import CreateNode, Node
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.runtime.metadata.conftest import CONFIG, expire, session_of
 
+PATIENT = ZooKeeperConfig(session_timeout_ms=30_000, operation_timeout_s=30.0)
+"""For servers that are started again: that takes as long as the machine is busy."""
+
 
 async def test_a_node_from_creation_to_deletion(store: ZooKeeperStore, root: str) -> None:
     path = f"{root}/a/b"
@@ -136,7 +139,7 @@ async def test_what_waits_when_the_session_ends(tmp_path: Path) -> None:
 
 async def test_a_server_that_comes_back(tmp_path: Path) -> None:
     server = await EmbeddedZooKeeper.start(str(tmp_path))
-    async with await ZooKeeperStore.connect(server.connect_string, CONFIG) as store:
+    async with await ZooKeeperStore.connect(server.connect_string, PATIENT) as store:
         await store.create("/a", b"one")
         seen: asyncio.Queue[Node | None] = asyncio.Queue()
         store.watch_node("/a", seen.put_nowait)

@@ -1,0 +1,147 @@
+"""What a ZooKeeper session is protected with: TLS, user and password. Source: metadata section 2.1.
+
+Settings name where a secret is, ``file:/path`` or ``env:NAME``, and never the secret itself. It is read when a session
+is opened; so it cannot leak from settings, plans, pickles or logs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import stat
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runtime.config import SaslMechanism, ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
+from runtime.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+_FILE, _VARIABLE = "file:", "env:"
+_GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_DESCRIBED = ("Sending request", "Received response")
+
+
+def read_secret(reference: str, purpose: str, environment: Mapping[str, str]) -> str:
+    """The secret that a setting refers to; ConfigurationError, which never shows what the setting holds instead."""
+    if reference.startswith(_FILE):
+        path = reference.removeprefix(_FILE)
+        try:
+            with open(path, encoding="utf-8") as file:
+                if os.fstat(file.fileno()).st_mode & _GROUP_AND_OTHERS:
+                    logger.warning("%s holds %s and others may read it: chmod 600 %s", path, purpose, path)
+                secret = file.read().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise ConfigurationError(f"cannot read {purpose} from {path}: {reason}") from error
+    elif reference.startswith(_VARIABLE):
+        path = f"the environment variable {reference.removeprefix(_VARIABLE)}"
+        secret = environment.get(reference.removeprefix(_VARIABLE), "")
+    else:
+        raise ConfigurationError(f"{purpose} is not written into settings: say file:PATH or env:VARIABLE where it is")
+    if not secret:
+        raise ConfigurationError(f"{purpose} is empty in {path}")
+    return secret
+
+
+def session_credentials(config: ZooKeeperConfig, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Arguments of the ZooKeeper client that prove who the session belongs to; ConfigurationError."""
+    arguments: dict[str, Any] = {}
+    if config.digest is not None:
+        credential = read_secret(config.digest, "the user and password for ZooKeeper", environment)
+        if ":" not in credential:
+            raise ConfigurationError("the user and password for ZooKeeper must read USER:PASSWORD")
+        arguments["auth_data"] = [("digest", credential)]
+    if config.sasl is not None:
+        arguments["sasl_options"] = _sasl_options(config.sasl, environment)
+    has_certificate = config.tls is not None and config.tls.certificate_file is not None
+    if config.has_secure_acl and not (arguments or has_certificate):
+        raise ConfigurationError(
+            "nodes for the authenticated session alone (zkEnableSecurity) need an authentication: "
+            "set zookeeper.digest, zookeeper.sasl or a client certificate in zookeeper.tls"
+        )
+    return arguments
+
+
+def _sasl_options(config: ZooKeeperSaslConfig, environment: Mapping[str, str]) -> dict[str, Any]:
+    if config.mechanism is SaslMechanism.GSSAPI:
+        options: dict[str, Any] = {"mechanism": "GSSAPI", "service": config.service}
+        return options | ({"principal": config.principal} if config.principal is not None else {})
+    if config.username is None or config.password is None:
+        raise ConfigurationError("SASL with DIGEST-MD5 needs zookeeper.sasl.username and zookeeper.sasl.password")
+    return {
+        "mechanism": "DIGEST-MD5",
+        "service": config.service,
+        "username": config.username,
+        "password": read_secret(config.password, "the SASL password for ZooKeeper", environment),
+        # The client library wraps no messages, so no protection beyond the authentication may be agreed upon.
+        "qops": (b"auth",),
+    }
+
+
+class _NotingSocket(ssl.SSLSocket):
+    """With TLS 1.3 a server refuses the client's certificate only after the handshake: in answer to the first read."""
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """Read, and note an alert."""
+        try:
+            return super().recv(buflen, flags)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            assert isinstance(self.context, NotingContext)
+            self.context.note(error)
+            raise
+
+
+class NotingContext(ssl.SSLContext):
+    """Tells of what breaks an established connection."""
+
+    note: Callable[[ssl.SSLError], None]
+    sslsocket_class = _NotingSocket
+
+
+def tls_context(config: ZooKeeperTlsConfig, environment: Mapping[str, str]) -> NotingContext:
+    """What secures connections to ZooKeeper, from PEM files; ConfigurationError names the file."""
+    context = NotingContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = config.is_hostname_checked
+    context.verify_mode = ssl.CERT_REQUIRED
+    if config.ca_file is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
+        _load(config.ca_file, context.load_verify_locations)
+    if config.certificate_file is not None:
+        secret = config.key_password
+        # Without a password OpenSSL would ask for one on the terminal.
+        password = "" if secret is None else read_secret(secret, "the password of the ZooKeeper key", environment)
+        _load(config.certificate_file, lambda path: context.load_cert_chain(path, config.key_file, password))
+    elif config.key_file is not None:
+        raise ConfigurationError("zookeeper.tls has a key_file but no certificate_file")
+    return context
+
+
+def _load(path: str, load: Callable[[str], None]) -> None:
+    try:
+        load(path)
+    except ssl.SSLError as error:
+        reason = error.reason or "the key cannot be decrypted"
+        raise ConfigurationError(f"{path} and its key are not usable PEM files: {reason}") from error
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path} or its key: {error.strerror}") from error
+
+
+class RedactingFilter(logging.Filter):
+    """Takes the contents out of the client library's records: passwords of users, of sessions and of ledgers."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep the record, with the kinds and paths of requests instead of the requests."""
+        if isinstance(record.args, tuple) and str(record.msg).startswith(_DESCRIBED):
+            record.args = (record.args[0], *(_described(argument) for argument in record.args[1:]))
+        return True
+
+
+def _described(message: object) -> str:
+    path = getattr(message, "path", None)
+    return f"{type(message).__name__}({path if isinstance(path, str) else ''})"

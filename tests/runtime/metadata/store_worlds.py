@@ -1,0 +1,162 @@
+"""The two worlds in which the contract of the MetadataStore port is tested: a ZooKeeper server, and its model."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, cast
+
+import pytest
+from kazoo.client import KazooClient
+
+from runtime.config import ZooKeeperConfig
+from runtime.metadata.embedded import EmbeddedZooKeeper
+from runtime.metadata.store import MetadataStore
+from runtime.metadata.zookeeper import ZooKeeperStore
+from tests.runtime.metadata.link import TcpLink
+from tests.sim.loop import VirtualClock, run_simulated
+from tests.sim.metadata_store import ModelLink, ModelMetadataStore
+from tests.sim.zookeeper_model import ModelZooKeeper
+
+SCENARIO_TIMEOUT_S = 40.0
+"""Far above what any scenario takes: it turns a hang into a failure."""
+
+_MODEL_SEEDS = range(8)
+
+
+class Link(Protocol):
+    """The way between the store under test and its server."""
+
+    def cut(self) -> None: ...
+    def freeze(self) -> None: ...
+    def lose_answers(self) -> None: ...
+    def restore(self) -> None: ...
+
+
+class World(Protocol):
+    """One server, one link to it for the stores under test, and sessions aside that nothing happens to."""
+
+    @property
+    def link(self) -> Link: ...
+    @property
+    def root(self) -> str:
+        """A node of this test alone; it exists."""
+
+    async def connect(self, *, session_timeout_ms: int = 2000, operation_timeout_s: float = 6.0) -> MetadataStore:
+        """A store over the link; closed at the end of the test."""
+
+    async def aside(self) -> MetadataStore:
+        """Another session, over a way of its own."""
+
+    async def expire(self, store: MetadataStore) -> None:
+        """The server ends the session of a store."""
+
+
+class ModelWorld:
+    """Everything in this process, in virtual time."""
+
+    def __init__(self, seed: int) -> None:
+        self.clock = VirtualClock(seed)
+        self.server = ModelZooKeeper(self.clock)
+        self.link = ModelLink()
+        self.root = "/contract"
+        self._stores: list[ModelMetadataStore] = []
+
+    async def connect(self, *, session_timeout_ms: int = 2000, operation_timeout_s: float = 6.0) -> MetadataStore:
+        config = ZooKeeperConfig(session_timeout_ms=session_timeout_ms, operation_timeout_s=operation_timeout_s)
+        return await self._connect(self.link, config)
+
+    async def aside(self) -> MetadataStore:
+        return await self._connect(ModelLink(), ZooKeeperConfig())
+
+    async def _connect(self, link: ModelLink, config: ZooKeeperConfig) -> MetadataStore:
+        store = await ModelMetadataStore.connect(self.server, link, self.clock, config)
+        self._stores.append(store)
+        return store
+
+    async def expire(self, store: MetadataStore) -> None:
+        self.server.end_session(store.session_id)
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+
+
+class ZooKeeperWorld:
+    """A real server; the link is a proxy."""
+
+    def __init__(self, server: EmbeddedZooKeeper, link: TcpLink, root: str) -> None:
+        self.link = link
+        self.root = root
+        self._server = server
+        self._stores: list[ZooKeeperStore] = []
+
+    async def connect(self, *, session_timeout_ms: int = 2000, operation_timeout_s: float = 6.0) -> MetadataStore:
+        config = ZooKeeperConfig(session_timeout_ms=session_timeout_ms, operation_timeout_s=operation_timeout_s)
+        return await self._connect(self.link.address, config)
+
+    async def aside(self) -> MetadataStore:
+        return await self._connect(self._server.connect_string, ZooKeeperConfig())
+
+    async def _connect(self, servers: str, config: ZooKeeperConfig) -> MetadataStore:
+        store = await ZooKeeperStore.connect(servers, config)
+        self._stores.append(store)
+        return store
+
+    async def expire(self, store: MetadataStore) -> None:
+        assert isinstance(store, ZooKeeperStore)
+        client: Any = store._client
+        identity = (client._session_id, client._session_passwd)  # while disconnected, client_id is not told
+        await asyncio.to_thread(_take_over_and_close, self._server.connect_string, identity)
+
+    async def close(self) -> None:
+        self.link.restore()
+        for store in self._stores:
+            await store.close()
+        await self.link.close()
+
+
+def _take_over_and_close(servers: str, identity: tuple[int, bytes]) -> None:
+    thief = KazooClient(servers, client_id=identity)
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+Scenario = Callable[[World], Awaitable[None]]
+
+
+async def _run(scenario: Scenario, world: ModelWorld | ZooKeeperWorld) -> None:
+    try:
+        async with asyncio.timeout(SCENARIO_TIMEOUT_S):
+            store = await world.aside()
+            await store.create(world.root, make_parents=True)
+            await scenario(world)
+    finally:
+        await world.close()
+
+
+async def _run_in_model(scenario: Scenario, seed: int) -> None:
+    await _run(scenario, ModelWorld(seed))
+
+
+async def _run_in_zookeeper(scenario: Scenario, server: EmbeddedZooKeeper, root: str) -> None:
+    await _run(scenario, ZooKeeperWorld(server, await TcpLink.open(server.port), root))
+
+
+def contract(scenario: Callable[[Any], Awaitable[None]]) -> Callable[..., None]:
+    """Make a scenario two tests: one against ZooKeeper, one against the model with several seeds."""
+
+    @pytest.mark.parametrize("world", ["zookeeper", "model"])
+    def test(world: str, request: pytest.FixtureRequest) -> None:
+        if world == "model":
+            for seed in _MODEL_SEEDS:
+                run_simulated(_run_in_model(scenario, seed))
+        else:
+            server = cast("EmbeddedZooKeeper", request.getfixturevalue("zookeeper"))
+            asyncio.run(_run_in_zookeeper(scenario, server, f"/contract/{scenario.__name__}"))
+
+    functools.update_wrapper(test, scenario, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+    del test.__wrapped__  # type: ignore[attr-defined]  # pytest would take the scenario's parameters
+    return test
