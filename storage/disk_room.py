@@ -51,4 +51,4 @@ def is_out_of_room(error: BaseException) -> bool:
 
 
 def _mebibytes(size_bytes: int) -> str:
-    return f"{size_bytes / MEBIBYTE:.0f}"
+    return f"{size_bytes / MEBIBYTE:.1f}"

@@ -217,7 +217,7 @@ class BookieServer:
             checkpoints.stop()
             await asyncio.gather(*services, return_exceptions=True)
             if not self._failed.done():
-                with _failing_bookie():
+                with _failing_bookie("stopped without its last flush, which the next start makes up for: "):
                     await checkpoints.flush()
                     self._remove_dirty_marks()
 
@@ -273,12 +273,12 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 @contextlib.contextmanager
-def _failing_bookie() -> Iterator[None]:
+def _failing_bookie(beginning: str = "") -> Iterator[None]:
     """What happens to the disk from now on is a failure of the running bookie, not of its start."""
     try:
         yield
     except (StorageError, OSError) as error:
-        raise BookieFailedError(sentence(error)) from error
+        raise BookieFailedError(beginning + sentence(error)) from error
 
 
 def _retrieve(failed: asyncio.Future[None]) -> None:

@@ -17,6 +17,7 @@ from runtime.errors import (
     LedgerClosedError,
     LedgerFencedError,
     LedgerPasswordError,
+    MetadataUnavailableError,
     NotEnoughBookiesError,
     TooManyPendingAddsError,
 )
@@ -240,7 +241,8 @@ class LedgerWriter:
 
         Safe to repeat: later calls share the outcome of the first. Raises ConflictError when somebody closed the ledger
         at another end, LedgerNotFoundError when it was deleted, MetadataError when the store cannot be reached (the
-        ledger then stays open, and a recovery can close it).
+        ledger then stays open, and a recovery can close it). That takes up to twice the store's operation time-out: a
+        write without an answer may have been done, which only a read can tell.
         """
         if self._is_open:
             self._stop(lambda _: LedgerClosedError(self.ledger_id, "the writer was closed; the add is in doubt"))
@@ -267,14 +269,21 @@ class LedgerWriter:
                 )
             return not metadata.is_closed
 
-        await update_record(
-            self._record,
-            self._copy,
-            is_needed=is_needed,
-            transform=lambda metadata: to_closed(metadata, last_entry_id, length),
-            clock=self._ports.clock,
-            attempts_max=self._ports.config.metadata_attempts_max,
-        )
+        try:
+            await update_record(
+                self._record,
+                self._copy,
+                is_needed=is_needed,
+                transform=lambda metadata: to_closed(metadata, last_entry_id, length),
+                clock=self._ports.clock,
+                attempts_max=self._ports.config.metadata_attempts_max,
+            )
+        except MetadataUnavailableError as error:
+            raise MetadataUnavailableError(
+                f"ledger {self.ledger_id}: its end, entry {last_entry_id}, may not be stored; acknowledged entries are "
+                f"safe, and whoever reads it next with recovery closes it ({error})",
+                error.path,
+            ) from error
 
     def _report_closing(self, closing: asyncio.Task[None]) -> None:
         error = None if closing.cancelled() else closing.exception()

@@ -106,7 +106,9 @@ async def test_its_end_and_a_boot_on_the_full_disk_lose_nothing(
         code = await asyncio.to_thread(process.wait, 60)
     if number is signal.SIGTERM:
         assert code == BOOKIE_FAILED_EXIT_CODE, "it could not flush"
-        assert "/ledgers/current" in bookie.said().splitlines()[-1]
+        last_line = bookie.said().splitlines()[-1]
+        assert last_line.startswith("error: stopped without its last flush, which the next start makes up for: ")
+        assert "/ledgers/current" in last_line
     for _ in range(2):
         assert await bookie.refused(LIMITED) == SERVER_EXCEPTION_EXIT_CODE
         last_line = bookie.said().splitlines()[-1]

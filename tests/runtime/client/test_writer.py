@@ -14,6 +14,7 @@ from runtime.errors import (
     LedgerFencedError,
     LedgerNotFoundError,
     LedgerPasswordError,
+    MetadataUnavailableError,
     NotEnoughBookiesError,
     TooManyPendingAddsError,
 )
@@ -506,4 +507,16 @@ async def test_an_abandoned_ledger_stays_open_for_recovery(world: World) -> None
     stored = await world.metadata(writer.ledger_id)
     assert stored.state is LedgerState.OPEN
     assert msgspec.structs.replace(stored, creator_token=0) == msgspec.structs.replace(writer.metadata, creator_token=0)
+    assert end(await world.recover(writer.ledger_id)) == closed(0, 10)
+
+
+async def test_a_close_that_cannot_reach_zookeeper_says_what_becomes_of_the_ledger(world: World) -> None:
+    await world.bookies("b1")
+    writer, client = await world.writer(("b1",), 1, 1)
+    await writer.append(payload(0))
+    await client.held_store.close()
+    with pytest.raises(
+        MetadataUnavailableError, match=r"ledger \d+: its end, entry 0, may not be stored; acknowledged"
+    ):
+        await writer.close()
     assert end(await world.recover(writer.ledger_id)) == closed(0, 10)
