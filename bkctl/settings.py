@@ -40,7 +40,6 @@ T = TypeVar("T")
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
-_ROOT_DEFAULT = "/ledgers"
 
 
 class TomlContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -191,9 +190,13 @@ def java_metadata_uri(conf: JavaConf) -> str | None:
     servers = conf.texts("zkServers")
     if not servers:
         return None
-    factory = (conf.text("ledgerManagerFactoryClass") or "").rpartition(".")[2]
-    layout = factory.removesuffix("LedgerManagerFactory").lower() or "null"
-    return f"zk+{layout}://{';'.join(servers)}{conf.text('zkLedgersRootPath') or _ROOT_DEFAULT}"
+    from runtime.metadata.uri import legacy_metadata_uri
+
+    root, factory_class = conf.text("zkLedgersRootPath"), conf.text("ledgerManagerFactoryClass")
+    try:
+        return legacy_metadata_uri(",".join(servers), root, factory_class)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{conf.origin}: {error}") from error
 
 
 def zookeeper_values(sources: Sources) -> dict[str, Any]:
@@ -202,6 +205,10 @@ def zookeeper_values(sources: Sources) -> dict[str, Any]:
     if sources.conf is not None:
         put(values, "session_timeout_ms", sources.conf.whole_number("zkTimeout"))
         put(values, "has_secure_acl", sources.conf.truth("zkEnableSecurity"))
+        layout = dict(values.get("layout", {}))
+        put(layout, "ledger_manager_type", sources.conf.text("ledgerManagerType"))
+        put(layout, "is_shaded_factory_allowed", sources.conf.truth("allowShadedLedgerManagerFactoryClass"))
+        put(values, "layout", layout or None)
     return values
 
 

@@ -34,6 +34,7 @@ from runtime.ledger.metadata import DigestType
 from runtime.ledger.placement import choose_ensemble
 from runtime.metadata.ledgers import open_ledger_store
 from runtime.metadata.registration import RegistrationClient
+from runtime.metadata.request_budget import BudgetedStore, RequestBudget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
@@ -56,17 +57,25 @@ class LedgerClient:
 
     @classmethod
     async def connect(
-        cls, metadata_uri: str, *, config: ClientConfig | None = None, zookeeper: ZooKeeperConfig | None = None
+        cls,
+        metadata_uri: str,
+        *,
+        config: ClientConfig | None = None,
+        zookeeper: ZooKeeperConfig | None = None,
+        budget: RequestBudget | None = None,
     ) -> Self:
         """Connect to the cluster whose metadata is at ``zk+<layout>://<servers>/<ledgers root>``.
 
-        Bookies are connected to when they are first needed. Raises ConfigurationError, MetadataUnavailableError,
+        Bookies are connected to when they are first needed. ``budget``: how much of ZooKeeper all operations of this
+        client together may use; None: as much as they like. Raises ConfigurationError, MetadataUnavailableError,
         ClusterNotFoundError.
         """
         uri = parse_metadata_uri(metadata_uri)
         config = config or ClientConfig()
         clock = LoopClock()
-        store = await ZooKeeperStore.connect(uri.servers, zookeeper)
+        store: MetadataStore = await ZooKeeperStore.connect(uri.servers, zookeeper)
+        if budget is not None:
+            store = BudgetedStore(store, budget)
         try:
             ledgers = await open_ledger_store(store, uri.root, uri.tree)
         except BaseException:

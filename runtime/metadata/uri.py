@@ -1,7 +1,8 @@
-"""Where a cluster's metadata is: ``zk+<layout>://<servers>/<ledgers root>``. Source: metadata section 2.2."""
+"""Where a cluster's metadata is: ``zk+<layout>://<servers>/<ledgers root>``. Source: metadata sections 2.2 and 2.3."""
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 
 import msgspec
@@ -10,8 +11,15 @@ from runtime.errors import ConfigurationError
 from runtime.metadata.layout import LedgerTree
 
 EXAMPLE = "zk+hierarchical://localhost:2181/ledgers"
+ROOT_DEFAULT = "/ledgers"
+
 _ANY_TREE = "null"
 _URI_NAMES = {tree.uri_name: tree for tree in LedgerTree if tree is not LedgerTree.LEGACY_HIERARCHICAL}
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_PATH = re.compile(r"(?:[A-Za-z0-9_.!~*'();:@&=+$,/-]|%[0-9A-Fa-f]{2}|[^\x00-\x7f])*")
+_UNUSABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+_PATH_SAFE = "/-_.!~*'();:@&=+$,"
+_SHADED_PREFIX = "dlshade."
 
 
 class MetadataUri(msgspec.Struct, frozen=True):
@@ -20,31 +28,74 @@ class MetadataUri(msgspec.Struct, frozen=True):
     servers: str
     """Connect string of ZooKeeper, ``host:port,host:port``."""
     root: str
-    """Absolute path of the ledgers root."""
+    """Absolute path of the ledgers root; never a chroot, so it names the same nodes for everybody."""
     tree: LedgerTree | None
 
     def __str__(self) -> str:
         name = self.tree.uri_name if self.tree is not None else _ANY_TREE
-        return f"zk+{name}://{self.servers.replace(',', ';')}{self.root}"
+        return f"zk+{name}://{self.servers.replace(',', ';')}{urllib.parse.quote(self.root, _PATH_SAFE)}"
 
 
 def parse_metadata_uri(text: str) -> MetadataUri:
     """Parse as Java does; ConfigurationError in one sentence. Servers may be separated by ``;`` or ``,``."""
-    scheme, separator, rest = text.strip().partition("://")
-    backend, *types = scheme.lower().split("+")
-    if not separator or backend != "zk":
-        raise ConfigurationError(f"metadata URI {text!r} does not start with zk: write {EXAMPLE}")
+    text = text.strip()
+    tree = _parse_scheme(text)
+    rest = text.partition(":")[2].partition("#")[0].partition("?")[0]
+    authority, slash, path = rest.removeprefix("//").partition("/")
+    servers = ",".join(part.strip() for part in authority.replace(";", ",").split(",") if part.strip())
+    if not rest.startswith("//") or not servers:
+        raise ConfigurationError(f"metadata URI {text!r} names no ZooKeeper server: write {EXAMPLE}")
+    return MetadataUri(servers=servers, root=_parse_root(text, slash + path), tree=tree)
+
+
+def _parse_scheme(text: str) -> LedgerTree | None:
+    scheme = _SCHEME.match(text)
+    backend, *types = (scheme[1] if scheme else "").lower().rstrip("+").split("+")
+    if backend != "zk":
+        is_backend = scheme is not None and not text[scheme.end() :][:1].isdigit()  # not host:port
+        why = f"{backend!r} is a backend that bkctl does not know; for ZooKeeper " if is_backend else ""
+        raise ConfigurationError(f"metadata URI {text!r} does not start with zk: {why}write {EXAMPLE}")
     name = types[0] if types else _ANY_TREE
+    if name == LedgerTree.LEGACY_HIERARCHICAL.value:
+        raise ConfigurationError(
+            f"metadata URI {text!r}: {name!r} is no ledger layout in a URI; write zk+{_ANY_TREE}://, "
+            "which takes what the cluster records"
+        )
     if name != _ANY_TREE and name not in _URI_NAMES:
         known = ", ".join([*_URI_NAMES, _ANY_TREE])
         raise ConfigurationError(f"metadata URI {text!r}: {name!r} is no ledger layout ({known})")
-    authority, slash, path = rest.partition("/")
-    path = urllib.parse.unquote(path.partition("?")[0].partition("#")[0])
-    if not authority.strip():
-        raise ConfigurationError(f"metadata URI {text!r} names no ZooKeeper server: write {EXAMPLE}")
-    root = slash + path
-    if len(root) < 2 or root.endswith("/") or "//" in root:
-        # Java takes the path verbatim and fails on every operation below it.
+    return _URI_NAMES.get(name)
+
+
+def _parse_root(text: str, raw_path: str) -> str:
+    """The decoded path is the ledgers root verbatim; Java fails on every operation below one that is no znode path."""
+    if not _PATH.fullmatch(raw_path):
+        raise ConfigurationError(f"metadata URI {text!r}: the path must be percent-encoded (%20 is a space)")
+    root = urllib.parse.unquote(raw_path)
+    if root in {"", "/"}:
+        raise ConfigurationError(f"metadata URI {text!r}: '{root}' is no ledgers root: write {EXAMPLE}")
+    if root.endswith("/"):
+        raise ConfigurationError(
+            f"metadata URI {text!r}: '{root}' is no ledgers root since it ends with a slash: write it without"
+        )
+    if any(name in {"", ".", ".."} for name in root[1:].split("/")) or _UNUSABLE.search(root):
         raise ConfigurationError(f"metadata URI {text!r}: {root!r} is no ledgers root: write {EXAMPLE}")
-    servers = ",".join(part.strip() for part in authority.replace(";", ",").split(",") if part.strip())
-    return MetadataUri(servers=servers, root=root, tree=_URI_NAMES.get(name))
+    return root
+
+
+def legacy_metadata_uri(servers: str, root: str | None = None, factory_class: str | None = None) -> str:
+    """URI made of zkServers (``,`` between them), zkLedgersRootPath and ledgerManagerFactoryClass, as Java makes it.
+
+    A chroot behind the servers becomes the begin of the root: ``h1:2181/chroot`` means the nodes in /chroot/ledgers.
+    ConfigurationError for a class without a name in URIs.
+    """
+    name = _ANY_TREE
+    if factory_class is not None:
+        plain_name = factory_class.removeprefix(_SHADED_PREFIX)
+        name = next((name for name, tree in _URI_NAMES.items() if tree.factory == plain_name), "")
+    if not name:
+        raise ConfigurationError(
+            f"ledgerManagerFactoryClass = {factory_class}: no metadata URI can be made of it; "
+            f"set metadataServiceUri=zk+{_ANY_TREE}://..., which takes what the cluster records"
+        )
+    return f"zk+{name}://{servers.replace(',', ';')}{ROOT_DEFAULT if root is None else root}"

@@ -1,45 +1,138 @@
+"""Every row and rule of metadata sections 2.2 and 2.3."""
+
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kazoo.hosts import collect_hosts
 
 from runtime.errors import ConfigurationError
 from runtime.metadata.layout import LedgerTree
-from runtime.metadata.uri import MetadataUri, parse_metadata_uri
+from runtime.metadata.uri import MetadataUri, legacy_metadata_uri, parse_metadata_uri
+
+HIERARCHICAL, LONG, FLAT = LedgerTree.HIERARCHICAL, LedgerTree.LONG_HIERARCHICAL, LedgerTree.FLAT
 
 
 @pytest.mark.parametrize(
     ("text", "servers", "root", "tree"),
     [
-        ("zk+hierarchical://h1:2181;h2:2181/ledgers", "h1:2181,h2:2181", "/ledgers", LedgerTree.HIERARCHICAL),
-        ("zk+longhierarchical://h1,h2/ledgers", "h1,h2", "/ledgers", LedgerTree.LONG_HIERARCHICAL),
+        ("zk+hierarchical://h1:2181;h2:2181/ledgers", "h1:2181,h2:2181", "/ledgers", HIERARCHICAL),
+        ("zk+longhierarchical://h1,h2/ledgers", "h1,h2", "/ledgers", LONG),
+        ("zk+hierarchical://h1:2181,h2:2182;h3/ledgers", "h1:2181,h2:2182,h3", "/ledgers", HIERARCHICAL),
         ("zk://h1/a/ledgers", "h1", "/a/ledgers", None),
         ("zk+null://h1/a/ledgers", "h1", "/a/ledgers", None),
-        ("ZK+Flat://h_1:2181/x", "h_1:2181", "/x", LedgerTree.FLAT),
-        ("zk+hierarchical+tls://h/x%20y?q=1#f", "h", "/x y", LedgerTree.HIERARCHICAL),
+        ("zk+null://h1:2181/chroot/ledgers", "h1:2181", "/chroot/ledgers", None),
+        ("zk+://h1/ledgers", "h1", "/ledgers", None),
+        ("ZK+Flat://h1:2181/x", "h1:2181", "/x", FLAT),
+        ("Zk+LONGhierarchical://H1:2181/Ledgers", "H1:2181", "/Ledgers", LONG),
+        ("zk+flat+tls+more://h/x", "h", "/x", FLAT),
+        ("zk://zk_1.example_net:2181;zk_2/x", "zk_1.example_net:2181,zk_2", "/x", None),
+        ("zk+hierarchical://h/x%20y?q=1#f", "h", "/x y", HIERARCHICAL),
+        ("zk://h/x#f?q", "h", "/x", None),
+        ("zk://h/%6Cedgers%2Fa", "h", "/ledgers/a", None),
+        ("zk://h/%C3%BCber", "h", "/\u00fcber", None),
+        ("zk://h/\u00fcber", "h", "/\u00fcber", None),
+        ("zk://h/a+b;c,d", "h", "/a+b;c,d", None),
         ("zk://[::1]:2181/x", "[::1]:2181", "/x", None),
+        ("zk://[2001:db8::7]:2181;[::1]/x", "[2001:db8::7]:2181,[::1]", "/x", None),
+        (" zk://h/x\n", "h", "/x", None),
     ],
 )
 def test_as_java_reads_it(text: str, servers: str, root: str, tree: LedgerTree | None) -> None:
     uri = parse_metadata_uri(text)
     assert uri == MetadataUri(servers=servers, root=root, tree=tree)
     assert parse_metadata_uri(str(uri)) == uri
+    assert "," not in str(uri).partition("://")[2].partition("/")[0], "a properties file would cut it there"
+
+
+@pytest.mark.parametrize(
+    ("servers", "hosts"),
+    [
+        ("h1", [("h1", 2181)]),
+        ("zk_1:2182,h2", [("zk_1", 2182), ("h2", 2181)]),
+        ("[2001:db8::7]:2183,[::1]", [("2001:db8::7", 2183), ("::1", 2181)]),
+    ],
+)
+def test_the_client_understands_every_form_of_server(servers: str, hosts: list[tuple[str, int]]) -> None:
+    assert collect_hosts(servers) == (hosts, None)
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "does not start with zk"),
-        ("localhost:2181", "does not start with zk"),
-        ("etcd://h/x", "does not start with zk"),
-        ("zk+legacyhierarchical://h/x", "is no ledger layout"),
-        ("zk+ms://h/x", "is no ledger layout"),
+        ("", "does not start with zk: write zk"),
+        ("localhost:2181", "does not start with zk: write zk"),
+        ("/ledgers", "does not start with zk"),
+        ("etcd://h/x", "'etcd' is a backend that bkctl does not know"),
+        ("metadata-store:zk:h1:2181/ledgers", "'metadata-store' is a backend"),
+        ("zookeeper://h/x", "'zookeeper' is a backend"),
+        ("zk+legacyhierarchical://h/x", "is no ledger layout in a URI; write zk"),
+        ("zk+ms://h/x", "'ms' is no ledger layout"),
+        ("zk++flat://h/x", "'' is no ledger layout"),
+        ("zk:h1/ledgers", "names no ZooKeeper server"),
+        ("zk:/ledgers", "names no ZooKeeper server"),
         ("zk:///x", "names no ZooKeeper server"),
+        ("zk://;,/x", "names no ZooKeeper server"),
+        ("zk://?/x", "names no ZooKeeper server"),
         ("zk://h", "is no ledgers root"),
+        ("zk://h?q/x", "is no ledgers root"),
         ("zk://h/", "is no ledgers root"),
-        ("zk://h/ledgers/", "is no ledgers root"),
+        ("zk://h/ledgers/", "'/ledgers/' is no ledgers root since it ends with a slash"),
+        ("zk://h/ledgers%2F", "ends with a slash"),
         ("zk://h//ledgers", "is no ledgers root"),
+        ("zk://h/a/../ledgers", "is no ledgers root"),
+        ("zk://h/a/./ledgers", "is no ledgers root"),
+        ("zk://h/a%00b", "is no ledgers root"),
+        ("zk://h/a b", "percent-encoded"),
+        ("zk://h/100%", "percent-encoded"),
     ],
 )
 def test_one_sentence_for_nonsense(text: str, reason: str) -> None:
-    with pytest.raises(ConfigurationError, match=reason):
+    with pytest.raises(ConfigurationError, match=reason) as raised:
         parse_metadata_uri(text)
+    assert "\n" not in str(raised.value)
+
+
+@given(st.text(max_size=60) | st.from_regex(r"zk(\+[a-z]{0,5})?://[^/]{0,5}/.{0,9}", fullmatch=True))
+def test_any_text_is_read_back_or_refused(text: str) -> None:
+    try:
+        uri = parse_metadata_uri(text)
+    except ConfigurationError:
+        return
+    assert parse_metadata_uri(str(uri)) == uri
+    assert uri.root.startswith("/")
+
+
+@pytest.mark.parametrize(
+    ("servers", "root", "factory", "text"),
+    [
+        ("h1:2181", None, None, "zk+null://h1:2181/ledgers"),
+        ("h1:2181,h2:2181", "/bk", None, "zk+null://h1:2181;h2:2181/bk"),
+        ("h1:2181/chroot", None, None, "zk+null://h1:2181/chroot/ledgers"),
+        ("h1,h2/a/b", "/c", "FlatLedgerManagerFactory", "zk+flat://h1;h2/a/b/c"),
+        ("h1", None, "HierarchicalLedgerManagerFactory", "zk+hierarchical://h1/ledgers"),
+        ("h1", None, "LongHierarchicalLedgerManagerFactory", "zk+longhierarchical://h1/ledgers"),
+    ],
+)
+def test_the_old_settings(servers: str, root: str | None, factory: str | None, text: str) -> None:
+    factory_class = None if factory is None else f"org.apache.bookkeeper.meta.{factory}"
+    uri = legacy_metadata_uri(servers, root, factory_class)
+    assert uri == text
+    assert str(parse_metadata_uri(uri)) == text
+    if factory_class is not None:
+        assert legacy_metadata_uri(servers, root, f"dlshade.{factory_class}") == text
+
+
+@pytest.mark.parametrize(
+    "factory_class",
+    [
+        "org.apache.bookkeeper.meta.LegacyHierarchicalLedgerManagerFactory",
+        "org.apache.bookkeeper.meta.MSLedgerManagerFactory",
+        "FlatLedgerManagerFactory",
+        "",
+    ],
+)
+def test_classes_without_a_name_in_uris(factory_class: str) -> None:
+    with pytest.raises(ConfigurationError, match="ledgerManagerFactoryClass"):
+        legacy_metadata_uri("h1", None, factory_class)
