@@ -57,6 +57,14 @@ def test_a_journal_index_outside_the_list_is_refused() -> None:
         filenames.last_mark_file_name(1, 1)
 
 
+def test_files_beside_the_journals_and_marks_are_not_those_of_java() -> None:
+    names = [filenames.JOURNAL_CATALOG, *(filenames.mark_record_file_name(0, count) for count in (1, 2))]
+    assert names == ["bkctl.journals", "bkctl.mark", "bkctl.mark.0"]
+    for name in names:
+        assert not name.endswith((".txn", ".log", ".idx"))
+        assert not name.startswith("lastMark")
+
+
 def test_databases_lie_where_a_java_bookie_does_not_look() -> None:
     java_names = {"ledgers", "locations", "metadata-cache"}
     for name in (filenames.LOCATIONS_DATABASE, filenames.LEDGERS_DATABASE):

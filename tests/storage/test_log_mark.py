@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
 
+from storage.checked_text import encode_checked_text
 from storage.errors import StorageError
 from storage.filesystem import OsFileSystem
 from storage.ids import LogMark
-from storage.log_mark import NO_MARK, read_last_mark, write_last_mark
+from storage.log_mark import (
+    NO_MARK,
+    decode_mark_record,
+    encode_mark_record,
+    find_replay_start,
+    read_last_mark,
+    write_last_mark,
+)
 from tests.storage.golden import FILES, content, paths
 from tests.storage.traced_disk import TracedDisk
 
@@ -74,3 +83,60 @@ def test_a_mark_that_cannot_be_written_fails_the_checkpoint(directories: list[st
     disk.fail_on = "replace"
     with pytest.raises(StorageError, match="lastMark: the log mark cannot be written"):
         write_last_mark(disk, directories, LogMark(1, 1), 0, 1)
+
+
+# Mark records
+
+
+def replay_start(directories: list[str], *, is_cataloged: bool = True) -> LogMark:
+    return find_replay_start(FS, directories, 0, 1, is_cataloged=is_cataloged)
+
+
+def put_mark(directory: str, mark: LogMark) -> None:
+    (Path(directory) / "lastMark").write_bytes(struct.pack(">qq", *mark))
+
+
+def test_the_text_of_a_record() -> None:
+    data = encode_mark_record(LogMark(0x19A2B3C4D5E, 1024))
+    assert data.decode().splitlines()[:-1] == ["bkctl mark 1", "journal 1761661963614", "offset 1024"]
+    assert decode_mark_record(data) == LogMark(0x19A2B3C4D5E, 1024)
+    assert decode_mark_record(encode_checked_text("bkctl mark 1", ["journal 1"])) is None
+    assert decode_mark_record(encode_checked_text("bkctl mark 1", ["journal 01", "offset 2"])) is None
+
+
+@pytest.mark.parametrize("other", [LogMark(5, 99), LogMark(6, 599), LogMark(6, 601), LogMark(2**60, 0)])
+def test_the_record_is_believed(directories: list[str], other: LogMark) -> None:
+    write_last_mark(FS, directories, LogMark(6, 600), 0, 1)
+    put_mark(directories[0], other)
+    assert replay_start(directories) == LogMark(6, 600)
+    write_last_mark(FS, directories, LogMark(6, 600), 0, 1)
+    assert read_last_mark(FS, directories[:1], 0, 1) == LogMark(6, 600), "lastMark was not put right"
+
+
+def test_the_largest_intact_record_counts(directories: list[str]) -> None:
+    for directory, mark in zip(directories, [LogMark(6, 600), LogMark(6, 700), LogMark(6, 800)], strict=True):
+        write_last_mark(FS, [directory], mark, 0, 1)
+    (Path(directories[2]) / "bkctl.mark").write_bytes(b"damaged")
+    assert replay_start(directories) == LogMark(6, 700)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_without_an_intact_record_all_is_replayed(directories: list[str], *, is_damaged: bool) -> None:
+    """The last mark alone proves nothing where there ought to be a record."""
+    put_mark(directories[0], LogMark(6, 600))
+    if is_damaged:
+        (Path(directories[1]) / "bkctl.mark").write_bytes(b"damaged")
+    assert replay_start(directories, is_cataloged=not is_damaged) == NO_MARK
+
+
+def test_a_directory_of_java_has_no_record(directories: list[str]) -> None:
+    put_mark(directories[0], LogMark(6, 600))
+    assert replay_start(directories, is_cataloged=False) == LogMark(6, 600)
+
+
+def test_no_mark_is_recorded_without_a_last_mark(directories: list[str]) -> None:
+    write_last_mark(FS, directories, NO_MARK, 0, 1)
+    assert not (Path(directories[0]) / "lastMark").exists()
+    assert replay_start(directories) == NO_MARK
+    put_mark(directories[0], LogMark(6, 600))
+    assert replay_start(directories, is_cataloged=False) == NO_MARK
