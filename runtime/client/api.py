@@ -77,7 +77,8 @@ class LedgerClient:
         if budget is not None:
             store = BudgetedStore(store, budget)
         try:
-            ledgers = await open_ledger_store(store, uri.root, uri.tree)
+            layout_config = None if zookeeper is None else zookeeper.layout
+            ledgers = await open_ledger_store(store, uri.root, uri.tree, layout_config=layout_config)
         except BaseException:
             await store.close()
             raise

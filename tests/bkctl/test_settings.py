@@ -9,7 +9,7 @@ import pytest
 from bkctl.settings import java_metadata_uri, read_sources, resolve_metadata_uri, resolve_settings
 from commands.config import ColorMode, GlobalFlags, OutputForm, Settings
 from commands.errors import InvalidArgumentError
-from runtime.config import ClientConfig, ZooKeeperConfig
+from runtime.config import ClientConfig, LayoutConfig, ZooKeeperConfig
 from runtime.errors import ConfigurationError
 
 TOML = """
@@ -139,6 +139,10 @@ def test_bad_values_of_the_environment_are_named() -> None:
             "zkServers=a:1\nledgerManagerFactoryClass=org.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory\n",
             "zk+longhierarchical://a:1/ledgers",
         ),
+        ("zkServers=a:1,b:2/chroot\n", "zk+null://a:1;b:2/chroot/ledgers"),
+        ("metadataServiceUri=\nzkServers=a:1\n", "zk+null://a:1/ledgers"),
+        ("metadataServiceUri=zk://u/l\nzkServers=a:1\nledgerManagerFactoryClass=x\n", "zk://u/l"),
+        ("zkServers=\n", None),
         ("bookiePort=1\n", None),
     ],
 )
@@ -146,6 +150,22 @@ def test_metadata_uri_as_java_derives_it(tmp_path: Path, conf: str, uri: str | N
     sources = read_sources(GlobalFlags(conf=write(tmp_path, "bk.conf", conf)), {})
     assert sources.conf is not None
     assert java_metadata_uri(sources.conf) == uri
+
+
+@pytest.mark.parametrize("factory", ["org.apache.bookkeeper.meta.LegacyHierarchicalLedgerManagerFactory", "Flat"])
+def test_a_factory_class_that_no_uri_names_is_refused(tmp_path: Path, factory: str) -> None:
+    conf = write(tmp_path, "bk.conf", f"zkServers=a:1\nledgerManagerFactoryClass={factory}\n")
+    with pytest.raises(ConfigurationError, match=r"bk\.conf: ledgerManagerFactoryClass = .*zk\+null://"):
+        settings_of(GlobalFlags(conf=conf))
+
+
+def test_old_settings_of_the_ledger_layout(tmp_path: Path) -> None:
+    text = "zkServers=a:1\nledgerManagerType=flat\nallowShadedLedgerManagerFactoryClass=true\n"
+    settings = settings_of(GlobalFlags(conf=write(tmp_path, "bk.conf", text)))
+    assert settings.zookeeper.layout == LayoutConfig(ledger_manager_type="flat", is_shaded_factory_allowed=True)
+    assert (
+        settings_of(GlobalFlags(conf=write(tmp_path, "c.conf", "zkServers=a:1\n"))).zookeeper.layout == LayoutConfig()
+    )
 
 
 def test_a_comma_in_the_metadata_uri_is_refused_with_the_cure(tmp_path: Path) -> None:
