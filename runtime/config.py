@@ -79,6 +79,8 @@ class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
     """SASL authentication; None: none."""
     tls: ZooKeeperTlsConfig | None = None
     """TLS; None: connections are plain."""
+    layout: LayoutConfig = LayoutConfig()
+    """Ledger layout, where the cluster or the URI leaves it open."""
 
 
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
