@@ -46,3 +46,5 @@ def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
         if is_terminated:
             raise StoppedBySignalError(signal.SIGTERM) from None
         raise
+    finally:
+        coroutine.close()  # it never began if there are no descriptors for a loop

@@ -187,6 +187,17 @@ def test_a_help_page_has_style_on_a_terminal_alone() -> None:
     assert "\x1b" not in run_bkctl("ledger", NO_COLOR="").stderr
 
 
+def test_no_descriptors_for_an_event_loop_is_one_sentence() -> None:
+    code = (
+        "import resource, sys, uvloop; from bkctl.main import main; "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8)); "
+        f"sys.exit(main(['bookie', 'list', '-u', '{NO_SERVER}']))"
+    )
+    command = [sys.executable, "-P", "-c", code]
+    finished = subprocess.run(command, capture_output=True, text=True, env=bkctl_environment(), check=False)
+    assert (finished.returncode, finished.stderr) == (1, "error: Too many open files\n")
+
+
 def test_a_reader_that_goes_away_is_no_crash() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
