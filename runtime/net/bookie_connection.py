@@ -32,6 +32,28 @@ _WRITE_BYTES = 64 * 1024
 _WRITE_BUFFER_BYTES_MAX = 32 * 1024
 """Less than such a write: uvloop sends at once what exceeds it, and waits for the end of the tick else."""
 
+_UNSENT_BYTES_ALWAYS = 4 * 1024 * 1024
+"""May wait for any bookie whatever waits for others: one that takes its requests is not refused for those that do not.
+"""
+
+
+class UnsentBytes:
+    """What waits to be sent to all bookies of a client together."""
+
+    def __init__(self, per_bookie_max: int, total_max: int) -> None:
+        self.per_bookie_max = per_bookie_max
+        self.total_max = total_max
+        self.total = 0
+
+    def has_room(self, waiting_bytes: int, frame_bytes: int) -> bool:
+        """Whether a frame may join ``waiting_bytes`` of the same bookie; a first one always may."""
+        if waiting_bytes == 0:
+            return True
+        wanted_bytes = waiting_bytes + frame_bytes
+        return wanted_bytes <= self.per_bookie_max and (
+            self.total + frame_bytes <= self.total_max or wanted_bytes <= _UNSENT_BYTES_ALWAYS
+        )
+
 
 class BookieConnection(asyncio.BufferedProtocol):
     """Sends requests to one bookie from the moment it is made; what comes before the connection stands is queued.
@@ -45,15 +67,16 @@ class BookieConnection(asyncio.BufferedProtocol):
         bookie_id: str,
         *,
         frame_bytes_max: int,
-        unsent_bytes_max: int,
+        unsent_in_all: UnsentBytes,
+        read_buffer: memoryview,
         on_lost: Callable[[BookieConnection], None],
     ) -> None:
         self.bookie_id = bookie_id
         self._frame_bytes_max = frame_bytes_max
-        self._unsent_bytes_max = unsent_bytes_max
+        self._unsent_in_all = unsent_in_all
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
-        self._splitter = FrameSplitter(frame_bytes_max)
+        self._splitter = FrameSplitter(frame_bytes_max, read_buffer)
         self._transport: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
@@ -104,6 +127,8 @@ class BookieConnection(asyncio.BufferedProtocol):
             other = self._others.pop(txn_id, None)
             if other is not None:
                 other[1](Status.TIMEOUT, "")
+        if self._unsent and not self.has_pending:
+            self._drop_unsent()  # nobody waits for them any more, and the bookie takes none
 
     async def close(self) -> None:
         """Fail everything pending, close, and wait until the socket is gone."""
@@ -158,7 +183,27 @@ class BookieConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Send what gathered."""
         self._is_writing_paused = False
-        self._flush()
+        while self._unsent and not self._is_writing_paused and self._transport is not None:
+            self._transport.write(self._next_piece())
+
+    def _next_piece(self) -> bytes:
+        """The first frames that wait, a write's worth: what is not taken would be copied by each attempt."""
+        count = piece_bytes = 0
+        while count < len(self._unsent) and piece_bytes < _WRITE_BYTES:
+            piece_bytes += len(self._unsent[count])
+            count += 1
+        piece = b"".join(self._unsent[:count])
+        del self._unsent[:count]
+        self._count_unsent(-piece_bytes)
+        return piece
+
+    def _drop_unsent(self) -> None:
+        self._unsent.clear()
+        self._count_unsent(-self._unsent_bytes)
+
+    def _count_unsent(self, change_bytes: int) -> None:
+        self._unsent_bytes += change_bytes
+        self._unsent_in_all.total += change_bytes
 
     def _take_other(self, answer: Answer) -> None:
         expected = self._others.get(answer.txn_id)
@@ -189,13 +234,13 @@ class BookieConnection(asyncio.BufferedProtocol):
             return Status.UNAVAILABLE, self._lost_reason
         if len(frame) > self._frame_bytes_max:
             return Status.BAD_REQUEST, f"a request of {len(frame)} bytes does not fit into a frame"
-        if self._unsent_bytes + len(frame) > self._unsent_bytes_max and self._unsent:
+        if not self._unsent_in_all.has_room(self._unsent_bytes, len(frame)):
             return Status.TOO_MANY_REQUESTS, f"{self._unsent_bytes} bytes wait to be sent"
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
         self._unsent.append(frame)
-        self._unsent_bytes += len(frame)
+        self._count_unsent(len(frame))
         if self._unsent_bytes >= _WRITE_BYTES:
             self._flush()
         return None
@@ -204,7 +249,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._is_flush_scheduled = False
         if self._unsent and self._transport is not None and not self._is_writing_paused:
             frames, self._unsent = self._unsent, []
-            self._unsent_bytes = 0
+            self._count_unsent(-self._unsent_bytes)
             self._transport.write(b"".join(frames))
 
     def _lose(self, reason: str) -> None:
@@ -215,7 +260,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._on_lost(self)
         if self._transport is not None:
             self._transport.abort()
-        self._unsent.clear()
+        self._drop_unsent()
         adds, self._adds = self._adds, {}
         others, self._others = self._others, {}
         for done in adds.values():  # each on its own: one that raises must not silence the rest

@@ -6,15 +6,21 @@ import asyncio
 from functools import partial
 
 from runtime.config import ClientConfig
-from runtime.net.bookie_connection import BookieConnection, Resolver
+from runtime.net.bookie_connection import BookieConnection, Resolver, UnsentBytes
 from runtime.net.request_ages import RequestAges
 from runtime.ports import AddDone, BookieId, BookieInfo, Clock, LacReply, ReadReply, TimerHandle
 from runtime.protocol import v3
+from runtime.protocol.framing import read_buffer
 from runtime.protocol.messages import Answer, BookieInfoAnswer, ReadAnswer, ReadLacAnswer
 from runtime.protocol.status import Status, error_of
 
-UNSENT_BYTES_MAX = 256 * 1024 * 1024
-"""What may wait for one bookie that takes nothing, before further requests end with TOO_MANY_REQUESTS."""
+UNSENT_BYTES_MAX = 64 * 1024 * 1024
+"""What may wait for one bookie that takes nothing, before further requests end with TOO_MANY_REQUESTS and the writer
+looks for another bookie. Above what one writer has under way (``pending_bytes_max``, with the heads of its entries):
+all of that waits here when it is appended before the connection stands."""
+
+_UNSENT_BYTES_OF_ALL_MAX = 3 * UNSENT_BYTES_MAX
+"""What may wait for all bookies together; above it those that take nothing get no more."""
 
 _SWEEPS_PER_TIMEOUT = 20
 """Time-outs are looked for this often within the shortest of them: none is late by more than a tenth of it."""
@@ -32,7 +38,8 @@ class BookiePool:
         self._resolve = resolve
         self._config = config
         self._clock = clock
-        self._unsent_bytes_max = unsent_bytes_max
+        self._unsent = UnsentBytes(unsent_bytes_max, _UNSENT_BYTES_OF_ALL_MAX)
+        self._read_buffer = read_buffer()
         self._loop = asyncio.get_running_loop()
         self._connections: dict[BookieId, BookieConnection] = {}
         self._next_txn_id = 1
@@ -119,7 +126,8 @@ class BookiePool:
             connection = BookieConnection(
                 bookie_id,
                 frame_bytes_max=self._config.frame_bytes_max,
-                unsent_bytes_max=self._unsent_bytes_max,
+                unsent_in_all=self._unsent,
+                read_buffer=self._read_buffer,
                 on_lost=self._forget,
             )
             if self._is_closed:

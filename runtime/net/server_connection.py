@@ -14,9 +14,11 @@ from runtime.errors import ProtocolError
 from runtime.net.answer_queue import AnswerQueue
 from runtime.net.limited_log import LimitedLog
 from runtime.net.listener_limits import ListenerLimits
+from runtime.net.long_frame import LongFrame
 from runtime.net.memory_budget import MemoryBudget
 from runtime.net.request_handler import RequestHandler
 from runtime.net.requests_under_way import RequestsUnderWay
+from runtime.net.standstill import Standing, StandstillWatch
 from runtime.ports import BookieInfo
 from runtime.protocol import v3
 from runtime.protocol.framing import READ_BYTES, FrameSplitter
@@ -72,12 +74,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._queue = AnswerQueue(shared.budget, shared.limits.unanswered_bytes_max)
         self._read_cost_bytes = _READ_COST_BYTES_MIN
         self._requests = RequestsUnderWay(shared.budget)
-        self._long_frame_bytes = 0
-        self._waits_with_frame = False
+        self._long_frame = LongFrame(shared.budget, self.resume_if_possible)
         self._is_reading_paused = False
         self._is_resume_scheduled = False
-        self._mark: tuple[str, int, int] | None = None
-        self._sweeps_without_progress = 0
+        self._standstill = StandstillWatch()
         self.peer = "an unknown address"
 
     # Called by the transport.
@@ -99,7 +99,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Drop the answers that nobody waits for any more."""
         self._transport = None
         self._queue.drop()
-        self._end_long_frame()
+        self._long_frame.end()
         if exc is not None:
             logger.debug("connection from %s lost: %s", self.peer, exc)
         self._shared.forget(self)
@@ -154,13 +154,9 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def check_progress(self) -> None:
         """Called ``SWEEPS_PER_STALL`` times in the time that a peer may stand still; then the connection is closed."""
-        before, mark = self._mark, self._progress_mark()
-        if mark is None or before is None or mark[:2] != before[:2] or mark[2] - before[2] >= READ_BYTES:
-            self._mark, self._sweeps_without_progress = mark, 0
-            return
-        self._sweeps_without_progress += 1
-        if self._sweeps_without_progress >= SWEEPS_PER_STALL:
-            self._shared.log.report(f"connection from {self.peer} closed", f"the peer stands still {mark[0]}")
+        standing = self._standing()
+        if self._standstill.look(standing) >= SWEEPS_PER_STALL and standing is not None:
+            self._shared.log.report(f"connection from {self.peer} closed", f"the peer stands still {standing.debt}")
             self.abort()
 
     # Responder.
@@ -219,8 +215,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         call: Call | None = None
         try:
             for payload in self._splitter.payloads():
-                if self._long_frame_bytes:
-                    self._end_long_frame()
+                if self._long_frame.size_bytes:
+                    self._long_frame.end()
                 call = v3.decode_request(payload)
                 self._dispatch(call)
                 if self._requests.cost_bytes > self._limits.unanswered_bytes_max:
@@ -275,35 +271,22 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _admit_long_frame(self) -> None:
         """A frame that is longer than a read comes in only if the budget has room for all of it."""
         frame_bytes = self._splitter.promised_bytes
-        if frame_bytes > READ_BYTES and not self._long_frame_bytes:
-            self._long_frame_bytes = frame_bytes
-            if not self._budget.admit_frame(self, frame_bytes, self._long_frame_admitted):
-                self._waits_with_frame = True
+        if frame_bytes > READ_BYTES and not self._long_frame.size_bytes:
+            self._long_frame.begin(frame_bytes)
+            if self._long_frame.is_waiting:
                 self.pause_reading()
 
-    def _long_frame_admitted(self) -> None:
-        self._waits_with_frame = False
-        self.resume_if_possible()
-
-    def _end_long_frame(self) -> None:
-        frame_bytes, self._long_frame_bytes = self._long_frame_bytes, 0
-        if frame_bytes:
-            self._budget.end_frame(self, 0 if self._waits_with_frame else frame_bytes)
-
-    def _progress_mark(self) -> tuple[str, int, int] | None:
-        """What the peer has to go on with: where it stands, pieces and bytes so far; None if it owes nothing."""
-        if self._transport is None:
-            return None
+    def _standing(self) -> Standing | None:
         if self._queue.is_blocked:
-            return "and does not take its answers", self._queue.block_count, -self._queue.transport_bytes
+            return Standing("and takes no answers", self._queue.block_count, -self._queue.transport_bytes)
         if self._splitter.unfinished_bytes and not self._is_reading_paused:
-            return "in the middle of a frame", self._splitter.gathered_count, self._splitter.unfinished_bytes
+            return Standing("within a frame", self._splitter.gathered_count, self._splitter.unfinished_bytes)
         return None
 
     def _may_read(self) -> bool:
         return not (
             self._queue.is_blocked
-            or self._waits_with_frame
+            or self._long_frame.is_waiting
             or self._budget.is_full
             or self._requests.cost_bytes > self._limits.unanswered_bytes_max // 2
         )

@@ -14,6 +14,7 @@ from runtime.errors import (
     BookieTimeoutError,
     BookieUnavailableError,
 )
+from runtime.net.bookie_connection import UnsentBytes
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
 from runtime.protocol.status import Status
@@ -71,6 +72,46 @@ async def test_what_a_bookie_does_not_take_is_limited() -> None:
             outcomes.add(entry_id, bytes(1000))
         statuses = dict(await outcomes.wait(10))
         assert [statuses[entry_id] for entry_id in range(10)] == [Status.OK] * 4 + [Status.TOO_MANY_REQUESTS] * 6
+
+
+async def test_what_waits_is_dropped_when_nobody_waits_for_it_any_more() -> None:
+    async def never(bookie_id: str) -> tuple[str, int]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    pool = BookiePool(never, QUICK, LoopClock(), unsent_bytes_max=5000)
+    outcomes = Outcomes(pool)
+    for entry_id in range(5):
+        outcomes.add(entry_id, bytes(1000))
+    assert await outcomes.wait(1) == [(4, Status.TOO_MANY_REQUESTS)]
+    await outcomes.wait(5)
+    for entry_id in range(5, 9):
+        outcomes.add(entry_id, bytes(1000))
+    assert [status for _, status in await outcomes.wait(9)] == [Status.TOO_MANY_REQUESTS] + [Status.TIMEOUT] * 8
+    await pool.close()
+
+
+async def test_what_one_bookie_lost_is_room_for_others() -> None:
+    async with memory_bookie() as bookie, pool_of(bookie, unsent_bytes_max=5000) as pool:
+        outcomes = Outcomes(pool)
+        for round_number in range(3):
+            for entry_id in range(4):
+                outcomes.add(entry_id, bytes(1000), "nobody")
+            await outcomes.wait(4 * round_number + 4)
+        assert {status for _, status in outcomes.statuses} == {Status.UNAVAILABLE}
+
+
+def test_bookies_that_take_nothing_share_a_limit_that_does_not_hold_up_the_others() -> None:
+    mebibyte = 1024 * 1024
+    unsent = UnsentBytes(per_bookie_max=64 * mebibyte, total_max=100 * mebibyte)
+    assert unsent.has_room(0, 70 * mebibyte), "a first frame of any size"
+    assert unsent.has_room(63 * mebibyte, mebibyte)
+    assert not unsent.has_room(64 * mebibyte, 1)
+    unsent.total = 100 * mebibyte
+    assert not unsent.has_room(36 * mebibyte, 1)
+    assert unsent.has_room(0, mebibyte)
+    assert unsent.has_room(3 * mebibyte, mebibyte)
+    assert not unsent.has_room(4 * mebibyte, 1)
 
 
 async def test_a_bookie_that_stops_reading_gets_everything_in_the_end() -> None:
