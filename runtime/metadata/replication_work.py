@@ -149,9 +149,9 @@ class ReplicationWork:
         fresh = {path: kept for path, kept in self._directories.items() if not kept.is_outdated}
         has_dropped = len(fresh) < len(self._directories)
         self._directories = fresh
-        if self._locked is not None and self._locked.is_outdated:
+        if self._locked is None or self._locked.is_outdated:
             self._locked = None
-            has_dropped = True
+            has_dropped = True  # also when a try in vain dropped it: whoever waits must watch the locks
         return has_dropped
 
     async def _pick_below(self, path: str, levels: int) -> PickedLedger | None:
@@ -176,7 +176,8 @@ class ReplicationWork:
         if ledger_id > LEDGER_ID_MAX:
             self._foreign.skip(directory, "a directory of marks of a ledger that may exist")
             return None
-        if self._locks.holds(ledger_id) or ledger_id in self._without_mark or ledger_id in await self._locked_ids():
+        # Asked in this order, for the list leaves the watch that tells of the release of our own locks, too.
+        if ledger_id in self._without_mark or ledger_id in await self._locked_ids() or self._locks.holds(ledger_id):
             return None
         stat = await self._store.exists(self._paths.mark(ledger_id))
         if stat is None and kept.is_outdated:

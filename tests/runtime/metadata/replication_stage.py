@@ -1,0 +1,63 @@
+"""A cluster root with an under-replication tree, seen through a counting store; a clock that stands still."""
+
+from __future__ import annotations
+
+from runtime.metadata.foreign_names import ForeignNames
+from runtime.metadata.paths import Paths
+from runtime.metadata.replication_lock import ReplicationLocks
+from runtime.metadata.replication_work import ReplicationWork
+from runtime.metadata.store import MetadataStore
+from runtime.metadata.under_replication import ListedMark, UnderReplicationMarks, list_marks
+from runtime.metadata.under_replication_tree import UnderReplicationTree
+from runtime.net.loop import LoopClock
+from tests.counting_store import CountingStore
+
+NOW_MS = 1_700_000_000_123
+
+
+class StandingClock(LoopClock):
+    """Shows the time it was set to."""
+
+    def __init__(self, seed: int = 1) -> None:
+        super().__init__(seed)
+        self.time_ms = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+
+class ReplicationStage:
+    """One process of a cluster. ``open`` makes the tree and asks every part once, so that later costs are plain."""
+
+    def __init__(self, store: MetadataStore, root: str, *, seed: int = 1, is_ctime_stored: bool = True) -> None:
+        self.store = CountingStore(store)
+        self.root = root
+        self.paths = Paths(root)
+        self.clock = StandingClock(seed)
+        self.foreign_told: list[str] = []
+        self.foreign = ForeignNames(self.foreign_told.append)
+        self.marks = UnderReplicationMarks(self.store, root, self.clock, is_ctime_stored=is_ctime_stored)
+        self.locks = ReplicationLocks(self.store, root, "myhost.example.com")
+        self.work = ReplicationWork(self.store, root, self.marks, self.locks, self.clock.random)
+
+    @classmethod
+    async def open(
+        cls, store: MetadataStore, root: str, *, seed: int = 1, is_ctime_stored: bool = True
+    ) -> ReplicationStage:
+        if await store.exists(root) is None:
+            await store.create(root, make_parents=True)
+        await UnderReplicationTree(store, root).require()
+        stage = cls(store, root, seed=seed, is_ctime_stored=is_ctime_stored)
+        await stage.marks._tree.require()
+        await stage.locks._tree.require()
+        return stage
+
+    async def listed(self, *, missing: str | None = None, not_missing: str | None = None) -> list[ListedMark]:
+        found = list_marks(self.store, self.root, self.foreign, missing=missing, not_missing=not_missing)
+        return [each async for each in found]
+
+    async def ids(self, *, missing: str | None = None, not_missing: str | None = None) -> list[int]:
+        return [found.ledger_id for found in await self.listed(missing=missing, not_missing=not_missing)]
+
+    async def text(self, ledger_id: int) -> str:
+        return (await self.store.get(self.paths.mark(ledger_id))).data.decode()
