@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
 
 import uvloop
 
@@ -21,6 +22,20 @@ def stop_signals() -> asyncio.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, event.set)
     return event
+
+
+@contextmanager
+def sigterm_as_error() -> Iterator[None]:
+    """For work that blocks outside of the loop: SIGTERM raises StoppedBySignalError, as SIGINT KeyboardInterrupt."""
+
+    def stop(number: int, _: object) -> NoReturn:
+        raise StoppedBySignalError(number)
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:

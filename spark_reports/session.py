@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -63,16 +65,41 @@ def local_session(cores: int | None = None, *, log_path: str | None = None) -> I
         }
         for name, value in settings.items():
             builder = builder.config(name, value)
-        with _logged_on_failure(log_path), _jvm_messages_in(log_path):
-            try:
-                session = builder.getOrCreate()
-            except Exception as error:  # the JVM fails in many ways, all foreign
-                raise SparkReportError(f"Spark did not start: {_last_words(log_path) or error}") from error
         with _logged_on_failure(log_path):
+            with _jvm_messages_in(log_path), _signals_noted() as noted:
+                try:
+                    session = builder.getOrCreate()
+                except Exception as error:  # the JVM fails in many ways, all foreign
+                    raise SparkReportError(f"Spark did not start: {_last_words(log_path) or error}") from error
             try:
+                for number in noted[:1]:
+                    signal.raise_signal(number)
                 yield session
             finally:
                 session.stop()
+
+
+@contextmanager
+def _signals_noted() -> Iterator[list[signal.Signals]]:
+    """Note SIGINT and SIGTERM instead of acting upon them; for the caller to raise later.
+
+    A JVM whose starter is interrupted while it waits for it never ends: it fails to tell its port and hangs.
+    """
+    noted: list[signal.Signals] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted  # signals come to the main thread alone
+        return
+
+    def note(number: int, _: object) -> None:
+        noted.append(signal.Signals(number))
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield noted
+    finally:
+        for number, handler in previous.items():
+            if signal.getsignal(number) is note:  # Spark sets a handler of its own, which also cancels its jobs
+                signal.signal(number, handler)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 LOOPBACK = "127.0.0.1"
@@ -70,6 +71,21 @@ def kill_and_wait(pid: int) -> None:
     while is_alive(pid):
         assert time.monotonic() < deadline, f"process {pid} survives SIGKILL"
         time.sleep(0.01)
+
+
+def processes_below(directory: Path) -> list[int]:
+    """Ids of living processes whose command line or working directory names the folder."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    traces = file.read() + os.readlink(f"/proc/{name}/cwd").encode()
+            except OSError:
+                continue
+            if str(directory).encode() in traces and is_alive(int(name)):
+                found.append(int(name))
+    return found
 
 
 def bkctl_command(*arguments: str) -> list[str]:

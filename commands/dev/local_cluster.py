@@ -35,6 +35,7 @@ from commands.dev.processes import (
 from commands.dev.readiness import LiveBookies, wait_registered
 from commands.dev.status import ClusterStatus, ServerStatus
 from commands.errors import InvalidArgumentError, NotFoundError
+from commands.rendering import counted
 from runtime.errors import MetadataUnavailableError, RefusedError
 from runtime.metadata.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
 from storage import filenames
@@ -74,8 +75,8 @@ class LocalCluster:
         existing_count = len(state.bookies)
         if bookie_count is not None and bookie_count < existing_count:
             raise InvalidArgumentError(
-                f"the cluster in {self._directory} has {existing_count} bookies; leave --bookies out to start them, "
-                "or empty some with bkctl decommission"
+                f"the cluster in {self._directory} has {counted(existing_count, 'bookie')}; "
+                "leave --bookies out to start them, or empty some with bkctl decommission"
             )
         if base_port is not None and base_port != state.zookeeper_port:
             raise InvalidArgumentError(

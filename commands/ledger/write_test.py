@@ -13,7 +13,7 @@ from commands.context import CommandContext
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_size_bytes
 from commands.passwords import OPTION_HELP, read_password
-from commands.rendering import Column, decimal, size
+from commands.rendering import Column, counted, decimal, size
 
 if TYPE_CHECKING:
     from runtime.client.write_test import WriteTestConfig, WriteTestResult
@@ -118,8 +118,8 @@ async def _run(context: CommandContext, config: WriteTestConfig, ledger_count: i
     async with open_client(context) as client:
         if context.settings.is_dry_run:
             writable_count = len(await registrations_of(client).writable())
-            plan = f"{ledger_count} ledgers of {config.entry_count} entries"
-            console.say(f"would write {plan}; {writable_count} bookies are writable")
+            plan = f"{counted(ledger_count, 'ledger')} of {counted(config.entry_count, 'entry', 'entries')}"
+            console.say(f"would write {plan}; writable: {counted(writable_count, 'bookie')}")
             return
         with (
             console.listing("WriteTestList", _COLUMNS, name="ledger_id") as listing,

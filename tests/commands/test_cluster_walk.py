@@ -20,6 +20,7 @@ from tests.processes import (
     bkctl_command,
     bkctl_environment,
     is_alive,
+    processes_below,
     run_bkctl,
     run_bkctl_on_terminal,
 )
@@ -128,6 +129,31 @@ def test_audit_counts_live_copies_the_same_with_and_without_spark(cluster: Clust
     assert not (tmp_path / "new").exists()
     refused = cluster.run("audit", "--out", str(tmp_path / "report0"))
     assert (refused.exit_code, "is not empty" in refused.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_spark_audit_that_is_stopped_leaves_nothing(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path, number: signal.Signals, exit_code: int
+) -> None:
+    cluster = start_cluster(1)
+    folder = tmp_path / "spark"
+    folder.mkdir()
+    environment = bkctl_environment(BKCTL_METADATA_URI=cluster.metadata_uri, TMPDIR=str(folder))
+    command = bkctl_command("audit", "--spark", "--cores", "1", "--out", str(tmp_path / "out"))
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "starting Spark on this machine\n"
+        wait_for(lambda: processes_below(folder) != [])  # the Java that starts: the worst moment
+        process.send_signal(number)
+        _, talk = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, talk) == (exit_code, "error: interrupted\n")
+    assert not (tmp_path / "out").exists()
+    wait_for(lambda: processes_below(folder) == [])
+    assert list(folder.glob("bkctl-spark-*")) == []
 
 
 def test_wrong_input_has_its_own_exit_code_and_changes_nothing(cluster: Cluster) -> None:

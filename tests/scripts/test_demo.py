@@ -11,28 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import COMMAND_TIMEOUT_S, is_alive
+from tests.processes import COMMAND_TIMEOUT_S, processes_below
 from tests.test_repository import ROOT
 
 pytestmark = pytest.mark.cluster
 
 DEMO_TIMEOUT_S = 300.0
 """The promise is two minutes on a quiet machine; this only keeps a hung demo from hanging the test run."""
-
-
-def processes_below(directory: Path) -> list[int]:
-    """Ids of living processes whose command line or working directory names the folder."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            try:
-                with open(f"/proc/{name}/cmdline", "rb") as file:
-                    traces = file.read() + os.readlink(f"/proc/{name}/cwd").encode()
-            except OSError:
-                continue
-            if str(directory).encode() in traces and is_alive(int(name)):
-                found.append(int(name))
-    return found
 
 
 def start_demo(directory: Path) -> subprocess.Popen[str]:
