@@ -65,7 +65,7 @@ def audit(
     ledgers name and that is not registered counts as unregistered. With and without --spark the result is the same.
     Exit code 10 when a ledger misses copies or cannot be read.
     """
-    from commands.event_loop import run_to_end
+    from commands.event_loop import run_to_end, sigterm_as_error
 
     started_s = time.monotonic()
     if is_spark:
@@ -77,7 +77,8 @@ def audit(
         registrations = run_to_end(_registrations(context))
         context.console.say("starting Spark on this machine")
         # Outside of the event loop: the job blocks, and Spark wants the signals.
-        report = audit_with_spark(require_metadata_uri(context), registrations, out_directory=out, cores=cores)
+        with sigterm_as_error():
+            report = audit_with_spark(require_metadata_uri(context), registrations, out_directory=out, cores=cores)
     else:
         report = run_to_end(_audit_plainly(context, out))
     _print(context, report, out, time.monotonic() - started_s)
