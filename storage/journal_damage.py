@@ -9,8 +9,8 @@ that were acknowledged. What a crash can make, by the promises of ``journal_writ
 - The torn group is the last one: nothing follows it. It ends with padding, and is at most so long.
 - The file is no shorter than its groups: its length was synced before them.
 
-What remains is a hole of whole sectors in the last group. Nothing on disk tells there whether the group had been
-synced; it is taken for torn, and reported (docs/decisions/0006).
+What remains is a hole of whole sectors that reaches into the last group, or over the padding in front of it. Nothing on
+disk tells there what had been synced; it is taken for torn, and reported (docs/decisions/0006).
 """
 
 from __future__ import annotations
