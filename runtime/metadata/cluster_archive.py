@@ -171,6 +171,8 @@ class ArchiveReader:
             nodes_count += 1
             yield node
         end = self._decode(line, ArchiveEnd)
+        if not previous:
+            raise self._damaged("it holds nothing")
         if end.sha256 != before or end.nodes != nodes_count:
             raise self._damaged("its hash or its count does not fit")
         if self._read_line(is_end_expected=True):

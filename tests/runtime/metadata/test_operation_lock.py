@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+
+from runtime.errors import MetadataUnavailableError, RefusedError, SessionExpiredError
+from runtime.metadata.embedded import EmbeddedZooKeeper
+from runtime.metadata.operation_lock import (
+    DIRECTORY,
+    OperationHolder,
+    OperationLockedError,
+    acquire_operation_lock,
+    operation_lock_path,
+)
+from runtime.metadata.zookeeper import ZooKeeperStore
+from tests.runtime.metadata.conftest import expire, session_of
+
+ME = OperationHolder("cluster format", "root", "host-1", 17, "2026-01-01T00:00:00+00:00")
+
+
+def test_the_lock_lies_outside_the_cluster() -> None:
+    assert operation_lock_path("/ledgers") == "/bkctl/operations/ledgers"
+    assert operation_lock_path("/a/b") == "/bkctl/operations/a%2Fb"
+    assert operation_lock_path("/bkctl/ledgers") == "/bkctl/operations/bkctl%2Fledgers"
+    for root in ("/bkctl", "/bkctl/operations"):
+        with pytest.raises(RefusedError, match="locks are kept there"):
+            operation_lock_path(root)
+
+
+async def test_one_at_a_time(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
+    async with await acquire_operation_lock(store, root, ME) as lock:
+        lock.require_held()
+        with pytest.raises(OperationLockedError, match="'cluster format' by root on host-1, process 17") as raised:
+            await acquire_operation_lock(other_store, root, ME)
+        assert raised.value.holder == ME
+        async with await acquire_operation_lock(other_store, f"{root}-2", ME):
+            pass
+    async with await acquire_operation_lock(other_store, root, ME):
+        pass
+    assert operation_lock_path(root).rpartition("/")[2] not in await store.children(DIRECTORY)
+    assert await store.exists(root) is None
+
+
+async def test_a_lock_that_tells_nothing_is_one_all_the_same(store: ZooKeeperStore, root: str) -> None:
+    await store.create(operation_lock_path(root), b"\xff", make_parents=True)
+    with pytest.raises(OperationLockedError, match="tells nothing"):
+        await acquire_operation_lock(store, root, ME)
+    await store.delete(operation_lock_path(root))
+
+
+async def test_it_goes_with_the_session(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str
+) -> None:
+    lock = await acquire_operation_lock(store, root, ME)
+    expire(session_of(store), zookeeper)
+    with pytest.raises(MetadataUnavailableError):
+        await store.sync("/")
+    with pytest.raises(SessionExpiredError, match="run the command again"):
+        lock.require_held()
+    async with await acquire_operation_lock(other_store, root, ME) as other:
+        await lock.release()  # must not take the other's
+        other.require_held()
+        with pytest.raises(OperationLockedError):
+            await acquire_operation_lock(store, root, ME)
+
+
+@pytest.mark.parametrize("is_carried_out", [True, False])
+async def test_a_lost_answer(store: ZooKeeperStore, root: str, is_carried_out: bool) -> None:
+    class Lossy:
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        async def create(self, path: str, data: bytes = b"", **options: bool) -> str:
+            if is_carried_out or not options.get("is_ephemeral"):
+                await store.create(path, data, **options)
+            raise MetadataUnavailableError("the answer was lost")
+
+    await store.exists("/")
+    if await store.exists(DIRECTORY) is None:
+        await store.create(DIRECTORY, make_parents=True)
+    if is_carried_out:
+        async with await acquire_operation_lock(Lossy(), root, ME) as lock:  # type: ignore[arg-type]
+            lock.require_held()
+    else:
+        with pytest.raises(MetadataUnavailableError):
+            await acquire_operation_lock(Lossy(), root, ME)  # type: ignore[arg-type]
+    assert await store.exists(operation_lock_path(root)) is None
