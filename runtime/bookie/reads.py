@@ -1,4 +1,4 @@
-"""Reads that miss the caches: all misses of one tick become one job of the reads lane.
+"""Reads that miss the caches: all misses of one tick go to the reads lane together.
 
 Rule (storage section 12): "no such entry" is a statement of fact. It is given only when caches and index both say no;
 anything that cannot be read is an I/O error.
@@ -20,6 +20,10 @@ from storage.ids import INVALID_ENTRY_ID
 logger = logging.getLogger(__name__)
 
 READS_LANE = "reads"
+
+_JOBS_PER_TURN_MAX = 64
+"""Bodies are in memory from their turn of the lane to their answer: so many at once, however many reads a tick brings.
+A peer that does not take its answers is refused the rest."""
 
 
 class ReadOutcome(NamedTuple):
@@ -45,7 +49,7 @@ ReadDone: TypeAlias = Callable[[ReadOutcome], None]
 
 
 class ReadBatcher:
-    """Collects the reads of one tick and runs them in the reads lane."""
+    """Collects the reads of one tick and runs them in the reads lane, a limited number at a time."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -78,11 +82,13 @@ class ReadBatcher:
         batch.add_done_callback(self._batches.discard)
 
     async def _run_batch(self, jobs: list[ReadJob], callbacks: list[ReadDone]) -> None:
-        outcomes = await self._workers.run(READS_LANE, read_all, jobs)
-        for job, done, outcome in zip(jobs, callbacks, outcomes, strict=True):
-            if outcome.body is not None:
-                job.engine.remember_read(job.ledger_id, job.entry_id, outcome.body, job.read_generation)
-            done(outcome)
+        for start in range(0, len(jobs), _JOBS_PER_TURN_MAX):
+            turn = slice(start, start + _JOBS_PER_TURN_MAX)
+            outcomes = await self._workers.run(READS_LANE, read_all, jobs[turn])
+            for job, done, outcome in zip(jobs[turn], callbacks[turn], outcomes, strict=True):
+                if outcome.body is not None:
+                    job.engine.remember_read(job.ledger_id, job.entry_id, outcome.body, job.read_generation)
+                done(outcome)
 
 
 def read_all(jobs: list[ReadJob]) -> list[ReadOutcome]:

@@ -128,6 +128,18 @@ def test_flags_beat_environment_beats_java_file_beats_toml(tmp_path: Path) -> No
     assert config.is_read_only
 
 
+def test_what_clients_may_make_the_bookie_hold_is_set_in_toml(tmp_path: Path) -> None:
+    text = "[bookie]\nconnections_max = 10\nconnection_memory_bytes_max = 20_000_000\nconnection_stall_s_max = 2.5\n"
+    own = {"BKCTL_METADATA_URI": "zk://a/ledgers"}
+    flags = BookieFlags(journal_directories=("j",), ledger_directories=("l",))
+    config = resolve(flags, GlobalFlags(config=write(tmp_path, "c.toml", text)), **own).config
+    limits = (config.connections_max, config.connection_memory_bytes_max, config.connection_stall_s_max)
+    assert limits == (10, 20_000_000, 2.5)
+    toml = write(tmp_path, "d.toml", "[bookie]\nconnection_memory_bytes_max = 1000\n")
+    with pytest.raises(ConfigurationError, match=r"connection_memory_bytes_max"):
+        resolve(flags, GlobalFlags(config=toml), **own)
+
+
 def test_set_overrides_the_java_file_and_works_without_one(tmp_path: Path) -> None:
     roots = GlobalFlags(conf=write(tmp_path, "bk.conf", CONF))
     config = resolve(BookieFlags(overrides=("bookiePort = 5", "ledgerDirectories=/x,/y")), roots).config
