@@ -27,6 +27,10 @@ _MEMBERS = {
         "Create a cluster's metadata, look at it, save it and bring it back; end a cluster.",
     ),
     "ledger": _Member("commands.ledger.app", "List, show, read and verify ledgers; write test ledgers."),
+    "autorecovery": _Member(
+        "commands.autorecovery.app",
+        "Look at automatic replication, and switch it: what waits, who works, who audits.",
+    ),
     "recover": _Member("commands.recover", "Copy away what dead bookies held."),
     "decommission": _Member(
         "commands.decommission",

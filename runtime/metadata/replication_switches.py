@@ -214,28 +214,6 @@ class ReplicationSwitches:
     def _check_path(self, check: PeriodicCheck) -> str:
         return f"{self._paths.under_replication}/{check.value}"
 
-    # --- clients' quarantine -------------------------------------------------------------------------------------
-
-    async def is_health_check_enabled(self) -> bool:
-        """Whether clients keep bookies that fail in quarantine. One operation."""
-        return await self._store.exists(self._paths.health_check_disabled) is None
-
-    async def disable_health_check(self) -> bool:
-        """Let no client keep a bookie in quarantine; False when it was so. One operation. NoNodeError: no cluster."""
-        try:
-            await self._store.create(self._paths.health_check_disabled)
-        except NodeExistsError:
-            return False
-        return True
-
-    async def enable_health_check(self) -> bool:
-        """Take that back; False when it was not so. One operation."""
-        try:
-            await self._store.delete(self._paths.health_check_disabled)
-        except NoNodeError:
-            return False
-        return True
-
     async def _create(self, path: str, data: bytes, *, is_open_acl: bool = False) -> None:
         try:
             await self._store.create(path, data, is_open_acl=is_open_acl)

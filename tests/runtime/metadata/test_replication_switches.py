@@ -6,7 +6,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from runtime.config import ZooKeeperConfig
-from runtime.errors import ClusterNotFoundError, MetadataFormatError, NoNodeError
+from runtime.errors import ClusterNotFoundError, MetadataFormatError
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.replication_switches import PeriodicCheck, RecoveryDelay, ReplicationSwitches
 from runtime.metadata.zookeeper import ZooKeeperStore
@@ -153,18 +153,6 @@ async def test_check_times(store: ZooKeeperStore, root: str) -> None:
             await switches.check_time_ms(check)
 
 
-async def test_the_health_check(store: ZooKeeperStore, root: str) -> None:
-    switches, counting, _ = await opened(store, root)
-    assert await switches.is_health_check_enabled()
-    with counting.counted() as counts:
-        assert await switches.disable_health_check()
-        assert not await switches.disable_health_check()
-        assert not await switches.is_health_check_enabled()
-        assert await switches.enable_health_check()
-        assert not await switches.enable_health_check()
-    assert counts == {"create": 2, "exists": 1, "delete": 2}
-
-
 async def test_without_a_cluster_nothing_is_created(store: ZooKeeperStore, root: str) -> None:
     switches = ReplicationSwitches(store, root)
     for refused in (switches.disable(), switches.set_recovery_delay(1), switches.init_recovery_delay(1)):
@@ -172,8 +160,6 @@ async def test_without_a_cluster_nothing_is_created(store: ZooKeeperStore, root:
             await refused
     with pytest.raises(ClusterNotFoundError):
         await switches.set_check_time_ms(PeriodicCheck.PLACEMENT, 1)
-    with pytest.raises(NoNodeError):
-        await switches.disable_health_check()
     await store.create(root, make_parents=True)
     await switches.is_enabled()
     await switches.recovery_delay()

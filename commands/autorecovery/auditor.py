@@ -1,0 +1,39 @@
+"""``bkctl autorecovery auditor``: who is elected, and who stands in line."""
+
+from __future__ import annotations
+
+import typer
+
+from commands.autorecovery.access import moment_text, open_view
+from commands.command import command
+from commands.context import CommandContext
+from commands.errors import NotFoundError
+from commands.rendering import Column
+
+_COLUMNS = (Column("bookie_id", "ID"), Column("vote", "VOTE"), Column("since", "SINCE"))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl autorecovery``."""
+    command(app, "auditor")(show_auditor)
+
+
+async def show_auditor(context: CommandContext) -> None:
+    """Show the elected auditor, and the candidates that take over after it; exit code 4 when nobody is elected.
+
+    An auditor whose process hangs or dies stays elected until its ZooKeeper session ends.
+    """
+    from runtime.metadata.auditor_election import list_candidates
+
+    async with open_view(context) as view:
+        candidates = await list_candidates(view.store, view.root, view.foreign)
+    if not candidates:
+        raise NotFoundError("no auditor is elected: no process with autorecovery runs in this cluster")
+    if candidates[0].problem is not None:
+        raise candidates[0].problem
+    rows: list[dict[str, object]] = [
+        {"bookie_id": candidate.bookie_id, "vote": candidate.vote, "since": moment_text(candidate.since_ms)}
+        for candidate in candidates
+    ]
+    context.console.record("Auditor", rows[0], name="bookie_id", details={"candidates": rows[1:]})
+    context.console.table("In line", _COLUMNS, rows[1:])

@@ -1,0 +1,73 @@
+"""``bkctl autorecovery delay``: how long an auditor waits before it acts on one lost bookie."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from commands.autorecovery.access import change_setting, open_view, readable
+from commands.command import command, group
+from commands.context import CommandContext
+from commands.errors import InvalidArgumentError, NotFoundError
+from commands.parse import parse_duration_s
+
+app = group("How long an auditor waits before it acts on one lost bookie.")
+_KIND = "RecoveryDelay"
+
+
+@command(app, "get")
+async def get_delay(context: CommandContext) -> None:
+    """Show the delay; exit code 4 while no auditor ever ran and nobody set it."""
+    async with open_view(context) as view:
+        delay = await view.switches.recovery_delay()
+    if delay is None:
+        raise NotFoundError("there is no recovery delay yet: the first auditor stores that of its own settings")
+    context.console.record(_KIND, {"seconds": delay.seconds}, name="seconds")
+
+
+@command(app, "set", is_changing=True)
+async def set_delay(
+    context: CommandContext,
+    seconds: Annotated[str, typer.Argument(metavar="SECONDS", help="0 for none; 10m and 2h are understood too.")],
+) -> None:
+    """Set the delay for all auditors, now and in future: it overrides lostBookieRecoveryDelay of their settings.
+
+    The running auditor takes 0 and the value it had as a wish to audit at once; any other value lets a delay that is
+    under way begin anew. The delay holds for one lost bookie: when a second is lost, the auditor acts at once.
+    """
+    from runtime.metadata.paths import Paths
+
+    wanted_s = _parse_seconds(seconds)
+    async with open_view(context) as view:
+        before = await readable(context, view.switches.recovery_delay())
+        previous_s = None if before is None else before.seconds
+
+        async def write() -> bool:
+            await view.switches.set_recovery_delay(wanted_s)
+            return wanted_s != previous_s
+
+        item: dict[str, object] = {
+            "action": "create" if before is None else "set",
+            "path": Paths(view.root).lost_bookie_recovery_delay,
+            "expected_version": None if before is None else before.version,
+            "value": wanted_s,
+        }
+        if await change_setting(context, view, "delay set", (item,), write) is None:
+            return
+    if wanted_s in {0, previous_s}:
+        context.console.say("the auditor, if one is elected, audits now")
+    if previous_s is None:
+        context.console.say("there was no delay that could be read before: bkctl autorecovery delay set changes it")
+    else:
+        context.console.say(f"to undo: bkctl autorecovery delay set {previous_s}")
+    context.console.record(_KIND, {"seconds": wanted_s, "previous_seconds": previous_s}, name="seconds")
+
+
+def _parse_seconds(text: str) -> int:
+    from runtime.metadata.replication_switches import DELAY_S_MAX
+
+    seconds = 0.0 if text.strip() == "0" else parse_duration_s(text)
+    if seconds != int(seconds) or seconds > DELAY_S_MAX:
+        raise InvalidArgumentError(f"'{text}' is not a delay: give whole seconds from 0 to {DELAY_S_MAX}")
+    return int(seconds)

@@ -1,0 +1,116 @@
+"""``bkctl autorecovery pending``: ledgers that are marked as under-replicated."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.autorecovery.access import ReplicationView, moment_text, open_view, readable
+from commands.command import command
+from commands.context import CommandContext
+from commands.outcome import Outcome
+from commands.parse import parse_duration_s
+from commands.rendering import Column
+
+if TYPE_CHECKING:
+    from runtime.metadata.under_replication import ListedMark
+
+
+def show_age(value: object) -> str:
+    """Seconds as the largest unit that fits, for tables."""
+    if not isinstance(value, int):
+        return "-"
+    for unit, seconds in (("d", 86400), ("h", 3600), ("m", 60)):
+        if value >= seconds:
+            return f"{value // seconds}{unit}"
+    return f"{value}s"
+
+
+_COLUMNS = (
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("missing_bookies", "MISSING"),
+    Column("age_s", "AGE", show_age, is_right=True),
+    Column("marked_at", "MARKED", is_wide=True),
+    Column("locked", "LOCKED", is_wide=True),
+    Column("worker", "WORKER"),
+    Column("problem", "PROBLEM"),
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl autorecovery``."""
+    command(app, "pending", is_listing=True)(list_pending)
+
+
+async def list_pending(
+    context: CommandContext,
+    missing: Annotated[
+        str | None, typer.Option("--missing", metavar="ID", help="Only marks that name this bookie.")
+    ] = None,
+    not_missing: Annotated[
+        str | None, typer.Option("--not-missing", metavar="ID", help="Only marks that do not name this bookie.")
+    ] = None,
+    stuck_for: Annotated[
+        str | None, typer.Option("--stuck-for", metavar="DURATION", help="Only marks that are at least so old.")
+    ] = None,
+    count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
+    fail_if_any: Annotated[bool, typer.Option("--fail-if-any", help="Exit code 10 when there is one.")] = False,
+) -> Outcome:
+    """List the ledgers that are marked as under-replicated, by id, with the bookies they miss and who works on them.
+
+    A ledger that misses no bookie wants a better placement. A mark that cannot be read is listed with the reason
+    whatever the filters, for nobody knows what it names; it is never repaired: clear it by hand.
+    """
+    from runtime.metadata.under_replication import list_marks
+
+    age_s_min = 0.0 if stuck_for is None else parse_duration_s(stuck_for)
+    number = 0
+    async with (
+        open_view(context) as view,
+        aclosing(list_marks(view.store, view.root, view.foreign, missing=missing, not_missing=not_missing)) as marks,
+    ):
+        if count:
+            async for found in marks:
+                number += view.age_s(found.marked_ms) >= age_s_min
+            context.console.record("PendingCount", {"count": number}, name="count")
+            return _outcome(number, fail_if_any=fail_if_any)
+        locked = await _locked(view)
+        with context.console.listing("PendingLedgers", _COLUMNS, name="ledger_id") as listing:
+            async for found in marks:
+                if view.age_s(found.marked_ms) < age_s_min:
+                    continue
+                number += 1
+                if listing.is_full:
+                    listing.truncate()
+                    break
+                listing.add(await _row(context, view, found, is_locked=found.ledger_id in locked))
+    return _outcome(number, fail_if_any=fail_if_any)
+
+
+async def _locked(view: ReplicationView) -> frozenset[int]:
+    from runtime.metadata.replication_lock import list_locked_ids
+
+    return frozenset(await list_locked_ids(view.store, view.root, view.foreign))
+
+
+async def _row(
+    context: CommandContext, view: ReplicationView, found: ListedMark, *, is_locked: bool
+) -> dict[str, object]:
+    from runtime.metadata.replication_lock import read_lock_holder
+
+    reading = read_lock_holder(view.store, view.root, found.ledger_id) if is_locked else None
+    return {
+        "ledger_id": str(found.ledger_id),
+        "missing_bookies": None if found.mark is None else list(found.mark.missing_bookies),
+        "marked_at": moment_text(found.marked_ms),
+        "age_s": view.age_s(found.marked_ms),
+        "locked": is_locked,
+        "worker": None if reading is None else await readable(context, reading),
+        "problem": None if found.problem is None else str(found.problem),
+    }
+
+
+def _outcome(number: int, *, fail_if_any: bool) -> Outcome:
+    return Outcome.FINDINGS if fail_if_any and number else Outcome.OK

@@ -1,0 +1,84 @@
+"""``bkctl autorecovery status``: is it on, who audits, how much waits."""
+
+from __future__ import annotations
+
+import datetime
+
+import typer
+
+from commands.autorecovery.access import ReplicationView, moment_text, open_view, readable
+from commands.autorecovery.note import SwitchNote, decode_note
+from commands.command import command
+from commands.context import CommandContext
+
+_PENDING_COUNTED_MAX = 1000
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl autorecovery``."""
+    command(app, "status")(show_status)
+
+
+async def show_status(context: CommandContext) -> None:
+    """Show the switch, the auditor, its settings, and how many ledgers wait or are worked on.
+
+    At most 1000 marks are counted; bkctl autorecovery pending --count counts all.
+    """
+    from runtime.metadata.auditor_election import read_auditor
+    from runtime.metadata.replication_lock import list_locked_ids
+    from runtime.metadata.replication_switches import PeriodicCheck
+
+    async with open_view(context) as view:
+        off = await view.switches.switched_off()
+        note = SwitchNote() if off is None else decode_note(off.note)
+        is_overdue = note.until is not None and _is_past(note.until, view.now_ms)
+        auditor = await read_auditor(view.store, view.root, view.foreign)
+        delay = await readable(context, view.switches.recovery_delay())
+        pending, is_truncated = await _count_pending(view)
+        checks = {
+            check.name.lower(): moment_text(await readable(context, view.switches.check_time_ms(check)))
+            for check in PeriodicCheck
+        }
+        body: dict[str, object] = {
+            "enabled": off is None,
+            "disabled_since": None if off is None else moment_text(off.since_ms),
+            "disabled_by": note.by,
+            "disabled_reason": note.reason,
+            "disabled_until": note.until,
+            "overdue": is_overdue,
+            "auditor": None if auditor is None else auditor.bookie_id,
+            "lost_bookie_recovery_delay_s": None if delay is None else delay.seconds,
+            "last_checks": checks,
+            "pending": pending,
+            "pending_truncated": is_truncated,
+            "running": len(await list_locked_ids(view.store, view.root, view.foreign)),
+        }
+    context.console.record("AutorecoveryStatus", body, name="enabled")
+    if auditor is not None and auditor.problem is not None:
+        context.console.warn(str(auditor.problem))
+    if is_overdue:
+        context.console.warn(f"autorecovery was to be off until {note.until}: bkctl autorecovery enable")
+    elif off is None and auditor is None:
+        context.console.warn("no auditor is elected: no lost bookie will be noticed")
+
+
+async def _count_pending(view: ReplicationView) -> tuple[int, bool]:
+    from contextlib import aclosing
+
+    from runtime.metadata.under_replication import list_marks
+
+    count = 0
+    async with aclosing(list_marks(view.store, view.root, view.foreign)) as marks:
+        async for _ in marks:
+            if count == _PENDING_COUNTED_MAX:
+                return count, True
+            count += 1
+    return count, False
+
+
+def _is_past(time: str, now_ms: int) -> bool:
+    try:
+        moment = datetime.datetime.fromisoformat(time)
+    except ValueError:
+        return False
+    return moment.tzinfo is not None and moment.timestamp() * 1000 < now_ms

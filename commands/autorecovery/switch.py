@@ -1,0 +1,77 @@
+"""``bkctl autorecovery enable`` and ``disable``: the switch that all auditors and workers of a cluster obey."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from commands.autorecovery.access import change_setting, moment_text, open_view
+from commands.autorecovery.note import SwitchNote, encode_note
+from commands.command import command
+from commands.context import CommandContext
+from commands.parse import parse_duration_s
+
+_KIND = "AutorecoverySwitch"
+
+
+def register(app: typer.Typer) -> None:
+    """Add both commands to ``bkctl autorecovery``."""
+    command(app, "enable", is_changing=True)(enable)
+    command(app, "disable", planned_tier=2)(disable)
+
+
+async def enable(context: CommandContext) -> None:
+    """Switch automatic replication on for the whole cluster.
+
+    A Java auditor that waited for it audits within a tenth of a second, and the workers begin.
+    """
+    from runtime.metadata.paths import Paths
+
+    async with open_view(context) as view:
+        items: tuple[dict[str, object], ...] = ({"action": "delete", "path": Paths(view.root).replication_disabled},)
+        is_changed = await change_setting(context, view, "enable", items, view.switches.enable)
+        if is_changed is None:
+            return
+        context.console.say("to undo: bkctl autorecovery disable" if is_changed else "it was enabled already")
+        context.console.record(_KIND, {"enabled": True, "changed": is_changed}, name="enabled")
+
+
+async def disable(
+    context: CommandContext,
+    duration: Annotated[
+        str | None,
+        typer.Option("--for", metavar="DURATION", help="How long it is meant to last; status warns when it is over."),
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why; status shows it to everybody.")
+    ] = None,
+) -> None:
+    """Switch automatic replication off for the whole cluster, until somebody enables it.
+
+    Ledgers whose repair is under way are finished; nothing is begun. No bookie that is lost is noticed, and no periodic
+    check runs. Nothing switches it on again by itself, --for neither: it is a note to people, kept in the switch.
+    """
+    from commands.safety.audit_trail import user_name
+    from runtime.metadata.paths import Paths
+
+    seconds = None if duration is None else parse_duration_s(duration)
+    async with open_view(context) as view:
+        until = None if seconds is None else moment_text(view.now_ms + round(seconds * 1000))
+        note = b"" if reason is None and until is None else encode_note(SwitchNote(user_name(), reason, until))
+        is_changed = await change_setting(
+            context,
+            view,
+            "disable",
+            ({"action": "create", "path": Paths(view.root).replication_disabled, "expected_version": None},),
+            lambda: view.switches.disable(note),
+            tier=2,
+            summary=(
+                "no lost bookie is noticed, no ledger is repaired, no check runs, until autorecovery is enabled again",
+            ),
+            arguments={"for_s": seconds, "reason": reason},
+        )
+        if is_changed is None:
+            return
+        context.console.say("to undo: bkctl autorecovery enable" if is_changed else "it was disabled already")
+        context.console.record(_KIND, {"enabled": False, "changed": is_changed}, name="enabled")
