@@ -99,6 +99,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Drop the answers that nobody waits for any more."""
         self._transport = None
         self._queue.drop()
+        self._splitter.drop()
         self._long_frame.end()
         if exc is not None:
             logger.debug("connection from %s lost: %s", self.peer, exc)

@@ -105,6 +105,11 @@ class FrameSplitter:
         self._received = memoryview(bytes(self._received[self._start :]))
         self._start = 0
 
+    def drop(self) -> None:
+        """Forget everything: the connection is gone, and it may take a while until its objects are."""
+        self._received, self._start = _NOTHING, 0
+        self._head, self.unfinished_bytes = _NOTHING, 0
+
     def _complete_head(self) -> bytes | None:
         """Move bytes to the unfinished frame; its payload if that makes it complete."""
         self._move_to_head(LENGTH.size)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import struct
+import tracemalloc
 
 import pytest
 
@@ -102,6 +104,26 @@ async def test_a_long_frame_that_is_given_up_makes_room() -> None:
         assert await stalled.is_closed_by_the_bookie()
         for txn_id in range(3):
             assert await honest.answer() == AddAnswer(txn_id, Status.OK)
+
+
+async def test_a_connection_that_is_gone_holds_nothing_though_no_collection_runs() -> None:
+    async with memory_bookie() as bookie:
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(10):
+                async with peer_of(bookie.port) as gone, peer_of(bookie.port) as other:
+                    gone.send(PROMISE + bytes(300 * KIBIBYTE))
+                    await gone.writer.drain()
+                    other.send(add_frame(1))
+                    assert await other.answer() == AddAnswer(1, Status.OK)
+            async with peer_of(bookie.port) as last:
+                last.send(add_frame(2))
+                assert await last.answer() == AddAnswer(2, Status.OK)
+            assert tracemalloc.get_traced_memory()[0] < 1024 * KIBIBYTE
+        finally:
+            tracemalloc.stop()
+            gc.enable()
 
 
 async def test_a_frame_above_the_whole_share_still_comes_in() -> None:
