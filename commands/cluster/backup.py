@@ -28,7 +28,7 @@ async def backup(
     ledger passwords in the clear and is readable for its owner alone.
     """
     async with open_store(context) as (store, uri):
-        tree = await find_tree(store, uri)
+        tree = await find_tree(context, store, uri)
         header = await new_header(store, uri.root, tree)
         survey, end = await save(context, store, header, tree, file)
         for fault in survey.faults:

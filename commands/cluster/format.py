@@ -29,7 +29,7 @@ async def format_cluster(context: CommandContext) -> None:
     from runtime.metadata import cluster_format
 
     async with open_store(context) as (store, uri):
-        tree = await find_tree(store, uri)
+        tree = await find_tree(context, store, uri)
         await cluster_format.require_nobody_connected(store, uri.root)
         header = await new_header(store, uri.root, tree)
         survey = await look(context, store, uri.root, tree)

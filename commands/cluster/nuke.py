@@ -31,7 +31,7 @@ async def nuke(context: CommandContext) -> None:
             context.console.say(f"there is no cluster at {uri.root}: nothing to do")
             context.console.record("ClusterNuke", {"root": uri.root, "removed": False}, name="root")
             return
-        tree = await find_tree(store, uri)
+        tree = await find_tree(context, store, uri)
         await cluster_format.require_nobody_connected(store, uri.root)
         if unknown := await cluster_format.find_unknown_children(store, uri.root, tree):
             raise cluster_format.unknown_children_error(uri.root, unknown)

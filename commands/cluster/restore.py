@@ -62,7 +62,7 @@ async def restore(
             choose_tree(LedgerLayout(archive.tree), uri.tree)
             await require_nobody_connected(store, uri.root)
             target = await look_at_target(store, uri.root, archive)
-            if not target.is_fresh and await find_tree(store, uri) is not archive.tree:
+            if not target.is_fresh and await find_tree(context, store, uri) is not archive.tree:
                 raise ConflictError(f"nothing was changed: the cluster's layout is not {archive.tree.value}")
             return await _plan_and_run(context, store, reader, archive, target)
 

@@ -29,8 +29,8 @@ TREE_COLUMNS = (
 _FOLDER = "backups"
 
 
-async def find_tree(store: MetadataStore, uri: MetadataUri) -> LedgerTree:
-    """Layout of an existing cluster: the recorded one, else that of the URI.
+async def find_tree(context: CommandContext, store: MetadataStore, uri: MetadataUri) -> LedgerTree:
+    """Layout of an existing cluster: the recorded one, else that of the URI or the settings.
 
     ClusterNotFoundError; ConfigurationError when the two differ. A LAYOUT that cannot be read counts as none if the URI
     names a layout, so that such a cluster can be saved and ended.
@@ -38,14 +38,15 @@ async def find_tree(store: MetadataStore, uri: MetadataUri) -> LedgerTree:
     from runtime.metadata.cluster import require_cluster
     from runtime.metadata.layout import choose_tree, read_layout
 
+    config = context.settings.zookeeper.layout
     await require_cluster(store, uri.root)
     try:
-        recorded = await read_layout(store, uri.root)
+        recorded = await read_layout(store, uri.root, is_shaded_factory_allowed=config.is_shaded_factory_allowed)
     except MetadataFormatError:
         if uri.tree is None:
             raise
         recorded = None
-    return choose_tree(recorded, uri.tree)
+    return choose_tree(recorded, uri.tree, config)
 
 
 async def look(context: CommandContext, store: MetadataStore, root: str, tree: LedgerTree) -> ClusterSurvey:

@@ -23,7 +23,8 @@ def state_folder(settings: Settings, name: str = "") -> str:
         )
     path = os.path.join(settings.state_directory, name) if name else settings.state_directory
     try:
-        os.makedirs(path, mode=_FOLDER_MODE, exist_ok=True)
+        for folder in (settings.state_directory, path):  # the mode is for the last part of a path alone
+            os.makedirs(folder, mode=_FOLDER_MODE, exist_ok=True)
     except OSError as error:
         raise RefusedError(
             f"nothing was changed: cannot make the folder {path} for undo data ({error.strerror}); "

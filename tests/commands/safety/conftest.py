@@ -1,0 +1,37 @@
+"""A command's context with settings of the test's choice; what it tells is kept."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands.config import OutputForm, Settings
+from commands.console import Console
+from commands.context import BookieFlags, BookieSettings, CommandContext
+
+
+class Stage:
+    """A context, its state folder, and what was written."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.directory = directory
+        self.out = io.StringIO()
+        self.err = io.StringIO()
+        values = {"state_directory": str(directory), "output": OutputForm.JSON, **settings}
+        self.settings = Settings(**values)
+        console = Console(self.settings, {}, self.out, self.err, io.StringIO())
+        self.context = CommandContext(self.settings, console, _no_bookie)
+
+
+def _no_bookie(flags: BookieFlags) -> BookieSettings:
+    raise AssertionError("no bookie is started here")
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Callable[..., Stage]:
+    """``stage(is_dry_run=True)``; all stages of a test share a state folder."""
+    return lambda **settings: Stage(tmp_path / "state", **settings)

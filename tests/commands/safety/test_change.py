@@ -1,0 +1,158 @@
+"""A change under way: its lock, its lines in the audit trail, its trash."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from commands.safety.change import open_change
+from commands.safety.plan import Plan
+from runtime.config import ZooKeeperConfig
+from runtime.errors import MetadataUnavailableError, RefusedError, SessionExpiredError
+from runtime.metadata.embedded import EmbeddedZooKeeper
+from runtime.metadata.operation_lock import (
+    OperationHolder,
+    OperationLockedError,
+    acquire_operation_lock,
+    operation_lock_path,
+)
+from runtime.metadata.zookeeper import ZooKeeperStore
+from tests.commands.safety.conftest import Stage
+from tests.runtime.metadata.conftest import expire, session_of
+
+MakeStage = Callable[..., Stage]
+PLAN = Plan(command="cookie delete", tier=3, root="/change/ledgers", instance_id="i", subject="b1")
+LINE = ("cookie", "delete", "b1", "--set", "BK_zkPassword=secret", "--confirm", "b1")
+
+
+@pytest.fixture
+async def store(zookeeper: EmbeddedZooKeeper) -> AsyncIterator[ZooKeeperStore]:
+    config = ZooKeeperConfig(session_timeout_ms=2000)
+    async with await ZooKeeperStore.connect(zookeeper.connect_string, config) as store:
+        yield store
+
+
+def trail(stage: Stage) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (stage.directory / "audit.jsonl").read_text().splitlines()]
+
+
+async def test_begin_and_end_are_noted(stage: MakeStage, store: ZooKeeperStore) -> None:
+    made = stage(command_line=LINE, context_name="prod", metadata_uri="zk://h/x")
+    async with open_change(made.context, store, PLAN) as change:
+        assert await store.exists(operation_lock_path(PLAN.root)) is not None
+        [begin] = trail(made)
+        change.require_lock()
+        change.details["deleted"] = 1
+        change.result = "partial"
+    assert await store.exists(operation_lock_path(PLAN.root)) is None
+    begin, end = trail(made)
+    assert (begin["event"], end["event"]) == ("begin", "end")
+    assert (end["result"], end["details"]) == ("partial", {"deleted": 1})
+    for line in (begin, end):
+        assert line["operation_id"] == change.operation_id
+        assert line["command"] == "cookie delete"
+        assert line["command_line"] == [*LINE[:4], "BK_zkPassword=***", *LINE[5:]]
+        assert (line["context"], line["metadata_uri"]) == ("prod", "zk://h/x")
+        assert (line["root"], line["instance_id"], line["tier"]) == ("/change/ledgers", "i", 3)
+        assert line["plan_hash"] == PLAN.plan_hash
+        assert line["host"] == socket.gethostname()
+        assert line["pid"] == os.getpid()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", line["time"])
+    assert stat.S_IMODE((made.directory / "audit.jsonl").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (RefusedError("the reason"), "failed: the reason"),
+        (OSError(28, "No space left on device"), "failed: [Errno 28] No space left on device"),
+        (ZeroDivisionError("secret"), "failed: ZeroDivisionError"),
+        (asyncio.CancelledError(), "interrupted"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+async def test_a_failure_is_noted_too(
+    stage: MakeStage, store: ZooKeeperStore, error: BaseException, result: str
+) -> None:
+    made = stage()
+    with pytest.raises(type(error)):
+        async with open_change(made.context, store, PLAN):
+            raise error
+    assert [line.get("result") for line in trail(made)] == [None, result]
+    assert await store.exists(operation_lock_path(PLAN.root)) is None
+
+
+async def test_without_an_audit_trail_nothing_happens(stage: MakeStage, store: ZooKeeperStore) -> None:
+    made = stage()
+    (made.directory / "audit.jsonl").mkdir(parents=True)
+    with pytest.raises(RefusedError, match="nothing was changed: cannot write the audit trail"):
+        async with open_change(made.context, store, PLAN):
+            pytest.fail("it went ahead")
+    assert await store.exists(operation_lock_path(PLAN.root)) is None
+
+
+async def test_an_end_that_cannot_be_noted_is_told_and_no_more(stage: MakeStage, store: ZooKeeperStore) -> None:
+    made = stage()
+    async with open_change(made.context, store, PLAN):
+        (made.directory / "audit.jsonl").unlink()
+        (made.directory / "audit.jsonl").mkdir()
+    assert "warning: the audit trail lacks the end" in made.err.getvalue()
+
+
+async def test_a_live_holder_is_not_waited_for(stage: MakeStage, store: ZooKeeperStore) -> None:
+    holder = OperationHolder("cluster nuke", "root", socket.gethostname(), os.getpid())
+    async with await acquire_operation_lock(store, PLAN.root, holder):
+        with pytest.raises(OperationLockedError, match="cluster nuke"):
+            async with open_change(stage().context, store, PLAN):
+                pytest.fail("it went ahead")
+        async with open_change(stage().context, store, PLAN, has_lock=False) as change:
+            change.require_lock()
+
+
+async def test_another_machine_is_not_waited_for(stage: MakeStage, store: ZooKeeperStore) -> None:
+    async with await acquire_operation_lock(store, PLAN.root, OperationHolder("x", host="elsewhere", pid=1)):
+        with pytest.raises(OperationLockedError, match="elsewhere"):
+            async with open_change(stage().context, store, PLAN):
+                pytest.fail("it went ahead")
+
+
+async def test_a_killed_holder_is_waited_for(stage: MakeStage, store: ZooKeeperStore) -> None:
+    dead = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
+    lock = await acquire_operation_lock(
+        store, PLAN.root, OperationHolder("cluster nuke", host=socket.gethostname(), pid=int(dead.stdout))
+    )
+    made = stage()
+
+    async def change() -> None:
+        async with open_change(made.context, store, PLAN):
+            pass
+
+    waiting = asyncio.ensure_future(change())
+    while "waiting for the session of a process that was killed" not in made.err.getvalue():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert not waiting.done()
+    await lock.release()
+    await waiting
+
+
+async def test_the_end_of_the_session_ends_the_work(
+    stage: MakeStage, store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
+) -> None:
+    async with open_change(stage().context, store, PLAN) as change:
+        expire(session_of(store), zookeeper)
+        with pytest.raises(MetadataUnavailableError):
+            await store.sync("/")
+        with pytest.raises(SessionExpiredError, match="run the command again"):
+            change.require_lock()

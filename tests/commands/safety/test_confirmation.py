@@ -1,0 +1,98 @@
+"""What each tier asks for; the terminal's side is in tests/commands/cluster."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from commands.config import OutputForm
+from commands.safety.confirmation import settle_plan
+from commands.safety.plan import load_plan
+from runtime.errors import ConflictError, RefusedError
+from tests.commands.safety.conftest import Stage
+from tests.commands.safety.test_plan import PLAN
+
+MakeStage = Callable[..., Stage]
+
+
+def of_tier(tier: int) -> object:
+    return msgspec.structs.replace(PLAN, tier=tier)
+
+
+@pytest.mark.parametrize(
+    ("tier", "settings"),
+    [
+        (1, {}),
+        (2, {"assume_yes": True}),
+        (3, {"confirmed_name": "b1"}),
+        (3, {"confirmed_name": "b1", "assume_yes": True}),
+    ],
+)
+async def test_enough(stage: MakeStage, tier: int, settings: dict[str, object]) -> None:
+    made = stage(**settings)
+    assert await settle_plan(made.context, of_tier(tier))  # type: ignore[arg-type]
+    assert made.err.getvalue() == "one cookie goes\n"
+    assert made.out.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("tier", "settings", "sentence"),
+    [
+        (2, {}, "give --yes"),
+        (2, {"confirmed_name": "b1"}, "give --yes"),
+        (3, {}, "give --confirm b1"),
+        (3, {"assume_yes": True}, "give --confirm b1"),
+        (3, {"confirmed_name": "b2"}, "the confirmation is 'b2', not 'b1'"),
+        (3, {"confirmed_name": ""}, "the confirmation is '', not 'b1'"),
+    ],
+)
+async def test_not_enough(
+    stage: MakeStage,
+    monkeypatch: pytest.MonkeyPatch,
+    tier: int,
+    settings: dict[str, object],
+    sentence: str,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with pytest.raises(RefusedError, match=f"nothing was changed: .*{sentence}"):
+        await settle_plan(stage(**settings).context, of_tier(tier))  # type: ignore[arg-type]
+
+
+async def test_a_rehearsal_shows_the_plan_and_asks_nothing(stage: MakeStage) -> None:
+    made = stage(is_dry_run=True)
+    assert not await settle_plan(made.context, PLAN)
+    shown = json.loads(made.out.getvalue())
+    assert (shown["kind"], shown["plan_hash"], shown["changes"]) == ("Plan", PLAN.plan_hash, 1)
+    assert shown["items"] == [{"action": "delete", "path": "/ledgers/cookies/b1", "expected_version": 3}]
+    assert shown["summary"] == ["one cookie goes"]
+    for_people = stage(is_dry_run=True, output=OutputForm.TABLE)
+    assert not await settle_plan(for_people.context, PLAN)
+    assert "delete   /ledgers/cookies/b1         3" in for_people.out.getvalue()
+    assert for_people.err.getvalue() == "one cookie goes\n"
+
+
+async def test_a_saved_plan_is_applied_only_while_it_fits(stage: MakeStage, tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.json")
+    assert not await settle_plan(stage(plan_out_path=path).context, PLAN)
+    assert load_plan(path) == PLAN
+    applying = stage(apply_path=path, confirmed_name="b1")
+    assert await settle_plan(applying.context, PLAN)
+    with pytest.raises(RefusedError, match="the confirmation is"):
+        await settle_plan(stage(apply_path=path, confirmed_name="b2").context, PLAN)
+    moved = msgspec.structs.replace(PLAN, items=({**PLAN.items[0], "expected_version": 4},))
+    with pytest.raises(ConflictError, match="expected_version 3 then, 4 now"):
+        await settle_plan(applying.context, moved)
+    with pytest.raises(ConflictError):
+        await settle_plan(stage(apply_path=path, is_dry_run=True).context, moved)
+
+
+async def test_a_context_pinned_to_another_cluster_is_refused(stage: MakeStage) -> None:
+    settings = {"confirmed_name": "b1", "context_name": "prod"}
+    assert await settle_plan(stage(**settings, pinned_instance_id="i").context, PLAN)
+    with pytest.raises(RefusedError, match="context prod is pinned to instance id j, but this cluster's is i"):
+        await settle_plan(stage(**settings, pinned_instance_id="j").context, PLAN)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from commands.config import Settings
+from commands.safety.state_folder import append_synced, open_private, state_folder, write_whole
+from runtime.errors import RefusedError
+
+
+def mode_of(path: str | Path) -> int:
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+def test_folders_are_the_owners_alone(tmp_path: Path) -> None:
+    settings = Settings(state_directory=str(tmp_path / "a" / "b"))
+    assert state_folder(settings) == str(tmp_path / "a" / "b")
+    assert state_folder(settings, "trash") == str(tmp_path / "a" / "b" / "trash")
+    assert mode_of(tmp_path / "a" / "b") == mode_of(tmp_path / "a" / "b" / "trash") == 0o700
+
+
+def test_a_folder_that_cannot_be_is_a_refusal(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="set BKCTL_STATE_DIR"):
+        state_folder(Settings())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RefusedError, match=r"cannot make the folder .* \(Not a directory\)"):
+        state_folder(Settings(state_directory=str(tmp_path / "file" / "below")))
+
+
+def test_lines_are_appended(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    for data in (b"1\n", b"2\n"):
+        descriptor = open_private(str(path))
+        append_synced(descriptor, data)
+        os.close(descriptor)
+    assert path.read_bytes() == b"1\n2\n"
+    assert mode_of(path) == 0o600
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "plan"
+    write_whole(str(path), b"first")
+    write_whole(str(path), b"second")
+    assert path.read_bytes() == b"second"
+    assert mode_of(path) == 0o600
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_whole(str(tmp_path / "folder"), b"third")
+    assert sorted(os.listdir(tmp_path)) == ["folder", "plan"]

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from commands.safety.trash import Trash
+from runtime.errors import RefusedError
+from runtime.metadata.store import Node, NodeStat
+from tests.commands.safety.conftest import Stage
+
+NODE = Node(b"\x00secret", NodeStat(version=3, ctime_ms=5, mtime_ms=6, ephemeral_owner=0, children_count=0))
+
+
+def test_what_is_kept_can_be_read_back(stage: Callable[..., Stage]) -> None:
+    with Trash(stage().settings, "cookie delete", "abc") as trash:
+        trash.keep("delete", "/ledgers/cookies/b1", NODE)
+        path = trash.path
+        assert path is not None
+        trash.keep_all("set", [("/a", NODE), ("/b", NODE)])
+        lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    assert [(line["action"], line["path"], line["version"], line["ctime_ms"]) for line in lines] == [
+        ("delete", "/ledgers/cookies/b1", 3, 5),
+        ("set", "/a", 3, 5),
+        ("set", "/b", 3, 5),
+    ]
+    assert {line["command"] for line in lines} == {"cookie delete"}
+    assert base64.b64decode(lines[0]["data"]) == NODE.data
+    assert path.endswith("-abc.jsonl")
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    for folder in (os.path.dirname(path), str(stage().directory)):
+        assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+
+
+def test_nothing_thrown_away_leaves_no_file(stage: Callable[..., Stage]) -> None:
+    with Trash(stage().settings, "c", "abc"):
+        pass
+    assert not stage().directory.exists()
+
+
+def test_old_files_go_and_others_stay(stage: Callable[..., Stage]) -> None:
+    folder = stage().directory / "trash"
+    folder.mkdir(parents=True)
+    names = ["20010101T000000Z-ab12.jsonl", "99990101T000000Z-ab12.jsonl", "20010101-mine.jsonl", "notes"]
+    for name in names:
+        (folder / name).write_text("x")
+    with Trash(stage().settings, "c", "abc") as trash:
+        trash.keep("set", "/a", NODE)
+        assert trash.path is not None
+        assert sorted(os.listdir(folder)) == sorted([*names[1:], os.path.basename(trash.path)])
+
+
+def test_what_cannot_be_kept_must_not_be_changed(tmp_path: Path, stage: Callable[..., Stage]) -> None:
+    (tmp_path / "file").write_text("")
+    for directory, sentence in ((str(tmp_path / "file" / "x"), "BKCTL_STATE_DIR"), ("", "set BKCTL_STATE_DIR")):
+        with (
+            Trash(stage(state_directory=directory).settings, "c", "abc") as trash,
+            pytest.raises(RefusedError, match=sentence),
+        ):
+            trash.keep("set", "/a", NODE)
+
+
+def test_a_full_disk(stage: Callable[..., Stage]) -> None:
+    folder = stage().directory / "trash"
+    folder.mkdir(parents=True)
+    with Trash(stage().settings, "c", "abc") as trash:
+        trash.keep("set", "/a", NODE)
+        assert trash._descriptor is not None
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, trash._descriptor)
+        os.close(full)
+        with pytest.raises(RefusedError, match=r"cannot keep what would be changed .*: No space left"):
+            trash.keep("set", "/b", NODE)
