@@ -47,11 +47,11 @@ class ReplicationAccess(NamedTuple):
 @asynccontextmanager
 async def open_recovery(context: CommandContext) -> AsyncIterator[ReplicationAccess]:
     """Parts for one run; ConfigurationError, MetadataUnavailableError, ClusterNotFoundError."""
-    import socket
+    import asyncio
 
     from runtime.metadata.cookies import CookieStore
     from runtime.metadata.registration import RegistrationClient
-    from runtime.metadata.replication_lock import ReplicationLocks
+    from runtime.metadata.replication_lock import ReplicationLocks, canonical_host_name
     from runtime.replication.bookie_recovery import BookieRecovery
     from runtime.replication.config import ReplicationConfig
 
@@ -59,7 +59,7 @@ async def open_recovery(context: CommandContext) -> AsyncIterator[ReplicationAcc
         store, root = client.store, client.ports.ledgers.root
         registration = RegistrationClient(store, root)
         cookies = CookieStore(store, root)
-        locks = ReplicationLocks(store, root, socket.gethostname())
+        locks = ReplicationLocks(store, root, await asyncio.to_thread(canonical_host_name))
         recovery = BookieRecovery(client.ports, registration, cookies, locks, ReplicationConfig())
         yield ReplicationAccess(recovery, cookies, await registration.snapshot())
 

@@ -5,17 +5,17 @@ Source: cli-parity card 31; metadata sections 1, 10 and 11. Nothing is created b
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 import msgspec
 
-from runtime.errors import MetadataFormatError, NoNodeError
-from runtime.ledger.protobuf_text import parse_fields
+from runtime.metadata.auditor_election import read_auditor
 from runtime.metadata.cluster import ClusterInfo, read_cluster_info
-from runtime.metadata.metadata_nodes_pb2 import ReplicationLockRecord
-from runtime.metadata.paths import MARK_PREFIX, Paths
+from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.registration import RegistrationClient
+from runtime.metadata.replication_switches import ReplicationSwitches
 from runtime.metadata.store import MetadataStore
-
-_VOTE_PREFIX = "V_"
+from runtime.metadata.under_replication import list_marks
 
 
 class ClusterSummary(msgspec.Struct, frozen=True):
@@ -41,50 +41,26 @@ class ClusterSummary(msgspec.Struct, frozen=True):
 
 async def read_cluster_summary(store: MetadataStore, root: str) -> ClusterSummary:
     """Look at a cluster; ClusterNotFoundError."""
-    paths = Paths(root)
     info = await read_cluster_info(store, root)
     client = RegistrationClient(store, root)
     registrations = await client.snapshot()
-    is_elected, auditor_id = await _read_auditor(store, paths)
+    foreign = ForeignNames()
+    auditor = await read_auditor(store, root, foreign)
     return ClusterSummary(
         info=info,
-        is_auditor_elected=is_elected,
-        auditor_id=auditor_id,
-        is_under_replicated=await _has_mark(store, paths.under_replicated_ledgers),
-        is_replication_enabled=await store.exists(paths.replication_disabled) is None,
+        is_auditor_elected=auditor is not None,
+        auditor_id=None if auditor is None else auditor.bookie_id,
+        is_under_replicated=await _has_mark(store, root, foreign),
+        is_replication_enabled=await ReplicationSwitches(store, root).is_enabled(),
         known_count=len(await client.with_cookie()),
         writable_count=len(registrations.writable),
         read_only_count=len(registrations.read_only),
     )
 
 
-async def _read_auditor(store: MetadataStore, paths: Paths) -> tuple[bool, str | None]:
-    """The lowest vote wins; its contents name the bookie."""
-    votes = [name for name in await _children(store, paths.auditor_election) if name.startswith(_VOTE_PREFIX)]
-    if not votes:
-        return False, None
-    winner = min(votes, key=lambda name: int(name.removeprefix(_VOTE_PREFIX)))
-    try:
-        node = await store.get(f"{paths.auditor_election}/{winner}")
-        # A vote and a lock hold the same single field.
-        vote = parse_fields(node.data.decode("utf-8", "replace"), ReplicationLockRecord(), winner)
-    except NoNodeError:
-        return False, None  # the winner has just gone
-    except MetadataFormatError:
-        return True, None
-    return True, vote.bookieId or None
-
-
-async def _has_mark(store: MetadataStore, path: str) -> bool:
-    """Whether any ledger below is marked. Interior nodes outlive their marks, so the first branch may be empty."""
-    for name in await _children(store, path):
-        if name.startswith(MARK_PREFIX) or await _has_mark(store, f"{path}/{name}"):
+async def _has_mark(store: MetadataStore, root: str, foreign: ForeignNames) -> bool:
+    """Whether any ledger is marked. Interior nodes outlive their marks, so the first branch may be empty."""
+    async with aclosing(list_marks(store, root, foreign, window=1)) as marks:
+        async for _ in marks:
             return True
     return False
-
-
-async def _children(store: MetadataStore, path: str) -> list[str]:
-    try:
-        return await store.children(path)
-    except NoNodeError:
-        return []

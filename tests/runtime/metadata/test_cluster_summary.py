@@ -66,6 +66,8 @@ async def test_the_lowest_vote_is_the_auditor(stage: Stage) -> None:
     await stage.put(f"{election}/V_0000000001", b"no protobuf {")
     summary = await stage.summary()
     assert (summary.is_auditor_elected, summary.auditor_id) == (True, None)
+    await stage.put(f"{election}/V_junk")
+    assert (await stage.summary()).is_auditor_elected, "a name that ends every Java elector is passed over"
 
 
 async def test_a_mark_counts_and_an_empty_branch_does_not(stage: Stage) -> None:

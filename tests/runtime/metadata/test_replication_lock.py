@@ -1,15 +1,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
 from runtime.errors import ClusterNotFoundError, MetadataFormatError, RefusedError
 from runtime.metadata.embedded import EmbeddedZooKeeper
-from runtime.metadata.replication_lock import ReplicationLocks
+from runtime.metadata.foreign_names import ForeignNames
+from runtime.metadata.replication_lock import (
+    ReplicationLocks,
+    canonical_host_name,
+    list_held_locks,
+    list_locked_ids,
+    read_lock_holder,
+)
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.runtime.golden_metadata import java_nodes, java_vectors
 from tests.runtime.metadata.conftest import expire, session_of
+from tests.runtime.metadata.replication_stage import ReplicationStage
 
 
 async def new_locks(store: ZooKeeperStore, root: str, holder: str = "myhost.example.com") -> ReplicationLocks:
@@ -104,3 +113,84 @@ async def test_no_cluster_and_a_foreign_tree(store: ZooKeeperStore, root: str) -
         await locks.acquire(1)
     with pytest.raises(RefusedError):
         await locks.acquire(2**63 - 1)
+
+
+async def test_all_holders(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
+    stage = await ReplicationStage.open(store, root)
+    theirs = await new_locks(other_store, root, "theirs")
+    for ledger_id in (2**40, 3):
+        assert await stage.locks.acquire(ledger_id)
+    assert await theirs.acquire(4)
+    await store.create(stage.paths.replication_lock(5), b"junk")
+    for name in ("junk", "urL5", "urL00000000005"):
+        await store.create(f"{stage.paths.replication_locks}/{name}")
+    with stage.store.counted() as counts:
+        held = [lock async for lock in list_held_locks(stage.store, root, stage.foreign)]
+    assert counts == {"children": 1, "get": 4}
+    assert [(lock.ledger_id, lock.holder) for lock in held] == [
+        (3, "myhost.example.com"),
+        (4, "theirs"),
+        (5, None),
+        (2**40, "myhost.example.com"),
+    ]
+    assert [lock.session_id for lock in held] == [store.session_id, other_store.session_id, 0, store.session_id]
+    assert held[2].problem is not None
+    with stage.store.counted() as counts:
+        assert await list_locked_ids(stage.store, root, stage.foreign) == [3, 4, 5, 2**40]
+    assert counts == {"children": 1}
+    assert len(stage.foreign_told) == 3
+    with pytest.raises(MetadataFormatError, match="urL0000000005"):
+        await theirs.holder_of(5)
+
+
+async def test_nobody_holds_a_lock_where_no_tree_is(store: ZooKeeperStore, root: str) -> None:
+    await store.create(root, make_parents=True)
+    assert [lock async for lock in list_held_locks(store, root, ForeignNames())] == []
+    assert await read_lock_holder(store, root, 1) is None
+    assert await store.children(root) == []
+
+
+async def test_what_a_lock_costs(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
+    stage = await ReplicationStage.open(store, root)
+    with stage.store.counted() as counts:
+        lock = await stage.locks.acquire(1)
+        assert lock is not None
+    assert counts == {"create": 1}, "the leaf is not looked at: a collector locks ledgers that are not marked"
+    with stage.store.counted() as counts:
+        assert await stage.locks.acquire(1) is None
+        assert stage.locks.holds(1)
+    assert counts == {}
+    with stage.store.counted() as counts:
+        await lock.release()
+    assert counts == {"delete": 1}
+    theirs = await new_locks(other_store, root)
+    assert await theirs.acquire(2)
+    with stage.store.counted() as counts:
+        assert await stage.locks.acquire(2) is None
+    assert counts == {"create": 1, "exists": 1}
+    fresh = ReplicationLocks(stage.store, root, "host")
+    with stage.store.counted() as counts:
+        assert await fresh.acquire(3)
+    assert counts == {"get": 1, "create": 1}, "a new process looks at the layout once"
+
+
+async def test_every_lock_is_given_up_with_its_session(
+    store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    locks = await new_locks(store, root)
+    held = [await locks.acquire(ledger_id) for ledger_id in range(5)]
+    lost = asyncio.Event()
+    store.on_session_lost(lost.set)
+    await asyncio.to_thread(expire, session_of(store), zookeeper)
+    await lost.wait()
+    assert [lock is not None and lock.is_held for lock in held] == [False] * 5
+    assert "5 replication locks are lost" in caplog.text
+    again = [await locks.acquire(ledger_id) for ledger_id in range(5)]
+    assert all(lock is not None and lock.is_held for lock in again)
+
+
+def test_the_name_of_this_machine_leads_back_to_it() -> None:
+    """What Java promises of a canonical name: the address of the machine's own name, or a name for just that address."""
+    own = {each[4][0] for each in socket.getaddrinfo(socket.gethostname(), None)}
+    found = {each[4][0] for each in socket.getaddrinfo(canonical_host_name(), None)}
+    assert own & found

@@ -1,0 +1,319 @@
+"""``bkctl autorecovery`` as a process, against a real ZooKeeper: what it prints, changes, and answers with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from runtime.metadata.auditor_election import AuditorElection
+from runtime.metadata.paths import Paths
+from runtime.metadata.replication_lock import ReplicationLocks
+from runtime.metadata.replication_switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.store import ANY_VERSION
+from runtime.metadata.under_replication import UnderReplicationMarks
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.loop import LoopClock
+from tests.processes import BkctlResult, run_bkctl, run_bkctl_on_terminal
+
+A, B = "10.0.0.1:3181", "10.0.0.2:3181"
+INSTANCE_ID = "0b7e1a2c-1111-4222-8333-944455556666"
+
+
+class Stage(NamedTuple):
+    store: ZooKeeperStore
+    paths: Paths
+    uri: str
+    state: str
+
+    async def run(self, *arguments: str) -> BkctlResult:
+        return await asyncio.to_thread(
+            run_bkctl, "autorecovery", *arguments, BKCTL_METADATA_URI=self.uri, BKCTL_STATE_DIR=self.state
+        )
+
+    async def succeed(self, *arguments: str) -> Any:
+        result = await self.run(*arguments)
+        assert result.exit_code == 0, result
+        return result.json()
+
+    async def mark(self, ledger_id: int, *missing: str, age_s: int = 0) -> None:
+        clock = LoopClock()
+        await UnderReplicationMarks(self.store, self.paths.root, clock).mark(ledger_id, missing)
+        if age_s:
+            ctime_ms = clock.now_ms() - age_s * 1000
+            text = "".join(f'replica: "{bookie_id}"\n' for bookie_id in missing) + f"ctime: {ctime_ms}\n"
+            await self.store.set(self.paths.mark(ledger_id), text.encode(), ANY_VERSION)
+
+    async def elect(self, bookie_id: str) -> AuditorElection:
+        election = AuditorElection(self.store, self.paths.root, bookie_id, lambda _: None)
+        await election.campaign()
+        return election
+
+    def trail(self) -> list[dict[str, Any]]:
+        return [
+            json.loads(line)
+            for path in Path(self.state).rglob("*audit*")
+            if path.is_file()
+            for line in path.read_text().splitlines()
+        ]
+
+
+@pytest.fixture
+async def stage(metadata_uri: str, tmp_path: Path) -> AsyncIterator[Stage]:
+    uri = parse_metadata_uri(metadata_uri)
+    async with await ZooKeeperStore.connect(uri.servers) as store:
+        for path in (f"{uri.root}/available/readonly", f"{uri.root}/cookies"):
+            await store.create(path, make_parents=True)
+        await store.create(f"{uri.root}/INSTANCEID", INSTANCE_ID.encode())
+        yield Stage(store, Paths(uri.root), metadata_uri, str(tmp_path / "state"))
+
+
+async def test_looking_at_a_cluster_where_nothing_ever_was_creates_nothing(stage: Stage) -> None:
+    status = await stage.succeed("status")
+    assert status == {
+        "apiVersion": "bkctl/v1",
+        "kind": "AutorecoveryStatus",
+        "enabled": True,
+        "disabled_since": None,
+        "disabled_by": None,
+        "disabled_reason": None,
+        "disabled_until": None,
+        "overdue": False,
+        "auditor": None,
+        "lost_bookie_recovery_delay_s": None,
+        "last_checks": {"all_ledgers": None, "placement": None, "replicas": None},
+        "pending": 0,
+        "pending_truncated": False,
+        "running": 0,
+    }
+    assert (await stage.succeed("pending"))["items"] == []
+    assert (await stage.succeed("running"))["items"] == []
+    for arguments in (("auditor",), ("delay", "get")):
+        result = await stage.run(*arguments)
+        assert (result.exit_code, result.stdout) == (4, ""), result
+    assert await stage.store.children(stage.paths.root) == ["INSTANCEID", "available", "cookies"]
+
+
+async def test_no_cluster_is_not_found(stage: Stage) -> None:
+    nowhere = stage._replace(uri=stage.uri + "-nowhere")
+    for arguments in (("status",), ("pending",), ("enable",), ("delay", "set", "5"), ("disable", "--yes")):
+        result = await nowhere.run(*arguments)
+        assert result.exit_code == 4, result
+        assert len(result.stderr.splitlines()) == 1
+    assert await stage.store.exists(stage.paths.root + "-nowhere") is None
+
+
+async def test_disable_and_enable(stage: Stage) -> None:
+    switch = stage.paths.replication_disabled
+    refused = await stage.run("disable")
+    assert refused.exit_code == 3
+    assert "--yes" in refused.stderr
+    plan = await stage.succeed("disable", "--dry-run")
+    assert (plan["kind"], plan["tier"], plan["items"][0]["path"]) == ("Plan", 2, switch)
+    assert await stage.store.exists(switch) is None
+
+    result = await stage.run("disable", "--yes")
+    assert result.exit_code == 0
+    assert result.json() == {"apiVersion": "bkctl/v1", "kind": "AutorecoverySwitch", "enabled": False, "changed": True}
+    assert "to undo: bkctl autorecovery enable" in result.stderr
+    assert (await stage.store.get(switch)).data == b"", "as Java writes it, unless there is something to tell"
+    assert not (await stage.succeed("disable", "--yes"))["changed"]
+    status = await stage.succeed("status")
+    assert (status["enabled"], status["disabled_by"]) == (False, None)
+    assert status["disabled_since"].endswith("Z")
+
+    result = await stage.run("enable")
+    assert result.json()["changed"]
+    assert "to undo: bkctl autorecovery disable" in result.stderr
+    again = await stage.run("enable")
+    assert (again.exit_code, again.json()["changed"]) == (0, False)
+    assert await stage.store.exists(switch) is None
+    commands = [line["command"] for line in stage.trail()]
+    assert {"autorecovery disable", "autorecovery enable"} <= set(commands)
+
+
+async def test_a_note_is_shown_and_warns_when_it_is_overdue(stage: Stage) -> None:
+    await stage.succeed("disable", "--yes", "--for", "1ms", "--reason", "disks of rack 2")
+    result = await stage.run("status")
+    status = result.json()
+    assert status["disabled_reason"] == "disks of rack 2"
+    assert status["disabled_by"]
+    assert status["overdue"]
+    assert "was to be off until" in result.stderr
+    for junk in (b"junk", b"[]", b'{"until": 5}', b'{"until": "soon"}', b"\xff"):
+        await stage.store.set(stage.paths.replication_disabled, junk, ANY_VERSION)
+        status = await stage.succeed("status")
+        assert (status["enabled"], status["overdue"]) == (False, False)
+
+
+async def test_read_only_settings_keep_everything_as_it_is(stage: Stage) -> None:
+    for arguments in (("disable", "--yes"), ("enable",), ("trigger",), ("delay", "set", "5"), ("reset-checks",)):
+        result = await asyncio.to_thread(
+            run_bkctl, "autorecovery", *arguments, BKCTL_METADATA_URI=stage.uri, BKCTL_READ_ONLY="1"
+        )
+        assert result.exit_code == 3, result
+    assert await stage.store.children(stage.paths.root) == ["INSTANCEID", "available", "cookies"]
+
+
+async def test_pending(stage: Stage) -> None:
+    await stage.mark(1, A, age_s=7300)
+    await stage.mark(2, B)
+    await stage.mark(3)
+    await stage.mark(2**62, A, B)
+    await stage.mark(5, A)
+    await stage.store.set(stage.paths.mark(5), b"junk", ANY_VERSION)
+    await stage.mark(6, A)
+    await stage.store.set(stage.paths.mark(6), f'replica: "{B}"\nctime: {2**63 - 1}\n'.encode(), ANY_VERSION)
+    await stage.store.create(f"{stage.paths.under_replicated_ledgers}/nonsense")
+    assert await ReplicationLocks(stage.store, stage.paths.root, "host-7").acquire(2)
+    result = await stage.run("pending")
+    items = result.json()["items"]
+    assert [item["ledger_id"] for item in items] == ["1", "2", "3", "5", "6", str(2**62)]
+    assert [item["missing_bookies"] for item in items] == [[A], [B], [], None, [B], [A, B]]
+    assert [item["worker"] for item in items] == [None, "host-7", None, None, None, None]
+    assert "urL0000000005" in items[3]["problem"]
+    assert items[4]["marked_at"] is None
+    assert 7300 <= items[0]["age_s"] < 7400
+    assert result.stderr.count("nonsense") == 1
+    assert (await stage.run("pending", "--missing", A, "-o", "name")).stdout.split() == ["1", "5", str(2**62)]
+    assert (await stage.run("pending", "--not-missing", A, "-o", "name")).stdout.split() == ["2", "3", "5", "6"]
+    assert (await stage.run("pending", "--stuck-for", "2h", "-o", "name")).stdout.split() == ["1"]
+    assert (await stage.succeed("pending", "--count"))["count"] == 6
+    limited = await stage.succeed("pending", "--limit", "2")
+    assert (len(limited["items"]), limited["truncated"]) == (2, True)
+    assert (await stage.run("pending", "--fail-if-any", "--missing", A)).exit_code == 10
+    assert (await stage.run("pending", "--fail-if-any", "--count")).exit_code == 10
+    assert (await stage.run("pending", "--fail-if-any", "--stuck-for", "9h")).exit_code == 0
+    assert (await stage.succeed("status"))["pending"] == 6
+    assert (await stage.succeed("status"))["running"] == 1
+
+
+async def test_pending_on_a_terminal(stage: Stage) -> None:
+    await stage.mark(1, A, age_s=7300)
+    code, output = await asyncio.to_thread(
+        run_bkctl_on_terminal, "autorecovery", "pending", BKCTL_METADATA_URI=stage.uri
+    )
+    assert code == 0
+    heading, row = [line.split() for line in output.strip().splitlines() if "LEDGER" in line or A in line]
+    assert heading == ["LEDGER", "MISSING", "AGE", "WORKER", "PROBLEM"]
+    assert row[:3] == ["1", A, "2h"]
+
+
+async def test_running(stage: Stage) -> None:
+    locks = ReplicationLocks(stage.store, stage.paths.root, "host-7")
+    await stage.mark(9, A)
+    for ledger_id in (9, 4):
+        assert await locks.acquire(ledger_id)
+    await stage.store.create(stage.paths.replication_lock(5), b"junk")
+    items = (await stage.succeed("running"))["items"]
+    assert [(item["ledger_id"], item["worker"], item["marked"]) for item in items] == [
+        ("4", "host-7", False),
+        ("5", None, False),
+        ("9", "host-7", True),
+    ]
+    assert items[0]["session"] == f"0x{stage.store.session_id:x}"
+    assert items[1]["session"] == "0x0", "nobody's: it outlives every session"
+    assert items[1]["problem"]
+
+
+async def test_auditor(stage: Stage) -> None:
+    await stage.elect(A)
+    waiting = asyncio.ensure_future(AuditorElection(stage.store, stage.paths.root, B, lambda _: None).campaign())
+    while len(await stage.store.children(stage.paths.auditor_election)) < 2:  # noqa: ASYNC110  it is another's vote
+        await asyncio.sleep(0.01)
+    auditor = await stage.succeed("auditor")
+    assert auditor["bookie_id"] == A
+    assert [candidate["bookie_id"] for candidate in auditor["candidates"]] == [B]
+    assert (await stage.run("auditor", "-o", "name")).stdout == f"{A}\n"
+    assert (await stage.succeed("status"))["auditor"] == A
+    await stage.store.set(f"{stage.paths.auditor_election}/{auditor['vote']}", b"junk", ANY_VERSION)
+    assert (await stage.run("auditor")).exit_code == 12
+    assert (await stage.run("status")).exit_code == 0
+    waiting.cancel()
+
+
+async def test_delay(stage: Stage) -> None:
+    path = stage.paths.lost_bookie_recovery_delay
+    assert (await stage.succeed("delay", "set", "60", "--dry-run"))["items"][0]["action"] == "create"
+    assert await stage.store.exists(path) is None
+    result = await stage.run("delay", "set", "60")
+    assert result.json() == {
+        "apiVersion": "bkctl/v1",
+        "kind": "RecoveryDelay",
+        "seconds": 60,
+        "previous_seconds": None,
+    }
+    assert (await stage.store.get(path)).data == b"60"
+    result = await stage.run("delay", "set", "10m")
+    assert "to undo: bkctl autorecovery delay set 60" in result.stderr
+    assert "audits now" not in result.stderr
+    assert (await stage.store.get(path)).data == b"600"
+    result = await stage.run("delay", "set", "600")
+    assert "audits now" in result.stderr
+    assert "audits now" in (await stage.run("delay", "set", "0")).stderr
+    assert (await stage.succeed("delay", "get"))["seconds"] == 0
+    assert (await stage.run("delay", "get", "-o", "name")).stdout == "0\n"
+    for text in ("-1", "1.5", "2147483648", "soon", "", "500ms"):
+        assert (await stage.run("delay", "set", "--", text)).exit_code == 2, text
+    await stage.store.set(path, b"junk", ANY_VERSION)
+    assert (await stage.run("delay", "get")).exit_code == 12
+    assert (await stage.succeed("status"))["lost_bookie_recovery_delay_s"] is None
+    assert (await stage.succeed("delay", "set", "5"))["previous_seconds"] is None
+
+
+async def test_trigger(stage: Stage) -> None:
+    path = stage.paths.lost_bookie_recovery_delay
+    switches = ReplicationSwitches(stage.store, stage.paths.root)
+    result = await stage.run("trigger")
+    assert (result.exit_code, "no auditor" in result.stderr) == (3, True)
+    await stage.elect(A)
+    result = await stage.run("trigger")
+    assert (result.exit_code, "is missing" in result.stderr) == (3, True)
+    await switches.set_recovery_delay(7)
+    await switches.disable()
+    result = await stage.run("trigger")
+    assert (result.exit_code, "is disabled" in result.stderr) == (3, True)
+    await switches.enable()
+    assert (await stage.succeed("trigger", "--dry-run"))["kind"] == "Plan"
+    assert (await stage.store.get(path)).stat.version == 0
+    assert await stage.succeed("trigger") == {
+        "apiVersion": "bkctl/v1",
+        "kind": "AuditTrigger",
+        "triggered": True,
+        "auditor": A,
+        "delay_s": 7,
+    }
+    node = await stage.store.get(path)
+    assert (node.data, node.stat.version) == (b"7", 1)
+
+
+async def test_reset_checks_and_their_undo(stage: Stage) -> None:
+    switches = ReplicationSwitches(stage.store, stage.paths.root)
+    before_ms = 1_700_000_000_123
+    await switches.set_check_time_ms(PeriodicCheck.PLACEMENT, before_ms)
+    result = await stage.run("reset-checks")
+    items = result.json()["items"]
+    assert [item["check"] for item in items] == ["all-ledgers", "placement", "replicas"]
+    assert [item["previous"] for item in items] == [None, "2023-11-14T22:13:20.123Z", None]
+    times = [await switches.check_time_ms(check) for check in PeriodicCheck]
+    assert times == [times[0]] * 3
+    assert times[0] is not None
+    assert abs(LoopClock().now_ms() - 21 * 86_400_000 - times[0]) < 600_000
+    undo = next(line for line in result.stderr.splitlines() if "to undo: " in line).partition("bkctl autorecovery ")[2]
+    await stage.succeed(*undo.split())
+    assert await switches.check_time_ms(PeriodicCheck.PLACEMENT) == before_ms
+    assert await switches.check_time_ms(PeriodicCheck.REPLICAS) == times[0]
+    for wrong in (("nonsense",), ("--last-run", "yesterday"), ("--last-run", "2026-01-31T12:00:00")):
+        assert (await stage.run("reset-checks", *wrong)).exit_code == 2, wrong
+
+
+async def test_help_pages_say_what_is_there(stage: Stage) -> None:
+    page = (await stage.run("--help")).stdout
+    for name in ("status", "enable", "disable", "pending", "running", "auditor", "trigger", "delay", "reset-checks"):
+        assert f"\n  {name} " in page, name
+    assert "start" not in page.split("Commands:")[1].split()
