@@ -27,15 +27,19 @@ def bookie(tmp_path: Path, metadata_uri: str, store: ZooKeeperStore) -> BookieUn
     return BookieUnderTest(tmp_path, metadata_uri, store)
 
 
-async def add_until(peer: Peer, first_entry_id: int, count: int, *, in_flight: int) -> list[int]:
+async def add_until(
+    peer: Peer, first_entry_id: int, count: int, *, in_flight: int, is_first_acknowledged: asyncio.Event | None = None
+) -> list[int]:
     """Add entries with a number in flight; the ids that were acknowledged."""
     acknowledged: list[int] = []
+    has_begun = is_first_acknowledged or asyncio.Event()
     turns = asyncio.Semaphore(in_flight)
 
     async def add(entry_id: int) -> None:
         async with turns:
             if await peer.add(LEDGER_ID, entry_id) is Status.OK:
                 acknowledged.append(entry_id)
+                has_begun.set()
 
     await asyncio.gather(*(add(entry_id) for entry_id in range(first_entry_id, first_entry_id + count)))
     return acknowledged
@@ -112,7 +116,12 @@ async def test_kill_at_any_moment_loses_no_acknowledged_entry(bookie: BookieUnde
         async with bookie.running() as (process, peer):
             for entry_id in acknowledged:
                 assert await peer.read(LEDGER_ID, entry_id) == peer.body(LEDGER_ID, entry_id)
-            adding = asyncio.ensure_future(add_until(peer, turn * 5000, 5000, in_flight=200))
+            has_begun = asyncio.Event()
+            adding = asyncio.ensure_future(
+                add_until(peer, turn * 5000, 5000, in_flight=200, is_first_acknowledged=has_begun)
+            )
+            if turn == 0:  # on a busy machine the moment alone may come before anything was acknowledged, each time
+                await has_begun.wait()
             await asyncio.sleep(chance.uniform(0.01, 0.3))
             process.kill()
             acknowledged += await adding
