@@ -190,7 +190,7 @@ async def test_every_lock_is_given_up_with_its_session(
 
 
 def test_the_name_of_this_machine_leads_back_to_it() -> None:
-    """What Java promises of a canonical name: the address of the machine's own name, or a name for just that address."""
+    """As Java promises of a canonical name: it is that of the address that the machine's own name has."""
     own = {each[4][0] for each in socket.getaddrinfo(socket.gethostname(), None)}
     found = {each[4][0] for each in socket.getaddrinfo(canonical_host_name(), None)}
     assert own & found
