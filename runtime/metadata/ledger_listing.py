@@ -20,11 +20,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 
 import msgspec
 
-from runtime.errors import ClusterNotFoundError, MetadataError, NoNodeError
+from runtime.errors import ClusterNotFoundError, ConfigurationError, MetadataError, NoNodeError
 from runtime.metadata.layout import LedgerTree
 from runtime.metadata.ledger_nodes import LedgerNode, interior_children, ledgers_in, root_node
 from runtime.metadata.pipeline import pipelined
 from runtime.metadata.store import MetadataStore
+from storage.errors import BkctlError
 from storage.ids import LEDGER_ID_MAX
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class PartListing(msgspec.Struct, frozen=True):
     first_ledger_id: int
     last_ledger_id: int
     ledger_ids: Sequence[int] = ()
-    error: MetadataError | None = None
+    error: BkctlError | None = None
 
 
 class _Listed(msgspec.Struct, frozen=True, gc=False):
@@ -78,7 +79,7 @@ class LedgerListing:
         self._is_overlong_seen = False
 
     async def parts(self) -> AsyncGenerator[PartListing, None]:
-        """Contiguous parts that cover every id there can be. Raises nothing of the metadata store."""
+        """Contiguous parts that cover every id there can be. What goes wrong is an error of a part, not raised."""
         cover = RangeCover()
         listed = self.buckets(root_node(self._tree))
         async with contextlib.aclosing(listed):
@@ -86,7 +87,7 @@ class LedgerListing:
                 async for part in listed:
                     for covering in cover.add(part):
                         yield covering
-            except MetadataError as error:
+            except (MetadataError, ConfigurationError) as error:
                 yield cover.fail(error)
                 return
         for covering in cover.finish(self._tree, is_overlong_seen=self._is_overlong_seen):
@@ -250,7 +251,7 @@ class RangeCover:
         error = MetadataError("there are ledgers with longer ids than the legacy layout has room for")
         return [*_empty(first, _LEGACY_ID_MAX), PartListing(_LEGACY_ID_MAX + 1, LEDGER_ID_MAX, error=error)]
 
-    def fail(self, error: MetadataError) -> PartListing:
+    def fail(self, error: BkctlError) -> PartListing:
         """Nothing is known of all the rest."""
         return PartListing(self._next_id, LEDGER_ID_MAX, error=error)
 
