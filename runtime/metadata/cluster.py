@@ -79,6 +79,13 @@ async def init_cluster(
     return await read_cluster_info(store, root), is_created
 
 
+async def clear_restore_mark(store: MetadataStore, root: str) -> None:
+    """Note that no restore is under way any more."""
+    node = await store.get(root)
+    if node.data.startswith(RESTORE_MARK):
+        await store.set(root, b"", node.stat.version)
+
+
 async def is_health_check_enabled(store: MetadataStore, root: str) -> bool:
     """Whether clients may keep bookies in quarantine; ClusterNotFoundError."""
     await require_cluster(store, root)

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 
 from runtime.errors import NodeExistsError, NoNodeError, NotEmptyError, RefusedError
-from runtime.metadata.cluster import new_instance_id
+from runtime.metadata.cluster import clear_restore_mark, new_instance_id
 from runtime.metadata.cluster_backup import HEALTH_CHECK_DISABLED, UNDER_REPLICATION, ChildKind, child_kind
 from runtime.metadata.layout import LedgerLayout, LedgerTree, encode_layout
 from runtime.metadata.paths import COOKIES, INSTANCE_ID, LAYOUT, READ_ONLY, Paths
@@ -74,6 +74,7 @@ async def format_cluster(
     await _replace(store, paths.layout, encode_layout(LedgerLayout(tree)), before_each)
     await delete_tree(store, paths.under_replicated_ledgers, before_each=before_each)
     await delete_tree(store, paths.replication_locks, before_each=before_each)
+    await clear_restore_mark(store, root)
     for path in (paths.available, paths.read_only):
         with contextlib.suppress(NodeExistsError):
             await store.create(path)

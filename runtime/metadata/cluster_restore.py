@@ -28,7 +28,7 @@ from runtime.errors import (
 )
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.ledger.metadata_format import decode_ledger_metadata
-from runtime.metadata.cluster import RESTORE_MARK, read_instance_id
+from runtime.metadata.cluster import RESTORE_MARK, clear_restore_mark, read_instance_id
 from runtime.metadata.cluster_archive import ArchiveHeader, ArchiveNode, ArchiveReader
 from runtime.metadata.cluster_backup import LONG_IDS, UNDER_REPLICATION, is_left_out, look_at_ledger
 from runtime.metadata.layout import LedgerLayout, LedgerTree, encode_layout
@@ -233,9 +233,7 @@ class ClusterRestore:
             for node in nodes:
                 with contextlib.suppress(NodeExistsError):
                     await self._store.create(node.path, node.data)
-        root = await self._store.get(self._target.root)
-        if root.data.startswith(RESTORE_MARK):
-            await self._store.set(self._target.root, b"", root.stat.version)
+        await clear_restore_mark(self._store, self._target.root)
 
     # -- one node -----------------------------------------------------------------------------------------------
 

@@ -101,6 +101,13 @@ async def test_format_brings_back_directories_that_are_missing(store: ZooKeeperS
     assert without_identity(await read_tree(store, root)) == without_identity(java_tree("init hierarchical"))
 
 
+async def test_format_ends_a_restore_that_nobody_ended(store: ZooKeeperStore, root: str) -> None:
+    await store.create(root, b"bkctl restore 00ff", make_parents=True)
+    await format_as(store, root, LedgerTree.HIERARCHICAL)
+    assert (await store.get(root)).data == b""
+    await init_cluster(store, root, None, random.Random(1))
+
+
 async def test_format_leaves_what_is_not_bookkeepers(store: ZooKeeperStore, root: str) -> None:
     await plant(store, root, persistent(java_tree("flat at work")))
     await store.create(f"{root}/mine/below", b"x", make_parents=True)

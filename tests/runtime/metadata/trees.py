@@ -36,7 +36,7 @@ def java_tree(name: str) -> dict[str, PlantedNode]:
 async def plant(store: MetadataStore, root: str, tree: dict[str, PlantedNode]) -> None:
     """Create the nodes, at the versions they had."""
     parent = root.rpartition("/")[0]
-    if await store.exists(parent) is None:
+    if parent and await store.exists(parent) is None:
         await store.create(parent, make_parents=True)
 
     async def put(path: str, node: PlantedNode) -> None:
