@@ -10,6 +10,7 @@ A rewrite keeps the version that was read. What Java would refuse, or read as so
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -26,6 +27,8 @@ _HEADER: Final = b"BookieMetadataFormatVersion\t"
 _VERSION_CHARACTERS_MAX: Final = 9
 _CLOSED_WORD: Final = "CLOSED"
 _IN_RECOVERY_MARK: Final = -102
+_TOKEN_VERSION: Final = 3
+_NUMBER: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _WHAT: Final = "ledger metadata"
 
 
@@ -155,7 +158,7 @@ def _from_record(record: LedgerRecord, version: int) -> LedgerMetadata:
         password=record.password if record.HasField("password") else None,
         ctime_ms=record.ctime if record.HasField("ctime") else None,
         custom_metadata=tuple((_require_text(entry.key), entry.value) for entry in record.customMetadata),
-        creator_token=record.cToken,
+        creator_token=record.cToken if version == _TOKEN_VERSION else 0,
         format_version=version,
     )
 
@@ -197,9 +200,13 @@ def _text_fields(metadata: LedgerMetadata) -> list[Field]:
 
 
 def _encode_lines(metadata: LedgerMetadata) -> str:
-    if metadata.ack_quorum_size != metadata.write_quorum_size or metadata.password or metadata.custom_metadata:
+    if metadata.ack_quorum_size != metadata.write_quorum_size or any(
+        (metadata.password, metadata.digest_type, metadata.custom_metadata, metadata.ctime_ms is not None)
+    ):
         # Java drops these in silence, and the ledger can then not be repaired any more.
-        raise ValueError("version 1 of ledger metadata holds neither ack quorum, password nor custom metadata")
+        raise ValueError(
+            "version 1 of ledger metadata holds neither ack quorum, password, digest type, ctime nor custom metadata"
+        )
     length = metadata.length if metadata.is_closed else 0
     lines = [f"{metadata.write_quorum_size}\n{metadata.ensemble_size}\n{length}\n"]
     lines += ["\t".join((str(segment.first_entry_id), *segment.ensemble)) + "\n" for segment in metadata.segments]
@@ -215,14 +222,14 @@ def _decode_lines(text: str) -> LedgerMetadata:
     state, last_entry_id = LedgerState.OPEN, INVALID_ENTRY_ID
     segments: list[Segment] = []
     try:
-        write_quorum_size, ensemble_size, length = (int(line) for line in lines[:3])
+        write_quorum_size, ensemble_size, length = map(_parse_number, lines[:3])
         for line in filter(None, lines[3:]):
             first, *rest = line.split("\t")
             if rest[:1] == [_CLOSED_WORD]:
-                last_entry_id = int(first)
+                last_entry_id = _parse_number(first)
                 state = LedgerState.IN_RECOVERY if last_entry_id == _IN_RECOVERY_MARK else LedgerState.CLOSED
                 break
-            segments.append(Segment(int(first), tuple(rest)))
+            segments.append(Segment(_parse_number(first), tuple(rest)))
     except ValueError as error:
         raise MetadataFormatError(f"{_WHAT}: a line of version 1 is damaged: {error}") from error
     is_closed = state is LedgerState.CLOSED
@@ -236,3 +243,10 @@ def _decode_lines(text: str) -> LedgerMetadata:
         length=length if is_closed else 0,
         format_version=1,
     )
+
+
+def _parse_number(text: str) -> int:
+    """As Java does: no spaces, no underscores, no more than 64 bits."""
+    if not _NUMBER.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
+        raise ValueError(f"{text!r} is no number")
+    return int(text)

@@ -5,6 +5,7 @@ The writer is ours because Java readers and golden bytes demand one exact spelli
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -29,6 +30,15 @@ _ESCAPES = {
     0x27: "\\'",
     0x22: '\\"',
 }
+
+_TOKEN = re.compile(
+    r"""\#[^\n]* | (?P<literal> "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' ) | [A-Za-z_]\w*
+      | (?P<number>[0-9][\w.+-]*) (?P<is_name>\s*:)?""",
+    re.VERBOSE | re.ASCII,
+)
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_PYTHON_NUMBER = re.compile(r"0[bBoO]|.*_")
+"""Forms of a number that protobuf's reader takes because Python does, and Java does not."""
 
 
 class EnumName(str):
@@ -75,7 +85,16 @@ def parse_fields(text: str, message: MessageT, what: str) -> MessageT:
         with warnings.catch_warnings():
             # An unknown escape is only warned about, on the way through a codec; Java refuses it.
             warnings.simplefilter("error", DeprecationWarning)
-            text_format.Merge(text, message, allow_unknown_field=True)
+            text_format.Merge(_TOKEN.sub(_as_java_reads, text), message, allow_unknown_field=True)
     except (text_format.ParseError, ValueError, DeprecationWarning) as error:
         raise MetadataFormatError(f"{what}: not the text of its message: {error}") from error
     return message
+
+
+def _as_java_reads(token: re.Match[str]) -> str:
+    r"""Even out where protobuf's reader for Python differs: it does not know \?, and takes numbers as names."""
+    if literal := token["literal"]:
+        return _ESCAPE.sub(lambda escape: "?" if escape[1] == "?" else escape[0], literal)
+    if token["number"] and (token["is_name"] or _PYTHON_NUMBER.match(token["number"])):
+        raise ValueError(f"{token[0]!r} is neither a name nor a number")
+    return token[0]

@@ -54,10 +54,32 @@ def test_an_old_ledger_has_neither_password_nor_digest() -> None:
     assert decode_ledger_metadata(VECTORS["closed v1"].replace(b"\n", b"\r\n").replace(b"1\r\n", b"1\n", 1)) == metadata
 
 
-def test_version_1_cannot_hold_everything() -> None:
-    ledger = new_ledger(("a",), 1, 1, DigestType.CRC32C, b"secret")
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"password": b"secret", "digest_type": DigestType.CRC32C},
+        {"password": b"", "digest_type": DigestType.CRC32C},
+        {"ctime_ms": 5},
+        {"custom_metadata": (("k", b"v"),)},
+        {"ack_quorum_size": 1},
+    ],
+)
+def test_version_1_cannot_hold_everything(extra: dict[str, object]) -> None:
+    """Java drops the digest type in silence, and every repair of the ledger then fails (metadata section 6.3)."""
+    ledger = decode_ledger_metadata(VECTORS["open v1"])
+    assert encode_ledger_metadata(ledger) == VECTORS["open v1"]
     with pytest.raises(ValueError, match="version 1"):
-        encode_ledger_metadata(msgspec.structs.replace(ledger, format_version=1))
+        encode_ledger_metadata(msgspec.structs.replace(ledger, **extra))
+
+
+def test_version_2_never_has_a_creator_token() -> None:
+    data = VECTORS["open v2"] + b"cToken: 7\n"
+    assert decode_ledger_metadata(data) == decode_ledger_metadata(VECTORS["open v2"])
+
+
+def test_what_follows_the_end_of_version_1_is_ignored() -> None:
+    data = VECTORS["closed v1"] + b"\nmore\n"
+    assert decode_ledger_metadata(data) == decode_ledger_metadata(VECTORS["closed v1"])
 
 
 def test_unsound_metadata_is_never_written() -> None:
@@ -90,6 +112,16 @@ def test_bytes_behind_the_message_are_ignored() -> None:
         (b"BookieMetadataFormatVersion\t3\n\x00", "quorumSize is missing"),
         (b"BookieMetadataFormatVersion\t2\n\xff", "not UTF-8"),
         (b"BookieMetadataFormatVersion\t1\n2\n3\n", "line of version 1 is damaged"),
+        (VECTORS["closed v1"].replace(b"7000", b"7_000"), "line of version 1 is damaged"),
+        (VECTORS["closed v1"].replace(b"7000", b" 7000"), "line of version 1 is damaged"),
+        (VECTORS["closed v1"].replace(b"7000", str(2**63).encode()), "line of version 1 is damaged"),
+        (VECTORS["closed v1"].replace(b"\t10.0.0.3:3181", b"", 1), "has 2 bookies, not 3"),
+        (VECTORS["closed v2"].replace(b"firstEntryId: 100", b"firstEntryId: 0"), "do not ascend"),
+        (VECTORS["closed v2"].replace(b"ackQuorumSize: 2", b"ackQuorumSize: 3"), "quorum sizes"),
+        (VECTORS["closed v2"].replace(b"state: CLOSED", b"state: closed"), "not the text"),
+        (VECTORS["closed v2"].replace(b"state: CLOSED\n", b""), "state is missing"),
+        (b"BookieMetadataFormatVersion\t2\ngarbage\n", "not the text"),
+        (b"BookieMetadataFormatVersion\t2\n", "quorumSize is missing"),
         (VECTORS["closed v2"].replace(b"lastEntryId: 149\n", b""), "lastEntryId is missing"),
         (VECTORS["closed v2"].replace(b"firstEntryId: 0", b"firstEntryId: 1"), "starts at entry 1"),
         (VECTORS["closed v2"].replace(b"digestType: CRC32C\n", b""), "no digest type"),

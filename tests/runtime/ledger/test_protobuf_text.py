@@ -43,6 +43,56 @@ def test_what_java_reads_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r'password: "\?\\?\a\v"', b"?\\?\x07\x0b"),
+        (r'password: "\x41\7\101\xe"', b"A\x07A\x0e"),
+        (r'password: "\u00fc\U0001F600"', "\u00fc\U0001f600".encode()),
+        ("password: '\u00fc # 1: \"'  # 1: 'x", '\u00fc # 1: "'.encode()),
+        ("password: 'a' \"b\"\r\n'c'", b"abc"),
+        ("password: 'a'password: 'b'", b"b"),
+        ("x1: 5 password: 'a'", b"a"),
+    ],
+)
+def test_literals_of_java(text: str, value: bytes) -> None:
+    assert parse_fields(text, LedgerRecord(), "test").password == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("+5", 5), ("-1", -1), ("017", 15), ("-0x1F", -31), ("0", 0), (str(2**63 - 1), 2**63 - 1)]
+)
+def test_numbers_of_java(text: str, value: int) -> None:
+    assert parse_fields(f"ctime:{text}", LedgerRecord(), "test").ctime == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1: 5",
+        "10 : 5",
+        "[ext]: 5",
+        "ctime: 1_000",
+        "ctime: 0b11",
+        "ctime: -0o7",
+        "ctime: 08",
+        "ctime: +-5",
+        f"ctime: {2**63}",
+        f"quorumSize: {2**32}",
+        "ctime: 5\0",
+        "ctime: 5 }",
+        "segment {",
+        "segment: 5",
+        'state: "OPEN"',
+        "garbage",
+        'password: "a\nb"',
+    ],
+)
+def test_what_no_release_writes_is_refused(text: str) -> None:
+    with pytest.raises(MetadataFormatError, match=r"^the thing: "):
+        parse_fields(text, LedgerRecord(), "the thing")
+
+
+@pytest.mark.parametrize(
     "text", [r'password: "\ "', "quorumSize 2", "quorumSize: 2.5", 'password: "a', "state: NOVEL", "password: x"]
 )
 def test_what_java_refuses_is_refused(text: str) -> None:
