@@ -149,7 +149,11 @@ class LedgerStore:
         return Versioned(self._decode(ledger_id, node.data), node.stat.version, node.stat.ctime_ms)
 
     async def write(self, ledger_id: int, metadata: LedgerMetadata, expected_version: int) -> Versioned[LedgerMetadata]:
-        """Compare-and-set; BadVersionError, LedgerNotFoundError."""
+        """Compare-and-set; BadVersionError, LedgerNotFoundError. Returns what is stored.
+
+        The creator's token has served its purpose: a rewrite clears it, as every one of Java's does.
+        """
+        metadata = msgspec.structs.replace(metadata, creator_token=0)
         data = encode_ledger_metadata(metadata)
         try:
             stat = await self._store.set(self._path(ledger_id), data, expected_version)
