@@ -32,6 +32,10 @@ _NUMBER: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _WHAT: Final = "ledger metadata"
 
 
+class MissingEndError(MetadataFormatError):
+    """A closed ledger does not say where it ends."""
+
+
 def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
     """Bytes of the version that the metadata names; ValueError if it is unsound or the version cannot express it."""
     if fault := find_fault(metadata):
@@ -50,22 +54,29 @@ def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
 
 def decode_ledger_metadata(data: bytes) -> LedgerMetadata:
     """Metadata from a node's bytes; MetadataFormatError says what is wrong with them."""
-    version, body = _split_header(data)
-    match version:
-        case 1:
-            metadata = _decode_lines(_decode_text(body))
-        case 2:
-            metadata = _from_record(parse_fields(_decode_text(body), LedgerRecord(), _WHAT), version)
-        case 3:
-            metadata = _from_record(_parse_delimited(body), version)
-        case _:
-            raise MetadataFormatError(f"{_WHAT}: version {version} is unknown")
+    metadata = decode_unsound_metadata(data)
     if fault := find_fault(metadata):
         raise MetadataFormatError(f"{_WHAT}: {fault}")
     for bookie_id in metadata.bookies():
         if not is_valid_bookie_id(bookie_id):
             raise MetadataFormatError(f"{_WHAT}: {bookie_id!r} is no bookie id")
     return metadata
+
+
+def decode_unsound_metadata(data: bytes) -> LedgerMetadata:
+    """As ``decode_ledger_metadata``, but what the fields say may break the rules of shape: for diagnosis alone.
+
+    MissingEndError, MetadataFormatError.
+    """
+    version, body = _split_header(data)
+    match version:
+        case 1:
+            return _decode_lines(_decode_text(body))
+        case 2:
+            return _from_record(parse_fields(_decode_text(body), LedgerRecord(), _WHAT), version)
+        case 3:
+            return _from_record(_parse_delimited(body), version)
+    raise MetadataFormatError(f"{_WHAT}: version {version} is unknown")
 
 
 def _split_header(data: bytes) -> tuple[int, bytes]:
@@ -142,7 +153,7 @@ def _from_record(record: LedgerRecord, version: int) -> LedgerMetadata:
     is_closed = state is LedgerState.CLOSED
     if is_closed and not record.HasField("lastEntryId"):
         # Java reads it as entry 0, which would cut a ledger off or invent an entry.
-        raise MetadataFormatError(f"{_WHAT}: closed, but lastEntryId is missing")
+        raise MissingEndError(f"{_WHAT}: closed, but lastEntryId is missing")
     return LedgerMetadata(
         ensemble_size=record.ensembleSize,
         write_quorum_size=record.quorumSize,

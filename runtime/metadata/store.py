@@ -76,6 +76,8 @@ class NodeStat(msgspec.Struct, frozen=True, gc=False):
     mtime_ms: int
     ephemeral_owner: int
     children_count: int
+    children_created_count: int = 0
+    """Children ever created, ephemeral or not: the number of the next sequential one."""
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from typing import Protocol
 
 import msgspec
 
@@ -23,6 +24,16 @@ _EAGER_CHILDREN_MAX = 4
 
 _DELETE_ROUNDS_MAX = 20
 """How often a directory is emptied again because others keep filling it."""
+
+
+class NodeReader(Protocol):
+    """What a walk asks of a store."""
+
+    async def get(self, path: str) -> Node:
+        """Contents; NoNodeError."""
+
+    async def children(self, path: str) -> list[str]:
+        """Sorted child names; NoNodeError."""
 
 
 class TreeNode(msgspec.Struct, frozen=True, gc=False):
@@ -45,7 +56,7 @@ def nothing_skipped(_: str) -> bool:
 
 
 async def walk_tree(
-    store: MetadataStore, path: str, *, is_skipped: Callable[[str], bool] = nothing_skipped, window: int = WINDOW
+    store: NodeReader, path: str, *, is_skipped: Callable[[str], bool] = nothing_skipped, window: int = WINDOW
 ) -> AsyncGenerator[TreeNode, None]:
     """The node at ``path`` and all below it; nothing when it is absent.
 
@@ -62,7 +73,7 @@ async def walk_tree(
 
 
 async def _unfold(
-    store: MetadataStore, fetched: _Fetched, is_skipped: Callable[[str], bool], window: int
+    store: NodeReader, fetched: _Fetched, is_skipped: Callable[[str], bool], window: int
 ) -> AsyncGenerator[TreeNode, None]:
     yield fetched.found
     if fetched.children is not None:
@@ -82,7 +93,7 @@ async def _unfold(
                 yield found
 
 
-async def _fetch(store: MetadataStore, path: str, is_skipped: Callable[[str], bool]) -> _Fetched | None:
+async def _fetch(store: NodeReader, path: str, is_skipped: Callable[[str], bool]) -> _Fetched | None:
     """The node, None when it is gone; its children too if they are few."""
     try:
         node = await store.get(path)
@@ -101,7 +112,7 @@ async def _fetch(store: MetadataStore, path: str, is_skipped: Callable[[str], bo
     return _Fetched(TreeNode(path, node), children)
 
 
-async def _child_paths(store: MetadataStore, path: str, is_skipped: Callable[[str], bool]) -> list[str]:
+async def _child_paths(store: NodeReader, path: str, is_skipped: Callable[[str], bool]) -> list[str]:
     try:
         names = await store.children(path)
     except NoNodeError:

@@ -71,6 +71,8 @@ def _node_stat(stat: Any) -> NodeStat:
         mtime_ms=stat.mtime,
         ephemeral_owner=stat.ephemeralOwner,
         children_count=stat.numChildren,
+        # What ZooKeeper tells in 32 bits is twice the creations less the children that are there.
+        children_created_count=(stat.cversion + stat.numChildren & 0xFFFFFFFF) >> 1,
     )
 
 

@@ -41,7 +41,9 @@ class ModelNode:
         return 2 * self.children_created_count - len(self.children)
 
     def stat(self) -> NodeStat:
-        return NodeStat(self.version, self.ctime_ms, self.mtime_ms, self.owner, len(self.children))
+        return NodeStat(
+            self.version, self.ctime_ms, self.mtime_ms, self.owner, len(self.children), self.children_created_count
+        )
 
 
 class Watcher(NamedTuple):

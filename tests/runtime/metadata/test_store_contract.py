@@ -94,6 +94,9 @@ async def test_a_sequential_number_counts_the_children_ever_created(world: World
     await store.delete(first)
     with pytest.raises(NodeExistsError):
         await store.create(f"{world.root}/other")
+    stat = await store.exists(world.root)
+    assert stat is not None
+    assert (stat.children_created_count, stat.children_count) == (2, 1)
     second = await store.create(f"{world.root}/m-", is_sequential=True)
     assert (first, second) == (f"{world.root}/n-0000000000", f"{world.root}/m-0000000002")
 
