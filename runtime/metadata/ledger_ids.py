@@ -14,7 +14,9 @@ from runtime.metadata.store import MetadataStore
 logger = logging.getLogger(__name__)
 
 _HIGH_ORDERS_KEPT = 3
-_HIGH_ORDER_NAME = re.compile(HIGH_ORDER_PREFIX + r"(\d+)")
+_HIGH_ORDER_NAME = re.compile(HIGH_ORDER_PREFIX + r"(\d+)", re.ASCII)
+_HIGH_ORDER_MAX = 2**31 - 1
+"""Higher ones do not fit into an id of 63 bits."""
 
 
 class LedgerIdGenerator:
@@ -53,7 +55,12 @@ class LedgerIdGenerator:
                 await self._create_high_order(1)
                 continue
             high = highs[-1]
+            if high > _HIGH_ORDER_MAX:
+                path = self._high_order_path(high)
+                raise MetadataFormatError(f"{path}: it leaves no ledger ids below 2^63", path)
             low = await self._count(self._high_order_path(high))
+            if low is None and high == _HIGH_ORDER_MAX:
+                raise MetadataFormatError(f"the cluster at {self._paths.root} has run out of ledger ids")
             if low is None:
                 await self._create_high_order(high + 1)
                 continue
@@ -65,7 +72,8 @@ class LedgerIdGenerator:
     async def _high_orders(self) -> list[int]:
         """High halves in use, ascending; names of another form are nobody's business here."""
         names = await self._store.children(self._paths.long_ids)
-        return sorted(int(found[1]) for found in map(_HIGH_ORDER_NAME.fullmatch, names) if found)
+        found = (int(match[1]) for match in map(_HIGH_ORDER_NAME.fullmatch, names) if match)
+        return sorted(high for high in found if high < 2**63)
 
     async def _create_high_order(self, high: int) -> None:
         with contextlib.suppress(NodeExistsError):

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.config import LayoutConfig
 from runtime.errors import ConfigurationError, MetadataFormatError, RefusedError
 from runtime.metadata.layout import LedgerLayout, LedgerTree, choose_tree, decode_layout, encode_layout
 from tests.runtime.golden_metadata import java_nodes
@@ -96,6 +97,67 @@ def test_the_old_form() -> None:
 def test_damaged_layouts(data: bytes) -> None:
     with pytest.raises(MetadataFormatError, match="LAYOUT"):
         decode_layout(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "tree"),
+    [
+        (HIERARCHICAL.factory, HIERARCHICAL),
+        (LEGACY.factory, LEGACY),
+        (LONG.factory, LONG),
+        (FLAT.factory, FLAT),
+    ],
+)
+def test_every_class_of_the_table(data: str, tree: LedgerTree) -> None:
+    for text in (f"2\n{data}:1", f"2\n{data}:1\nmore\n", f"2\n{data}:1:", f"02\n{data}:+1"):
+        assert decode_layout(text.encode()) == LedgerLayout(tree)
+    shaded = f"2\ndlshade.{data}:1".encode()
+    assert decode_layout(shaded, is_shaded_factory_allowed=True) == LedgerLayout(tree)
+    with pytest.raises(MetadataFormatError, match="allow it with allowShadedLedgerManagerFactoryClass=true"):
+        decode_layout(shaded)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"2\n{FLAT.factory}:2", "asks for version 2 .* no other than version 1"),
+        (f"2\n{FLAT.factory}:1:1", "is not understood"),
+        (f"2\n{FLAT.factory}:", "is not understood"),
+        (f"2\n{FLAT.factory}:one", "is not understood"),
+        (f"2\r\n{FLAT.factory}:1", "is not understood"),
+        (f"0\n{FLAT.factory}:1", "is not understood"),
+        ("1\nlonghierarchical:1", "does not know"),
+        ("1\nlegacyhierarchical:1", "does not know"),
+        ("2\norg.apache.bookkeeper.meta.MSLedgerManagerFactory:1", "does not know"),
+        ("2\norg.apache.bookkeeper.meta.hierarchicalLedgerManagerFactory:1", "does not know"),
+        ("2\ndlshade.com.example.Other:1", "does not know"),
+    ],
+)
+def test_layouts_that_no_reader_takes(text: str, reason: str) -> None:
+    with pytest.raises(MetadataFormatError, match=reason):
+        decode_layout(text.encode(), is_shaded_factory_allowed=True)
+
+
+def test_the_old_settings_where_the_cluster_leaves_it_open() -> None:
+    def typed(name: str) -> LayoutConfig:
+        return LayoutConfig(ledger_manager_type=name)
+
+    assert choose_tree(None, None, typed("flat")) is FLAT
+    assert choose_tree(None, None, typed("longhierarchical")) is LONG
+    assert choose_tree(None, HIERARCHICAL, typed("flat")) is HIERARCHICAL, "the URI goes first"
+    assert choose_tree(LedgerLayout(LONG), None, typed("flat")) is LONG, "what is recorded goes before all"
+    with pytest.raises(ConfigurationError, match="ledgerManagerType = legacyhierarchical: there is no such"):
+        choose_tree(None, None, typed("legacyhierarchical"))
+    old = LedgerLayout(FLAT, format_version=1)
+    assert choose_tree(old, None, typed("flat")) is FLAT
+    assert choose_tree(old, HIERARCHICAL, None) is FLAT, "Java does not hold the URI against the old form"
+    with pytest.raises(ConfigurationError, match=r"ledgerManagerType says hierarchical, but .* created as flat"):
+        choose_tree(old, None, typed("hierarchical"))
+
+
+def test_a_legacy_cluster_has_no_name_in_uris() -> None:
+    with pytest.raises(ConfigurationError, match=r"use zk\+null://"):
+        choose_tree(LedgerLayout(LEGACY), HIERARCHICAL)
 
 
 def test_the_uri_must_agree_with_the_cluster() -> None:

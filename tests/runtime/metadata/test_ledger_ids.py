@@ -85,3 +85,55 @@ async def test_old_layouts_run_out(store: ZooKeeperStore, root: str, tree: Ledge
     generator = LedgerIdGenerator(CountsFrom(store, directory, 2**31 - 1), root, tree)  # type: ignore[arg-type]
     with pytest.raises(MetadataFormatError, match="run out of ledger ids"):
         await generator.next_id()
+
+
+async def test_a_counter_that_sticks_is_a_counter_that_has_run_out(store: ZooKeeperStore, root: str) -> None:
+    """At 2147483647 ZooKeeper gives the same name for ever: the node exists as long as somebody holds it."""
+    await store.create(f"{root}/idgen/ID-2147483647", make_parents=True)
+    counting = CountsFrom(store, f"{root}/idgen", 2**31 - 1)
+    generator = LedgerIdGenerator(counting, root, LedgerTree.HIERARCHICAL)  # type: ignore[arg-type]
+    assert await generator.next_id() == 2**32
+    assert await store.children(f"{root}/idgen-long") == ["HOB-0000000001"]
+
+
+async def test_a_negative_number_is_no_id(store: ZooKeeperStore, root: str) -> None:
+    await store.create(root, make_parents=True)
+    counting = CountsFrom(store, f"{root}/idgen", -5)
+    generator = LedgerIdGenerator(counting, root, LedgerTree.HIERARCHICAL)  # type: ignore[arg-type]
+    assert await generator.next_id() == 2**32
+
+
+async def test_the_highest_high_half_there_can_be(store: ZooKeeperStore, root: str) -> None:
+    last = f"{root}/idgen-long/HOB-2147483647"
+    await store.create(last, make_parents=True)
+    counting = CountsFrom(store, last, 2**31 - 2)
+    generator = LedgerIdGenerator(counting, root, LedgerTree.LONG_HIERARCHICAL)  # type: ignore[arg-type]
+    assert await generator.next_id() == (2**31 - 1 << 32) + 2**31 - 2 < 2**63 - 2
+    with pytest.raises(MetadataFormatError, match="run out of ledger ids"):
+        await generator.next_id()
+    assert await store.children(f"{root}/idgen-long") == ["HOB-2147483647"]
+
+
+@pytest.mark.parametrize("name", ["HOB-2147483648", "HOB-9999999999"])
+async def test_a_high_half_too_high_is_refused(store: ZooKeeperStore, root: str, name: str) -> None:
+    """Java shifts it out of the 64 bits, and may give ids a second time."""
+    await store.create(f"{root}/idgen-long/{name}", make_parents=True)
+    generator = LedgerIdGenerator(store, root, LedgerTree.LONG_HIERARCHICAL)
+    with pytest.raises(MetadataFormatError, match=name):
+        await generator.next_id()
+
+
+async def test_names_that_are_no_high_half_are_passed_over(store: ZooKeeperStore, root: str) -> None:
+    for name in (
+        "HOB-",
+        "HOB-x",
+        "HOB-99999999999999999999",
+        "HOB--1",
+        "HOB-\u0661",
+        "ID-5",
+        "hob-0000000009",
+        "HOB-0000000002",
+    ):
+        await store.create(f"{root}/idgen-long/{name}", make_parents=True)
+    generator = LedgerIdGenerator(store, root, LedgerTree.LONG_HIERARCHICAL)
+    assert await generator.next_id() == 2 << 32
