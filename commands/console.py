@@ -93,9 +93,9 @@ class Console:
     @contextmanager
     def listing(self, kind: str, columns: Sequence[Column], *, name: str) -> Iterator[Listing]:
         """Print many objects as they come; forms that cannot stream are written at the end, unless it failed."""
-        listing = Listing(self._settings, self.form, kind, columns, name, self._write)
+        listing = Listing(self._settings, self.form, kind, columns, name, self._write, self._table)
         yield listing
-        text = listing.finish(self._table)
+        text = listing.finish()
         if text is not None:
             self._write(text)
 

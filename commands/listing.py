@@ -9,9 +9,14 @@ from commands.config import OutputForm, Settings
 from commands.errors import InvalidArgumentError
 from commands.rendering import Column, Row
 
+_ROWS_MEASURED = 1000
+
 
 class Listing:
-    """A listing under way: forms of one line per item are written as rows come, the others at the end."""
+    """A listing under way: forms of one line per item are written as rows come, the others at the end.
+
+    A table is as wide as its first rows need; longer ones go on below it as they come.
+    """
 
     def __init__(
         self,
@@ -21,6 +26,7 @@ class Listing:
         columns: Sequence[Column],
         name: str,
         write: Callable[[str], None],
+        table: Callable[[Sequence[Column], Sequence[Row]], str],
     ) -> None:
         if settings.sort is not None and settings.sort not in {column.key for column in columns}:
             names = ", ".join(column.key for column in columns)
@@ -31,6 +37,10 @@ class Listing:
         self._columns = columns
         self._name = name
         self._write = write
+        self._table = table
+        self._shown = rendering.shown_columns(columns, form)
+        self._is_table = form in {OutputForm.TABLE, OutputForm.WIDE}
+        self._widths: list[int] | None = None
         self._rows: list[Row] = []
         self._added_count = 0
         self._is_truncated = False
@@ -51,14 +61,24 @@ class Listing:
         self._added_count += 1
         if self._is_streamed:
             self._write(self._line(row))
+        elif self._widths is not None:
+            self._write(rendering.table_line(self._shown, self._widths, row))
         else:
             self._rows.append(row)
+            if self._is_table and self._settings.sort is None and len(self._rows) == _ROWS_MEASURED:
+                self._begin_table()
 
     def truncate(self) -> None:
         """Say that there is more than was added."""
         self._is_truncated = True
 
-    def finish(self, table: Callable[[Sequence[Column], Sequence[Row]], str]) -> str | None:
+    def _begin_table(self) -> None:
+        """Write what there is, and the rest line by line: a long table is never held as a whole."""
+        self._write(self._table(self._shown, self._rows))
+        self._widths = rendering.table_widths(self._shown, self._rows, has_headers=self._settings.has_headers)
+        self._rows.clear()
+
+    def finish(self) -> str | None:
         """Text that is still to be written, if any."""
         self._sort_and_cut()
         if self._is_streamed:
@@ -67,9 +87,12 @@ class Listing:
             body = {"items": self._rows, "truncated": self._is_truncated}
             full = rendering.envelope(self._kind, body)
             return rendering.to_json(full) if self._form is OutputForm.JSON else rendering.to_yaml(full)
-        if self._form in {OutputForm.TABLE, OutputForm.WIDE}:
-            text = table(rendering.shown_columns(self._columns, self._form), self._rows)
-            return f"{text}\n... more than {len(self._rows)}" if self._is_truncated else text
+        if self._is_table:
+            more = f"... more than {self._added_count if self._settings.sort is None else len(self._rows)}"
+            if self._widths is not None:
+                return more if self._is_truncated else None
+            text = self._table(self._shown, self._rows)
+            return f"{text}\n{more}" if self._is_truncated else text
         return "\n".join(map(self._line, self._rows)) or None
 
     def _line(self, row: Row) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 
 from commands.errors import InvalidArgumentError
@@ -12,6 +13,8 @@ _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,32}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_AGO = re.compile(r"([0-9]{1,9})(s|m|h|d|w)(?: ago)?")
+_SECONDS_AGO = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _SIZE = re.compile(r"([0-9]+)([kmg]?)i?b?", re.IGNORECASE)
 _BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _RANGE = re.compile(r"([0-9]{1,19})(?:(-)([0-9]{1,19})?)?")
@@ -41,6 +44,32 @@ def parse_duration_s(text: str) -> float:
     if seconds <= 0:
         raise InvalidArgumentError(f"'{text}' is not a duration: give a positive number with ms, s, m or h, like 30s")
     return seconds
+
+
+def parse_moment_ms(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970 from ``2026-01-31``, ``2026-01-31T12:00:00Z``, or an age like ``90m``, ``12h``, ``7d``.
+
+    A time without a zone is UTC, as bkctl prints times.
+    """
+    text = text.strip()
+    if match := _AGO.fullmatch(text):
+        return now_ms - int(match[1]) * _SECONDS_AGO[match[2]] * 1000
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+        return int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise InvalidArgumentError(
+            f"'{text}' is not a time: give 2026-01-31, 2026-01-31T12:00:00Z, or an age like 12h or 7d"
+        ) from None
+
+
+def parse_label(text: str) -> tuple[str, bytes | None]:
+    """Key and value of custom metadata from ``key=value``; the value is None for a key alone."""
+    key, separator, value = text.partition("=")
+    if not key:
+        raise InvalidArgumentError(f"'{text}' is not a label: give KEY=VALUE, or KEY for any value")
+    return key, value.encode() if separator else None
 
 
 def parse_size_bytes(text: str) -> int:

@@ -19,6 +19,9 @@ API_VERSION = "bkctl/v1"
 UNKNOWN = "-"
 """How a table shows None."""
 
+_COLUMN_GAP = "   "
+"""What the table library puts between two columns."""
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 Row: TypeAlias = Mapping[str, object]
@@ -103,6 +106,24 @@ def to_csv_line(values: Iterable[object]) -> str:
 def shown_columns(columns: Sequence[Column], form: OutputForm) -> list[Column]:
     """Columns of a table: all of them in ``wide``."""
     return [column for column in columns if form is OutputForm.WIDE or not column.is_wide]
+
+
+def table_widths(columns: Sequence[Column], rows: Sequence[Row], *, has_headers: bool) -> list[int]:
+    """Characters that each column of a table with these rows takes."""
+    return [
+        max([len(column.title) if has_headers else 0, *(len(column.show(row.get(column.key))) for row in rows)])
+        for column in columns
+    ]
+
+
+def table_line(columns: Sequence[Column], widths: Sequence[int], row: Row) -> str:
+    """One more row below a table whose columns are so wide; what is longer is not cut."""
+    cells = [
+        text.rjust(width) if column.is_right else text.ljust(width)
+        for column, width in zip(columns, widths, strict=True)
+        for text in [column.show(row.get(column.key))]
+    ]
+    return _COLUMN_GAP.join(cells).rstrip()
 
 
 def flat(body: Row, prefix: str = "") -> list[tuple[str, object]]:

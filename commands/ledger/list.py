@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import time
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,11 +13,15 @@ from commands.cluster_access import open_client
 from commands.command import command
 from commands.config import OutputForm
 from commands.context import CommandContext
-from commands.ledger.rows import SUMMARY_COLUMNS, summary_row, unreadable_row
+from commands.ledger.id_files import read_ledger_ids
+from commands.ledger.rows import SUMMARY_COLUMNS, stored_row
+from commands.parse import parse_label, parse_moment_ms, parse_size_bytes
+from commands.rendering import counted
 
 if TYPE_CHECKING:
+    from commands.listing import Listing
     from runtime.client import LedgerClient
-    from runtime.ledger.metadata import LedgerMetadata
+    from runtime.replication.ledger_filter import LedgerFilter
 
 
 class State(enum.StrEnum):
@@ -37,60 +43,101 @@ async def list_ledgers(
         str | None, typer.Option("--bookie", metavar="ID", help="Only those with entries that belong on this bookie.")
     ] = None,
     state: Annotated[State | None, typer.Option("--state", help="Only those in this state.")] = None,
+    created_before: Annotated[
+        str | None, typer.Option("--created-before", metavar="TIME", help="2026-01-31, 2026-01-31T12:00Z, or 7d ago.")
+    ] = None,
+    created_after: Annotated[
+        str | None, typer.Option("--created-after", metavar="TIME", help="Only those created since.")
+    ] = None,
+    size_gt: Annotated[
+        str | None, typer.Option("--size-gt", metavar="SIZE", help="Only closed ones with more bytes, like 1g.")
+    ] = None,
+    size_lt: Annotated[
+        str | None, typer.Option("--size-lt", metavar="SIZE", help="Only closed ones with fewer bytes.")
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="KEY[=VALUE]", help="Only those with this custom metadata; repeatable."),
+    ] = None,
+    not_in: Annotated[
+        str | None, typer.Option("--not-in", metavar="FILE", help="Only those whose ids the file does not hold.")
+    ] = None,
     count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
 ) -> None:
     """List ledgers, in the order of the metadata tree unless --sort is given.
 
-    A ledger whose metadata cannot be read is listed with the reason. Filters leave such ledgers out. With -o name and
-    no filter only ids are read, which is much faster.
+    A ledger whose metadata cannot be read is listed with the reason; a filter that needs the metadata leaves it out
+    and tells how many were left out. With -o name or --count, and no such filter, only ids are read, which is much
+    faster.
     """
+    from runtime.ledger.metadata import LedgerState
+    from runtime.replication.ledger_filter import LedgerFilter
+
+    now_ms = int(time.time() * 1000)
+    wanted = LedgerFilter(
+        excluded_ids=frozenset() if not_in is None else frozenset(read_ledger_ids(not_in)),
+        bookie_id=bookie,
+        state=None if state is None else LedgerState[state.name],
+        created_before_ms=None if created_before is None else parse_moment_ms(created_before, now_ms),
+        created_after_ms=None if created_after is None else parse_moment_ms(created_after, now_ms),
+        bytes_above=None if size_gt is None else parse_size_bytes(size_gt),
+        bytes_below=None if size_lt is None else parse_size_bytes(size_lt),
+        labels=tuple(map(parse_label, label or ())),
+    )
     async with open_client(context) as client:
-        is_id_enough = bookie is None and state is None and (count or context.console.form is OutputForm.NAME)
         if count:
-            number = await _count(client, bookie, state, is_id_enough=is_id_enough)
+            number = await _count(context, client, wanted)
             context.console.record("LedgerCount", {"count": number}, name="count")
             return
         with context.console.listing("LedgerList", SUMMARY_COLUMNS, name="ledger_id") as listing:
-            if is_id_enough:
-                async for ledger_id in client.ports.ledgers.list_ids():
-                    if listing.is_full:
-                        listing.truncate()
-                        break
-                    listing.add({"ledger_id": str(ledger_id)})
-                return
-            from runtime.metadata.store import Versioned
-
-            async for ledger_id, found in client.ports.ledgers.read_all():
-                if isinstance(found, Versioned):
-                    if not _is_wanted(found.value, bookie, state):
-                        continue
-                    row = summary_row(ledger_id, found)
-                elif bookie is None and state is None:
-                    row = unreadable_row(ledger_id, str(found))
-                else:
-                    continue
-                if listing.is_full:
-                    listing.truncate()
-                    break
-                listing.add(row)
+            if context.console.form is OutputForm.NAME and not wanted.needs_metadata:
+                await _list_ids(client, wanted, listing)
+            else:
+                await _list(context, client, wanted, listing)
 
 
-async def _count(client: LedgerClient, bookie: str | None, state: State | None, *, is_id_enough: bool) -> int:
-    from runtime.metadata.store import Versioned
+async def _count(context: CommandContext, client: LedgerClient, wanted: LedgerFilter) -> int:
+    ledgers = client.ports.ledgers
+    if not wanted.needs_metadata and not wanted.excluded_ids:
+        return await ledgers.count()
+    if not wanted.needs_metadata:
+        ids = ledgers.list_ids()
+        async with aclosing(ids):
+            return sum([1 async for ledger_id in ids if wanted.wants_id(ledger_id)])
+    return await _list(context, client, wanted, None)
 
-    number = 0
-    if is_id_enough:
-        async for _ in client.ports.ledgers.list_ids():
+
+async def _list_ids(client: LedgerClient, wanted: LedgerFilter, listing: Listing) -> None:
+    ids = client.ports.ledgers.list_ids()
+    async with aclosing(ids):
+        async for ledger_id in ids:
+            if not wanted.wants_id(ledger_id):
+                continue
+            if listing.is_full:
+                listing.truncate()
+                break
+            listing.add({"ledger_id": str(ledger_id)})
+
+
+async def _list(context: CommandContext, client: LedgerClient, wanted: LedgerFilter, listing: Listing | None) -> int:
+    """How many are wanted; they go into ``listing`` until it is full."""
+    from runtime.metadata.stored_ledgers import scan_stored
+
+    number = not_judged = 0
+    ledgers = scan_stored(client.store, client.ports.ledgers)
+    async with aclosing(ledgers):
+        async for ledger in ledgers:
+            if ledger.metadata is None and wanted.needs_metadata:
+                not_judged += wanted.wants_id(ledger.ledger_id)
+                continue
+            if not (wanted.wants(ledger) if ledger.metadata else wanted.wants_id(ledger.ledger_id)):
+                continue
+            if listing is not None and listing.is_full:
+                listing.truncate()
+                break
             number += 1
-        return number
-    async for _, found in client.ports.ledgers.read_all():
-        number += isinstance(found, Versioned) and _is_wanted(found.value, bookie, state)
+            if listing is not None:
+                listing.add(stored_row(ledger))
+    if not_judged:
+        context.console.warn(f"left out, for nobody can read their metadata: {counted(not_judged, 'ledger')}")
     return number
-
-
-def _is_wanted(metadata: LedgerMetadata, bookie: str | None, state: State | None) -> bool:
-    from runtime.replication.fragments import fragments_naming
-
-    if state is not None and metadata.state.name != state.name:
-        return False
-    return bookie is None or bool(fragments_naming(metadata, frozenset({bookie})))

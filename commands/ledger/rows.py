@@ -11,6 +11,10 @@ from commands.rendering import Column, size
 if TYPE_CHECKING:
     from runtime.ledger.metadata import LedgerMetadata
     from runtime.metadata.store import Versioned
+    from runtime.metadata.stored_ledgers import StoredLedger
+
+_TIME_LIMIT_MS = 253_402_300_800_000
+"""The year 10000: metadata may hold any number."""
 
 SUMMARY_COLUMNS = (
     Column("ledger_id", "LEDGER", is_right=True),
@@ -47,7 +51,7 @@ def summary_row(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, o
         "segments": len(metadata.segments),
         "digest": metadata.digest_type.name.lower() if metadata.digest_type is not None else None,
         "ensemble": list(metadata.last_segment.ensemble),
-        "created": time_text(found.ctime_ms if metadata.ctime_ms is None else metadata.ctime_ms),
+        "created": time_text(_created_ms(found)),
         "problem": None,
     }
 
@@ -56,6 +60,12 @@ def unreadable_row(ledger_id: int, problem: str) -> dict[str, object]:
     """A ledger whose metadata cannot be read."""
     row: dict[str, object] = dict.fromkeys(column.key for column in SUMMARY_COLUMNS)
     return row | {"ledger_id": str(ledger_id), "state": "unreadable", "problem": problem}
+
+
+def stored_row(ledger: StoredLedger) -> dict[str, object]:
+    """One ledger of a listing, whether it can be read or not."""
+    found = ledger.versioned
+    return unreadable_row(ledger.ledger_id, ledger.problem) if found is None else summary_row(ledger.ledger_id, found)
 
 
 def detail(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, object]:
@@ -85,9 +95,15 @@ def state_name(metadata: LedgerMetadata) -> str:
     return metadata.state.name.lower().replace("_", "-")
 
 
+def _created_ms(found: Versioned[LedgerMetadata]) -> int | None:
+    """The stored time, else that of the node; a stored -1 is none (metadata section 6.6)."""
+    stored_ms = found.value.ctime_ms
+    return found.ctime_ms if stored_ms is None or stored_ms < 0 else stored_ms
+
+
 def time_text(time_ms: int | None) -> str | None:
-    """RFC 3339 in UTC."""
-    if time_ms is None:
+    """RFC 3339 in UTC; None for a time that no calendar has."""
+    if time_ms is None or not 0 <= time_ms < _TIME_LIMIT_MS:
         return None
     moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

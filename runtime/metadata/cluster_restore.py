@@ -26,8 +26,9 @@ from runtime.errors import (
     NoNodeError,
     RefusedError,
 )
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.metadata_format import decode_ledger_metadata
+from runtime.ledger.succession import find_regression, has_other_end
 from runtime.metadata.cluster import RESTORE_MARK, clear_restore_mark, read_instance_id
 from runtime.metadata.cluster_archive import ArchiveHeader, ArchiveNode, ArchiveReader
 from runtime.metadata.cluster_backup import LONG_IDS, UNDER_REPLICATION, is_left_out, look_at_ledger
@@ -308,39 +309,12 @@ class ClusterRestore:
 def find_obstacle(present: LedgerMetadata, archived: LedgerMetadata) -> str | None:
     """Why metadata that differs from the archive's must not be replaced by it; None when the archive is ahead.
 
-    A state never moves back, a last entry is never lowered, a closed end never altered (metadata section 6.7). Ahead is
-    an archive whose state is further, of the same ledger by all that is fixed at creation, and whose segments go on
-    where the present ones end.
+    Ahead is an archive whose state is further, by the rules for whatever takes the place of metadata. In the same state
+    nobody knows which one is newer.
     """
-    if present.state >= archived.state:
-        return _find_obstacle_of_state(present, archived)
-    if _fixed_at_creation(present) != _fixed_at_creation(archived):
-        return "the backup's is another ledger of the same id"
-    starts = [segment.first_entry_id for segment in present.segments]
-    if starts != [segment.first_entry_id for segment in archived.segments[: len(starts)]]:
-        return "its segments went another way than in the backup"
-    return None
-
-
-def _find_obstacle_of_state(present: LedgerMetadata, archived: LedgerMetadata) -> str:
-    if present.state > archived.state:
-        return f"it is {present.state.name} by now, in the backup {archived.state.name}: a state never moves back"
-    ends = [(each.last_entry_id, each.length) for each in (present, archived)]
-    if present.state is LedgerState.CLOSED and ends[0] != ends[1]:
-        return f"it is closed at entry {present.last_entry_id}, in the backup at {archived.last_entry_id}"
-    return f"it is {present.state.name} in both, but they differ: the cluster's is taken for the newer one"
-
-
-def _fixed_at_creation(metadata: LedgerMetadata) -> tuple[object, ...]:
-    return (
-        metadata.ensemble_size,
-        metadata.write_quorum_size,
-        metadata.ack_quorum_size,
-        metadata.digest_type,
-        metadata.password,
-        metadata.ctime_ms,
-        sorted(metadata.custom_metadata),
-    )
+    if present.state is archived.state and not (present.is_closed and has_other_end(present, archived)):
+        return f"it is {present.state.name} in both, but they differ: the cluster's is taken for the newer one"
+    return find_regression(present, archived, "the backup")
 
 
 def _mark(archive: ArchiveSummary) -> bytes:

@@ -1,0 +1,157 @@
+"""``bkctl ledger list`` as a process, over metadata in a real ZooKeeper."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import msgspec
+import pytest
+
+from runtime.ledger.changes import new_ledger, replace_bookies, to_closed, to_in_recovery
+from runtime.ledger.metadata import DigestType
+from tests.commands.ledger.conftest import BOOKIES, CLOSED, OPEN, LedgerStage, labelled
+from tests.processes import run_bkctl_on_terminal
+
+GARBAGE = b"BookieMetadataFormatVersion\t3\n\xff\xff"
+AGES_MS = {2: 1_600_000_000_000, 5: 1_700_000_000_000}  # 2020-09-13, 2023-11-14
+
+
+@pytest.fixture
+async def full(stage: LedgerStage) -> LedgerStage:
+    one_wide = new_ledger(("b1:3181", "b2:3181", "b3:3181"), 1, 1, DigestType.CRC32C, b"")
+    planted = {
+        1: OPEN,
+        2: msgspec.structs.replace(CLOSED, ctime_ms=AGES_MS[2]),
+        3: to_in_recovery(OPEN),
+        4: GARBAGE,
+        5: labelled(
+            msgspec.structs.replace(to_closed(OPEN, 0, 10**9), ctime_ms=AGES_MS[5]), application="pulsar", x="1"
+        ),
+        6: to_closed(one_wide, 0, 5),  # entry 0 alone: on b1 and nowhere else
+        7: replace_bookies(replace_bookies(OPEN, 4, {0: "b4:3181"}), 8, {0: "b5:3181"}),
+        8: msgspec.structs.replace(CLOSED, ctime_ms=-1),
+        2**62: CLOSED,
+    }
+    for ledger_id, content in planted.items():
+        await stage.plant(ledger_id, content)
+    return stage
+
+
+async def ids(stage: LedgerStage, *arguments: str) -> list[int]:
+    rows = (await stage.succeed("list", *arguments))["items"]
+    named = await stage.run("list", "-o", "name", *arguments)
+    counted = await stage.succeed("list", "--count", *arguments)
+    found = [int(row["ledger_id"]) for row in rows]
+    assert list(map(int, named.stdout.split())) == found
+    assert counted["count"] == len(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ("", [1, 2, 3, 4, 5, 6, 7, 8, 2**62]),
+        ("--state open", [1, 7]),
+        ("--state in-recovery", [3]),
+        ("--state closed --bookie b2:3181", [2, 5, 8, 2**62]),
+        ("--bookie b1:3181", [1, 2, 3, 5, 6, 7, 8, 2**62]),
+        ("--bookie b3:3181", [1, 2, 3, 7, 8, 2**62]),  # the one entry of 5 is not there, the open ends count
+        ("--bookie b4:3181", [7]),
+        ("--bookie b5:3181", [7]),
+        ("--bookie b9:3181", []),
+        ("--size-gt 1000", [5]),
+        ("--size-gt 999", [2, 5, 8, 2**62]),
+        ("--size-lt 6", [6]),
+        ("--created-before 2021-01-01", [2]),
+        ("--created-before 2023-11-14T22:13:20.001Z", [2, 5]),
+        ("--created-before 2023-11-14T22:13:20Z", [2]),
+        ("--created-after 1d", [1, 3, 6, 7, 8, 2**62]),
+        ("--created-after 2021-01-01 --created-before 1h", [5]),
+        ("--label application=pulsar", [5]),
+        ("--label application=pulsar --label x", [5]),
+        ("--label application=other", []),
+        ("--label application=", []),
+    ],
+)
+async def test_filters(full: LedgerStage, filters: str, expected: list[int]) -> None:
+    assert await ids(full, *filters.split()) == expected
+
+
+async def test_not_in_a_file(full: LedgerStage) -> None:
+    known = full.directory / "known"
+    known.write_text(
+        f"# known to the brokers\n1\n0x2  # in hexadecimal\n\n{2**62}\n00000000-0000-0000-0000-000000000003\n"
+    )
+    assert await ids(full, "--not-in", str(known)) == [4, 5, 6, 7, 8]
+    known.write_text((await full.run("list", "-o", "csv", "--state", "closed")).stdout)
+    assert await ids(full, "--not-in", str(known)) == [1, 3, 4, 7]
+    for content, reason in [
+        (f"1\n{2**63 - 1}\n", "line 2: ledger id '9223372036854775807' is too large"),
+        ("-1\n", "line 1: '-1' is not a ledger id"),
+    ]:
+        known.write_text(content)
+        refused = await full.run("list", "--not-in", str(known))
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert reason in refused.stderr
+    assert (await full.run("list", "--not-in", str(full.directory / "absent"))).exit_code == 2
+
+
+async def test_what_cannot_be_read_is_a_row_with_the_reason(full: LedgerStage) -> None:
+    items = (await full.succeed("list"))["items"]
+    [row] = [item for item in items if item["state"] == "unreadable"]
+    assert (row["ledger_id"], row["ensemble"]) == ("4", None)
+    assert "ledger metadata" in row["problem"]
+    filtered = await full.run("list", "--state", "open")
+    assert filtered.exit_code == 0
+    assert "left out, for nobody can read their metadata: 1 ledger\n" in filtered.stderr
+    assert (await full.run("list")).stderr == ""
+
+
+async def test_every_form_has_the_same_ledgers(full: LedgerStage) -> None:
+    expected = [str(each) for each in (1, 2, 3, 4, 5, 6, 7, 8, 2**62)]
+    lines = (await full.run("list", "-o", "jsonl")).stdout.splitlines()
+    assert [json.loads(line)["ledger_id"] for line in lines] == expected
+    rows = list(csv.DictReader(io.StringIO((await full.run("list", "-o", "csv")).stdout)))
+    assert [row["ledger_id"] for row in rows] == expected
+    assert rows[0]["ensemble"] == " ".join(BOOKIES)
+    table = (await full.run("list", "-o", "wide")).stdout.splitlines()
+    assert [line.split()[0] for line in table[2:]] == expected
+    page = await full.succeed("list", "--limit", "3")
+    assert ([item["ledger_id"] for item in page["items"]], page["truncated"]) == (expected[:3], True)
+    whole = await full.succeed("list", "--limit", "9")
+    assert (len(whole["items"]), whole["truncated"]) == (9, False)
+    sizes = await full.succeed("list", "--sort", "length_bytes", "--limit", "2")
+    assert [item["ledger_id"] for item in sizes["items"]] == ["6", "2"]
+
+
+async def test_wrong_words_are_usage(stage: LedgerStage) -> None:
+    for arguments in (
+        ["--created-before", "yesterday"],
+        ["--size-gt", "big"],
+        ["--label", "=x"],
+        ["--state", "lost"],
+        ["--sort", "nothing"],
+    ):
+        result = await stage.run("list", *arguments)
+        assert (result.exit_code, result.stdout) == (2, ""), arguments
+
+
+async def test_a_long_table_goes_on_below_its_first_rows(stage: LedgerStage) -> None:
+    for ledger_id in range(1100):
+        await stage.plant(ledger_id, CLOSED)
+    await stage.plant(2**62, labelled(CLOSED, owner="x"))
+    lines = (await stage.run("list", "-o", "table")).stdout.splitlines()
+    assert len(lines) == 2 + 1101
+    assert len({line.index("closed") for line in lines[2:-1]}) == 1, "one column for all"
+    assert lines[-1].startswith(f"{2**62}   closed")
+    cut = (await stage.run("list", "-o", "table", "--limit", "1050")).stdout.splitlines()
+    assert cut[:-1] == lines[:1052]
+    assert cut[-1] == "... more than 1050"
+
+
+async def test_no_cluster(metadata_uri: str) -> None:
+    code, screen = run_bkctl_on_terminal("ledger", "list", BKCTL_METADATA_URI=metadata_uri)
+    assert code == 4
+    assert "there is no BookKeeper cluster" in screen
