@@ -14,7 +14,10 @@ The TOML file (default ``$XDG_CONFIG_HOME/bkctl/config.toml``)::
     read_only = true            # commands that change the cluster are refused
     instance_id = "0b7e1a2c-1111-4222-8333-944455556666"    # they are also refused on any other cluster
 
-    [zookeeper]                 # fields of runtime.config.ZooKeeperConfig
+    [contexts.prod.zookeeper]   # what [zookeeper] says, for this cluster alone
+
+    [zookeeper]                 # fields of runtime.config.ZooKeeperConfig; also [zookeeper.sasl] and [zookeeper.tls]
+    digest = "file:/etc/bkctl/zookeeper-digest"     # secrets: where they are, file:PATH or env:VARIABLE
     [client]                    # fields of runtime.config.ClientConfig
     [bookie]                    # fields of runtime.config.BookieConfig, and the three folder lists
 """
@@ -23,7 +26,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import msgspec
 
@@ -38,6 +41,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SECRET_VARIABLES = {
+    (None, "digest"): "BKCTL_ZOOKEEPER_DIGEST",
+    ("sasl", "password"): "BKCTL_ZOOKEEPER_SASL_PASSWORD",
+    ("tls", "key_password"): "BKCTL_ZOOKEEPER_KEY_PASSWORD",
+}
+"""Settings of ``[zookeeper]`` that name a secret, and the variable that may hold it instead of a file."""
+
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 
@@ -48,6 +58,7 @@ class TomlContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metadata_uri: str
     read_only: bool = False
     instance_id: str | None = None
+    zookeeper: dict[str, Any] = {}
 
 
 class TomlFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,6 +114,7 @@ def resolve_settings(sources: Sources) -> Settings:
     timeout_s = parse_duration_s(timeout) if timeout else Settings().timeout_s
     # The wait for the first answer is the user's to choose; an explicit zookeeper.operation_timeout_s still wins.
     zookeeper = {"operation_timeout_s": timeout_s, **zookeeper_values(sources)}
+    put(zookeeper, "scan_operations_per_s_max", flags.metadata_rate)
     context_name = _context_name(sources)
     context = toml.contexts.get(context_name) if context_name is not None else None
     return Settings(
@@ -200,8 +212,9 @@ def java_metadata_uri(conf: JavaConf) -> str | None:
 
 
 def zookeeper_values(sources: Sources) -> dict[str, Any]:
-    """Fields of ZooKeeperConfig that a file sets."""
-    values = dict(sources.toml.zookeeper)
+    """Fields of ZooKeeperConfig that a file sets; those of the named cluster win."""
+    context = sources.toml.contexts.get(_context_name(sources) or "")
+    values = {**sources.toml.zookeeper, **(context.zookeeper if context is not None else {})}
     if sources.conf is not None:
         put(values, "session_timeout_ms", sources.conf.whole_number("zkTimeout"))
         put(values, "has_secure_acl", sources.conf.truth("zkEnableSecurity"))
@@ -209,6 +222,28 @@ def zookeeper_values(sources: Sources) -> dict[str, Any]:
         put(layout, "ledger_manager_type", sources.conf.text("ledgerManagerType"))
         put(layout, "is_shaded_factory_allowed", sources.conf.truth("allowShadedLedgerManagerFactoryClass"))
         put(values, "layout", layout or None)
+        put(values, "scan_operations_per_s_max", _request_rate(sources.conf))
+    return _with_secrets_of(sources.environment, values)
+
+
+def _request_rate(conf: JavaConf) -> float | None:
+    """Java's limit of requests to ZooKeeper; its default 0, none, is not ours."""
+    text = conf.text("zkRequestRateLimit")
+    try:
+        return float(text) or None if text is not None else None
+    except ValueError:
+        raise ConfigurationError(f"{conf.origin}: zkRequestRateLimit = {text}: not a number") from None
+
+
+def _with_secrets_of(environment: Mapping[str, str], values: dict[str, Any]) -> dict[str, Any]:
+    """Refer to the secrets that the environment holds; they themselves never become settings."""
+    for (table, field), name in SECRET_VARIABLES.items():
+        if not environment.get(name):
+            continue
+        if table is None:
+            values[field] = f"env:{name}"
+        elif table in values:
+            values[table] = {**values[table], field: f"env:{name}"}
     return values
 
 
@@ -240,8 +275,11 @@ def require_known(values: Mapping[str, Any], struct: type[Any], where: str) -> N
     for name, value in values.items():
         if name not in fields:
             raise ConfigurationError(f"settings of {where}: there is no '{name}' (there is: {', '.join(fields)})")
-        if isinstance(value, Mapping) and hasattr(fields[name], "__struct_fields__"):
-            require_known(value, fields[name], f"{where}.{name}")
+        inner = next(
+            (each for each in (fields[name], *get_args(fields[name])) if hasattr(each, "__struct_fields__")), None
+        )
+        if isinstance(value, Mapping) and inner is not None:
+            require_known(value, inner, f"{where}.{name}")
 
 
 def _existing_default_path(environment: Mapping[str, str]) -> str | None:

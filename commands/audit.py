@@ -78,7 +78,13 @@ def audit(
         context.console.say("starting Spark on this machine")
         # Outside of the event loop: the job blocks, and Spark wants the signals.
         with sigterm_as_error():
-            report = audit_with_spark(require_metadata_uri(context), registrations, out_directory=out, cores=cores)
+            report = audit_with_spark(
+                require_metadata_uri(context),
+                registrations,
+                zookeeper=context.settings.zookeeper,
+                out_directory=out,
+                cores=cores,
+            )
     else:
         report = run_to_end(_audit_plainly(context, out))
     _print(context, report, out, time.monotonic() - started_s)

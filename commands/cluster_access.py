@@ -12,8 +12,8 @@ from runtime.errors import ConfigurationError
 if TYPE_CHECKING:
     from runtime.client import LedgerClient
     from runtime.metadata.registration import RegistrationClient
+    from runtime.metadata.store import MetadataStore
     from runtime.metadata.uri import MetadataUri
-    from runtime.metadata.zookeeper import ZooKeeperStore
 
 
 def require_metadata_uri(context: CommandContext) -> str:
@@ -27,24 +27,31 @@ def require_metadata_uri(context: CommandContext) -> str:
 
 
 @asynccontextmanager
-async def open_store(context: CommandContext) -> AsyncIterator[tuple[ZooKeeperStore, MetadataUri]]:
-    """A session with the metadata store; ConfigurationError, MetadataUnavailableError."""
+async def open_store(context: CommandContext) -> AsyncIterator[tuple[MetadataStore, MetadataUri]]:
+    """A session with the metadata store, within the request budget of the settings (``--rate``).
+
+    ConfigurationError, MetadataUnavailableError, MetadataAuthError.
+    """
+    from runtime.metadata.request_budget import BudgetedStore, share_of_budget
     from runtime.metadata.uri import parse_metadata_uri
     from runtime.metadata.zookeeper import ZooKeeperStore
 
     uri = parse_metadata_uri(require_metadata_uri(context))
-    async with await ZooKeeperStore.connect(uri.servers, context.settings.zookeeper) as store:
+    config = context.settings.zookeeper
+    async with BudgetedStore(await ZooKeeperStore.connect(uri.servers, config), share_of_budget(config)) as store:
         yield store, uri
 
 
 @asynccontextmanager
 async def open_client(context: CommandContext) -> AsyncIterator[LedgerClient]:
-    """A ledger client; ConfigurationError, MetadataUnavailableError, ClusterNotFoundError."""
+    """A ledger client whose metadata operations keep to the same budget; errors also ClusterNotFoundError."""
     from runtime.client import LedgerClient
+    from runtime.metadata.request_budget import share_of_budget
 
-    settings = context.settings
-    uri = require_metadata_uri(context)
-    async with await LedgerClient.connect(uri, config=settings.client, zookeeper=settings.zookeeper) as client:
+    uri, config, zookeeper = require_metadata_uri(context), context.settings.client, context.settings.zookeeper
+    async with await LedgerClient.connect(
+        uri, config=config, zookeeper=zookeeper, budget=share_of_budget(zookeeper)
+    ) as client:
         yield client
 
 

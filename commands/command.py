@@ -53,6 +53,10 @@ def _global_options(
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="DURATION", help="Longest wait for ZooKeeper, 10s if not given.")
     ] = None,
+    metadata_rate: Annotated[
+        float | None,
+        typer.Option("--rate", min=0, metavar="N", help="ZooKeeper operations a second at most (0: no limit); 5000 if absent."),
+    ] = None,
     sort: Annotated[str | None, typer.Option("--sort", metavar="FIELD", help="Sort a listing by a field.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="List no more than N items.")] = None,
     no_headers: Annotated[bool | None, typer.Option("--no-headers", help="Tables and CSV without headings.")] = None,
@@ -134,7 +138,7 @@ def command(
         assert not taken, f"{name}: {taken} are global options"
 
         def run(typer_context: typer.Context, **arguments: Any) -> Outcome | None:
-            flags = GlobalFlags(**{key: arguments.pop(key) for key in GLOBAL_NAMES})
+            flags = GlobalFlags(**{key: arguments.pop(key, None) for key in GLOBAL_NAMES})
             invocation: Invocation = typer_context.obj
             context = invocation.enter(typer_context.command_path, flags)
             if is_blockable and context.settings.is_read_only and not context.settings.is_dry_run:
@@ -144,11 +148,18 @@ def command(
             return _finish(function(context, **arguments))
 
         run.__doc__ = function.__doc__
-        take_parameters(run, [*own, *(_hidden_unless(parameter, shown) for parameter in GLOBAL_PARAMETERS)])
+        own_options = {declaration for parameter in own for declaration in _declarations(parameter)}
+        left = [each for each in GLOBAL_PARAMETERS if own_options.isdisjoint(_declarations(each))]
+        take_parameters(run, [*own, *(_hidden_unless(parameter, shown) for parameter in left)])
         app.command(name, cls=HelpCommand, epilog="More global options: bkctl --help")(run)
         return function
 
     return register
+
+
+def _declarations(parameter: inspect.Parameter) -> tuple[str, ...]:
+    """Spellings of an option: a command's own meaning of one (``--rate`` of entries) goes before the global one."""
+    return tuple(get_args(parameter.annotation)[1].param_decls or ())
 
 
 def _hidden_unless(parameter: inspect.Parameter, shown: set[str]) -> inspect.Parameter:

@@ -38,6 +38,7 @@ class GlobalFlags(msgspec.Struct, frozen=True, kw_only=True):
     config: str | None = None
     cluster: str | None = None
     timeout: str | None = None
+    metadata_rate: float | None = None
     sort: str | None = None
     limit: int | None = None
     no_headers: bool | None = None

@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from runtime.config import ZooKeeperConfig
 from runtime.metadata.ledgers import LedgerStore
 from runtime.metadata.registration import Registrations
 from runtime.replication.audit import replication_of
@@ -26,7 +29,7 @@ from runtime.replication.audit_report import (
 )
 from spark_reports.errors import SparkReportError
 from spark_reports.output import WRITE_SETS, new_report
-from spark_reports.write_sets import REQUESTS_IN_FLIGHT_MAX, SOURCE_NAME, read_write_sets
+from spark_reports.write_sets import SOURCE_NAME, read_write_sets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -78,7 +81,7 @@ async def _count_all(
     on_progress: Callable[[int], None] | None,
 ) -> None:
     ledgers_seen = 0
-    async with aclosing(read_write_sets(ledgers, None, REQUESTS_IN_FLIGHT_MAX)) as ledger_rows:
+    async with aclosing(read_write_sets(ledgers, None)) as ledger_rows:
         async for write_sets in ledger_rows:
             rows = [replication_of(row, live) for row in write_sets]
             totals.add_ledger(rows)
@@ -93,6 +96,7 @@ def audit_with_spark(
     metadata_uri: str,
     registrations: Registrations,
     *,
+    zookeeper: ZooKeeperConfig | None = None,
     out_directory: str | None = None,
     cores: int | None = None,
 ) -> AuditReport:
@@ -105,7 +109,12 @@ def audit_with_spark(
 
     with new_report(out_directory), local_session(cores) as session:
         return audit_in_session(
-            session, metadata_uri, registrations, cores or os.cpu_count() or 1, out_directory=out_directory
+            session,
+            metadata_uri,
+            registrations,
+            cores or os.cpu_count() or 1,
+            zookeeper=zookeeper,
+            out_directory=out_directory,
         )
 
 
@@ -115,24 +124,28 @@ def audit_in_session(
     registrations: Registrations,
     running_partitions: int,
     *,
+    zookeeper: ZooKeeperConfig | None = None,
     out_directory: str | None = None,
 ) -> AuditReport:
     """Audit in a session that exists already, of any master; SparkReportError."""
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     try:
-        frame = read_frame(session, metadata_uri, running_partitions)
+        frame = read_frame(session, metadata_uri, running_partitions, zookeeper)
         return audit_frame(frame, registrations, out_directory=out_directory)
     except PySparkException as error:
         raise SparkReportError(f"the Spark job failed: {_reason(str(error))}") from error
 
 
-def read_frame(session: SparkSession, metadata_uri: str, running_partitions: int) -> DataFrame:
-    """Write sets of a cluster as a frame; ``running_partitions``: tasks that Spark runs at once."""
+def read_frame(
+    session: SparkSession, metadata_uri: str, running_partitions: int, zookeeper: ZooKeeperConfig | None = None
+) -> DataFrame:
+    """Write sets of a cluster as a frame; ``running_partitions``: tasks that Spark runs at once, sharing the budget."""
     from spark_reports.write_set_source import WriteSetSource  # noqa: PLC0415
 
     session.dataSource.register(WriteSetSource)
     reader = session.read.format(SOURCE_NAME).option("metadata_uri", metadata_uri)
+    reader = reader.option("zookeeper", msgspec.json.encode(zookeeper or ZooKeeperConfig()).decode())
     return reader.option("running_partitions", str(running_partitions)).load()
 
 

@@ -4,12 +4,12 @@
     frame = spark.read.format("bookkeeper_write_sets").option("metadata_uri", uri).load()
 
 A partition is a group of subtrees of the ledger tree. The driver lists the subtrees only; every executor lists and
-fetches its own ledgers from ZooKeeper, through one session per running partition and with a bounded number of requests
-under way. Readers are pickled and hold settings only. Columns: ``spark_reports.rows.WRITE_SET_SCHEMA``.
+fetches its own ledgers from ZooKeeper, through one session per running partition and with its part of the request
+budget. Readers are pickled and hold settings only. Columns: ``spark_reports.rows.WRITE_SET_SCHEMA``.
 
-Options: ``metadata_uri`` (required); ``requests_in_flight_max`` on the whole ZooKeeper, all partitions together,
-default 256; ``running_partitions``, how many of them run at once, default 1; ``partitions_max``, default four times
-that.
+Options: ``metadata_uri`` (required); ``zookeeper``, a ``ZooKeeperConfig`` as JSON, whose request budget is that of all
+partitions together; ``running_partitions``, how many of them run at once, default 1; ``partitions_max``, default four
+times that.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from runtime.config import ZooKeeperConfig
 from runtime.errors import ConfigurationError
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.replication.audit import WriteSetRow
 from spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
-from spark_reports.write_sets import REQUESTS_IN_FLIGHT_MAX, SOURCE_NAME, open_ledgers, read_write_sets
+from spark_reports.write_sets import SOURCE_NAME, open_ledgers, read_write_sets
 
 ROWS_PER_BATCH = 8192
 
@@ -36,13 +37,13 @@ class SourceSettings(msgspec.Struct, frozen=True):
     """Options of the source, parsed."""
 
     metadata_uri: str
-    requests_in_flight_max: int
+    zookeeper: ZooKeeperConfig
     running_partitions: int
     partitions_max: int
 
-    def requests_per_partition(self, partition_count: int) -> int:
-        """Part of the request budget that one partition may use while its share of the others run beside it."""
-        return max(1, self.requests_in_flight_max // max(1, min(partition_count, self.running_partitions)))
+    def budget_shares(self, partition_count: int) -> int:
+        """In how many parts the request budget goes: one for each partition that runs at the same time."""
+        return max(1, min(partition_count, self.running_partitions))
 
 
 def parse_settings(options: Mapping[str, str]) -> SourceSettings:
@@ -54,10 +55,19 @@ def parse_settings(options: Mapping[str, str]) -> SourceSettings:
     running = _positive(options, "running_partitions", 1)
     return SourceSettings(
         metadata_uri=uri,
-        requests_in_flight_max=_positive(options, "requests_in_flight_max", REQUESTS_IN_FLIGHT_MAX),
+        zookeeper=_zookeeper(options.get("zookeeper")),
         running_partitions=running,
         partitions_max=_positive(options, "partitions_max", 4 * running),
     )
+
+
+def _zookeeper(text: str | None) -> ZooKeeperConfig:
+    if text is None:
+        return ZooKeeperConfig()
+    try:
+        return msgspec.json.decode(text, type=ZooKeeperConfig)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"option zookeeper of the data source: {error}") from error
 
 
 def _positive(options: Mapping[str, str], name: str, default: int) -> int:
@@ -70,12 +80,12 @@ def _positive(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 class SubtreesPartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
-    """Subtrees of the ledger tree that one task reads, and the requests it may have under way."""
+    """Subtrees of the ledger tree that one task reads, and how many tasks share the request budget with it."""
 
-    def __init__(self, subtrees: tuple[str, ...], requests_in_flight_max: int) -> None:
+    def __init__(self, subtrees: tuple[str, ...], budget_shares: int) -> None:
         super().__init__(subtrees)
         self.subtrees = subtrees
-        self.requests_in_flight_max = requests_in_flight_max
+        self.budget_shares = budget_shares
 
 
 class WriteSetSource(DataSource):  # type: ignore[misc]
@@ -108,11 +118,11 @@ class WriteSetReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[InputPartition]:
         """Groups of subtrees; one empty partition for a cluster without ledgers."""
         groups = group_subtrees(asyncio.run(self._subtrees()), self._settings.partitions_max)
-        budget = self._settings.requests_per_partition(len(groups))
-        return [SubtreesPartition(group, budget) for group in groups]
+        shares = self._settings.budget_shares(len(groups))
+        return [SubtreesPartition(group, shares) for group in groups]
 
     async def _subtrees(self) -> list[str]:
-        async with open_ledgers(self._settings.metadata_uri) as ledgers:
+        async with open_ledgers(self._settings.metadata_uri, self._settings.zookeeper) as ledgers:
             return await ledgers.subtrees()
 
     def read(self, partition: SubtreesPartition) -> Iterator[pa.RecordBatch]:
@@ -130,10 +140,11 @@ class WriteSetReader(DataSourceReader):  # type: ignore[misc]
                 runner.run(batches.aclose())
 
     async def _batches(self, partition: SubtreesPartition) -> AsyncGenerator[pa.RecordBatch, None]:
-        async with open_ledgers(self._settings.metadata_uri) as ledgers:
+        settings = self._settings
+        async with open_ledgers(settings.metadata_uri, settings.zookeeper, partition.budget_shares) as ledgers:
             rows: list[WriteSetRow] = []
             for subtree in partition.subtrees:
-                async with aclosing(read_write_sets(ledgers, subtree, partition.requests_in_flight_max)) as ledger_rows:
+                async with aclosing(read_write_sets(ledgers, subtree)) as ledger_rows:
                     async for more in ledger_rows:
                         rows.extend(more)
                         if len(rows) >= ROWS_PER_BATCH:

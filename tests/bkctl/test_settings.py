@@ -9,7 +9,7 @@ import pytest
 from bkctl.settings import java_metadata_uri, read_sources, resolve_metadata_uri, resolve_settings
 from commands.config import ColorMode, GlobalFlags, OutputForm, Settings
 from commands.errors import InvalidArgumentError
-from runtime.config import ClientConfig, LayoutConfig, ZooKeeperConfig
+from runtime.config import ClientConfig, LayoutConfig, ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
 from runtime.errors import ConfigurationError
 
 TOML = """
@@ -172,3 +172,64 @@ def test_a_comma_in_the_metadata_uri_is_refused_with_the_cure(tmp_path: Path) ->
     conf = write(tmp_path, "bk.conf", "metadataServiceUri=zk://a:1,b:2/ledgers\n")
     with pytest.raises(ConfigurationError, match="separate the servers by semicolons"):
         settings_of(GlobalFlags(conf=conf))
+
+
+SECURE = """
+[contexts.prod]
+metadata_uri = "zk://prod/ledgers"
+
+[contexts.prod.zookeeper]
+digest = "file:/etc/prod"
+tls = { ca_file = "/etc/ca.pem", certificate_file = "/etc/me.pem" }
+
+[zookeeper]
+has_secure_acl = true
+scan_operations_per_s_max = 100
+sasl = { username = "bkctl", password = "file:/etc/secret" }
+"""
+
+
+def test_secure_access_of_a_context(tmp_path: Path) -> None:
+    toml = write(tmp_path, "c.toml", SECURE)
+    plain = settings_of(GlobalFlags(config=toml)).zookeeper
+    assert (plain.digest, plain.tls, plain.scan_operations_per_s_max) == (None, None, 100.0)
+    assert plain.sasl == ZooKeeperSaslConfig(username="bkctl", password="file:/etc/secret")
+    prod = settings_of(GlobalFlags(config=toml, cluster="prod")).zookeeper
+    assert prod.digest == "file:/etc/prod"
+    assert prod.tls == ZooKeeperTlsConfig(ca_file="/etc/ca.pem", certificate_file="/etc/me.pem")
+    assert prod.sasl == plain.sasl
+
+
+def test_secrets_of_the_environment_are_referred_to(tmp_path: Path) -> None:
+    toml = write(tmp_path, "c.toml", SECURE)
+    secrets = {
+        "BKCTL_ZOOKEEPER_DIGEST": "me:sesame",
+        "BKCTL_ZOOKEEPER_SASL_PASSWORD": "sesame",
+        "BKCTL_ZOOKEEPER_KEY_PASSWORD": "sesame",
+    }
+    zookeeper = settings_of(GlobalFlags(config=toml, cluster="prod"), **secrets).zookeeper
+    assert zookeeper.digest == "env:BKCTL_ZOOKEEPER_DIGEST"
+    assert zookeeper.sasl is not None
+    assert zookeeper.sasl.password == "env:BKCTL_ZOOKEEPER_SASL_PASSWORD"
+    assert zookeeper.tls is not None
+    assert zookeeper.tls.key_password == "env:BKCTL_ZOOKEEPER_KEY_PASSWORD"
+    assert "sesame" not in repr(zookeeper)
+    assert settings_of(**secrets).zookeeper.tls is None
+
+
+def test_a_typo_inside_a_table_is_named(tmp_path: Path) -> None:
+    toml = write(tmp_path, "c.toml", '[zookeeper.tls]\nca_fil = "x"\n')
+    with pytest.raises(ConfigurationError, match=r"zookeeper\.tls: there is no 'ca_fil'"):
+        settings_of(GlobalFlags(config=toml))
+
+
+def test_the_request_rate(tmp_path: Path) -> None:
+    conf = write(tmp_path, "bk.conf", "zkRequestRateLimit=12.5\n")
+    assert settings_of(GlobalFlags(conf=conf)).zookeeper.scan_operations_per_s_max == 12.5
+    assert settings_of(GlobalFlags(conf=conf, metadata_rate=3.0)).zookeeper.scan_operations_per_s_max == 3.0
+    assert settings_of(GlobalFlags(metadata_rate=0.0)).zookeeper.scan_operations_per_s_max == 0.0
+    off = write(tmp_path, "off.conf", "zkRequestRateLimit=0\n")
+    assert settings_of(GlobalFlags(conf=off)).zookeeper == settings_of().zookeeper
+    wrong = write(tmp_path, "wrong.conf", "zkRequestRateLimit=many\n")
+    with pytest.raises(ConfigurationError, match="zkRequestRateLimit = many: not a number"):
+        settings_of(GlobalFlags(conf=wrong))

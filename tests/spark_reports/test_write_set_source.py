@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import pickle
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from runtime.config import ZooKeeperConfig
 from runtime.errors import ConfigurationError
 from runtime.metadata.ledgers import LedgerStore
 from runtime.replication.audit import write_set_rows
@@ -21,12 +23,13 @@ URI = "zk+hierarchical://127.0.0.1:2181/ledgers"
 
 
 def test_the_request_budget_is_divided_by_the_partitions_that_run_at_once() -> None:
-    settings = parse_settings({"metadata_uri": URI, "requests_in_flight_max": "100", "running_partitions": "8"})
-    assert settings.requests_per_partition(partition_count=32) == 12
-    assert settings.requests_per_partition(partition_count=2) == 50
-    assert settings.requests_per_partition(partition_count=0) == 100
+    zookeeper = ZooKeeperConfig(scan_operations_per_s_max=7.0, digest="file:nowhere")
+    settings = parse_settings(
+        {"metadata_uri": URI, "zookeeper": msgspec.json.encode(zookeeper).decode(), "running_partitions": "8"}
+    )
+    assert settings.zookeeper == zookeeper
+    assert [settings.budget_shares(count) for count in (32, 2, 0)] == [8, 2, 1]
     assert settings.partitions_max == 32
-    assert parse_settings({"metadata_uri": URI, "requests_in_flight_max": "1"}).requests_per_partition(9) == 1
 
 
 @pytest.mark.parametrize(
@@ -36,6 +39,7 @@ def test_the_request_budget_is_divided_by_the_partitions_that_run_at_once() -> N
         ({"metadata_uri": "http://x"}, "does not start with zk"),
         ({"metadata_uri": URI, "running_partitions": "0"}, "running_partitions"),
         ({"metadata_uri": URI, "partitions_max": "many"}, "partitions_max"),
+        ({"metadata_uri": URI, "zookeeper": "{"}, "zookeeper"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], text: str) -> None:

@@ -12,6 +12,7 @@ from kazoo.client import KazooClient
 
 from runtime.config import ZooKeeperConfig
 from runtime.metadata.embedded import EmbeddedZooKeeper
+from runtime.metadata.request_budget import BudgetedStore, RequestBudget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.runtime.metadata.link import TcpLink
@@ -56,12 +57,13 @@ class World(Protocol):
 class ModelWorld:
     """Everything in this process, in virtual time."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, is_budgeted: bool = False) -> None:
+        self._is_budgeted = is_budgeted
         self.clock = VirtualClock(seed)
         self.server = ModelZooKeeper(self.clock)
         self.link = ModelLink()
         self.root = "/contract"
-        self._stores: list[ModelMetadataStore] = []
+        self._stores: list[MetadataStore] = []
 
     async def connect(self, *, session_timeout_ms: int = 2000, operation_timeout_s: float = 6.0) -> MetadataStore:
         config = ZooKeeperConfig(session_timeout_ms=session_timeout_ms, operation_timeout_s=operation_timeout_s)
@@ -71,7 +73,9 @@ class ModelWorld:
         return await self._connect(ModelLink(), ZooKeeperConfig())
 
     async def _connect(self, link: ModelLink, config: ZooKeeperConfig) -> MetadataStore:
-        store = await ModelMetadataStore.connect(self.server, link, self.clock, config)
+        store: MetadataStore = await ModelMetadataStore.connect(self.server, link, self.clock, config)
+        if self._is_budgeted:
+            store = BudgetedStore(store, RequestBudget(1000.0, 64))
         self._stores.append(store)
         return store
 
@@ -137,8 +141,8 @@ async def _run(scenario: Scenario, world: ModelWorld | ZooKeeperWorld) -> None:
         await world.close()
 
 
-async def _run_in_model(scenario: Scenario, seed: int) -> None:
-    await _run(scenario, ModelWorld(seed))
+async def _run_in_model(scenario: Scenario, seed: int, *, is_budgeted: bool) -> None:
+    await _run(scenario, ModelWorld(seed, is_budgeted=is_budgeted))
 
 
 async def _run_in_zookeeper(scenario: Scenario, server: EmbeddedZooKeeper, root: str) -> None:
@@ -146,13 +150,13 @@ async def _run_in_zookeeper(scenario: Scenario, server: EmbeddedZooKeeper, root:
 
 
 def contract(scenario: Callable[[Any], Awaitable[None]]) -> Callable[..., None]:
-    """Make a scenario two tests: one against ZooKeeper, one against the model with several seeds."""
+    """Make a scenario tests: against ZooKeeper, against the model with some seeds, and that behind a request budget."""
 
-    @pytest.mark.parametrize("world", ["zookeeper", "model"])
+    @pytest.mark.parametrize("world", ["zookeeper", "model", "budgeted model"])
     def test(world: str, request: pytest.FixtureRequest) -> None:
-        if world == "model":
+        if world != "zookeeper":
             for seed in _MODEL_SEEDS:
-                run_simulated(_run_in_model(scenario, seed))
+                run_simulated(_run_in_model(scenario, seed, is_budgeted=world == "budgeted model"))
         else:
             server = cast("EmbeddedZooKeeper", request.getfixturevalue("zookeeper"))
             asyncio.run(_run_in_zookeeper(scenario, server, f"/contract/{scenario.__name__}"))

@@ -1,0 +1,226 @@
+"""How much of ZooKeeper a command may use: operations in a second, and at once. ZooKeeper serves the cluster first.
+
+Turns are given in the order in which they were asked for. Idle time is not saved up: operations are spaced evenly, but
+for a burst of ``BURST_S`` worth of them; no second, however it is cut, sees more than the budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Self, TypeVar
+
+from runtime.config import ZooKeeperConfig
+from runtime.errors import SessionExpiredError
+from runtime.metadata.store import ANY_VERSION, CreateNode, MetadataStore, Node, NodeStat, Watch
+
+T = TypeVar("T")
+
+BURST_S = 0.01
+"""Operations of so much time may come at once: timers are no finer, and one wake-up serves several."""
+
+_TIMER_RESOLUTION_S = 1e-6
+"""Loops may run a timer early by less than this; to wait again for the rest could go round in circles."""
+
+_SPREAD_S = 1.0 + BURST_S + 10 * _TIMER_RESOLUTION_S
+"""The operations of a budget are spread over so long, that the burst at either end of a second stays inside of it."""
+
+
+class RequestBudget:
+    """Permits for operations; share one among all that must stay below it together.
+
+    Time is that of the running loop. ``operations_per_s_max`` None: no limit but ``in_flight_max``.
+    """
+
+    def __init__(self, operations_per_s_max: float | None, in_flight_max: int) -> None:
+        assert operations_per_s_max is None or operations_per_s_max > 0
+        assert in_flight_max > 0
+        self._interval_s = 0.0 if operations_per_s_max is None else _SPREAD_S / operations_per_s_max
+        self._in_flight_max = in_flight_max
+        self._loop = asyncio.get_running_loop()
+        self._in_flight_count = 0
+        self._due_s = self._loop.time()
+        self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def in_flight_count(self) -> int:
+        """Operations under way."""
+        return self._in_flight_count
+
+    async def run(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """The result of an operation that is begun when its turn has come."""
+        await self._acquire()
+        try:
+            return await operation()
+        finally:
+            self._release()
+
+    async def _acquire(self) -> None:
+        if not self._waiting and self._take():
+            return
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(turn)
+        self._give_turns()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._give_turns()  # whoever stands behind may be first now
+            else:
+                self._release()  # the turn had come already
+            raise
+
+    def _release(self) -> None:
+        self._in_flight_count -= 1
+        self._give_turns()
+
+    def _take(self) -> bool:
+        """Take a place and a moment if both are free."""
+        if self._in_flight_count >= self._in_flight_max or self._wait_s() > 0:
+            return False
+        self._in_flight_count += 1
+        self._due_s = max(self._loop.time(), self._due_s) + self._interval_s
+        return True
+
+    def _wait_s(self) -> float:
+        """How long until the next operation may begin; 0: now."""
+        wait_s = self._due_s - self._loop.time() - BURST_S if self._interval_s else 0.0
+        return wait_s if wait_s > _TIMER_RESOLUTION_S else 0.0
+
+    def _give_turns(self) -> None:
+        while self._waiting:
+            if self._waiting[0].done():  # cancelled
+                self._waiting.popleft()
+            elif self._take():
+                self._waiting.popleft().set_result(None)
+            else:
+                break
+        self._wake_later()
+
+    def _wake_later(self) -> None:
+        """A release wakes those who wait for a place; those who wait for their moment need a timer.
+
+        Also when their moment has come since ``_take`` looked at the clock: no other event may ever wake them.
+        """
+        if self._timer is not None or not self._waiting or self._in_flight_count >= self._in_flight_max:
+            return
+
+        def wake() -> None:
+            self._timer = None
+            self._give_turns()
+
+        self._timer = self._loop.call_later(max(0.0, self._wait_s()), wake)
+
+
+def share_of_budget(config: ZooKeeperConfig, shares_count: int = 1) -> RequestBudget:
+    """The budget of the settings, or one of so many equal parts of it, for those that work side by side."""
+    rate = config.scan_operations_per_s_max / shares_count
+    return RequestBudget(rate or None, max(1, config.in_flight_max // shares_count))
+
+
+class BudgetedStore:
+    """A MetadataStore whose every request waits for its turn; the time-out of an operation begins with its turn.
+
+    The session contract holds from the call on: an operation whose session ends while it waits is not carried out.
+    Watches go straight to the store: they cost an operation when something changes, not when somebody asks. So does a
+    ``create`` with ``make_parents``, whose parents count as one operation with it.
+    """
+
+    def __init__(self, store: MetadataStore, budget: RequestBudget) -> None:
+        self._store = store
+        self._budget = budget
+        self._sessions_lost_count = 0
+        store.on_session_lost(self._note_session_lost)
+
+    def _note_session_lost(self) -> None:
+        self._sessions_lost_count += 1
+
+    async def _run(self, path: str, operation: Callable[[], Awaitable[T]]) -> T:
+        sessions_lost_count = self._sessions_lost_count
+
+        async def begin() -> T:
+            if self._sessions_lost_count != sessions_lost_count:
+                raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
+            return await operation()
+
+        return await self._budget.run(begin)
+
+    @property
+    def session_id(self) -> int:
+        """Id of the current session; 0 between two sessions."""
+        return self._store.session_id
+
+    async def get(self, path: str) -> Node:
+        """Contents; NoNodeError."""
+        return await self._run(path, lambda: self._store.get(path))
+
+    async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
+        """Stat, or None when absent."""
+        return await self._run(path, lambda: self._store.exists(path, on_change))
+
+    async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]:
+        """Sorted child names; NoNodeError."""
+        return await self._run(path, lambda: self._store.children(path, on_change))
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        is_ephemeral: bool = False,
+        is_sequential: bool = False,
+        make_parents: bool = False,
+        is_open_acl: bool = False,
+    ) -> str:
+        """Create a node and return its path; NodeExistsError, NoNodeError without ``make_parents``."""
+        return await self._run(
+            path,
+            lambda: self._store.create(
+                path,
+                data,
+                is_ephemeral=is_ephemeral,
+                is_sequential=is_sequential,
+                make_parents=make_parents,
+                is_open_acl=is_open_acl,
+            ),
+        )
+
+    async def create_all(self, nodes: Sequence[CreateNode]) -> None:
+        """Create several persistent nodes, all or none; NodeExistsError, NoNodeError."""
+        await self._run(nodes[0].path, lambda: self._store.create_all(nodes))
+
+    async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
+        """Replace contents; BadVersionError, NoNodeError."""
+        return await self._run(path, lambda: self._store.set(path, data, expected_version))
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
+        """Delete; BadVersionError, NoNodeError, NotEmptyError."""
+        await self._run(path, lambda: self._store.delete(path, expected_version))
+
+    async def sync(self, path: str) -> None:
+        """Reads that follow see what was finished before this call."""
+        await self._run(path, lambda: self._store.sync(path))
+
+    def watch_children(self, path: str, callback: Callable[[list[str] | None], None]) -> Watch:
+        """Call back with the sorted children now and after every change."""
+        return self._store.watch_children(path, callback)
+
+    def watch_node(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
+        """Call back with the node now and after every change."""
+        return self._store.watch_node(path, callback)
+
+    def on_session_lost(self, callback: Callable[[], None]) -> None:
+        """Call back once per session that was lost."""
+        self._store.on_session_lost(callback)
+
+    async def close(self) -> None:
+        """End the session; what waits for its turn fails when that comes."""
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
