@@ -55,7 +55,9 @@ def _global_options(
     ] = None,
     metadata_rate: Annotated[
         float | None,
-        typer.Option("--rate", min=0, metavar="N", help="ZooKeeper operations a second at most (0: no limit); 5000 if absent."),
+        typer.Option(
+            "--rate", min=0, metavar="N", help="ZooKeeper operations a second at most (0: no limit); 5000 if absent."
+        ),
     ] = None,
     sort: Annotated[str | None, typer.Option("--sort", metavar="FIELD", help="Sort a listing by a field.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="List no more than N items.")] = None,
