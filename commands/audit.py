@@ -105,7 +105,8 @@ async def _audit_plainly(context: CommandContext, out: str | None) -> AuditRepor
     from spark_reports.report import audit_plainly
 
     async with open_store(context) as (store, uri):
-        ledgers = await open_ledger_store(store, uri.root, uri.tree)
+        layout_config = context.settings.zookeeper.layout
+        ledgers = await open_ledger_store(store, uri.root, uri.tree, layout_config=layout_config)
         registrations = await RegistrationClient(store, uri.root).snapshot()
         with context.console.progress("auditing") as progress:
             return await audit_plainly(ledgers, registrations, out_directory=out, on_progress=progress.update)

@@ -15,7 +15,7 @@ from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.request_budget import BURST_S, BudgetedStore, RequestBudget, share_of_budget
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.runtime.metadata.store_worlds import ModelWorld
-from tests.sim.loop import run_simulated
+from tests.sim.loop import VirtualLoop, run_simulated
 
 
 def most_in_a_second(moments: list[float]) -> int:
@@ -199,3 +199,30 @@ async def test_a_real_server_never_sees_more_than_the_budget(tmp_path: Path) -> 
             # What was sent before the window and arrives in it was under way: that has its own limit.
             assert end_count - begin_count <= rate * (end_s - begin_s + BURST_S) + in_flight_max + others
         assert samples[-1][1] - samples[0][1] > nodes_count / 2
+
+
+class EarlyTimerLoop(VirtualLoop):
+    """Time goes on while the program computes, and timers come up to a millisecond early, as those of real loops do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._clock_resolution = 0.001
+
+    def time(self) -> float:
+        self._now_s += 0.00005
+        return self._now_s
+
+
+def test_a_moment_that_comes_between_two_looks_at_the_clock_is_not_missed() -> None:
+    """A listing of 200,000 buckets once stood still for ever: its one timer came early, and none followed."""
+    lengths = random.Random(1)
+
+    async def operation() -> None:
+        await asyncio.sleep(lengths.random() * 0.02)
+
+    async def run() -> int:
+        budget = RequestBudget(50.0, 1)
+        return len(await asyncio.gather(*(budget.run(operation) for _ in range(300))))
+
+    with asyncio.Runner(loop_factory=EarlyTimerLoop) as runner:
+        assert runner.run(run()) == 300
