@@ -76,7 +76,7 @@ def load(hosts: str, root: str, step: int, count: int) -> None:
 def run(arguments: list[str]) -> tuple[Run, str]:
     """Run to the end; its resources by its own account, not that of all children."""
     begin = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-P", "-m", *arguments], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     output = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
