@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -116,7 +117,13 @@ async def _run(arguments: argparse.Namespace, directory: str) -> None:
     server = await EmbeddedZooKeeper.start(directory)
     try:
         for kind, step in STEPS.items():
-            await asyncio.to_thread(load, server.connect_string, f"/{kind}", step, arguments.ledgers)
+            # A child's peak of memory begins with that of the process it was forked from: this one must stay small.
+            loader = multiprocessing.get_context("spawn").Process(
+                target=load, args=(server.connect_string, f"/{kind}", step, arguments.ledgers)
+            )
+            loader.start()
+            await asyncio.to_thread(loader.join)
+            assert loader.exitcode == 0
             found = await asyncio.to_thread(
                 measure, server.connect_string, f"/{kind}", arguments.ledgers, arguments.rounds, arguments.rate
             )
