@@ -15,6 +15,14 @@ from tests.processes import Cluster
 _root_numbers = itertools.count()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Commands under test leave their audit trail and their backups here, not in the developer's own state folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
     """One ZooKeeper server for the whole run; tests keep out of each other's way by ``metadata_uri``."""

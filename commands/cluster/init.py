@@ -28,6 +28,8 @@ async def init(
     """
     import random
 
+    from commands.safety.change import open_change
+    from commands.safety.plan import Plan
     from runtime.errors import ClusterNotFoundError, NodeExistsError
     from runtime.metadata.cluster import init_cluster, read_cluster_info
 
@@ -45,7 +47,17 @@ async def init(
         if context.settings.is_dry_run:
             body: dict[str, object] = {"root": uri.root, "would_create": existing is None}
         else:
-            info, is_created = await init_cluster(store, uri.root, uri.tree, random.SystemRandom())
+            plan = Plan(
+                command="cluster init",
+                tier=1,
+                root=uri.root,
+                instance_id=existing.instance_id if existing is not None else None,
+                subject="",
+                items=({"action": "create", "path": uri.root},),
+            )
+            async with open_change(context, store, plan, has_lock=False) as change:
+                info, is_created = await init_cluster(store, uri.root, uri.tree, random.SystemRandom())
+                change.details |= {"created": is_created, "instance_id": info.instance_id}
             body = {
                 "metadata_uri": str(uri),
                 "root": info.root,

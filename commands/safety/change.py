@@ -15,11 +15,14 @@ from commands.context import CommandContext
 from commands.safety.audit_trail import AuditTrail, user_name
 from commands.safety.plan import Plan
 from commands.safety.trash import Trash
+from runtime.errors import RefusedError
 from storage.errors import BkctlError
 
 if TYPE_CHECKING:
     from runtime.metadata.operation_lock import OperationHolder, OperationLock
     from runtime.metadata.store import MetadataStore
+
+TIER_REVERSIBLE = 1
 
 _LOCK_POLL_S = 0.2
 _SESSION_END_SLACK_S = 5.0
@@ -48,15 +51,15 @@ async def open_change(
 ) -> AsyncIterator[Change]:
     """From here on the plan may be carried out; ConflictError while somebody else changes the cluster.
 
-    RefusedError when undo data or audit trail cannot be written. What was read before must be checked again inside.
+    RefusedError when undo data or audit trail cannot be written; for a plan of tier 1 a trail that cannot is a warning.
+    What was read before must be checked again inside.
     """
     operation_id = secrets.token_hex(8)
-    trail = AuditTrail(context.settings, plan, operation_id)
     lock = await _acquire(context, store, plan) if has_lock else None
     try:
         with Trash(context.settings, plan.command, operation_id) as trash:
             change = Change(plan, operation_id, trash, lock)
-            trail.begin()
+            trail = _begin(context, plan, operation_id)
             try:
                 yield change
             except BaseException as error:
@@ -68,10 +71,24 @@ async def open_change(
             await lock.release()
 
 
-def _end(context: CommandContext, trail: AuditTrail, change: Change, result: str) -> None:
+def _begin(context: CommandContext, plan: Plan, operation_id: str) -> AuditTrail | None:
+    try:
+        trail = AuditTrail(context.settings, plan, operation_id)
+        trail.begin()
+    except RefusedError as error:
+        if plan.tier > TIER_REVERSIBLE:
+            raise
+        context.console.warn(str(error).replace("nothing was changed: ", "no audit trail: "))
+        return None
+    return trail
+
+
+def _end(context: CommandContext, trail: AuditTrail | None, change: Change, result: str) -> None:
     if change.trash.path is not None:
         change.details["trash"] = change.trash.path
         context.console.say(f"what was there before is kept in {change.trash.path}")
+    if trail is None:
+        return
     try:
         trail.end(result, change.details)
     except OSError as error:  # the work is done or has failed: that is the story to tell

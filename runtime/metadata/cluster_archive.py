@@ -203,7 +203,7 @@ class ArchiveReader:
 
     def _check_order(self, previous: list[str], path: str) -> None:
         try:
-            check_path(f"/root/{path}" if path else "/root")
+            check_path(f"/r/{path}" if path else "/r")
         except MetadataError as error:
             raise self._damaged(str(error)) from error
         parts = _parts(path)

@@ -242,39 +242,51 @@ class ClusterRestore:
         fate = self._fate_without_looking(node)
         if fate is not None:
             return fate
-        is_ledger = self._is_ledger(node)
-        try:
-            present = await self._store.get(self._path(node))
-        except NoNodeError:
-            return NodeFate(node.path, Fate.CREATED, is_ledger)
+        present = await self._find(node)
+        if present is None:
+            return NodeFate(node.path, Fate.CREATED, self._is_ledger(node))
         return self._compare(node, present)
 
     async def _restore_node(self, node: ArchiveNode) -> NodeFate:
         fate = self._fate_without_looking(node)
         if fate is not None:
             return fate
-        path = self._path(node)
-        self._before_each()
-        try:
-            await self._store.create(path, node.data, make_parents=True, is_open_acl=node.path in _OPEN_ACL_PATHS)
-        except NodeExistsError:
-            pass
-        else:
-            return NodeFate(node.path, Fate.CREATED, self._is_ledger(node))
-        try:
-            present = await self._store.get(path)
-        except NoNodeError:
+        # Nearly all nodes are there already or none is; looking first spares ZooKeeper writes that fail.
+        present = None if self._target.is_fresh else await self._find(node)
+        if present is None:
+            if await self._create(node):
+                return NodeFate(node.path, Fate.CREATED, self._is_ledger(node))
+            present = await self._find(node)
+        if present is None:
             return NodeFate(node.path, Fate.CONFLICT, self._is_ledger(node), "somebody deletes it at this moment")
         fate = self._compare(node, present)
-        if fate.fate is not Fate.ADVANCED:
-            return fate
-        self._keep(path, present)
-        self._before_each()
-        try:
-            await self._store.set(path, node.data, present.stat.version)
-        except (BadVersionError, NoNodeError):
+        if fate.fate is Fate.ADVANCED and not await self._replace(node, present):
             return NodeFate(node.path, Fate.CONFLICT, fate.is_ledger, "somebody changes it at this moment")
         return fate
+
+    async def _find(self, node: ArchiveNode) -> Node | None:
+        try:
+            return await self._store.get(self._path(node))
+        except NoNodeError:
+            return None
+
+    async def _create(self, node: ArchiveNode) -> bool:
+        self._before_each()
+        is_open = node.path in _OPEN_ACL_PATHS
+        try:
+            await self._store.create(self._path(node), node.data, make_parents=True, is_open_acl=is_open)
+        except NodeExistsError:
+            return False
+        return True
+
+    async def _replace(self, node: ArchiveNode, present: Node) -> bool:
+        self._keep(self._path(node), present)
+        self._before_each()
+        try:
+            await self._store.set(self._path(node), node.data, present.stat.version)
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
 
     def _fate_without_looking(self, node: ArchiveNode) -> NodeFate | None:
         """Nodes that this restore does not touch, or does in its own time."""

@@ -57,7 +57,7 @@ def test_format_gives_an_empty_cluster_and_a_backup_to_undo_it(operator: Operato
     }
     lines = [json.loads(line) for line in (operator.state / "audit.jsonl").read_text().splitlines()]
     assert [(line["command"], line["event"]) for line in lines] == [
-        (f"cluster {verb}", event) for verb in ("format", "nuke", "restore") for event in ("begin", "end")
+        (f"cluster {verb}", event) for verb in ("init", "format", "nuke", "restore") for event in ("begin", "end")
     ]
 
 

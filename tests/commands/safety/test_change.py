@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from commands.safety.change import open_change
@@ -99,6 +100,18 @@ async def test_without_an_audit_trail_nothing_happens(stage: MakeStage, store: Z
         async with open_change(made.context, store, PLAN):
             pytest.fail("it went ahead")
     assert await store.exists(operation_lock_path(PLAN.root)) is None
+
+
+async def test_a_small_change_is_not_held_up_by_a_trail_that_cannot_be(stage: MakeStage, store: ZooKeeperStore) -> None:
+    """As in a container without a home: creating a cluster must work there."""
+    made = stage(state_directory="")
+    reversible = msgspec.structs.replace(PLAN, tier=1)
+    async with open_change(made.context, store, reversible, has_lock=False) as change:
+        change.details["done"] = True
+    assert made.err.getvalue().startswith("warning: no audit trail: there is no folder")
+    with pytest.raises(RefusedError):
+        async with open_change(made.context, store, msgspec.structs.replace(PLAN, tier=2)):
+            pytest.fail("it went ahead")
 
 
 async def test_an_end_that_cannot_be_noted_is_told_and_no_more(stage: MakeStage, store: ZooKeeperStore) -> None:
