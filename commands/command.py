@@ -143,7 +143,9 @@ def command(
             flags = GlobalFlags(**{key: arguments.pop(key, None) for key in GLOBAL_NAMES})
             invocation: Invocation = typer_context.obj
             context = invocation.enter(typer_context.command_path, flags)
-            if is_blockable and context.settings.is_read_only and not context.settings.is_dry_run:
+            settings = context.settings
+            is_rehearsal = settings.is_dry_run or settings.plan_out_path is not None
+            if is_blockable and settings.is_read_only and not is_rehearsal:
                 raise RefusedError(
                     f"nothing was changed: bkctl is set to read only here (BKCTL_READ_ONLY, or the context): {name}"
                 )

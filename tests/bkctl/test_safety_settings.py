@@ -98,7 +98,12 @@ def test_read_only_stops_a_command_before_it_reaches_the_cluster(run_main: RunMa
 
 
 def test_read_only_leaves_looking_and_rehearsals(run_main: RunMain) -> None:
-    for command in (("cluster", "info"), ("cluster", "backup", "f"), ("cluster", "nuke", "--dry-run")):
+    for command in (
+        ("cluster", "info"),
+        ("cluster", "backup", "f"),
+        ("cluster", "nuke", "--dry-run"),
+        ("cluster", "nuke", "--plan-out", "p"),
+    ):
         result = run_main(*command, "-u", NO_SERVER, "--timeout", "100ms", BKCTL_READ_ONLY="1")
         assert result.exit_code == 6, result.stderr
 
