@@ -27,6 +27,7 @@ _MEMBERS = {
         "Create a cluster's metadata, look at it, save it and bring it back; end a cluster.",
     ),
     "ledger": _Member("commands.ledger.app", "List, show, read and verify ledgers; write test ledgers."),
+    "metadata": _Member("commands.metadata.app", "Examine the metadata of a whole cluster."),
     "autorecovery": _Member(
         "commands.autorecovery.app",
         "Look at automatic replication, and switch it: what waits, who works, who audits.",

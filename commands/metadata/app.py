@@ -1,0 +1,16 @@
+"""``bkctl metadata``: the znodes of a whole cluster."""
+
+from __future__ import annotations
+
+from commands.command import group
+from commands.metadata import doctor
+
+app = group("Examine the metadata of a whole cluster.")
+
+
+@app.callback()
+def metadata() -> None:
+    """Examine the metadata of a whole cluster."""
+
+
+doctor.register(app)

@@ -1,0 +1,154 @@
+"""``bkctl metadata doctor``: what is not as it should be below the ledgers root, what it does, and the way out."""
+
+from __future__ import annotations
+
+import enum
+import textwrap
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.cluster_access import open_store
+from commands.command import command
+from commands.config import OutputForm
+from commands.context import CommandContext
+from commands.errors import InvalidArgumentError
+from commands.outcome import Outcome
+from commands.rendering import Column, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from runtime.metadata.doctor import DoctorReport
+    from runtime.metadata.doctor_catalogue import Finding, Rule
+
+_COLUMNS = (
+    Column("severity", "SEVERITY"),
+    Column("rule", "RULE"),
+    Column("path", "ZNODE"),
+    Column("problem", "PROBLEM"),
+    Column("consequence", "CONSEQUENCE"),
+    Column("cure", "WAY OUT"),
+)
+_RULE_COLUMNS = (Column("path", "ZNODE"), Column("problem", "PROBLEM"))
+_LINE_MAX = 110
+_STREAMED = {OutputForm.JSONL, OutputForm.CSV, OutputForm.NAME}
+
+
+class MinSeverity(enum.StrEnum):
+    """The least severity that is reported."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFORMATION = "information"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl metadata``."""
+    command(app, "doctor")(examine)
+
+
+async def examine(
+    context: CommandContext,
+    severity: Annotated[
+        MinSeverity, typer.Option("--severity", metavar="MIN", help="critical, warning or information, and worse.")
+    ] = MinSeverity.INFORMATION,
+    rule: Annotated[
+        list[str] | None, typer.Option("--rule", metavar="ID", help="Only findings of this rule; may be repeated.")
+    ] = None,
+) -> Outcome:
+    """Read all metadata of the cluster and report what is not as it should be, with the znode and the way out.
+
+    Reads only. A node that vanishes or is mended meanwhile is no finding. Copies of entries are not counted: bkctl
+    audit does that. --limit lists no more than so many findings; all are counted. Exit code 10 when there are findings
+    that are warnings or worse.
+    """
+    from runtime.metadata.doctor import KEPT_MAX, examine_cluster
+    from runtime.metadata.doctor_catalogue import Severity
+
+    is_wanted = _filter(severity, rule)
+    zookeeper, limit = context.settings.zookeeper, context.settings.limit
+    async with open_store(context) as (store, uri):
+        with context.console.progress("reading the metadata") as progress:
+            report = await examine_cluster(
+                store,
+                uri.root,
+                uri.tree,
+                time.time_ns() // 1_000_000,
+                layout_config=zookeeper.layout,
+                is_wanted=is_wanted,
+                kept_max=max(KEPT_MAX, limit or 0),
+                on_progress=progress.update,
+            )
+    findings = report.findings if limit is None else report.findings[:limit]
+    _print(context, report, findings, str(uri))
+    has_damage = report.count(Severity.CRITICAL) + report.count(Severity.WARNING) > 0
+    return Outcome.FINDINGS if has_damage else Outcome.OK
+
+
+def _filter(severity: MinSeverity, rule_ids: list[str] | None) -> Callable[[Rule], bool]:
+    import difflib
+
+    from runtime.metadata.doctor_catalogue import RULES, Severity
+
+    for rule_id in rule_ids or ():
+        if rule_id not in RULES:
+            near = difflib.get_close_matches(rule_id, RULES, n=3) or list(RULES)
+            raise InvalidArgumentError(f"there is no rule '{rule_id}': {', '.join(near)}")
+    worst_rank = Severity[severity.name]
+    return lambda rule: rule.severity <= worst_rank and (not rule_ids or rule.id in rule_ids)
+
+
+def _print(context: CommandContext, report: DoctorReport, findings: Sequence[Finding], metadata_uri: str) -> None:
+    from runtime.metadata.doctor_catalogue import Severity
+
+    console = context.console
+    rows = [_row(found) for found in findings]
+    is_truncated = len(findings) < sum(report.counts.values())
+    if console.form in _STREAMED:
+        console.say(_summary(report))
+        console.rows("MetadataFindingList", _COLUMNS, rows, name="path", is_truncated=is_truncated)
+        return
+    body = {
+        "metadata_uri": metadata_uri,
+        "instance_id": report.instance_id,
+        "layout": report.tree.value,
+        "looked_at": dict(report.looked_at),
+        "findings_count": {severity.name.lower(): report.count(severity) for severity in Severity},
+    }
+    details = {"rules": dict(report.counts), "findings": rows, "truncated": is_truncated}
+    console.record("MetadataDoctorReport", body, details=details)
+    for rule_id, count in report.counts.items():
+        of_rule = [found for found in findings if found.rule.id == rule_id]
+        if of_rule:
+            console.table(_heading(of_rule[0].rule, count), _RULE_COLUMNS, [_row(found) for found in of_rule])
+    if console.is_for_people:
+        console.say(_summary(report))
+
+
+def _row(found: Finding) -> dict[str, object]:
+    return {
+        "severity": found.rule.severity.name.lower(),
+        "rule": found.rule.id,
+        "path": found.path,
+        "problem": found.problem,
+        "consequence": found.rule.consequence,
+        "cure": found.cure,
+    }
+
+
+def _heading(rule: Rule, count: int) -> str:
+    lines = [f"{rule.severity.name} {rule.id}: {counted(count, 'finding')}"]
+    generic_cure = rule.cure.format(path="ZNODE", subject="ID")
+    for text in (rule.consequence, f"Way out: {generic_cure}"):
+        lines += textwrap.wrap(text, _LINE_MAX, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def _summary(report: DoctorReport) -> str:
+    from runtime.metadata.doctor_catalogue import Severity
+
+    kinds = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in report.looked_at.items())
+    counts = ", ".join(f"{report.count(severity)} {severity.name.lower()}" for severity in Severity)
+    return f"looked at {counted(sum(report.looked_at.values()), 'node')} ({kinds}); findings: {counts}"

@@ -1,0 +1,323 @@
+"""The metadata doctor: reads the whole tree below the ledgers root, and tells what is not as it should be.
+
+Nothing is written. Memory does not grow with the tree. Others may work beside: a node that is under suspicion is read
+again before it is reported, and what compares several nodes must show twice. A node that this user may not read is a
+finding by itself, so that silence means that everything was seen. How many copies ledgers have is ``bkctl audit``'s to
+count. Whether the session that owns a node still lives cannot be asked of ZooKeeper: it deletes such nodes itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from runtime.config import LayoutConfig
+from runtime.errors import ClusterNotFoundError, MetadataAuthError, MetadataFormatError, NoNodeError, RefusedError
+from runtime.metadata.doctor_bookies import Snapshot, compare
+from runtime.metadata.doctor_catalogue import RULES, Finding, Rule, Severity, finding
+from runtime.metadata.doctor_places import Kind, Place, is_below_stray, place_of
+from runtime.metadata.doctor_rules import Surroundings, examine
+from runtime.metadata.layout import LedgerLayout, LedgerTree, choose_tree, read_layout
+from runtime.metadata.paths import READ_ONLY, Paths
+from runtime.metadata.store import MetadataStore, Node
+from runtime.metadata.tree import walk_tree
+from storage.errors import BkctlError
+
+T = TypeVar("T")
+
+KEPT_MAX = 1000
+"""Findings of one rule that are kept unless more are asked for; all are counted."""
+SETTLE_S = 1.0
+"""What is between two steps of somebody else is over after that long, as a rule."""
+
+_SUSPECTS_MAX = 1000
+_BATCH = 128
+_PROGRESS_EVERY_NODES = 256
+
+
+class DoctorReport(msgspec.Struct, frozen=True):
+    """Findings, the worst first; ``counts`` by id of the rule are complete where ``findings`` are cut off.
+
+    ``looked_at``: how many nodes of each kind were read.
+    """
+
+    root: str
+    tree: LedgerTree
+    instance_id: str | None
+    looked_at: Mapping[str, int]
+    counts: Mapping[str, int]
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether there are more findings than are listed."""
+        return len(self.findings) < sum(self.counts.values())
+
+    def count(self, severity: Severity) -> int:
+        """Findings of this severity."""
+        return sum(count for rule_id, count in self.counts.items() if RULES[rule_id].severity is severity)
+
+
+async def examine_cluster(
+    store: MetadataStore,
+    root: str,
+    wanted_tree: LedgerTree | None,
+    now_ms: int,
+    *,
+    layout_config: LayoutConfig | None = None,
+    is_wanted: Callable[[Rule], bool] = lambda _: True,
+    kept_max: int = KEPT_MAX,
+    settle_s: float = SETTLE_S,
+    on_progress: Callable[[int], None] | None = None,
+) -> DoctorReport:
+    """Examine everything below ``root``; ``wanted_tree`` is what the metadata URI says.
+
+    ``is_wanted`` chooses rules; ``kept_max`` findings of each are kept. ClusterNotFoundError; MetadataAuthError when
+    not even the root may be read; MetadataUnavailableError.
+    """
+    await store.sync(root)
+    try:
+        await store.get(root)
+    except NoNodeError:
+        raise ClusterNotFoundError(f"there is no BookKeeper cluster at {root}", root) from None
+    config = layout_config or LayoutConfig()
+    around = Surroundings(
+        root=root,
+        tree=await _find_tree(store, root, wanted_tree, config),
+        wanted_tree=wanted_tree,
+        is_shaded_factory_allowed=config.is_shaded_factory_allowed,
+        has_long_ids=await store.exists(Paths(root).long_ids) is not None,
+        now_ms=now_ms,
+    )
+    notes = _Notes(is_wanted, kept_max)
+    examination = _Examination(store, around, notes, settle_s)
+    await examination.walk(on_progress)
+    instance_id = await examination.compare()
+    return notes.report(root, around.tree, instance_id)
+
+
+async def _find_tree(store: MetadataStore, root: str, wanted: LedgerTree | None, config: LayoutConfig) -> LedgerTree:
+    """The layout by which to read: the recorded one whatever is wanted; if that says nothing, the likeliest."""
+    recorded: LedgerLayout | None = None
+    with contextlib.suppress(MetadataFormatError, MetadataAuthError):
+        recorded = await read_layout(store, root, is_shaded_factory_allowed=config.is_shaded_factory_allowed)
+    if recorded is not None:
+        return recorded.tree
+    try:
+        return choose_tree(None, wanted, config)
+    except BkctlError:
+        return LedgerTree.HIERARCHICAL
+
+
+class _Notes:
+    """Counts findings by rule, and keeps the first of each."""
+
+    def __init__(self, is_wanted: Callable[[Rule], bool], kept_max: int) -> None:
+        self._is_wanted = is_wanted
+        self._kept_max = kept_max
+        self._kept: dict[str, list[Finding]] = {rule_id: [] for rule_id in RULES}
+        self._counts: collections.Counter[str] = collections.Counter()
+        self.looked_at: collections.Counter[str] = collections.Counter()
+
+    def add(self, found: Finding) -> None:
+        rule = found.rule
+        if not self._is_wanted(rule):
+            return
+        self._counts[rule.id] += 1
+        if len(self._kept[rule.id]) < self._kept_max:
+            self._kept[rule.id].append(found)
+
+    def report(self, root: str, tree: LedgerTree, instance_id: str | None) -> DoctorReport:
+        return DoctorReport(
+            root=root,
+            tree=tree,
+            instance_id=instance_id,
+            looked_at={kind.value: self.looked_at[kind.value] for kind in Kind if self.looked_at[kind.value]},
+            counts={rule_id: self._counts[rule_id] for rule_id in RULES if self._counts[rule_id]},
+            findings=tuple(found for kept in self._kept.values() for found in kept),
+        )
+
+
+class _Eyes:
+    """Reads for a walk; what this user may not read is told of, and counts as absent."""
+
+    def __init__(self, store: MetadataStore, on_denied: Callable[[str], None]) -> None:
+        self._store = store
+        self._on_denied = on_denied
+
+    async def get(self, path: str) -> Node:
+        """Contents; NoNodeError."""
+        return await self._look(path, self._store.get(path))
+
+    async def children(self, path: str) -> list[str]:
+        """Sorted child names; NoNodeError."""
+        return await self._look(path, self._store.children(path))
+
+    async def _look(self, path: str, answer: Awaitable[T]) -> T:
+        try:
+            return await answer
+        except MetadataAuthError:
+            self._on_denied(path)
+            raise NoNodeError(f"no permission to read {path}", path) from None
+
+
+class _Examination:
+    """One pass over a cluster."""
+
+    def __init__(self, store: MetadataStore, around: Surroundings, notes: _Notes, settle_s: float) -> None:
+        self._store = store
+        self._around = around
+        self._paths = Paths(around.root)
+        self._notes = notes
+        self._settle_s = settle_s
+        self._suspects: list[Place] = []
+        self._owned: list[Place] = []
+
+    # -- node by node -----------------------------------------------------------------------------------------------
+
+    async def walk(self, on_progress: Callable[[int], None] | None) -> None:
+        """Look at every node by itself, and for the ledger of each mark and lock."""
+        root, tree = self._around.root, self._around.tree
+        eyes = _Eyes(self._store, self._note_denied)
+        nodes = walk_tree(eyes, root, is_skipped=lambda path: is_below_stray(path[len(root) + 1 :], tree))
+        nodes_count = 0
+        async with contextlib.aclosing(nodes):
+            async for found in nodes:
+                nodes_count += 1
+                if on_progress is not None and nodes_count % _PROGRESS_EVERY_NODES == 0:
+                    on_progress(nodes_count)
+                place = place_of(found.path[len(root) + 1 :], tree)
+                self._notes.looked_at[place.kind.value] += 1
+                self._look_at(place, found.node)
+                if len(self._owned) >= _BATCH:
+                    await self._look_for_ledgers()
+                if len(self._suspects) >= _SUSPECTS_MAX:
+                    await self._look_again()
+        await self._look_for_ledgers()
+        if self._suspects:
+            await asyncio.sleep(self._settle_s)
+            await self._look_again()
+
+    def _note_denied(self, path: str) -> None:
+        self._notes.add(finding("node-without-permission", path, "This user has no permission to read it."))
+
+    def _look_at(self, place: Place, node: Node) -> None:
+        found = examine(place, node, self._around)
+        if place.kind in {Kind.MARK, Kind.LOCK}:
+            self._owned.append(place)
+        if all(each.rule.is_settled for each in found):
+            for each in found:
+                self._notes.add(each)
+        else:
+            self._suspects.append(place)
+
+    async def _look_again(self) -> None:
+        """Report what the nodes under suspicion look like now; those that are gone or well again are none."""
+        suspects, self._suspects = self._suspects, []
+        for start in range(0, len(suspects), _BATCH):
+            batch = suspects[start : start + _BATCH]
+            for place, node in zip(batch, await asyncio.gather(*map(self._read, batch)), strict=True):
+                if node is not None:
+                    for each in examine(place, node, self._around):
+                        self._notes.add(each)
+
+    async def _read(self, place: Place) -> Node | None:
+        try:
+            return await self._store.get(self._path(place))
+        except (NoNodeError, MetadataAuthError):
+            return None
+
+    async def _look_for_ledgers(self) -> None:
+        """Marks and locks whose ledger is gone, and which are there still: ids are not given out twice."""
+        owned, self._owned = self._owned, []
+        is_orphan = await asyncio.gather(*map(self._is_without_ledger, owned))
+        for place in itertools.compress(owned, is_orphan):
+            rule_id = "mark-without-ledger" if place.kind is Kind.MARK else "lock-without-ledger"
+            problem = f"There is no ledger {place.number}."
+            self._notes.add(finding(rule_id, self._path(place), problem, place.number))
+
+    async def _is_without_ledger(self, place: Place) -> bool:
+        assert place.number is not None
+        try:
+            path = f"{self._around.root}/{self._around.tree.ledger_path(place.number)}"
+        except RefusedError:
+            path = None  # an id that no ledger can have
+        if path is not None and await self._store.exists(path) is not None:
+            return False
+        return await self._store.exists(self._path(place)) is not None
+
+    def _path(self, place: Place) -> str:
+        return f"{self._around.root}/{place.path}" if place.path else self._around.root
+
+    # -- as a whole -------------------------------------------------------------------------------------------------
+
+    async def compare(self) -> str | None:
+        """Report what two snapshots of bookies and votes show alike; the instance id."""
+        snapshot = await self._snapshot()
+        found = list(compare(self._around.root, snapshot))
+        if found:
+            await asyncio.sleep(self._settle_s)
+            snapshot = await self._snapshot()
+            again = {(each.rule.id, each.path) for each in compare(self._around.root, snapshot)}
+            for each in found:
+                if (each.rule.id, each.path) in again:
+                    self._notes.add(each)
+        return snapshot.instance_id.data.decode("utf-8", "replace") if snapshot.instance_id else None
+
+    async def _snapshot(self) -> Snapshot:
+        paths = self._paths
+        election = Place(paths.auditor_election[len(paths.root) + 1 :], Kind.ELECTION)
+        instance = Place(paths.instance_id[len(paths.root) + 1 :], Kind.INSTANCE_ID)
+        # A bookie that changes its mode is registered anew before the old node goes: writable is read on both sides.
+        writable = await self._nodes_in(paths.available)
+        read_only = await self._nodes_in(paths.read_only)
+        writable_again = await self._nodes_in(paths.available)
+        if writable is not None and writable_again is not None:
+            writable = {**writable, **writable_again}
+            writable.pop(READ_ONLY, None)
+        return Snapshot(
+            writable=writable,
+            read_only=read_only,
+            cookies=await self._nodes_in(paths.cookies),
+            votes=await self._nodes_in(paths.auditor_election),
+            elected=await self._read(election),
+            instance_id=await self._read(instance),
+            present=await self._present(),
+        )
+
+    async def _nodes_in(self, directory: str) -> dict[str, Node] | None:
+        """Children by name; None when this user may not list or read them all."""
+        nodes: dict[str, Node] = {}
+
+        async def read(name: str) -> None:
+            with contextlib.suppress(NoNodeError):
+                nodes[name] = await self._store.get(f"{directory}/{name}")
+
+        try:
+            names = await self._store.children(directory)
+            for start in range(0, len(names), _BATCH):
+                await asyncio.gather(*map(read, names[start : start + _BATCH]))
+        except NoNodeError:
+            return {}
+        except MetadataAuthError:
+            return None
+        return nodes
+
+    async def _present(self) -> frozenset[str]:
+        paths = self._paths
+        asked = (
+            paths.available,
+            paths.layout,
+            paths.instance_id,
+            paths.cookies,
+            paths.lost_bookie_recovery_delay,
+            f"{paths.under_replication}/leader",
+        )
+        stats = await asyncio.gather(*map(self._store.exists, asked))
+        return frozenset(path for path, stat in zip(asked, stats, strict=True) if stat is not None)
