@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,14 @@ class CountingStore:
             yield inside
         finally:
             inside.update(self.counts - before)
+
+    async def quiet(self) -> None:
+        """Return when nothing has been asked for a while: whoever was to be idle is."""
+        while True:
+            before = self.counts.copy()
+            await asyncio.sleep(0.3)
+            if self.counts == before:
+                return
 
     @property
     def session_id(self) -> int:

@@ -6,6 +6,8 @@ collector of a bookie takes the same lock before it drops a copy that the metada
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import logging
 import socket
@@ -15,7 +17,14 @@ from typing import Self
 
 import msgspec
 
-from runtime.errors import MetadataError, MetadataFormatError, NodeExistsError, NoNodeError, SessionExpiredError
+from runtime.errors import (
+    MetadataError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+)
 from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.layout import require_storable_id
 from runtime.metadata.paths import Paths
@@ -73,7 +82,7 @@ class ReplicationLock:
         return self._is_held
 
     async def release(self) -> None:
-        """Give the lock back; safe to repeat. If that fails, the end of the session does it."""
+        """Give the lock back; safe to repeat. If that fails, ``settle`` or the end of the session does it."""
         if not self._is_held:
             return  # after a lost session the node may be another holder's
         self._is_held = False
@@ -99,6 +108,9 @@ class ReplicationLocks:
         self._tree = UnderReplicationTree(store, root)
         self._payload = encode_lock(holder)
         self._held: dict[int, ReplicationLock] = {}
+        self._acquiring: set[int] = set()
+        self._in_doubt: dict[int, None] = {}
+        self._one_settles = asyncio.Lock()
         self._sessions_lost_count = 0
         store.on_session_lost(self._note_session_lost)
 
@@ -108,23 +120,52 @@ class ReplicationLocks:
         SessionExpiredError when the session ended before the answer was seen: the lock went with it.
         """
         require_storable_id(ledger_id)
-        if ledger_id in self._held:
+        if ledger_id in self._held or ledger_id in self._acquiring:
             return None
-        await self._tree.require()
+        self._acquiring.add(ledger_id)
+        try:
+            await self.settle()
+            await self._tree.require()
+            return await self._acquire(ledger_id)
+        finally:
+            self._acquiring.discard(ledger_id)
+
+    async def _acquire(self, ledger_id: int) -> ReplicationLock | None:
         path = self._paths.replication_lock(ledger_id)
         sessions_lost_count = self._sessions_lost_count
         try:
             await self._create(path)
         except NodeExistsError:
-            stat = await self._store.exists(path)
-            # Our own node without our knowledge: a create or a delete of this session whose answer was lost.
-            if stat is None or stat.ephemeral_owner != self._store.session_id or ledger_id in self._held:
-                return None
+            return None
+        except (MetadataUnavailableError, asyncio.CancelledError):
+            self._note_doubt(ledger_id, sessions_lost_count)
+            raise
         if sessions_lost_count != self._sessions_lost_count:
             raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
         lock = ReplicationLock(ledger_id, functools.partial(self._give_back, ledger_id))
         self._held[ledger_id] = lock
         return lock
+
+    async def settle(self) -> None:
+        """Give back what this session may hold without knowing: locks whose create or delete was not answered.
+
+        No operation when there is none, else two for each. MetadataUnavailableError: they stay in doubt.
+        """
+        while self._in_doubt:
+            async with self._one_settles:
+                if not self._in_doubt:
+                    return
+                ledger_id = next(iter(self._in_doubt))
+                path = self._paths.replication_lock(ledger_id)
+                stat = await self._store.exists(path)
+                if stat is not None and stat.ephemeral_owner and stat.ephemeral_owner == self._store.session_id:
+                    with contextlib.suppress(NoNodeError):
+                        await self._store.delete(path)
+                self._in_doubt.pop(ledger_id, None)
+
+    def _note_doubt(self, ledger_id: int, sessions_lost_count: int) -> None:
+        if sessions_lost_count == self._sessions_lost_count:
+            self._in_doubt[ledger_id] = None
 
     def holds(self, ledger_id: int) -> bool:
         """Whether the lock is this session's; no operation."""
@@ -148,10 +189,16 @@ class ReplicationLocks:
 
     async def _give_back(self, ledger_id: int) -> None:
         del self._held[ledger_id]
+        sessions_lost_count = self._sessions_lost_count
         try:
             await self._store.delete(self._paths.replication_lock(ledger_id))
         except NoNodeError:
             pass
+        except (MetadataUnavailableError, asyncio.CancelledError) as error:
+            self._note_doubt(ledger_id, sessions_lost_count)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            logger.warning("the replication lock of ledger %d stays for now: %s", ledger_id, error)
         except MetadataError as error:
             logger.warning("the replication lock of ledger %d stays until the session ends: %s", ledger_id, error)
 
@@ -162,6 +209,7 @@ class ReplicationLocks:
         for lock in self._held.values():
             lock.note_session_lost()
         self._held.clear()
+        self._in_doubt.clear()
 
 
 async def read_lock_holder(store: MetadataStore, root: str, ledger_id: int) -> str | None:

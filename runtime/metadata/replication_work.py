@@ -119,6 +119,7 @@ class ReplicationWork:
 
     async def pick(self) -> PickedLedger | None:
         """Lock a marked ledger, chosen at random; None when none is free, or while replication is switched off."""
+        await self._locks.settle()
         if await self._is_switched_off():
             return None
         top = self._paths.under_replicated_ledgers

@@ -18,26 +18,38 @@ OURS, THEIRS, THIRD = "127.0.0.1:13385", "127.0.0.1:13380", "10.0.0.3:3181"
 
 
 class Party:
-    """A process that wants to be the auditor."""
+    """A process that wants to be the auditor, from the first time on that it is asked whether it has won."""
 
     def __init__(self, store: ZooKeeperStore | CountingStore, root: str, bookie_id: str) -> None:
         self.deposed: asyncio.Queue[str] = asyncio.Queue()
-        self.election = AuditorElection(store, root, bookie_id, self.deposed.put_nowait)
-        self.campaign = asyncio.ensure_future(self.election.campaign())
+        self._store = store if isinstance(store, CountingStore) else CountingStore(store)
+        self.election = AuditorElection(self._store, root, bookie_id, self.deposed.put_nowait)
+        self._campaign: asyncio.Future[None] | None = None
+
+    def campaign(self) -> asyncio.Future[None]:
+        if self._campaign is None:
+            self._campaign = asyncio.ensure_future(self.election.campaign())
+        return self._campaign
+
+    def campaign_again(self) -> None:
+        self._campaign = None
 
     async def has_won(self) -> bool:
-        """Whether it wins while nothing hinders it."""
-        done, _ = await asyncio.wait({self.campaign}, timeout=0.3)
-        return bool(done) and self.election.is_elected
+        """Whether it wins while nothing hinders it; who does not stands in line by then, or waits for a number."""
+        campaign = self.campaign()
+        await self._store.quiet()
+        return campaign.done() and self.election.is_elected
 
     async def win(self) -> None:
         async with asyncio.timeout(10):
-            await self.campaign
+            await self.campaign()
         assert self.election.is_elected
 
     async def leave(self) -> None:
-        self.campaign.cancel()
-        await asyncio.gather(self.campaign, return_exceptions=True)
+        campaign = self.campaign()
+        campaign.cancel()
+        await asyncio.gather(campaign, return_exceptions=True)
+        self.campaign_again()
         await self.election.resign()
 
 
@@ -81,7 +93,7 @@ async def test_costs(store: ZooKeeperStore, other_store: ZooKeeperStore, cluster
     with counting.counted() as counts:
         first = Party(counting, cluster, OURS)
         await first.win()
-        await asyncio.sleep(0.1)
+        await counting.quiet()
     assert counts == {"create": 1, "children": 1, "exists": 1, "set": 1, "watched": 1}, "to win at once"
     with other_counting.counted() as counts:
         second = Party(other_counting, cluster, THEIRS)
@@ -93,7 +105,7 @@ async def test_costs(store: ZooKeeperStore, other_store: ZooKeeperStore, cluster
     with other_counting.counted() as counts:
         await first.leave()
         await second.win()
-        await asyncio.sleep(0.1)
+        await other_counting.quiet()
     assert counts == {"children": 1, "exists": 1, "set": 1, "watched": 1}, "to succeed"
     with counting.counted() as counts:
         candidate = await read_auditor(counting, cluster, foreign())
@@ -117,7 +129,7 @@ async def test_only_the_predecessor_is_watched(
     with counting.counted() as counts:
         await parties[0].leave()
         await parties[1].win()
-        await asyncio.sleep(0.2)
+        await counting.quiet()
     assert counts["children"] == 1, "the third in line did not even wake"
     assert not parties[2].election.is_elected
     candidates = await list_candidates(store, cluster, foreign())
@@ -151,7 +163,7 @@ async def test_a_vote_deleted_by_hand_deposes(store: ZooKeeperStore, other_store
     assert "deleted" in await first.deposed.get()
     assert not first.election.is_elected
     await second.win()
-    first.campaign = asyncio.ensure_future(first.election.campaign())
+    first.campaign_again()
     assert not await first.has_won()
     await second.leave()
     await first.win()
@@ -202,7 +214,7 @@ async def test_a_candidate_outlives_its_session(
     try:
         await second.win()
     except MetadataUnavailableError:  # when it was asking at that moment
-        second.campaign = asyncio.ensure_future(second.election.campaign())
+        second.campaign_again()
         await second.win()
     assert len(await list_candidates(store, cluster, foreign())) == 1
     await second.leave()
@@ -268,7 +280,7 @@ async def test_a_vote_whose_answer_was_lost_is_found(store: ZooKeeperStore, clus
     party = Party(faulty, cluster, OURS)
     with pytest.raises(MetadataUnavailableError):
         await party.win()
-    party.campaign = asyncio.ensure_future(party.election.campaign())
+    party.campaign_again()
     await party.win()
     assert len(await list_candidates(store, cluster, foreign())) == 1
     faulty.loses_next_delete = True

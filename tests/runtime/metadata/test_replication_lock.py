@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from runtime.errors import ClusterNotFoundError, MetadataFormatError, RefusedError
+from runtime.errors import ClusterNotFoundError, MetadataFormatError, MetadataUnavailableError, RefusedError
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.replication_lock import (
@@ -16,6 +16,7 @@ from runtime.metadata.replication_lock import (
     read_lock_holder,
 )
 from runtime.metadata.zookeeper import ZooKeeperStore
+from tests.counting_store import CountingStore
 from tests.runtime.golden_metadata import java_nodes, java_vectors
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.replication_stage import ReplicationStage
@@ -94,14 +95,69 @@ async def test_closing_releases_everything(store: ZooKeeperStore, root: str) -> 
     assert not any(lock is None or lock.is_held for lock in held)
 
 
-async def test_a_lock_of_our_own_session_that_we_do_not_know_of_is_taken_over(store: ZooKeeperStore, root: str) -> None:
-    """What a create leaves behind whose answer was lost."""
-    locks = await new_locks(store, root)
+class _LosesAnswers(CountingStore):
+    """Does what it is asked for, and says that nobody answered."""
+
+    losing = ""
+
+    async def create(self, path: str, data: bytes = b"", **options: bool) -> str:
+        created = await super().create(path, data, **options)
+        self._lose("create", path)
+        return created
+
+    async def delete(self, path: str, expected_version: int = -1) -> None:
+        if self.losing != "delete":  # this one did not even arrive
+            await super().delete(path, expected_version)
+        self._lose("delete", path)
+
+    def _lose(self, kind: str, path: str) -> None:
+        if self.losing == kind:
+            self.losing = ""
+            raise MetadataUnavailableError("the connection was lost before the answer", path)
+
+
+async def test_a_lock_that_we_may_hold_without_knowing_is_given_back(store: ZooKeeperStore, root: str) -> None:
+    losing = _LosesAnswers(store)
+    await new_locks(store, root)
+    locks = ReplicationLocks(losing, root, "ours")
     lock = await locks.acquire(1)
     assert lock is not None
+    losing.losing = "create"
+    with pytest.raises(MetadataUnavailableError):
+        await locks.acquire(2)
+    assert await locks.holder_of(2) == "ours"
+    assert not locks.holds(2)
+    with losing.counted() as counts:
+        assert await locks.acquire(3)
+    assert counts == {"exists": 1, "delete": 1, "create": 1}
+    assert await locks.holder_of(2) is None
+    losing.losing = "delete"
     await lock.release()
-    await store.create(f"{root}/underreplication/locks/urL0000000001", is_ephemeral=True)
-    assert await locks.acquire(1) is not None
+    assert not lock.is_held
+    assert await locks.holder_of(1) == "ours"
+    with losing.counted() as counts:
+        again = await locks.acquire(1)
+        assert again is not None
+    assert counts == {"exists": 1, "delete": 1, "create": 1}
+    with losing.counted() as counts:
+        await locks.settle()
+    assert counts == {}
+
+
+async def test_doubt_never_takes_a_lock_from_somebody_else(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, root: str
+) -> None:
+    losing = _LosesAnswers(store)
+    theirs = await new_locks(other_store, root, "theirs")
+    locks = ReplicationLocks(losing, root, "ours")
+    lock = await locks.acquire(1)
+    assert lock is not None
+    losing.losing = "delete"
+    await lock.release()
+    await store.delete(f"{root}/underreplication/locks/urL0000000001")
+    assert await theirs.acquire(1)
+    await locks.settle()
+    assert await locks.holder_of(1) == "theirs"
 
 
 async def test_no_cluster_and_a_foreign_tree(store: ZooKeeperStore, root: str) -> None:
@@ -167,7 +223,7 @@ async def test_what_a_lock_costs(store: ZooKeeperStore, other_store: ZooKeeperSt
     assert await theirs.acquire(2)
     with stage.store.counted() as counts:
         assert await stage.locks.acquire(2) is None
-    assert counts == {"create": 1, "exists": 1}
+    assert counts == {"create": 1}
     fresh = ReplicationLocks(stage.store, root, "host")
     with stage.store.counted() as counts:
         assert await fresh.acquire(3)

@@ -57,12 +57,12 @@ async def test_waiting_for_on_costs_nothing_while_it_stays_off(
     assert counts == {"exists": 1}
     await switches.disable()
     waiting = asyncio.ensure_future(switches.wait_enabled())
-    await asyncio.sleep(0.1)
+    await counting.quiet()
     with counting.counted() as counts:
         await asyncio.sleep(0.3)
         assert counts == {}
         await other_store.set(f"{tree}/disable", b"changed, not gone", -1)
-        await asyncio.sleep(0.1)
+        await counting.quiet()
         assert not waiting.done()
         await other_store.delete(f"{tree}/disable")
         await waiting
@@ -116,7 +116,7 @@ async def test_watching_the_delay(store: ZooKeeperStore, other_store: ZooKeeperS
         assert await told.get() == RecoveryDelay(5, 1), "an unchanged value is a wish for an audit"
         await theirs.set_recovery_delay(9)
         assert await told.get() == RecoveryDelay(9, 2)
-        await asyncio.sleep(0.1)
+        await counting.quiet()
     assert counts == {"watched": 3}
     await other_store.set(f"{tree}/lostBookieRecoveryDelay", b"junk", -1)
     assert isinstance(await told.get(), MetadataFormatError)

@@ -88,7 +88,7 @@ async def test_an_idle_worker_costs_nothing_and_wakes_at_a_mark(
     await store.create(f"{theirs.paths.mark_directory(4)}")
     await settled(store)
     waiting = asyncio.ensure_future(ours.work.next())
-    await asyncio.sleep(0.3)
+    await ours.store.quiet()
     with ours.store.counted() as counts:
         await asyncio.sleep(0.5)
     assert counts == {}, "three locked ledgers and a directory without a mark are no reason to ask again"
@@ -100,7 +100,7 @@ async def test_an_idle_worker_costs_nothing_and_wakes_at_a_mark(
 async def wake_by(stage: ReplicationStage, event: Awaitable[object]) -> int:
     """Which ledger a worker that waits gets after the event."""
     waiting = asyncio.ensure_future(stage.work.next())
-    await asyncio.sleep(0.2)
+    await stage.store.quiet()
     assert not waiting.done()
     await event
     async with asyncio.timeout(10):
@@ -233,7 +233,7 @@ async def test_a_lost_session_ends_the_work(store: ZooKeeperStore, root: str, zo
     await stage.marks.mark(1, [A])
     picked = await picked_by(stage.work.next())
     waiting = asyncio.ensure_future(stage.work.next())
-    await asyncio.sleep(0.2)
+    await stage.store.quiet()
     lost = asyncio.Event()
     store.on_session_lost(lost.set)
     await asyncio.to_thread(expire, session_of(store), zookeeper)

@@ -55,7 +55,7 @@ class Ledger:
     async def wake(self, action: str, event: Awaitable[object]) -> None:
         """What a worker that waits spends on an event of somebody else's doing."""
         waiting = asyncio.ensure_future(self.stage.work.next())
-        await asyncio.sleep(0.2)
+        await self.stage.store.quiet()
         async with self.measure("wait for work, per hour"):
             await asyncio.sleep(0.2)
         async with self.measure(action), asyncio.timeout(10):
@@ -112,19 +112,19 @@ async def measure_election(book: Ledger, theirs: ReplicationStage) -> None:
     election = AuditorElection(stage.store, stage.root, A, lambda _: None)
     async with book.measure("win the election at once"):
         await election.campaign()
-        await asyncio.sleep(0.1)
+        await stage.store.quiet()
     await book.cost("who is the auditor", read_auditor(stage.store, stage.root, stage.foreign))
     await book.cost("resign", election.resign())
     await other.campaign()
     async with book.measure("stand in line"):
         waiting = asyncio.ensure_future(election.campaign())
-        await asyncio.sleep(0.2)
+        await stage.store.quiet()
     async with book.measure("be the auditor, or wait, per hour"):
         await asyncio.sleep(0.2)
     async with book.measure("succeed the auditor"):
         await other.resign()
         await waiting
-        await asyncio.sleep(0.1)
+        await stage.store.quiet()
 
 
 async def measure_switches(book: Ledger) -> None:
@@ -141,7 +141,7 @@ async def measure_switches(book: Ledger) -> None:
     async with book.measure("watch the delay"):
         watch = switches.watch_recovery_delay(told.put_nowait)
         await told.get()
-        await asyncio.sleep(0.1)
+        await book.stage.store.quiet()
     watch.cancel()
     await switches.set_check_time_ms(PeriodicCheck.REPLICAS, 1)
     await book.cost("store the time of a check", switches.set_check_time_ms(PeriodicCheck.REPLICAS, 2))
