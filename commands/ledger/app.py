@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from commands.command import group
+from commands.ledger import delete, export, import_ledgers, read, show, verify, write_test
 from commands.ledger import list as list_command
-from commands.ledger import read, show, verify, write_test
 
-app = group("List, show, read and verify ledgers; write test ledgers.")
+app = group("List, show, read, verify, export, import and delete ledgers; write test ledgers.")
 list_command.register(app)
 show.register(app)
 read.register(app)
 verify.register(app)
 write_test.register(app)
+export.register(app)
+import_ledgers.register(app)
+delete.register(app)

@@ -78,6 +78,7 @@ def detail(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, object
         "has_password": bool(metadata.password),
         "metadata_format_version": metadata.format_version,
         "metadata_version": found.version,
+        "owner": owner_text(metadata),
         "custom_metadata": {key: bytes_text(value) for key, value in metadata.custom_metadata},
     }
 
@@ -88,6 +89,13 @@ def ensemble_rows(metadata: LedgerMetadata) -> list[dict[str, object]]:
         {"first_entry_id": str(segment.first_entry_id), "ensemble": list(segment.ensemble)}
         for segment in metadata.segments
     ]
+
+
+def owner_text(metadata: LedgerMetadata) -> str | None:
+    """Whose ledger it is, as ``key=value, ...``; None if the custom metadata does not tell."""
+    from runtime.ledger.owner import owner_labels
+
+    return ", ".join(f"{key}={value}" for key, value in owner_labels(metadata).items()) or None
 
 
 def state_name(metadata: LedgerMetadata) -> str:

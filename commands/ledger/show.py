@@ -1,17 +1,23 @@
-"""``bkctl ledger show``: all that the metadata store keeps of a ledger."""
+"""``bkctl ledger show``: all that the metadata store keeps of ledgers."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from commands.cluster_access import open_client
 from commands.command import command
 from commands.context import CommandContext
-from commands.ledger.rows import ENSEMBLE_COLUMNS, detail, ensemble_rows
-from commands.parse import parse_ledger_id
+from commands.errors import InvalidArgumentError
+from commands.ledger.id_files import all_ledger_ids
+from commands.ledger.rows import ENSEMBLE_COLUMNS, SUMMARY_COLUMNS, detail, ensemble_rows, stored_row
+from commands.outcome import Outcome
 from commands.rendering import size
+from runtime.errors import LedgerNotFoundError, MetadataAuthError, MetadataFormatError
+
+if TYPE_CHECKING:
+    from runtime.metadata.stored_ledgers import StoredLedger
 
 
 def register(app: typer.Typer) -> None:
@@ -21,15 +27,70 @@ def register(app: typer.Typer) -> None:
 
 async def show(
     context: CommandContext,
-    ledger: Annotated[str, typer.Argument(metavar="LEDGER", help="Ledger id: decimal, 0x..., or UUID.")],
-) -> None:
-    """Show a ledger's metadata: state, quorums, segments with their bookies, custom metadata."""
-    ledger_id = parse_ledger_id(ledger)
+    ledger: Annotated[list[str], typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x..., or UUID.")],
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The bytes of the metadata as they are stored, and no more.")
+    ] = False,
+) -> Outcome:
+    """Show the metadata of ledgers: state, quorums, segments with their bookies, owner and other custom metadata."""
+    from runtime.metadata.stored_ledgers import read_stored
+
+    ledger_ids = all_ledger_ids(ledger)
+    if raw and len(ledger_ids) > 1:
+        raise InvalidArgumentError("--raw shows one ledger; bkctl ledger export --native takes several")
     async with open_client(context) as client:
-        found = await client.ports.ledgers.read(ledger_id)
-        body = detail(ledger_id, found)
-        ensembles = ensemble_rows(found.value)
-        context.console.record(
-            "Ledger", body, name="ledger_id", show={"length_bytes": size}, details={"ensembles": ensembles}
-        )
-        context.console.table("Ensembles", ENSEMBLE_COLUMNS, ensembles)
+        found: list[StoredLedger] = []
+        for ledger_id in ledger_ids:
+            try:
+                found.append(await read_stored(client.store, client.ports.ledgers, ledger_id))
+            except LedgerNotFoundError as error:
+                if len(ledger_ids) == 1:
+                    raise
+                context.console.warn(str(error))
+    if not found:
+        raise LedgerNotFoundError(ledger_ids[0], "none of the ledgers is there")
+    if len(ledger_ids) == 1:
+        _show_one(context, found[0], is_raw=raw)
+        return Outcome.OK
+    _show_all(context, found)
+    is_whole = len(found) == len(ledger_ids) and all(each.metadata is not None for each in found)
+    return Outcome.OK if is_whole else Outcome.PARTIAL
+
+
+def _show_one(context: CommandContext, ledger: StoredLedger, *, is_raw: bool) -> None:
+    if ledger.node is None:
+        raise MetadataAuthError(f"ledger {ledger.ledger_id}: {ledger.problem}", ledger.path)
+    if is_raw:
+        context.console.raw(ledger.node.data)
+        return
+    if ledger.metadata is None:
+        raise MetadataFormatError(f"ledger {ledger.ledger_id}: {ledger.problem} (--raw shows its bytes)", ledger.path)
+    _print(context, ledger)
+
+
+def _show_all(context: CommandContext, found: list[StoredLedger]) -> None:
+    if not context.console.is_for_people:
+        rows = [stored_row(each) if each.metadata is None else stored_row(each) | _full(each) for each in found]
+        context.console.rows("LedgerDetails", SUMMARY_COLUMNS, rows, name="ledger_id")
+        return
+    for ledger in found:
+        if ledger.metadata is None:
+            context.console.warn(f"ledger {ledger.ledger_id}: {ledger.problem}")
+        else:
+            _print(context, ledger)
+
+
+def _full(ledger: StoredLedger) -> dict[str, object]:
+    versioned = ledger.versioned
+    assert versioned is not None
+    return {**detail(ledger.ledger_id, versioned), "ensembles": ensemble_rows(versioned.value)}
+
+
+def _print(context: CommandContext, ledger: StoredLedger) -> None:
+    body = _full(ledger)
+    ensembles = body.pop("ensembles")
+    assert isinstance(ensembles, list)
+    context.console.record(
+        "Ledger", body, name="ledger_id", show={"length_bytes": size}, details={"ensembles": ensembles}
+    )
+    context.console.table("Ensembles", ENSEMBLE_COLUMNS, ensembles)

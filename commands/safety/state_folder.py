@@ -40,10 +40,15 @@ def open_private(path: str) -> int:
 
 def append_synced(descriptor: int, data: bytes) -> None:
     """Append all of it and make it durable; OSError."""
+    write_all(descriptor, data)
+    os.fsync(descriptor)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it; OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-    os.fsync(descriptor)
 
 
 def write_whole(path: str, data: bytes) -> None:

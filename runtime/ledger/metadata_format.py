@@ -23,7 +23,9 @@ from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Seg
 from runtime.ledger.protobuf_text import EnumName, Field, format_fields, parse_fields
 from storage.ids import INVALID_ENTRY_ID
 
-_HEADER: Final = b"BookieMetadataFormatVersion\t"
+HEADER: Final = b"BookieMetadataFormatVersion\t"
+"""How ledger metadata of every version begins."""
+
 _VERSION_CHARACTERS_MAX: Final = 9
 _CLOSED_WORD: Final = "CLOSED"
 _IN_RECOVERY_MARK: Final = -102
@@ -40,7 +42,7 @@ def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
     """Bytes of the version that the metadata names; ValueError if it is unsound or the version cannot express it."""
     if fault := find_fault(metadata):
         raise ValueError(f"refusing to write ledger metadata: {fault}")
-    header = _HEADER + b"%d\n" % metadata.format_version
+    header = HEADER + b"%d\n" % metadata.format_version
     match metadata.format_version:
         case 1:
             return header + _encode_lines(metadata).encode()
@@ -80,10 +82,10 @@ def decode_unsound_metadata(data: bytes) -> LedgerMetadata:
 
 
 def _split_header(data: bytes) -> tuple[int, bytes]:
-    if not data.startswith(_HEADER):
+    if not data.startswith(HEADER):
         raise MetadataFormatError(f"{_WHAT}: the header line is missing")
-    end = data.find(b"\n", len(_HEADER), len(_HEADER) + _VERSION_CHARACTERS_MAX + 1)
-    number = data[len(_HEADER) : end]
+    end = data.find(b"\n", len(HEADER), len(HEADER) + _VERSION_CHARACTERS_MAX + 1)
+    number = data[len(HEADER) : end]
     if end < 0 or not number.isdigit():
         raise MetadataFormatError(f"{_WHAT}: the header names no version")
     return int(number), data[end + 1 :]

@@ -64,7 +64,8 @@ class LedgerStage:
         return {"BKCTL_METADATA_URI": self.uri, "BKCTL_STATE_DIR": str(self.state)}
 
     async def run(self, *arguments: str, **variables: str) -> BkctlResult:
-        return await asyncio.to_thread(run_bkctl, "ledger", *arguments, **(self.environment | variables))
+        environment: dict[str, Any] = self.environment | variables
+        return await asyncio.to_thread(run_bkctl, "ledger", *arguments, **environment)
 
     async def succeed(self, *arguments: str) -> Any:
         result = await self.run(*arguments)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from runtime.ledger.changes import new_ledger, replace_bookies, to_closed, to_in_recovery
-from runtime.ledger.metadata import DigestType
+from runtime.ledger.metadata import DigestType, LedgerMetadata
 from tests.commands.ledger.conftest import BOOKIES, CLOSED, OPEN, LedgerStage, labelled
 from tests.processes import run_bkctl_on_terminal
 
@@ -21,7 +21,7 @@ AGES_MS = {2: 1_600_000_000_000, 5: 1_700_000_000_000}  # 2020-09-13, 2023-11-14
 @pytest.fixture
 async def full(stage: LedgerStage) -> LedgerStage:
     one_wide = new_ledger(("b1:3181", "b2:3181", "b3:3181"), 1, 1, DigestType.CRC32C, b"")
-    planted = {
+    planted: dict[int, LedgerMetadata | bytes] = {
         1: OPEN,
         2: msgspec.structs.replace(CLOSED, ctime_ms=AGES_MS[2]),
         3: to_in_recovery(OPEN),

@@ -1,0 +1,114 @@
+"""What the commands that change ledgers have in common: carrying out a plan, counting, telling what failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from commands.context import CommandContext
+from commands.outcome import Outcome
+from commands.rendering import Column, counted
+from runtime.errors import ConflictError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from commands.safety.change import Change
+    from runtime.client import LedgerClient
+    from runtime.metadata.ledger_changes import Decide, LedgerFate
+    from runtime.metadata.store import Node
+
+FAILURE_COLUMNS = (Column("ledger_id", "LEDGER", is_right=True), Column("reason", "NOT CHANGED BECAUSE"))
+_FAILURES_KEPT_MAX = 1000
+
+
+class Tally:
+    """Fates summed up; the first thousand failures in full."""
+
+    def __init__(self) -> None:
+        self.changed = 0
+        self.unchanged = 0
+        self.failed = 0
+        self.failures: list[dict[str, Any]] = []
+
+    @property
+    def total(self) -> int:
+        """Ledgers looked at."""
+        return self.changed + self.unchanged + self.failed
+
+    def add(self, fate: LedgerFate) -> None:
+        """One more."""
+        from runtime.metadata.ledger_changes import Action
+
+        self.changed += fate.is_change
+        self.unchanged += fate.action is Action.NONE
+        if fate.action is Action.FAIL:
+            self.fail(fate.ledger_id, fate.reason)
+
+    def fail(self, ledger_id: int, reason: str) -> None:
+        """One more that was not changed."""
+        self.failed += 1
+        if len(self.failures) < _FAILURES_KEPT_MAX:
+            self.failures.append({"ledger_id": str(ledger_id), "reason": reason})
+
+
+async def change_ledgers(
+    context: CommandContext,
+    client: LedgerClient,
+    change: Change,
+    decide: Decide,
+    ledger_ids: AsyncIterator[int],
+    *,
+    description: str,
+    total: int | None,
+    rate: float | None,
+    changes_max: int | None = None,
+    before_batch: Callable[[], Awaitable[None]] | None = None,
+) -> Tally:
+    """Carry out a plan on these ledgers; what happened goes into the audit trail whatever ends it.
+
+    When the trash takes no more after something was changed already, the tally says so in its last failure.
+    """
+    from contextlib import aclosing
+
+    from runtime.metadata.ledger_changes import BATCH, LedgerChanges, nothing_to_check
+    from runtime.metadata.request_budget import RequestBudget
+
+    def keep(action: str, nodes: Sequence[tuple[str, Node]]) -> None:
+        change.require_lock()
+        change.trash.keep_all(action, nodes)
+
+    operation = LedgerChanges(
+        client.store,
+        client.ports.ledgers,
+        decide,
+        keep=keep,
+        before_each=change.require_lock,
+        before_batch=before_batch or nothing_to_check,
+        budget=RequestBudget(rate or None, BATCH),
+    )
+    tally = Tally()
+    try:
+        with context.console.progress(description) as progress:
+            fates = operation.run(ledger_ids, changes_max=changes_max)
+            async with aclosing(fates):
+                async for fate in fates:
+                    tally.add(fate)
+                    progress.update(tally.total, total, f"{tally.failed} failed" if tally.failed else None)
+    except RefusedError as error:
+        if not tally.changed:
+            raise
+        context.console.warn(f"stopped after {counted(tally.changed, 'ledger')}: {error}")
+        change.details["stopped"] = str(error)
+        tally.failed += 1
+    finally:
+        change.details |= {"changed": tally.changed, "failed": tally.failed}
+        change.result = "partial" if tally.failed else "done"
+    return tally
+
+
+def outcome_of(tally: Tally, what: str) -> Outcome:
+    """PARTIAL when some failed; ConflictError when nothing was changed at all and something should have been."""
+    if tally.failed and not tally.changed:
+        reason = tally.failures[0]["reason"] if tally.failures else ""
+        raise ConflictError(f"nothing was {what}: {counted(tally.failed, 'ledger')} failed ({reason})")
+    return Outcome.PARTIAL if tally.failed else Outcome.OK

@@ -1,0 +1,189 @@
+"""``bkctl ledger delete``: delete the metadata of closed ledgers; bookies drop their entries later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commands.cluster_access import open_client
+from commands.command import command
+from commands.context import CommandContext
+from commands.errors import InvalidArgumentError
+from commands.ledger.changing import FAILURE_COLUMNS, change_ledgers, outcome_of
+from commands.ledger.id_files import all_ledger_ids
+from commands.ledger.rows import owner_text, state_name
+from commands.outcome import Outcome
+from commands.rendering import Column, counted, size
+from runtime.errors import LedgerNotFoundError, RefusedError
+
+if TYPE_CHECKING:
+    from commands.safety.plan import Plan
+    from runtime.client import LedgerClient
+    from runtime.metadata.ledger_changes import Decide
+    from runtime.metadata.stored_ledgers import StoredLedger
+
+PLAN_COLUMNS = (
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("state", "STATE"),
+    Column("length_bytes", "BYTES", size, is_right=True),
+    Column("expected_version", "VERSION", is_right=True),
+    Column("owner", "OWNER"),
+)
+_NAMED_MAX = 5
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl ledger``."""
+    command(app, "delete", planned_tier=3)(delete)
+
+
+async def delete(
+    context: CommandContext,
+    ledger: Annotated[
+        list[str] | None, typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x..., or UUID.")
+    ] = None,
+    from_file: Annotated[
+        str | None, typer.Option("--from-file", metavar="FILE", help="Ledger ids, one per line; absent ones are fine.")
+    ] = None,
+    unreadable: Annotated[
+        bool, typer.Option("--unreadable", help="Also those whose metadata nobody can read, whatever their state.")
+    ] = False,
+    changes_rate: Annotated[
+        float | None, typer.Option("--rate", metavar="N", min=0, help="Delete at most so many a second.")
+    ] = None,
+) -> Outcome:
+    """Delete ledgers for good: their metadata now, their entries when bookies next collect garbage.
+
+    The plan shows whose they are. Ledgers that are open or in recovery are refused. What is deleted is kept in a trash
+    file first, which bkctl ledger import takes back; until bookies have collected, that brings the entries back too.
+    The id must be typed, or given by --confirm; of several ledgers, their number.
+    """
+    from commands.safety.change import open_change
+    from commands.safety.confirmation import settle_plan
+    from runtime.metadata.ledger_changes import each_of
+
+    if not ledger and from_file is None:
+        raise InvalidArgumentError("name the ledgers to delete, or give a file of their ids by --from-file")
+    named = frozenset(all_ledger_ids(ledger))
+    ledger_ids = all_ledger_ids(ledger, from_file)
+    async with open_client(context) as client:
+        found, gone = await _find(client, ledger_ids, named)
+        _require_deletable(found, is_unreadable_allowed=unreadable)
+        plan = await _plan(client, found, gone)
+        if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
+            return Outcome.OK
+        versions = {int(item["ledger_id"]): item["expected_version"] for item in plan.items}
+        async with open_change(context, client.store, plan) as change:
+            tally = await change_ledgers(
+                context,
+                client,
+                change,
+                _decision(versions),
+                each_of(versions),
+                description="deleting",
+                total=len(versions),
+                rate=changes_rate,
+            )
+        body = {
+            "deleted": tally.changed,
+            "gone_already": gone + tally.unchanged,
+            "failed": tally.failed,
+            "trash": change.trash.path,
+        }
+        context.console.record("LedgerDelete", body, name="deleted", details={"failures": tally.failures})
+        context.console.table("Not deleted", FAILURE_COLUMNS, tally.failures)
+        return outcome_of(tally, "deleted")
+
+
+async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[int]) -> tuple[list[dict[str, Any]], int]:
+    """Items of the plan, and how many ledgers of the file are gone; LedgerNotFoundError for one that was named."""
+    from contextlib import aclosing
+
+    from runtime.metadata.ledger_changes import each_of
+    from runtime.metadata.ledgers import WINDOW
+    from runtime.metadata.pipeline import pipelined
+    from runtime.metadata.stored_ledgers import read_stored
+
+    async def read(ledger_id: int) -> dict[str, Any] | None:
+        try:
+            return _item(await read_stored(client.store, client.ports.ledgers, ledger_id))
+        except LedgerNotFoundError:
+            if ledger_id in named:
+                raise
+            return None
+
+    items = pipelined(each_of(ledger_ids), read, WINDOW)
+    async with aclosing(items):
+        found = [item async for item in items if item is not None]
+    if not found:
+        raise LedgerNotFoundError(ledger_ids[0] if ledger_ids else -1, "none of the ledgers is there")
+    return found, len(ledger_ids) - len(found)
+
+
+def _item(ledger: StoredLedger) -> dict[str, Any]:
+    metadata = ledger.metadata
+    if ledger.node is None:
+        raise RefusedError(f"nothing was changed: ledger {ledger.ledger_id}: {ledger.problem}")
+    return {
+        "action": "delete",
+        "path": ledger.path,
+        "expected_version": ledger.node.stat.version,
+        "ledger_id": str(ledger.ledger_id),
+        "state": "unreadable" if metadata is None else state_name(metadata),
+        "length_bytes": metadata.length if metadata is not None and metadata.is_closed else None,
+        "owner": None if metadata is None else owner_text(metadata),
+        "problem": ledger.problem or None,
+    }
+
+
+def _require_deletable(items: list[dict[str, Any]], *, is_unreadable_allowed: bool) -> None:
+    refused = {"open", "in-recovery"} | (set() if is_unreadable_allowed else {"unreadable"})
+    kept = [item for item in items if item["state"] in refused]
+    if not kept:
+        return
+    named = ", ".join(f"{item['ledger_id']} is {item['state']}" for item in kept[:_NAMED_MAX])
+    more = f" and {len(kept) - _NAMED_MAX} more are" if len(kept) > _NAMED_MAX else ""
+    way_out = (
+        "somebody may be writing there; only what is closed may go"
+        if any(item["state"] != "unreadable" for item in kept)
+        else "--unreadable deletes those too, whatever their state was"
+    )
+    raise RefusedError(f"nothing was changed: ledger {named}{more} not to be deleted: {way_out}")
+
+
+async def _plan(client: LedgerClient, items: list[dict[str, Any]], gone: int) -> Plan:
+    from commands.safety.plan import Plan
+    from runtime.metadata.cluster import read_instance_id
+
+    root = client.ports.ledgers.root
+    lengths = [item["length_bytes"] for item in items]
+    known_bytes = sum(length for length in lengths if isinstance(length, int))
+    owners = sorted({str(item["owner"]) for item in items if item["owner"] is not None})
+    summary = [f"{counted(len(items), 'ledger')} with {size(known_bytes)} of payload will be deleted"]
+    summary += [f"owner: {owner}" for owner in owners[:_NAMED_MAX]]
+    summary += [f"and {counted(len(owners) - _NAMED_MAX, 'more owner')}"] if len(owners) > _NAMED_MAX else []
+    summary += [f"gone already: {counted(gone, 'ledger')} of the file"] if gone else []
+    return Plan(
+        command="ledger delete",
+        tier=3,
+        root=root,
+        instance_id=await read_instance_id(client.store, root),
+        subject=str(items[0]["ledger_id"]) if len(items) == 1 else str(len(items)),
+        summary=tuple(summary),
+        items=tuple(items),
+    )
+
+
+def _decision(versions: dict[int, int]) -> Decide:
+    from runtime.metadata.ledger_changes import Action, Step
+
+    def decide(ledger_id: int, stored: StoredLedger | None) -> Step:
+        if stored is None:
+            return Step(Action.NONE, reason="gone already")
+        version = None if stored.node is None else stored.node.stat.version
+        if version != versions[ledger_id]:
+            return Step(Action.FAIL, reason=f"changed since: version {versions[ledger_id]} then, {version} now")
+        return Step(Action.DELETE)
+
+    return decide

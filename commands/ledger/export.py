@@ -1,0 +1,138 @@
+"""``bkctl ledger export``: ledger metadata into files, from which ``bkctl ledger import`` takes it back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.cluster_access import open_client
+from commands.command import command
+from commands.context import CommandContext
+from commands.errors import InvalidArgumentError
+from commands.ledger.id_files import all_ledger_ids
+from commands.outcome import Outcome
+from commands.rendering import counted, envelope, to_json_line
+from commands.safety.state_folder import open_private, write_all, write_whole
+
+if TYPE_CHECKING:
+    from runtime.client import LedgerClient
+    from runtime.metadata.stored_ledgers import StoredLedger
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl ledger``."""
+    command(app, "export")(export)
+
+
+async def export(
+    context: CommandContext,
+    ledger: Annotated[
+        list[str] | None, typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x..., or UUID.")
+    ] = None,
+    all_ledgers: Annotated[bool, typer.Option("--all", help="Every ledger of the cluster.")] = False,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="PATH", help="A file, or a folder for --native; else stdout.")
+    ] = None,
+    native: Annotated[
+        bool,
+        typer.Option("--native", help="The bytes of the metadata, one file per ledger, as Java's tools dump them."),
+    ] = False,
+) -> Outcome:
+    """Write the metadata of ledgers as JSON Lines: bytes, version, and what the bytes say.
+
+    Files are readable for their owner alone: metadata holds passwords in the clear. A ledger that nobody can decode is
+    exported too, with the reason. A whole cluster with all that belongs to it is saved by bkctl cluster backup.
+    """
+    if all_ledgers == bool(ledger):
+        raise InvalidArgumentError("name the ledgers to export, or give --all")
+    ledger_ids = None if all_ledgers else all_ledger_ids(ledger)
+    if native and to is None and (ledger_ids is None or len(ledger_ids) > 1):
+        raise InvalidArgumentError("bare bytes of several ledgers need a folder: give --to FOLDER")
+    async with open_client(context) as client:
+        found = _read(client, ledger_ids)
+        async with aclosing(found):
+            if native:
+                exported, unreadable = await _export_native(context, found, to)
+            else:
+                exported, unreadable = await _export_lines(context, client, found, to)
+    if to is not None:
+        context.console.say(f"{counted(exported, 'ledger')} in {to}")
+    if unreadable:
+        context.console.warn(f"not exported, for they may not be read by this session: {counted(unreadable, 'ledger')}")
+    return Outcome.PARTIAL if unreadable else Outcome.OK
+
+
+async def _read(client: LedgerClient, ledger_ids: list[int] | None) -> AsyncGenerator[StoredLedger, None]:
+    from runtime.metadata.stored_ledgers import read_stored, scan_stored
+
+    if ledger_ids is None:
+        found = scan_stored(client.store, client.ports.ledgers)
+        async with aclosing(found):
+            async for ledger in found:
+                yield ledger
+        return
+    for ledger_id in ledger_ids:
+        yield await read_stored(client.store, client.ports.ledgers, ledger_id)
+
+
+async def _export_native(
+    context: CommandContext, found: AsyncIterator[StoredLedger], to: str | None
+) -> tuple[int, int]:
+    exported = unreadable = 0
+    if to is not None:
+        os.makedirs(to, mode=0o700, exist_ok=True)
+    async for ledger in found:
+        if ledger.node is None:
+            unreadable += 1
+            continue
+        if to is None:
+            context.console.raw(ledger.node.data)
+        else:
+            write_whole(os.path.join(to, f"{ledger.ledger_id}.ledger"), ledger.node.data)
+        exported += 1
+    return exported, unreadable
+
+
+async def _export_lines(
+    context: CommandContext, client: LedgerClient, found: AsyncIterator[StoredLedger], to: str | None
+) -> tuple[int, int]:
+    from runtime.metadata.cluster import read_instance_id
+    from runtime.metadata.ledger_transfer import EXPORT_KIND, export_line
+
+    root = client.ports.ledgers.root
+    instance_id = await read_instance_id(client.store, root)
+    exported = unreadable = 0
+    with _whole_file(to) if to is not None else _stdout(context) as write:
+        async for ledger in found:
+            if ledger.node is None:
+                unreadable += 1
+                continue
+            write(to_json_line(envelope(EXPORT_KIND, export_line(ledger, root, instance_id))).encode() + b"\n")
+            exported += 1
+    return exported, unreadable
+
+
+@contextmanager
+def _stdout(context: CommandContext) -> Iterator[Callable[[bytes], None]]:
+    yield context.console.raw
+
+
+@contextmanager
+def _whole_file(path: str) -> Iterator[Callable[[bytes], None]]:
+    """A private file that is there, complete and durable, only when the block has ended well."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    descriptor = open_private(temporary)
+    try:
+        try:
+            yield lambda data: write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,294 @@
+"""``bkctl ledger import``: bring ledger metadata back from a file, by compare-and-set and never backwards."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from commands.cluster_access import open_client
+from commands.command import command
+from commands.context import CommandContext
+from commands.errors import InvalidArgumentError, NotFoundError
+from commands.ledger.changing import FAILURE_COLUMNS, Tally, change_ledgers, outcome_of
+from commands.outcome import Outcome
+from commands.parse import parse_ledger_id
+from commands.rendering import Column, counted
+from runtime.errors import ConflictError, LedgerNotFoundError, MetadataFormatError, RefusedError
+
+if TYPE_CHECKING:
+    from commands.safety.plan import Plan
+    from runtime.client import LedgerClient
+    from runtime.metadata.ledger_changes import Decide
+    from runtime.metadata.ledger_transfer import IncomingLedger, TransferFile
+    from runtime.metadata.stored_ledgers import StoredLedger
+
+PLAN_COLUMNS = (
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("action", "ACTION"),
+    Column("expected_version", "VERSION", is_right=True),
+    Column("field", "FIELD"),
+    Column("before", "BEFORE"),
+    Column("after", "AFTER"),
+)
+RECORDED, NEXT = "recorded", "next"
+_TIER_CREATES, _TIER_OVERWRITES = 2, 3
+_NAMED_MAX = 5
+_AT_VERSION = "it is at version "
+
+
+class _Expectation(NamedTuple):
+    """``--create-only`` (``is_create``), or the version at which each ledger must be."""
+
+    is_create: bool
+    text: str = ""
+
+    def version(self, incoming: IncomingLedger) -> int:
+        """Version that a ledger of the file must have now."""
+        if self.text.isascii() and self.text.isdecimal():
+            return int(self.text)
+        if incoming.recorded_version is None:
+            raise InvalidArgumentError(f"the file does not tell a version: give --if-version N instead of {self.text}")
+        return incoming.recorded_version + (self.text == NEXT)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl ledger``."""
+    command(app, "import", planned_tier=3, is_asking=True)(import_ledgers)
+
+
+async def import_ledgers(
+    context: CommandContext,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An export, a dump of one ledger, or a trash file.")],
+    ledger: Annotated[
+        str | None, typer.Option("--ledger", metavar="LEDGER", help="Whose bytes a dump holds; else only this one.")
+    ] = None,
+    create_only: Annotated[
+        bool, typer.Option("--create-only", help="Bring back ledgers that are not there; leave those that are.")
+    ] = False,
+    if_version: Annotated[
+        str | None,
+        typer.Option("--if-version", metavar="N", help="Replace ledgers at this version; or: recorded, next."),
+    ] = None,
+    changes_rate: Annotated[
+        float | None, typer.Option("--rate", metavar="N", min=0, help="Write at most so many a second.")
+    ] = None,
+) -> Outcome:
+    """Bring back ledger metadata, after showing what it changes field by field.
+
+    The version of --if-version is that of the node now: a number for one ledger; "recorded" for the version that the
+    file tells, "next" for the one after it, which is how to undo what a trash file tells of. A state never moves back,
+    a last entry is never lowered, a closed end never altered; all ledgers must pass before one is written. Replacing
+    needs the id to be typed, or given by --confirm; of several ledgers, their number.
+    """
+    from commands.safety.change import open_change
+    from commands.safety.confirmation import settle_plan
+    from runtime.metadata.ledger_changes import each_of
+
+    expectation = _expectation(if_version, is_create=create_only)
+    async with open_client(context) as client:
+        transfer = await _read(context, client, file, None if ledger is None else parse_ledger_id(ledger))
+        if len(transfer.ledgers) > 1 and expectation.text.isdecimal():
+            raise InvalidArgumentError("one version does not fit several ledgers: name one by --ledger")
+        prepared = await _prepare(client, transfer, expectation)
+        if not prepared.items:
+            return _report(context, Tally(), prepared, None)
+        plan = await _plan(client, prepared, expectation)
+        if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
+            return Outcome.OK
+        if context.console.is_for_people:
+            context.console.table("Changes", PLAN_COLUMNS, _diff_rows(prepared.items))
+        async with open_change(context, client.store, plan) as change:
+            tally = await change_ledgers(
+                context,
+                client,
+                change,
+                _decision(transfer, expectation),
+                each_of(int(item["ledger_id"]) for item in prepared.items),
+                description="importing",
+                total=len(prepared.items),
+                rate=changes_rate,
+            )
+        return _report(context, tally, prepared, change.trash.path)
+
+
+def _expectation(if_version: str | None, *, is_create: bool) -> _Expectation:
+    if is_create == (if_version is not None):
+        raise InvalidArgumentError(
+            "say what must be there now: --create-only if nothing, or --if-version N (bkctl ledger show tells it)"
+        )
+    text = if_version or ""
+    if not is_create and text not in {RECORDED, NEXT} and not (text.isascii() and text.isdecimal()):
+        raise InvalidArgumentError(f"'{text}' is no version: give a number, {RECORDED} or {NEXT}")
+    return _Expectation(is_create, text)
+
+
+async def _read(context: CommandContext, client: LedgerClient, path: str, ledger_id: int | None) -> TransferFile:
+    from runtime.metadata.cluster import read_instance_id
+    from runtime.metadata.ledger_transfer import parse_transfer
+
+    ledgers = client.ports.ledgers
+    instance_id = await read_instance_id(client.store, ledgers.root)
+    transfer = parse_transfer(
+        _contents(path), root=ledgers.root, tree=ledgers.tree, instance_id=instance_id, ledger_id=ledger_id
+    )
+    if transfer.is_torn:
+        context.console.warn(f"the last line of {path} was cut off and is left out")
+    if not transfer.ledgers and transfer.damaged:
+        damaged_id, reason = transfer.damaged[0]
+        raise MetadataFormatError(f"nothing was changed: ledger {damaged_id} of {path}: {reason}")
+    if not transfer.ledgers:
+        raise NotFoundError(f"{path} holds no ledger" + ("" if ledger_id is None else f" {ledger_id}"))
+    return transfer
+
+
+def _contents(path: str) -> bytes:
+    try:
+        with open(path, "rb") as source:
+            return source.read()
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read {path}: {error.strerror}") from error
+
+
+class _Prepared(NamedTuple):
+    """What is to be written, what is there already, what is left: taken by another one, or damaged in the file."""
+
+    items: tuple[dict[str, Any], ...]
+    same: int
+    left: list[dict[str, Any]]
+    bookies: frozenset[str]
+
+
+async def _prepare(client: LedgerClient, transfer: TransferFile, expectation: _Expectation) -> _Prepared:
+    from runtime.metadata.ledger_changes import Action
+    from runtime.metadata.ledger_transfer import field_changes
+    from runtime.metadata.stored_ledgers import ledger_path, read_stored
+
+    decide = _decision(transfer, expectation)
+    items: list[dict[str, Any]] = []
+    left = [{"ledger_id": str(damaged_id), "reason": reason} for damaged_id, reason in transfer.damaged]
+    bookies: set[str] = set()
+    same = 0
+    for incoming in transfer.ledgers:
+        stored: StoredLedger | None
+        try:
+            stored = await read_stored(client.store, client.ports.ledgers, incoming.ledger_id)
+        except LedgerNotFoundError:
+            stored = None
+        step = decide(incoming.ledger_id, stored)
+        if step.action is Action.NONE:
+            same += 1
+        elif step.action is Action.FAIL and expectation.is_create:
+            left.append({"ledger_id": str(incoming.ledger_id), "reason": step.reason})
+        elif step.action is Action.FAIL:
+            raise _error(incoming.ledger_id, stored, step.reason)
+        else:
+            bookies |= incoming.metadata.bookies()
+            before = None if stored is None else stored.metadata
+            changes = field_changes(before, incoming.metadata)
+            items.append(
+                {
+                    "action": step.action.value,
+                    "path": ledger_path(client.ports.ledgers, incoming.ledger_id),
+                    "expected_version": None if stored is None or stored.node is None else stored.node.stat.version,
+                    "ledger_id": str(incoming.ledger_id),
+                    "sha256": hashlib.sha256(incoming.data).hexdigest(),
+                    "changes": [{"field": each.field, "before": each.before, "after": each.after} for each in changes],
+                    "problem": None if stored is None else stored.problem or None,
+                }
+            )
+    return _Prepared(tuple(items), same, left, frozenset(bookies))
+
+
+def _error(ledger_id: int, stored: StoredLedger | None, reason: str) -> Exception:
+    if stored is None:
+        return LedgerNotFoundError(ledger_id, f"nothing was changed: {reason}")
+    sentence = f"nothing was changed: ledger {ledger_id}: {reason}"
+    return ConflictError(sentence) if reason.startswith(_AT_VERSION) else RefusedError(sentence)
+
+
+def _decision(transfer: TransferFile, expectation: _Expectation) -> Decide:
+    """What to do with a ledger of the file, as it is in the cluster now."""
+    from runtime.metadata.ledger_changes import Action, Step
+
+    by_id = {incoming.ledger_id: incoming for incoming in transfer.ledgers}
+
+    def decide(ledger_id: int, stored: StoredLedger | None) -> Step:
+        incoming = by_id[ledger_id]
+        if stored is None and expectation.is_create:
+            return Step(Action.CREATE, incoming.data)
+        if stored is not None and stored.node is not None and stored.node.data == incoming.data:
+            return Step(Action.NONE, reason="there already")
+        obstacle = _find_obstacle(stored, incoming, expectation)
+        return Step(Action.SET, incoming.data) if obstacle is None else Step(Action.FAIL, reason=obstacle)
+
+    return decide
+
+
+def _find_obstacle(stored: StoredLedger | None, incoming: IncomingLedger, expectation: _Expectation) -> str | None:
+    """Why the ledger that is there must not be replaced."""
+    from runtime.metadata.ledger_transfer import find_import_obstacle
+
+    if stored is None:
+        return "it is not there: --create-only brings it back"
+    if stored.node is None:
+        return stored.problem
+    if expectation.is_create:
+        return "there is one, and it differs"
+    version = expectation.version(incoming)
+    if stored.node.stat.version != version:
+        return f"{_AT_VERSION}{stored.node.stat.version}, not {version}"
+    return find_import_obstacle(stored, incoming)
+
+
+async def _plan(client: LedgerClient, prepared: _Prepared, expectation: _Expectation) -> Plan:
+    from commands.safety.plan import Plan
+    from runtime.metadata.cluster import read_instance_id
+    from runtime.metadata.registration import RegistrationClient
+
+    root = client.ports.ledgers.root
+    number = counted(len(prepared.items), "ledger")
+    registration = RegistrationClient(client.store, root)
+    known = {*await registration.with_cookie(), *(await registration.snapshot()).live}
+    summary = [f"{number} will be created" if expectation.is_create else f"{number} will be replaced"]
+    if expectation.is_create:
+        summary.append(
+            "bookies may have dropped the entries of deleted ledgers since: bkctl ledger verify tells afterwards"
+        )
+    if unknown := sorted(prepared.bookies - known):
+        named = ", ".join(unknown[:_NAMED_MAX])
+        summary.append(f"the file names bookies that this cluster does not know: {named}")
+    if unreadable := sum(item["problem"] is not None for item in prepared.items):
+        summary.append(f"what is there now cannot be read, and so not compared: {counted(unreadable, 'ledger')}")
+    return Plan(
+        command="ledger import",
+        tier=_TIER_CREATES if expectation.is_create else _TIER_OVERWRITES,
+        root=root,
+        instance_id=await read_instance_id(client.store, root),
+        subject=str(prepared.items[0]["ledger_id"]) if len(prepared.items) == 1 else str(len(prepared.items)),
+        summary=tuple(summary),
+        items=prepared.items,
+    )
+
+
+def _diff_rows(items: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
+    rows = []
+    for item in items:
+        rows += [item | change for change in item["changes"]]
+    return rows
+
+
+def _report(context: CommandContext, tally: Tally, prepared: _Prepared, trash: str | None) -> Outcome:
+    for row in prepared.left:
+        tally.failed += 1
+        tally.failures.append(row)
+    body = {
+        "imported": tally.changed,
+        "there_already": prepared.same + tally.unchanged,
+        "failed": tally.failed,
+        "trash": trash,
+    }
+    context.console.record("LedgerImport", body, name="imported", details={"failures": tally.failures})
+    context.console.table("Not imported", FAILURE_COLUMNS, tally.failures)
+    return outcome_of(tally, "imported")

@@ -1,0 +1,223 @@
+"""``bkctl ledger delete`` as a process, over metadata in a real ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from runtime.ledger.changes import to_in_recovery
+from runtime.metadata.store import ANY_VERSION
+from tests.commands.ledger.conftest import CLOSED, OPEN, LedgerStage, labelled
+from tests.processes import TerminalSession
+
+TOPIC = labelled(CLOSED, application="pulsar", component="managed_ledger", pulsar__managed_ledger="t/n/persistent/a")
+CURSOR = labelled(CLOSED, application="pulsar", pulsar__cursor="s")
+TOO_LARGE = str(2**63 - 1)
+
+
+async def test_the_plan_tells_whose_they_are(stage: LedgerStage) -> None:
+    await stage.plant(1, TOPIC)
+    await stage.plant(2, CURSOR)
+    before = await stage.contents()
+    plan = await stage.succeed("delete", "1", "0x2", "1", "--dry-run")
+    assert (plan["tier"], plan["subject"], plan["changes"]) == (3, "2", 2)
+    assert [item["owner"] for item in plan["items"]] == [
+        "application=pulsar, component=managed_ledger, pulsar/managed-ledger=t/n/persistent/a",
+        "application=pulsar, pulsar/cursor=s",
+    ]
+    assert plan["summary"][0] == "2 ledgers with 2.0 KiB of payload will be deleted"
+    assert await stage.contents() == before
+
+
+async def test_one_ledger_is_deleted_by_its_id_and_comes_back_from_the_trash(stage: LedgerStage) -> None:
+    await stage.plant(7, TOPIC)
+    await stage.plant(8, CLOSED)
+    before = await stage.contents()
+    for wrong in (["--yes"], ["--confirm", "8"], ["--confirm", "1"]):
+        assert (await stage.run("delete", "7", *wrong)).exit_code == 3
+        assert await stage.contents() == before
+    assert await stage.succeed("delete", "7", "--confirm", "7") | {"trash": ""} == {
+        "apiVersion": "bkctl/v1",
+        "kind": "LedgerDelete",
+        "deleted": 1,
+        "gone_already": 0,
+        "failed": 0,
+        "trash": "",
+        "failures": [],
+    }
+    assert await stage.contents() == {8: before[8]}
+    assert stat.S_IMODE(os.stat(stage.trash_file()).st_mode) == 0o600
+    assert (await stage.run("delete", "7", "--confirm", "7")).exit_code == 4
+    back = await stage.succeed("import", stage.trash_file(), "--create-only", "--yes")
+    assert back["imported"] == 1
+    assert await stage.contents() == before
+
+
+@pytest.mark.parametrize("state", [OPEN, to_in_recovery(OPEN)], ids=["open", "in recovery"])
+async def test_what_may_still_be_written_is_refused_with_all_others(stage: LedgerStage, state: object) -> None:
+    await stage.plant(1, CLOSED)
+    await stage.plant(2, state)  # type: ignore[arg-type]
+    before = await stage.contents()
+    refused = await stage.run("delete", "1", "2", "--confirm", "2")
+    assert refused.exit_code == 3
+    assert "ledger 2 is " in refused.stderr
+    assert await stage.contents() == before
+    assert stage.trash() == []
+
+
+async def test_unreadable_ledgers_need_a_word_of_their_own(stage: LedgerStage) -> None:
+    await stage.plant(1, b"garbage")
+    assert (await stage.run("delete", "1", "--confirm", "1")).exit_code == 3
+    assert (await stage.succeed("delete", "1", "--confirm", "1", "--unreadable"))["deleted"] == 1
+    assert await stage.contents() == {}
+    again = await stage.run("import", stage.trash_file(), "--create-only", "--yes")
+    assert again.exit_code == 12
+    assert await stage.contents() == {}, "what nobody can read is never written"
+
+
+async def test_wrong_ids(stage: LedgerStage) -> None:
+    await stage.plant(1, CLOSED)
+    ids = stage.directory / "ids"
+    ids.write_text(f"1\n{TOO_LARGE}\n")
+    for arguments, code in [
+        (["99"], 4),
+        (["1", "99"], 4),
+        ([TOO_LARGE], 2),
+        (["0x7fffffffffffffff"], 2),
+        (["-5"], 2),
+        (["one"], 2),
+        ([], 2),
+        (["--from-file", str(ids)], 2),
+        (["--from-file", str(stage.directory / "absent")], 2),
+    ]:
+        result = await stage.run("delete", *arguments, "--confirm", "1")
+        assert (result.exit_code, result.stdout) == (code, ""), arguments
+    assert list(await stage.contents()) == [1]
+
+
+async def test_a_file_of_ids_may_be_partly_done(stage: LedgerStage) -> None:
+    for ledger_id in (1, 2, 3):
+        await stage.plant(ledger_id, CLOSED)
+    ids = stage.directory / "ids"
+    ids.write_text("1\n2\n77\n")
+    assert (await stage.run("delete", "--from-file", str(ids), "--confirm", "3")).exit_code == 3
+    done = await stage.succeed("delete", "--from-file", str(ids), "--confirm", "2")
+    assert (done["deleted"], done["gone_already"]) == (2, 1)
+    assert list(await stage.contents()) == [3]
+    assert (await stage.run("delete", "--from-file", str(ids), "--confirm", "0")).exit_code == 4
+
+
+async def test_a_ledger_changed_since_the_plan_is_left(stage: LedgerStage) -> None:
+    await stage.plant(1, CLOSED)
+    await stage.plant(2, CLOSED)
+    plan = str(stage.directory / "plan.json")
+    await stage.succeed("delete", "1", "2", "--plan-out", plan)
+    node = await stage.store.get(stage.path(2))
+    await stage.store.set(stage.path(2), node.data, ANY_VERSION)
+    before = await stage.contents()
+    refused = await stage.run("delete", "1", "2", "--apply", plan, "--confirm", "2")
+    assert refused.exit_code == 5
+    assert await stage.contents() == before
+
+
+async def test_a_ledger_changed_after_the_confirmation_is_left(stage: LedgerStage) -> None:
+    """The question stands on the screen while somebody else writes: compare-and-set finds out."""
+    await stage.plant(1, CLOSED)
+    await stage.plant(2, CLOSED)
+    terminal = await asyncio.to_thread(TerminalSession, "ledger", "delete", "1", "2", "-o", "json", **stage.environment)
+    with terminal as session:
+        await asyncio.to_thread(session.wait_for, "Type 2 to go ahead")
+        node = await stage.store.get(stage.path(2))
+        await stage.store.set(stage.path(2), node.data, ANY_VERSION)
+        session.type("2\n")
+        assert await asyncio.to_thread(session.exit_code) == 9
+    assert "changed since: version 0 then, 1 now" in session.screen
+    assert list(await stage.contents()) == [2]
+
+
+async def test_two_at_once_delete_each_ledger_once(stage: LedgerStage) -> None:
+    for ledger_id in range(200):
+        await stage.plant(ledger_id, CLOSED)
+    ids = stage.directory / "ids"
+    ids.write_text("\n".join(map(str, range(200))))
+    both = await asyncio.gather(*(stage.run("delete", "--from-file", str(ids), "--confirm", "200") for _ in range(2)))
+    codes = sorted(result.exit_code for result in both)
+    assert codes[0] == 0
+    assert codes[1] in {0, 3, 4, 5, 9}  # the lock is held, or all is gone, or fewer are left than was typed
+    assert await stage.contents() == {}
+    assert len({line["path"] for line in stage.trash()}) == 200
+
+
+async def test_killed_in_the_middle_everything_deleted_is_in_the_trash(stage: LedgerStage) -> None:
+    for ledger_id in range(300):
+        await stage.plant(ledger_id, CLOSED)
+    before = await stage.contents()
+    ids = stage.directory / "ids"
+    ids.write_text("\n".join(map(str, range(300))))
+    process = await stage.begin("delete", "--from-file", str(ids), "--confirm", "300", "--rate", "150")
+    while len(left := await stage.contents()) > 250:
+        assert process.returncode is None
+        await asyncio.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
+    left = await stage.contents()
+    assert 0 < len(left) < 300, "killed too late to tell anything"
+    kept = {line["path"] for line in stage.trash()}
+    assert kept >= {stage.path(ledger_id) for ledger_id in before if ledger_id not in left}
+    finished = await stage.succeed("delete", "--from-file", str(ids), "--confirm", str(len(left)))
+    assert (finished["deleted"], finished["gone_already"]) == (len(left), 300 - len(left))
+    assert await stage.contents() == {}
+    for file in sorted((stage.state / "trash").glob("*.jsonl")):
+        result = await stage.run("import", str(file), "--create-only", "--yes")
+        assert result.exit_code == 0, result
+    assert await stage.contents() == before
+
+
+async def test_nothing_is_deleted_when_the_trash_cannot_be_written(stage: LedgerStage) -> None:
+    await stage.plant(1, CLOSED)
+    before = await stage.contents()
+    (stage.directory / "state").write_text("a file where a folder should be")
+    refused = await stage.run("delete", "1", "--confirm", "1")
+    assert refused.exit_code == 3
+    assert "undo data" in refused.stderr
+    assert await stage.contents() == before
+
+
+async def test_a_full_disk_stops_it_before_the_next_batch(stage: LedgerStage) -> None:
+    """The file size limit of the process stands for the disk: the trash holds one batch and not two."""
+    for ledger_id in range(200):
+        await stage.plant(ledger_id, CLOSED)
+    before = await stage.contents()
+    ids = stage.directory / "ids"
+    ids.write_text("\n".join(map(str, range(200))))
+    line_bytes = 450
+    previous = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100 * line_bytes, previous[1]))
+    try:
+        process = await stage.begin("delete", "--from-file", str(ids), "--confirm", "200", "-o", "json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, previous)
+    out, err = await process.communicate()
+    assert process.returncode == 9, (out, err)
+    assert json.loads(out)["deleted"] in {64, 128}
+    assert b"cannot keep what would be changed" in err
+    left = await stage.contents()
+    assert len(left) == 200 - json.loads(out)["deleted"]
+    result = await stage.run("import", stage.trash_file(), "--create-only", "--yes")
+    assert result.exit_code == 0, result
+    assert "the last line" in result.stderr, "torn by the full disk"
+    assert await stage.contents() == before
+
+
+async def test_read_only_settings_forbid_it(stage: LedgerStage) -> None:
+    await stage.plant(1, CLOSED)
+    assert (await stage.run("delete", "1", "--confirm", "1", BKCTL_READ_ONLY="1")).exit_code == 3
+    assert list(await stage.contents()) == [1]
+    assert not Path(stage.state).exists()
