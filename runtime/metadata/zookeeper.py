@@ -87,8 +87,7 @@ class ZooKeeperStore:
         self._session_id = 0
         self._sessions_lost_count = 0
         self._auth_failures_count = 0
-        self._has_been_answered = False
-        self._is_closed = False
+        self._is_closed = self._has_been_answered = False
         self._fatal_error: MetadataError | None = None
         self._state_changed = asyncio.Event()
         self._is_connected = False
@@ -141,11 +140,13 @@ class ZooKeeperStore:
         return store
 
     async def _prove_credentials(self) -> None:
-        """They are presented after the session is open; the first answer says whether they were taken."""
+        """They are presented on the open session; the first answer says whether they were taken."""
         try:
             await self.exists("/")
-        except BaseException:
+        except BaseException as error:
             await self.close()
+            if isinstance(error, MetadataUnavailableError) and self._config.sasl is not None:
+                raise MetadataUnavailableError(f"{self._servers} did not finish the SASL login: is SASL on?") from error
             raise
 
     async def __aenter__(self) -> Self:
@@ -203,19 +204,17 @@ class ZooKeeperStore:
                 self._fatal_error = MetadataAuthError(
                     f"ZooKeeper at {self._servers} refused the user or the password of this session"
                 )
-        self._fail_answers(
-            kazoo_errors.SessionExpiredError() if self._fatal_error is None else kazoo_errors.AuthFailedError()
-        )
-        if keeper_state != KeeperState.EXPIRED_SESSION and self._fatal_error is None:
+        is_fatal = self._fatal_error is not None
+        self._fail_answers(kazoo_errors.AuthFailedError() if is_fatal else kazoo_errors.SessionExpiredError())
+        if keeper_state != KeeperState.EXPIRED_SESSION and not is_fatal:
             # After an expiry kazoo opens the next session by itself; in every other case its thread has ended.
             self._revival = self._loop.create_task(self._revive())
 
     async def _revive(self) -> None:
         await asyncio.sleep(_REVIVAL_DELAY_S)
-        if not self._is_closed:
-            await asyncio.to_thread(self._start_client_again)
+        await asyncio.to_thread(self._start_again)
 
-    def _start_client_again(self) -> None:
+    def _start_again(self) -> None:
         self._client.start_async()
         if self._is_closed:
             self._client.stop()

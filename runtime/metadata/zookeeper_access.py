@@ -6,6 +6,7 @@ is opened; so it cannot leak from settings, plans, pickles or logs.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import ssl
@@ -66,6 +67,8 @@ def session_credentials(config: ZooKeeperConfig, environment: Mapping[str, str])
 
 def _sasl_options(config: ZooKeeperSaslConfig, environment: Mapping[str, str]) -> dict[str, Any]:
     if config.mechanism is SaslMechanism.GSSAPI:
+        if importlib.util.find_spec("kerberos") is None:
+            raise ConfigurationError("SASL with GSSAPI needs the Python package kerberos: pip install kerberos")
         options: dict[str, Any] = {"mechanism": "GSSAPI", "service": config.service}
         return options | ({"principal": config.principal} if config.principal is not None else {})
     if config.username is None or config.password is None:

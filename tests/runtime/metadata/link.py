@@ -17,7 +17,7 @@ class TcpLink:
         self._target_port = target_port
         self._passing = asyncio.Event()
         self._passing.set()
-        self._is_down = self._is_deaf = False
+        self._is_down = self._is_deaf = self._breaks_after_first_answer = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._ways: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -47,9 +47,15 @@ class TcpLink:
         """Requests arrive, what comes back is lost. Cut the link before it is restored."""
         self._is_deaf = True
 
+    def break_after_first_answer(self) -> None:
+        """Every connection ends once one answer has come back on it: a server that dies while somebody logs in."""
+        self._breaks_after_first_answer = True
+        for writer in list(self._writers):
+            writer.transport.abort()
+
     def restore(self) -> None:
         """All is well again."""
-        self._is_down = self._is_deaf = False
+        self._is_down = self._is_deaf = self._breaks_after_first_answer = False
         self._passing.set()
 
     async def close(self) -> None:
@@ -92,3 +98,6 @@ class TcpLink:
                 if not (is_answers and self._is_deaf):
                     writer.write(chunk)
                     await writer.drain()
+                if is_answers and self._breaks_after_first_answer:
+                    await asyncio.sleep(0.05)  # what was written is still to arrive
+                    return
