@@ -33,8 +33,6 @@ _PROTECTION_KEYS = ("tlsProviderFactoryClass", "bookieAuthProviderFactoryClass")
 """Keys that protect a Java bookie and that this bookie cannot honour: ignoring them would open it to everybody."""
 
 _IGNORED_LOUDLY = {
-    "listeningInterface": "the bookie listens on all interfaces",
-    "useHostNameAsBookieID": "give bookieId, or the host name as advertisedAddress",
     "httpServerEnabled": "there is no HTTP server yet",
     "autoRecoveryDaemonEnabled": "there is no autorecovery inside the bookie yet",
 }
@@ -102,6 +100,10 @@ def _java_values(conf: JavaConf) -> dict[str, Any]:
     values: dict[str, Any] = {}
     put(values, "bookie_id", conf.text("bookieId"))
     put(values, "advertised_address", conf.text("advertisedAddress"))
+    put(values, "listening_interface", conf.text("listeningInterface"))
+    put(values, "is_host_name_id", conf.truth("useHostNameAsBookieID"))
+    put(values, "is_host_name_short", conf.truth("useShortHostName"))
+    put(values, "is_storage_expansion_allowed", conf.truth("allowStorageExpansion"))
     put(values, "port", conf.whole_number("bookiePort"))
     put(values, "is_loopback_allowed", conf.truth("allowLoopback"))
     put(values, "is_read_only", conf.truth("forceReadOnlyBookie"))

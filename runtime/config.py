@@ -125,6 +125,15 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Identity; None: ``<address>:<port>`` (bookieId)."""
     advertised_address: str | None = None
     """Host name or address that clients connect to; None: the address of this host's name (advertisedAddress)."""
+    listening_interface: str | None = None
+    """Interface whose first address the bookie has and listens on; None: all of them (listeningInterface)."""
+    is_host_name_id: bool = False
+    """Whether the address in its id is the canonical name of its host (useHostNameAsBookieID)."""
+    is_host_name_short: bool = False
+    """Whether that name ends before its first dot (useShortHostName)."""
+    is_storage_expansion_allowed: bool = False
+    """Whether ledger folders may be added while it holds no ledger; later never, whatever this says
+    (allowStorageExpansion)."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 3181
     """TCP port; 0 takes a free one (bookiePort)."""
     is_loopback_allowed: bool = False

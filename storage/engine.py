@@ -132,6 +132,10 @@ class LedgerDirectoryEngine:
 
     # Loop side: ledgers
 
+    def find_misplaced_ledger(self, position: int, directory_count: int) -> LedgerId | None:
+        """A ledger that does not belong in the directory at this position of the list, if there is one."""
+        return next((ledger_id for ledger_id in self._ledgers if ledger_id % directory_count != position), None)
+
     def set_master_key(self, ledger_id: LedgerId, master_key: bytes) -> bool:
         """Store a ledger's key (rules: ``LedgerIndex.set_master_key``); returns whether the row is new or changed."""
         return self._ledgers.set_master_key(ledger_id, master_key)

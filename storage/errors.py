@@ -12,6 +12,7 @@ BkctlError                      carries one sentence for the user
     ├── DirectoryLockedError    another process owns the folder
     ├── MemtableFullError       the write cache has no room: throttle, nothing was stored
     ├── EntryTooLargeError      the entry can never fit
+    ├── MisplacedLedgerError    a directory holds a ledger that belongs in another: their list has changed
     └── MasterKeyMismatchError  the ledger is known under another key
 """
 
@@ -74,3 +75,7 @@ class EntryTooLargeError(StorageError):
 
 class MasterKeyMismatchError(StorageError):
     """The ledger is stored under another master key."""
+
+
+class MisplacedLedgerError(StorageError):
+    """A ledger directory holds a ledger that is looked for in another one: the list of directories has changed."""

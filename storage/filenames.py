@@ -27,6 +27,11 @@ LOCK = "bkctl.lock"
 JOURNAL_CATALOG = "bkctl.journals"
 """Beside the journals of a directory: which of them bkctl wrote."""
 
+PLACE = "bkctl.place"
+"""Which of a bookie's directories a folder is: its positions in the lists that decide where a ledger lives."""
+MIGRATION = "bkctl.migration"
+"""Old and new bookie id, present while ``bkctl cookie migrate`` changes the one into the other."""
+
 LOCATIONS_DATABASE = "ldb-locations"
 """LevelDB folder: (ledger, entry) -> location. Not "locations", which is Java's RocksDB folder."""
 LEDGERS_DATABASE = "ldb-ledgers"

@@ -14,6 +14,7 @@ import msgspec
 
 from storage.config import StorageConfig
 from storage.engine import CheckpointDone, CheckpointJob, LedgerDirectoryEngine
+from storage.errors import MisplacedLedgerError
 from storage.filenames import current_directory
 from storage.ids import LedgerId, LogMark
 from storage.journal_catalog import read_catalog
@@ -70,8 +71,8 @@ class LedgerStorage:
         """Open all directories, making those that are new. ``now_ms``: wall clock, names the first journal.
 
         ``locks``: of ``lock_directories``, if the caller took them earlier; ``close`` releases them. Raises
-        DirectoryLockedError, IndexMissingError, IndexDamagedError or another StorageError, and OSError; then nothing
-        stays open, and locks stay with the caller who took them.
+        DirectoryLockedError, IndexMissingError, IndexDamagedError, MisplacedLedgerError or another StorageError, and
+        OSError; then nothing stays open, and locks stay with the caller who took them.
         """
         held = lock_directories(filesystem, config) if locks is None else locks
         with contextlib.ExitStack() as undo:
@@ -89,6 +90,7 @@ class LedgerStorage:
                 )
                 undo.callback(engine.close)
                 engines.append(engine)
+            _require_routing(config, engines)
             undo.pop_all()
         return cls(filesystem, config, engines, held, now_ms)
 
@@ -213,6 +215,18 @@ def lock_directories(filesystem: FileSystem, config: StorageConfig) -> list[Dire
         _release(locks)
         raise
     return locks
+
+
+def _require_routing(config: StorageConfig, engines: Sequence[LedgerDirectoryEngine]) -> None:
+    """Every ledger is where ``engine_of`` looks for it: else it would be denied although it is here."""
+    for position, engine in enumerate(engines):
+        ledger_id = engine.find_misplaced_ledger(position, len(engines))
+        if ledger_id is not None:
+            right = config.ledger_directories[ledger_id % len(engines)]
+            raise MisplacedLedgerError(
+                f"{config.ledger_directories[position]} holds ledger {ledger_id}, which is looked for in {right}: the "
+                "ledger directories are not those it was stored with, in number and order; put the old list back"
+            )
 
 
 def _release(locks: Sequence[DirectoryLock]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.bookie.cookie_check import cookie_directories, read_directory
+from runtime.bookie.folders import cookie_directories, read_folder
 from runtime.bookie.process import run_bookie
 from runtime.config import BookieConfig
 from runtime.errors import RefusedError
@@ -54,7 +54,7 @@ async def run_with_own_zookeeper(config: BookieConfig, data_directory: str, say:
 
 def _refuse_foreign_folders(config: BookieConfig, known: OwnCluster | None) -> None:
     for path in cookie_directories(config.storage):
-        cookie = read_directory(OsFileSystem(), path).cookie
+        cookie = read_folder(OsFileSystem(), path).cookie
         if cookie is not None and (known is None or cookie.instance_id != known.instance_id):
             raise RefusedError(
                 f"{path} belongs to bookie {cookie.bookie_id} of cluster {cookie.instance_id}, not to an embedded one: "

@@ -1,36 +1,38 @@
 """The check at boot that these folders belong to this bookie of this cluster. Source: metadata section 7.3.
 
-Deciding is pure: what is on disk and in the metadata store goes in, "boot", "stamp" or a CookieError comes out. A
-folder without a cookie is accepted only while nothing else says that it once held data.
+What is on disk and in the metadata store is gathered; ``cookie_doctor`` judges. A folder without a cookie is accepted
+only while nothing else says that it once held data.
 """
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
-import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 
 import msgspec
 
-from runtime.errors import CookieError, MetadataFormatError
-from runtime.metadata.cookies import Cookie, CookieStore, decode_cookie, encode_cookie
-from runtime.metadata.store import Versioned
-from storage import filenames
+from runtime.bookie.cookie_doctor import diagnose
+from runtime.bookie.cookie_evidence import Evidence, Finding, is_expansion
+from runtime.bookie.folders import (
+    FolderState,
+    cookie_directories,
+    look_for_ledgers,
+    place_of,
+    read_folder,
+    write_version,
+)
+from runtime.errors import ConfigurationError, CookieError, MetadataFormatError, NoNodeError
+from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.metadata.cookies import Cookie, CookieStore, encode_cookie
 from storage.config import StorageConfig
 from storage.ports import FileSystem
 
 logger = logging.getLogger(__name__)
 
-_PRE_V3_NAMES = (".txn", ".idx", ".log")
-
-
-class DirectoryState(msgspec.Struct, frozen=True):
-    """What a configured folder holds: its cookie if it has one, and whether there is anything else."""
-
-    path: str
-    cookie: Cookie | None
-    has_data: bool
+_SEPARATORS = frozenset("\t\n\r,")
+"""The format of a cookie separates folders by these, so that no name may contain one."""
 
 
 class CookieDecision(enum.Enum):
@@ -38,102 +40,142 @@ class CookieDecision(enum.Enum):
 
     BOOT = "all cookies are there and match"
     STAMP = "a new bookie: write the cookie everywhere"
+    EXPAND = "a bookie without ledgers has more folders now: write the cookie everywhere"
 
 
-def decide(expected: Cookie, stored: Cookie | None, directories: Sequence[DirectoryState]) -> CookieDecision:
-    """Whether a bookie that should have the cookie ``expected`` may use these folders; CookieError says why not."""
-    if stored is not None and (difference := expected.difference(stored)) is not None:
-        raise CookieError(
-            f"bookie {expected.bookie_id} is known to this cluster with other settings ({difference}); "
-            "start it with the settings it had, or under a bookie id of its own (--bookie-id)"
-        )
-    for directory in directories:
-        if directory.cookie is not None and (difference := expected.difference(directory.cookie)) is not None:
-            raise CookieError(
-                f"{directory.path} belongs to another bookie or cluster ({difference}); "
-                "choose an empty folder, or the settings and the metadata URI it was made with"
-            )
-    if stored is None:
-        return _require_new(expected.bookie_id, directories)
-    lacking = [directory for directory in directories if directory.cookie is None]
-    if lacking:
-        raise CookieError(
-            f"{lacking[0].path} has no cookie although bookie {expected.bookie_id} is known to this cluster: "
-            "its disk is not mounted, was emptied, or the folder is new; entries would be missing"
-        )
-    return CookieDecision.BOOT
+class CookieCheck(msgspec.Struct, frozen=True):
+    """A decision, and the version of the stored cookie that it was made on (None: there is none)."""
+
+    decision: CookieDecision
+    stored_version: int | None
 
 
-def _require_new(bookie_id: str, directories: Sequence[DirectoryState]) -> CookieDecision:
-    """A bookie without a stored cookie must be a new one: no folder may hold anything but a cookie.
-
-    Folders that have the cookie and nothing else are those of a first start that was cut off while stamping.
-    """
-    for directory in directories:
-        if directory.has_data and directory.cookie is None:
-            raise CookieError(f"{directory.path} holds files but no cookie: choose an empty folder")
-        if directory.has_data:
-            raise CookieError(
-                f"the cluster has no cookie for bookie {bookie_id} although {directory.path} holds its data: it was "
-                "decommissioned, or the cluster was formatted; use empty folders"
-            )
-    return CookieDecision.STAMP
-
-
-def cookie_directories(config: StorageConfig) -> list[str]:
-    """Every configured folder that carries a cookie, once each, in the order of the settings."""
-    return list(dict.fromkeys((*config.journal_directories, *config.ledger_directories, *config.index_directories)))
-
-
-def read_directory(file_system: FileSystem, path: str) -> DirectoryState:
-    """State of a configured folder; CookieError for an unreadable cookie or a layout older than "current"."""
-    current = filenames.current_directory(path)
-    if not file_system.exists(current):
-        _refuse_old_layout(file_system, path)
-        return DirectoryState(path, cookie=None, has_data=False)
-    names = {
-        name
-        for name in file_system.list_directory(current)
-        if name != filenames.LOCK and not name.endswith(filenames.TEMPORARY_SUFFIX)
-    }
-    if filenames.VERSION not in names:
-        return DirectoryState(path, cookie=None, has_data=bool(names))
-    version_path = os.path.join(current, filenames.VERSION)
-    try:
-        cookie = decode_cookie(file_system.read_file(version_path))
-    except MetadataFormatError as error:
-        raise CookieError(f"{version_path} is not a cookie: {error}") from error
-    return DirectoryState(path, cookie, has_data=names != {filenames.VERSION})
-
-
-def _refuse_old_layout(file_system: FileSystem, path: str) -> None:
-    """Files of a bookie directly in the configured folder are a layout before version 3 (storage section 1)."""
-    if not file_system.exists(path):
-        return
-    for name in file_system.list_directory(path):
-        if name == filenames.VERSION or name.endswith(_PRE_V3_NAMES):
-            raise CookieError(f"{path} has the layout of a BookKeeper before 4.0 ({name}): choose an empty folder")
-
-
-async def check_cookies(
-    file_system: FileSystem, config: StorageConfig, expected: Cookie, store: CookieStore
-) -> CookieDecision:
-    """Check all folders and the stored cookie and change nothing; CookieError says why they cannot be used."""
-    stored: Versioned[Cookie] | None = await store.find(expected.bookie_id)
-    directories = [read_directory(file_system, path) for path in cookie_directories(config)]
-    return decide(expected, stored.value if stored is not None else None, directories)
-
-
-async def stamp_cookies(file_system: FileSystem, config: StorageConfig, cookie: Cookie, store: CookieStore) -> None:
-    """Write the cookie of a new bookie: folders first, the metadata store last.
-
-    A crash between the two leaves folders that name the bookie and no stored cookie, which the check refuses: better
-    than a stored cookie that blesses folders which were never stamped.
-    """
-    data = encode_cookie(cookie)
+def expected_cookie(config: StorageConfig, bookie_id: str, instance_id: str | None) -> Cookie:
+    """The cookie that follows from the settings; ConfigurationError for a folder that no cookie can name."""
     for path in cookie_directories(config):
-        current = filenames.current_directory(path)
-        file_system.make_directories(current)
-        file_system.write_file_atomically(os.path.join(current, filenames.VERSION), data)
-    await store.create(cookie)
-    logger.info("new bookie %s: its cookie is stored", cookie.bookie_id)
+        if not _SEPARATORS.isdisjoint(path) or path != path.strip() or not _is_text(path):
+            raise ConfigurationError(
+                f"folder {path!r} cannot be named in a cookie: no commas, tabs, line ends or outer blanks, and UTF-8"
+            )
+    return Cookie(
+        bookie_id=bookie_id,
+        journal_directories=config.journal_directories,
+        ledger_directories=config.ledger_directories,
+        index_directories=config.index_directories or None,
+        instance_id=instance_id,
+    )
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def decide(evidence: Evidence) -> CookieDecision:
+    """Whether a bookie may use its folders; CookieError with the doctor's sentence says why not."""
+    finding = diagnose(evidence)
+    if finding is not None:
+        raise cookie_error(finding)
+    if evidence.stored is None:
+        return CookieDecision.STAMP
+    return CookieDecision.EXPAND if is_expansion(evidence) else CookieDecision.BOOT
+
+
+def cookie_error(finding: Finding) -> CookieError:
+    """A finding as the error that keeps a bookie from starting."""
+    return CookieError(
+        f"{finding.sentence} (bkctl cookie verify, with the same settings, shows what differs and what mends it)"
+    )
+
+
+class CookieCheckService:
+    """Gathers what decides whether a bookie may use its folders; changes nothing."""
+
+    def __init__(
+        self, file_system: FileSystem, config: StorageConfig, store: CookieStore, *, is_expansion_allowed: bool = False
+    ) -> None:
+        self._file_system = file_system
+        self._config = config
+        self._store = store
+        self._is_expansion_allowed = is_expansion_allowed
+
+    async def check(self, expected: Cookie, former_ids: Collection[str] = ()) -> CookieCheck:
+        """Check all folders and the stored cookies; CookieError says why they cannot be used.
+
+        ``former_ids``: other ids that this host's settings could have given the bookie (section 7.3 step 2).
+        """
+        evidence, version = await self.gather(expected, former_ids)
+        return CookieCheck(decide(evidence), version)
+
+    async def gather(self, expected: Cookie, former_ids: Collection[str] = ()) -> tuple[Evidence, int | None]:
+        """Everything but registrations and ledgers, and the version of the stored cookie; MetadataUnavailableError."""
+        folders = tuple(read_folder(self._file_system, path) for path in cookie_directories(self._config))
+        stored, damage, version = await self._find(expected.bookie_id)
+        named = {folder.cookie.bookie_id for folder in folders if folder.cookie is not None}
+        evidence = Evidence(
+            expected=expected,
+            stored=stored,
+            stored_damage=damage,
+            folders=folders,
+            other_cookies=await self._others({*named, *former_ids} - {expected.bookie_id}),
+            former_ids=former_ids,
+            places={folder.path: place_of(self._config, folder.path) for folder in folders},
+            is_expansion_allowed=self._is_expansion_allowed,
+        )
+        if _depends_on_ledgers(evidence):
+            # Reads whole journals: only where the answer decides.
+            folders = await asyncio.to_thread(self._look, folders)
+            evidence = msgspec.structs.replace(evidence, folders=folders)
+        return evidence, version
+
+    async def _find(self, bookie_id: str) -> tuple[Cookie | None, str | None, int | None]:
+        try:
+            found = await self._store.find(bookie_id)
+        except MetadataFormatError as error:
+            try:
+                node = await self._store.read_node(bookie_id)
+            except NoNodeError:
+                return None, None, None
+            return None, str(error), node.stat.version
+        return (None, None, None) if found is None else (found.value, None, found.version)
+
+    async def _others(self, bookie_ids: Collection[str]) -> Mapping[str, Cookie]:
+        found = {}
+        for bookie_id in sorted(filter(is_valid_bookie_id, bookie_ids)):
+            cookie, _, _ = await self._find(bookie_id)
+            if cookie is not None:
+                found[bookie_id] = cookie
+        return found
+
+    def _look(self, folders: tuple[FolderState, ...]) -> tuple[FolderState, ...]:
+        return tuple(
+            look_for_ledgers(self._file_system, folder) if folder.trouble is None else folder for folder in folders
+        )
+
+    async def stamp(self, cookie: Cookie, check: CookieCheck) -> None:
+        """Write the cookie of a new or expanded bookie: folders first, the metadata store last.
+
+        A crash between the two leaves folders that name the bookie and no stored cookie, or the old one: as nothing
+        else is in them, the next start stamps them again. BadVersionError, NodeExistsError when somebody else wrote the
+        cookie meanwhile; OSError.
+        """
+        data = encode_cookie(cookie)
+        for path in cookie_directories(self._config):
+            write_version(self._file_system, path, data)
+        if check.stored_version is None:
+            await self._store.create(cookie)
+            logger.info("new bookie %s: its cookie is stored", cookie.bookie_id)
+        else:
+            await self._store.write(cookie, check.stored_version)
+            logger.warning("bookie %s has no ledgers yet and more folders now: its cookie names them", cookie.bookie_id)
+
+
+def _depends_on_ledgers(evidence: Evidence) -> bool:
+    """Whether settings, cookies or places differ, so that it matters what the folders hold."""
+    cookies = [*evidence.cookies_on_disk, *([evidence.stored] if evidence.stored is not None else [])]
+    return any(evidence.expected.differences(cookie) for cookie in cookies) or any(
+        folder.place is not None and folder.place != evidence.places[folder.path] for folder in evidence.folders
+    )

@@ -1,9 +1,16 @@
-"""Who a bookie is: its address, its id, what it publishes of itself. Source: metadata section 8.1, operations 3.3."""
+"""Who a bookie is: its address, its id, what it publishes of itself. Source: metadata section 8.1, operations 3.3.
+
+The host is the first of: ``advertised_address``; with ``is_host_name_id`` the canonical name of the interface's
+address, cut at its first dot with ``is_host_name_short``; the first address of ``listening_interface``; the address of
+this host's name.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import ipaddress
 import socket
+import struct
 
 import msgspec
 
@@ -12,6 +19,9 @@ from runtime.errors import ConfigurationError
 from runtime.ledger.bookie_id import is_valid_bookie_id
 
 LOOPBACK_HOST = "127.0.0.1"
+_SIOCGIFADDR = 0x8915
+"""Linux: the first IPv4 address of an interface."""
+_INTERFACE_NAME_BYTES_MAX = 15
 
 
 class BookieIdentity(msgspec.Struct, frozen=True):
@@ -32,17 +42,57 @@ def resolve_identity(config: BookieConfig) -> BookieIdentity:
         raise ConfigurationError(
             f"{config.bookie_id!r} is no bookie id: use letters, digits, '.', '-', '_' and ':' (and not 'readonly')"
         )
-    host = config.advertised_address or _address_of_this_host()
+    host = config.advertised_address or _own_host(config)
+    if config.bookie_id is None and not is_valid_bookie_id(host):
+        raise ConfigurationError(f"the bookie's address {host!r} cannot be part of a bookie id: set --bookie-id")
     is_loopback = _is_loopback(host)
     if is_loopback and not config.is_loopback_allowed:
         raise ConfigurationError(
             f"the bookie's address {host} reaches this machine only: set --advertised-address to one that clients "
             "reach, or allow it with --set allowLoopback=true"
         )
-    return BookieIdentity(host, LOOPBACK_HOST if is_loopback else None, config.bookie_id)
+    # The interface's own address: the advertised one need not be of this machine (operations section 3.3, trap).
+    interface = config.listening_interface
+    bind_host = LOOPBACK_HOST if is_loopback else None if interface is None else _address_of_interface(interface)
+    return BookieIdentity(host, bind_host, config.bookie_id)
 
 
-def _address_of_this_host() -> str:
+def former_bookie_ids(config: BookieConfig, port: int) -> tuple[str, ...]:
+    """Ids that this host has without, or with, a host name as id: a cookie under one of them is this host's too.
+
+    None when the id is configured (section 7.3 step 2). Unlike Java, a host without a reverse name is no error. Waits
+    for the name service.
+    """
+    if config.bookie_id is not None:
+        return ()
+    try:
+        address = _own_address(config)
+    except ConfigurationError:
+        return ()
+    hosts = [address]
+    name = _canonical_name(address)
+    if name is not None:
+        hosts += [name, name.partition(".")[0]]
+    own = config.advertised_address
+    return tuple(dict.fromkeys(f"{host}:{port}" for host in hosts if host != own and is_valid_bookie_id(host)))
+
+
+def _own_host(config: BookieConfig) -> str:
+    address = _own_address(config)
+    if not config.is_host_name_id:
+        return address
+    name = _canonical_name(address)
+    if name is None:
+        raise ConfigurationError(
+            f"this host's address {address} has no name, and useHostNameAsBookieID asks for one: set --bookie-id or "
+            "--advertised-address"
+        )
+    return name.partition(".")[0] if config.is_host_name_short else name
+
+
+def _own_address(config: BookieConfig) -> str:
+    if config.listening_interface is not None:
+        return _address_of_interface(config.listening_interface)
     name = socket.gethostname()
     try:
         return socket.gethostbyname(name)
@@ -50,6 +100,29 @@ def _address_of_this_host() -> str:
         raise ConfigurationError(
             f"this host's name {name} has no address ({error.strerror}): set --advertised-address"
         ) from error
+
+
+def _address_of_interface(name: str) -> str:
+    encoded = name.encode()
+    if len(encoded) > _INTERFACE_NAME_BYTES_MAX:
+        raise ConfigurationError(f"listeningInterface = {name}: there is no such interface")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", encoded))
+        except OSError as error:
+            raise ConfigurationError(
+                f"listeningInterface = {name}: it has no IPv4 address ({error.strerror})"
+            ) from error
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _canonical_name(address: str) -> str | None:
+    """Name that the address leads back to; None without one."""
+    try:
+        name = socket.gethostbyaddr(address)[0]
+    except OSError:
+        return None
+    return name if name != address else None
 
 
 def _is_loopback(host: str) -> bool:

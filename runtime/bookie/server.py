@@ -21,17 +21,18 @@ from typing import Any, Self
 
 from runtime.bookie.adds import AddPath
 from runtime.bookie.checkpoints import CheckpointService
-from runtime.bookie.cookie_check import CookieDecision, check_cookies, stamp_cookies
+from runtime.bookie.cookie_check import CookieCheckService, CookieDecision, expected_cookie
+from runtime.bookie.folders import record_places
 from runtime.bookie.group_commit import GroupCommit
 from runtime.bookie.handler import BookieRequestHandler
-from runtime.bookie.identity import resolve_identity
+from runtime.bookie.identity import former_bookie_ids, resolve_identity
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes, sentence
 from runtime.bookie.reads import ReadBatcher
 from runtime.config import BookieConfig
 from runtime.errors import BookieFailedError, PortInUseError
 from runtime.metadata.cluster import read_cluster_info
-from runtime.metadata.cookies import Cookie, CookieStore
+from runtime.metadata.cookies import CookieStore
 from runtime.metadata.registration import BookieRegistration
 from runtime.metadata.service_info import rpc_service_info
 from runtime.metadata.uri import parse_metadata_uri
@@ -146,26 +147,28 @@ class BookieServer:
     async def _open_storage(self, store: ZooKeeperStore, root: str) -> LedgerStorage:
         config = self._config.storage
         cluster = await read_cluster_info(store, root)
-        cookies = CookieStore(store, root)
-        cookie = Cookie(
-            bookie_id=self.bookie_id,
-            journal_directories=config.journal_directories,
-            ledger_directories=config.ledger_directories,
-            index_directories=config.index_directories or None,
-            instance_id=cluster.instance_id,
+        service = CookieCheckService(
+            self._file_system,
+            config,
+            CookieStore(store, root),
+            is_expansion_allowed=self._config.is_storage_expansion_allowed,
         )
+        cookie = expected_cookie(config, self.bookie_id, cluster.instance_id)
+        former_ids = await asyncio.to_thread(former_bookie_ids, self._config, self.port)
         # Once before the locks, whose files would be a change already, and once under them.
-        await check_cookies(self._file_system, config, cookie, cookies)
+        await service.check(cookie, former_ids)
         locks = lock_directories(self._file_system, config)
         for lock in locks:
             self._undo.callback(lock.release)
-        if await check_cookies(self._file_system, config, cookie, cookies) is CookieDecision.STAMP:
-            await stamp_cookies(self._file_system, config, cookie, cookies)
+        check = await service.check(cookie, former_ids)
+        if check.decision is not CookieDecision.BOOT:
+            await service.stamp(cookie, check)
         self._report_unclean_shutdown()
         storage = await self._workers.run(
             BOOT_LANE, LedgerStorage.open, self._file_system, open_plyvel, config, self._clock.now_ms(), locks
         )
         self._undo.callback(storage.close)
+        record_places(self._file_system, config)
         await self._replay(storage)
         return storage
 

@@ -6,6 +6,7 @@ The same bytes lie in the node ``cookies/<bookie id>`` and in the VERSION file o
 from __future__ import annotations
 
 import contextlib
+import re
 
 import msgspec
 
@@ -13,12 +14,21 @@ from runtime.errors import MetadataFormatError, NoNodeError
 from runtime.ledger.bookie_id import is_valid_bookie_id
 from runtime.ledger.protobuf_text import Field, format_fields, parse_fields
 from runtime.metadata.paths import Paths
-from runtime.metadata.store import MetadataStore, Versioned
+from runtime.metadata.store import MetadataStore, Node, Versioned
 
 LAYOUT_VERSION = 5
 """Written by Java since 4.16 and by us."""
 LAYOUT_VERSION_MIN = 3
 _LAYOUT_VERSION_TEXT = 4
+_LAYOUT_VERSION = re.compile(r"[0-9]{1,9}\r?")
+
+
+class FieldDifference(msgspec.Struct, frozen=True):
+    """A field in which two cookies differ. Folder lists are tuples; ``instanceId`` None: without one."""
+
+    field: str
+    own: str | tuple[str, ...] | None
+    other: str | tuple[str, ...] | None
 
 
 class Cookie(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,22 +45,30 @@ class Cookie(msgspec.Struct, frozen=True, kw_only=True):
     instance_id: str | None = None
     layout_version: int = LAYOUT_VERSION
 
-    def difference(self, stored: Cookie) -> str | None:
-        """The first thing in which a stored cookie contradicts this one, as a sentence; None if they agree.
+    def differences(self, stored: Cookie) -> tuple[FieldDifference, ...]:
+        """Everything in which a stored cookie contradicts this one, in the order of the fields (section 7.2).
 
         Order and number of folders matter; the layout version does not.
         """
-        own_index, stored_index = self.effective_index_directories, stored.effective_index_directories
-        for what, own, other in (
-            ("bookie id", self.bookie_id, stored.bookie_id),
-            ("journal directories", ",".join(self.journal_directories), ",".join(stored.journal_directories)),
-            ("ledger directories", ",".join(self.ledger_directories), ",".join(stored.ledger_directories)),
-            ("index directories", ",".join(own_index), ",".join(stored_index)),
-            ("instance id", self.instance_id or "none", stored.instance_id or "none"),
-        ):
-            if own != other:
-                return f"{what}: {other} in the cookie, {own} here"
-        return None
+        own, other = self.fields(), stored.fields()
+        return tuple(FieldDifference(name, own[name], other[name]) for name in own if own[name] != other[name])
+
+    def fields(self) -> dict[str, str | tuple[str, ...] | None]:
+        """What is compared, by the names of the format. ``indexDirs`` are the ledger directories where it has none."""
+        return {
+            "bookieHost": self.bookie_id,
+            "journalDir": self.journal_directories,
+            "ledgerDirs": self.ledger_directories,
+            "indexDirs": self.effective_index_directories,
+            "instanceId": self.instance_id or None,
+        }
+
+    def is_superset_of(self, stored: Cookie) -> bool:
+        """Whether this is the stored cookie with ledger and index directories added, as an expansion leaves it."""
+        return {difference.field for difference in self.differences(stored)} <= {"ledgerDirs", "indexDirs"} and (
+            set(self.ledger_directories) >= set(stored.ledger_directories)
+            and set(self.effective_index_directories) >= set(stored.effective_index_directories)
+        )
 
     @property
     def effective_index_directories(self) -> tuple[str, ...]:
@@ -73,20 +91,20 @@ def encode_cookie(cookie: Cookie) -> bytes:
 
 
 def decode_cookie(data: bytes) -> Cookie:
-    """Cookie of layout 3, 4 or 5; MetadataFormatError says why it is none."""
+    """Cookie of layout 3, 4 or 5; MetadataFormatError says why it is none. Above 5 is read like 5, as in Java."""
     try:
         first_line, _, rest = data.decode().partition("\n")
     except UnicodeDecodeError as error:
         raise MetadataFormatError("cookie: not UTF-8") from error
-    if not first_line.strip().isdecimal():
+    if _LAYOUT_VERSION.fullmatch(first_line) is None:
         raise MetadataFormatError("cookie: the first line is no layout version")
     layout_version = int(first_line)
-    if not LAYOUT_VERSION_MIN <= layout_version <= LAYOUT_VERSION:
-        raise MetadataFormatError(f"cookie: layout version {layout_version} is not supported")
+    if layout_version < LAYOUT_VERSION_MIN:
+        raise MetadataFormatError(f"cookie: layout version {layout_version} is too old")
     if layout_version >= _LAYOUT_VERSION_TEXT:
         return _decode_text(rest, layout_version)
-    lines = rest.splitlines()
-    if len(lines) < 3:
+    lines = [line.removesuffix("\r") for line in rest.split("\n")]
+    if len(lines) < 3 or not lines[2]:
         raise MetadataFormatError("cookie: a line is missing")
     return Cookie(
         bookie_id=lines[0],
@@ -107,7 +125,7 @@ def _decode_text(text: str, layout_version: int) -> Cookie:
         bookie_id=record.bookieHost,
         journal_directories=tuple(record.journalDir.split(",")),
         ledger_directories=_parse_directories(record.ledgerDirs),
-        index_directories=_parse_directories(record.indexDirs) if record.HasField("indexDirs") else None,
+        index_directories=_parse_directories(record.indexDirs) if record.indexDirs.strip() else None,
         instance_id=record.instanceId or None,
         layout_version=layout_version,
     )
@@ -118,8 +136,12 @@ def _format_directories(directories: tuple[str, ...]) -> str:
 
 
 def _parse_directories(text: str) -> tuple[str, ...]:
-    """Everything behind the first tab, split at tabs; the count before it is not checked, as in Java."""
-    return tuple(text.partition("\t")[2].split("\t"))
+    """The names behind the count. A wrong count makes the text differ from any that a bookie writes: it is damage."""
+    count, _, names = text.partition("\t")
+    directories = tuple(names.split("\t"))
+    if count != str(len(directories)):
+        raise MetadataFormatError(f"cookie: {text!r} is no list of folders")
+    return directories
 
 
 class CookieStore:
@@ -138,24 +160,34 @@ class CookieStore:
 
     async def read(self, bookie_id: str) -> Versioned[Cookie]:
         """Cookie and its version; NoNodeError, MetadataFormatError."""
+        node = await self.read_node(bookie_id)
         path = self._paths.cookie(bookie_id)
-        node = await self._store.get(path)
         try:
             return Versioned(decode_cookie(node.data), node.stat.version)
         except MetadataFormatError as error:
             raise MetadataFormatError(f"{path}: {error}", path) from error
 
+    async def read_node(self, bookie_id: str) -> Node:
+        """The bytes as they are, whether they are a cookie or not; NoNodeError."""
+        return await self._store.get(self._paths.cookie(bookie_id))
+
     async def create(self, cookie: Cookie) -> Versioned[Cookie]:
         """Store the cookie of a new bookie; NodeExistsError when it has one."""
-        assert is_valid_bookie_id(cookie.bookie_id), "an invalid name among the cookies breaks Java tools"
-        await self._store.create(self._paths.cookie(cookie.bookie_id), encode_cookie(cookie), make_parents=True)
+        await self.create_node(cookie.bookie_id, encode_cookie(cookie))
         return Versioned(cookie, 0)
+
+    async def create_node(self, bookie_id: str, data: bytes) -> None:
+        """Store these very bytes as the cookie of a bookie; NodeExistsError when it has one."""
+        assert is_valid_bookie_id(bookie_id), "an invalid name among the cookies breaks Java tools"
+        await self._store.create(self._paths.cookie(bookie_id), data, make_parents=True)
 
     async def write(self, cookie: Cookie, expected_version: int) -> Versioned[Cookie]:
         """Replace a cookie; BadVersionError, NoNodeError."""
-        path = self._paths.cookie(cookie.bookie_id)
-        stat = await self._store.set(path, encode_cookie(cookie), expected_version)
-        return Versioned(cookie, stat.version)
+        return Versioned(cookie, await self.write_node(cookie.bookie_id, encode_cookie(cookie), expected_version))
+
+    async def write_node(self, bookie_id: str, data: bytes, expected_version: int) -> int:
+        """Replace a cookie by these very bytes; the new version. BadVersionError, NoNodeError."""
+        return (await self._store.set(self._paths.cookie(bookie_id), data, expected_version)).version
 
     async def delete(self, bookie_id: str, expected_version: int) -> None:
         """Forget the bookie; BadVersionError, NoNodeError."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from storage.config import StorageConfig
-from storage.errors import DirectoryLockedError, IndexDamagedError, StorageError
+from storage.errors import DirectoryLockedError, IndexDamagedError, MisplacedLedgerError, StorageError
 from storage.filenames import LOCATIONS_DATABASE, current_directory, last_mark_file_name
 from storage.ids import LogMark
 from storage.index_store import open_plyvel
@@ -95,6 +96,26 @@ def test_routing(tmp_path: Path) -> None:
     assert [storage.engines.index(storage.engine_of(ledger_id)) for ledger_id in range(6)] == [0, 1, 2, 0, 1, 2]
     journals: Sequence[object] = storage.journals
     assert [journals.index(storage.journal_of(ledger_id)) for ledger_id in range(4)] == [0, 1, 0, 1]
+
+
+def test_a_longer_or_reordered_list_sends_ledgers_elsewhere_and_is_refused(tmp_path: Path) -> None:
+    """Why the directories of a bookie that holds ledgers never change: routing is ledger id modulo their number.
+
+    That one is missing no other directory can tell: the cookie check does.
+    """
+    config = config_below(tmp_path, ledgers=2)
+    bookie = started(config)
+    for ledger_id in range(4):
+        bookie.storage.engine_of(ledger_id).set_master_key(ledger_id, KEY)
+    checkpoint(bookie.storage)
+    bookie.storage.close()
+    changed = config_below(tmp_path, ledgers=3)
+    with pytest.raises(MisplacedLedgerError, match="looked for in"):
+        open_storage(changed)
+    swapped = msgspec.structs.replace(config, ledger_directories=config.ledger_directories[::-1])
+    with pytest.raises(MisplacedLedgerError, match="which is looked for in"):
+        open_storage(swapped)
+    open_storage(config).close()
 
 
 def test_index_directories_of_their_own(tmp_path: Path) -> None:

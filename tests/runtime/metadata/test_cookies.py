@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.errors import BadVersionError, MetadataFormatError, NodeExistsError, NoNodeError
-from runtime.metadata.cookies import Cookie, CookieStore, decode_cookie, encode_cookie
+from runtime.metadata.cookies import Cookie, CookieStore, FieldDifference, decode_cookie, encode_cookie
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.runtime.golden_metadata import java_nodes, java_vectors
 
@@ -49,12 +49,14 @@ def test_the_raw_lines_of_layout_3() -> None:
     [
         (b"", "no layout version"),
         (b"x\n", "no layout version"),
-        (b"2\n", "version 2 is not supported"),
-        (b"6\n", "version 6 is not supported"),
+        (b"2\n", "version 2 is too old"),
+        (b"9" * 5000 + b"\n", "no layout version"),
         (b"3\na\nb\n", "a line is missing"),
         (b'5\nbookieHost: "a"\njournalDir: "j"\n', "ledgerDirs is missing"),
         (b"5\nbookieHost: a\n", "not the text"),
         (b"5\n\xff", "not UTF-8"),
+        (b'5\nbookieHost: "a"\njournalDir: "j"\nledgerDirs: "2\\t/a"\n', "no list of folders"),
+        (b"3\na\nj\n/a\n", "no list of folders"),
     ],
 )
 def test_damage_is_named(data: bytes, reason: str) -> None:
@@ -73,26 +75,67 @@ def test_any_change_of_a_byte_gives_a_cookie_or_a_format_error(position: int, by
     assert isinstance(cookie, Cookie)
 
 
+def test_a_later_layout_is_read_like_5() -> None:
+    later = b"6" + encode_cookie(COOKIE)[1:]
+    assert decode_cookie(later) == msgspec.structs.replace(COOKIE, layout_version=6)
+
+
+def test_blank_index_directories_are_none() -> None:
+    data = encode_cookie(COOKIE).replace(b'"1\\t/data/i1"', b'""')
+    assert decode_cookie(data).index_directories is None
+
+
 @pytest.mark.parametrize(
-    ("field", "value", "reason"),
+    ("field", "value", "difference"),
     [
-        ("bookie_id", "other:1", "bookie id"),
-        ("journal_directories", ("/data/j2", "/data/j1"), "journal directories"),
-        ("ledger_directories", ("/data/l1",), "ledger directories"),
-        ("index_directories", None, "index directories: /data/l1,/data/l2 in the cookie, /data/i1 here"),
-        ("instance_id", None, "instance id: none in the cookie"),
+        ("bookie_id", "other:1", FieldDifference("bookieHost", "10.0.0.1:3181", "other:1")),
+        (
+            "journal_directories",
+            ("/data/j2", "/data/j1"),
+            FieldDifference("journalDir", ("/data/j1", "/data/j2"), ("/data/j2", "/data/j1")),
+        ),
+        (
+            "ledger_directories",
+            ("/data/l1",),
+            FieldDifference("ledgerDirs", ("/data/l1", "/data/l2"), ("/data/l1",)),
+        ),
+        ("index_directories", None, FieldDifference("indexDirs", ("/data/i1",), ("/data/l1", "/data/l2"))),
+        ("instance_id", None, FieldDifference("instanceId", COOKIE.instance_id, None)),
     ],
 )
-def test_differences(field: str, value: object, reason: str) -> None:
+def test_differences(field: str, value: object, difference: FieldDifference) -> None:
     stored: Cookie = msgspec.structs.replace(COOKIE, **{field: value})
-    assert (COOKIE.difference(stored) or "").startswith(reason)
+    assert COOKIE.differences(stored) == (difference,)
+
+
+def test_one_folder_whose_name_looks_like_a_list_is_not_that_list() -> None:
+    one = msgspec.structs.replace(COOKIE, ledger_directories=("/data/l1,/data/l2",))
+    assert [difference.field for difference in one.differences(COOKIE)] == ["ledgerDirs"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_superset"),
+    [
+        ({}, True),
+        ({"ledger_directories": ("/data/l3", "/data/l1", "/data/l2")}, True),
+        ({"index_directories": ("/data/i1", "/data/i2")}, True),
+        ({"ledger_directories": ("/data/l1", "/data/l3")}, False),
+        ({"journal_directories": ("/data/j1", "/data/j2", "/data/j3")}, False),
+        ({"bookie_id": "other:1", "ledger_directories": ("/data/l1", "/data/l2", "/data/l3")}, False),
+        ({"instance_id": None}, False),
+    ],
+)
+def test_superset(changes: dict[str, object], is_superset: bool) -> None:
+    assert msgspec.structs.replace(COOKIE, **changes).is_superset_of(COOKIE) is is_superset
 
 
 def test_what_makes_no_difference() -> None:
-    assert COOKIE.difference(msgspec.structs.replace(COOKIE, layout_version=4)) is None
+    assert not COOKIE.differences(msgspec.structs.replace(COOKIE, layout_version=4))
     without = msgspec.structs.replace(COOKIE, index_directories=None)
     explicit = msgspec.structs.replace(COOKIE, index_directories=COOKIE.ledger_directories)
-    assert without.difference(explicit) is None
+    assert not without.differences(explicit)
+    unnamed = msgspec.structs.replace(COOKIE, instance_id=None)
+    assert not unnamed.differences(msgspec.structs.replace(COOKIE, instance_id=""))
 
 
 async def test_the_store(store: ZooKeeperStore, root: str) -> None:

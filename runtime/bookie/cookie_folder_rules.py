@@ -1,0 +1,321 @@
+"""Rules of the cookie doctor on folders: their number, order and names, and what is missing. Pure.
+
+Each rule looks at what the ones before it left over. Source: metadata sections 7.2 and 7.3, storage section 1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from runtime.bookie.cookie_evidence import (
+    Cause,
+    Evidence,
+    Finding,
+    Remedy,
+    from_config,
+    is_expansion,
+    remove_bookie,
+    verify_again,
+)
+from runtime.bookie.folders import FolderState
+from runtime.metadata.cookies import LAYOUT_VERSION, Cookie
+
+_LISTS = {"journalDir": "--journal-dir", "ledgerDirs": "--ledger-dir", "indexDirs": "--index-dir"}
+
+
+def _changed_lists(evidence: Evidence) -> Finding | None:
+    """The settings name other folders than the cookies do."""
+    expected = evidence.expected
+    known = evidence.stored or next(iter(evidence.cookies_on_disk), None)
+    if known is None or not expected.differences(known) or (is_expansion(evidence) and evidence.is_expansion_allowed):
+        return None
+    if evidence.stored is None:
+        is_moved = _is_same_shape(expected, known)
+        return _moved_folder(evidence, known) if is_moved else _changed_shape(evidence, known)
+    return _changed_since_stored(evidence, known)
+
+
+def _changed_since_stored(evidence: Evidence, known: Cookie) -> Finding:
+    own = evidence.bookie_id
+    on_disk = evidence.cookies_on_disk
+    if _lacks_index_folders(evidence.expected, known):
+        finding = Finding(
+            Cause.INDEX_FOLDERS_UNNAMED,
+            f"the cookie of bookie {own} has layout {known.layout_version}, which cannot name index folders, and the "
+            "settings have them apart from the ledger folders (as an upgrade to 4.16 finds it)",
+            from_config("update", evidence),
+        )
+    elif not any(folder.is_stamped for folder in evidence.folders):
+        finding = _taken_id(evidence, known)
+    elif is_expansion(evidence):
+        finding = Finding(
+            Cause.FOLDERS_CHANGED,
+            f"the settings name more folders than the cookie of bookie {own} ({_lists(evidence, known)}); it holds no "
+            "ledger yet, so its cookie can follow",
+            Remedy(("cookie", "expand"), has_settings=True),
+        )
+    elif len(on_disk) == len(evidence.folders) and not any(map(evidence.expected.differences, on_disk)):
+        finding = Finding(
+            Cause.DIFFERENT_COOKIE,
+            f"the stored cookie of bookie {own} names other folders than its VERSION files and its settings do "
+            f"({_lists(evidence, known)})",
+            from_config("update", evidence),
+        )
+    elif _is_same_shape(evidence.expected, known):
+        finding = _moved_folder(evidence, known)
+    else:
+        finding = _changed_shape(evidence, known)
+    return finding
+
+
+def _lacks_index_folders(expected: Cookie, known: Cookie) -> bool:
+    """The upgrade trap of section 7.2: a cookie of layout 4 is compared as if its index folders were ledger folders."""
+    return (
+        known.layout_version < LAYOUT_VERSION
+        and known.index_directories is None
+        and [difference.field for difference in expected.differences(known)] == ["indexDirs"]
+    )
+
+
+def _moved_folder(evidence: Evidence, known: Cookie) -> Finding:
+    expected = evidence.expected
+    lost = [folder for folder in evidence.folders if not folder.is_stamped]
+    if lost or evidence.stored is None:
+        at_fault = lost[0].path if lost else expected.bookie_id
+        reason = f"and {at_fault} has no cookie" if lost else "and the cluster has no cookie for it"
+        return Finding(
+            Cause.MOVED_FOLDER,
+            f"the settings name other folders than the cookie of bookie {expected.bookie_id} "
+            f"({_lists(evidence, known)}), {reason}: name the folders that it had",
+            _old_lists(evidence, known),
+        )
+    how = "spelled in another way" if _is_spelling(expected, known) else "under another name"
+    return Finding(
+        Cause.MOVED_FOLDER,
+        f"moved folder: the settings name folders of bookie {expected.bookie_id} {how} "
+        f"({_lists(evidence, known)}); its VERSION files are in them",
+        from_config("update", evidence),
+    )
+
+
+def _taken_id(evidence: Evidence, known: Cookie) -> Finding:
+    return Finding(
+        Cause.TWO_BOOKIES,
+        f"two bookies on one id: {evidence.bookie_id} is known to this cluster with other folders "
+        f"({_lists(evidence, known)}), and these hold none of its cookies",
+        Remedy(("bookie", "start", "--bookie-id", "AN-ID-OF-ITS-OWN"), has_settings=True, without=("--bookie-id",)),
+    )
+
+
+def _changed_shape(evidence: Evidence, known: Cookie) -> Finding:
+    return Finding(
+        Cause.FOLDERS_CHANGED,
+        f"the folders of bookie {evidence.bookie_id} have changed in number or order ({_lists(evidence, known)}): a "
+        "ledger's folder follows from its id and that list, so entries would be looked for on the wrong disk. Put the "
+        "old list back; to use other disks, decommission the bookie and start it anew with empty folders",
+        _old_lists(evidence, known),
+    )
+
+
+def _changed_places(evidence: Evidence) -> Finding | None:
+    """The cookies agree with the settings, but the folders stood elsewhere when they were last used."""
+    moved = [
+        folder
+        for folder in evidence.folders
+        if folder.place is not None and folder.place != evidence.places.get(folder.path, folder.place)
+    ]
+    if not moved or not evidence.has_ledgers:
+        return None
+    folder = moved[0]
+    return Finding(
+        Cause.FOLDERS_CHANGED,
+        f"the folders of bookie {evidence.bookie_id} have changed in number or order, whatever its cookie says: "
+        f"{folder.path} was {_words(folder.place)} and would be {_words(evidence.places[folder.path])}; entries would "
+        "be looked for on the wrong disk. Put the old list back; to use other disks, decommission the bookie and "
+        "start it anew with empty folders",
+        Remedy(("bookie", "start", *_options_of_places(evidence)), has_settings=True, without=tuple(_LISTS.values())),
+    )
+
+
+def _lacking_version(evidence: Evidence) -> Finding | None:
+    """A folder of a known bookie has no VERSION file."""
+    lacking = [folder for folder in evidence.folders if not folder.is_stamped]
+    if not lacking or is_expansion(evidence):
+        return None
+    is_known = evidence.has_stored or any(folder.has_files for folder in evidence.folders if folder.is_stamped)
+    if not is_known:
+        return _new_bookie(evidence, lacking)
+    own = evidence.bookie_id
+    if (filled := next((folder for folder in lacking if folder.has_files), None)) is not None:
+        if evidence.has_stored and filled.place is not None:
+            return Finding(
+                Cause.LOST_VERSION,
+                f"{filled.path} has lost its VERSION file; what else it holds says that it is a folder of this bookie",
+                from_config("update", evidence),
+            )
+        return _foreign_files(filled)
+    absent = next((folder for folder in lacking if not folder.is_present), None)
+    if absent is not None:
+        return Finding(
+            Cause.MISSING_DISK,
+            f"missing disk: {absent.path} is not there, although bookie {own} is known to have it: mount its disk and "
+            f"check again. Only if the data is gone for good: bkctl {' '.join(remove_bookie(evidence).words)}",
+            verify_again(),
+        )
+    lost = "" if evidence.has_stored else ", and the cluster has no cookie for it either"
+    return Finding(
+        Cause.EMPTIED_VOLUME,
+        f"emptied volume: {lacking[0].path} is empty, although bookie {own} is known to have stored there{lost}: its "
+        "disk is not mounted, or was emptied. If the data is gone, the bookie must leave the cluster first, so that "
+        "its ledgers are copied from other bookies; then it starts anew with all its folders empty",
+        remove_bookie(evidence),
+    )
+
+
+def _new_bookie(evidence: Evidence, lacking: list[FolderState]) -> Finding | None:
+    """Folders without any cookie, and none in the cluster: a new bookie, unless ledgers say that it is an old one."""
+    filled = next((folder for folder in lacking if folder.has_files), None)
+    if filled is not None:
+        return _foreign_files(filled)
+    count = evidence.ledgers_naming.get(evidence.bookie_id, 0)
+    return _emptied_though_named(evidence, count) if count else None
+
+
+def _emptied_though_named(evidence: Evidence, count: int) -> Finding:
+    return Finding(
+        Cause.EMPTIED_VOLUME,
+        f"emptied volume: the folders are empty and the cluster has no cookie for {evidence.bookie_id}, but {count} "
+        f"ledger{'s name' if count != 1 else ' names'} it: as a new bookie it would deny entries that others rely on",
+        remove_bookie(evidence),
+    )
+
+
+def _foreign_files(folder: FolderState) -> Finding:
+    return Finding(
+        Cause.FOREIGN_FILES,
+        f"{folder.path} holds files but no cookie: choose an empty folder, or put its VERSION file back",
+        verify_again(),
+    )
+
+
+def _outdated_version(evidence: Evidence) -> Finding | None:
+    """The stored cookie agrees with the settings, a VERSION file does not: a change of folder names was cut off."""
+    if is_expansion(evidence):
+        return None
+    for folder in evidence.folders:
+        if folder.cookie is not None and evidence.expected.differences(folder.cookie):
+            if not _is_same_shape(evidence.expected, folder.cookie):
+                return _changed_shape(evidence, folder.cookie)
+            return Finding(
+                Cause.OUTDATED_VERSION,
+                f"the VERSION file in {folder.path} names other folders than the stored cookie and the settings "
+                f"({_lists(evidence, folder.cookie)}): a change of the cookie was cut off",
+                from_config("update", evidence),
+            )
+    return None
+
+
+def _lost_cookie(evidence: Evidence) -> Finding | None:
+    own = evidence.bookie_id
+    if evidence.has_stored:
+        return None
+    if not any(folder.has_files for folder in evidence.folders):
+        # A first start that was cut off while stamping, unless ledgers say that there was more.
+        count = evidence.ledgers_naming.get(own, 0)
+        return _emptied_though_named(evidence, count) if count else None
+    why = (
+        "it was deleted by hand, or when the bookie was decommissioned"
+        if evidence.is_named(own)
+        else "no ledger names it, so it was decommissioned; to use the folders anew, empty them"
+    )
+    return Finding(
+        Cause.LOST_COOKIE,
+        f"lost stored cookie: the cluster has no cookie for bookie {own} although its folders hold its data: {why}",
+        from_config("create", evidence),
+    )
+
+
+def _old_lists(evidence: Evidence, known: Cookie) -> Remedy:
+    words = words_of_lists(known, evidence.expected)
+    if known.index_directories is None:
+        words = tuple(_without_option(words, "--index-dir"))
+    return Remedy(("bookie", "start", *words), has_settings=True, without=tuple(sorted({*words} & {*_LISTS.values()})))
+
+
+def _without_option(words: tuple[str, ...], option: str) -> Iterator[str]:
+    for name, value in zip(words[::2], words[1::2], strict=True):
+        if name != option:
+            yield from (name, value)
+
+
+def words_of_lists(cookie: Cookie, others: Cookie) -> tuple[str, ...]:
+    """Options that name the folders of a cookie, for those lists in which the other one differs."""
+    return tuple(
+        word
+        for difference in cookie.differences(others)
+        if difference.field in _LISTS and isinstance(difference.own, tuple)
+        for path in difference.own
+        for word in (_LISTS[difference.field], path)
+    )
+
+
+def _options_of_places(evidence: Evidence) -> Iterator[str]:
+    """The lists as the places of the folders had them, as far as these folders tell."""
+    for role, option in (("journal", "--journal-dir"), ("ledger", "--ledger-dir"), ("index", "--index-dir")):
+        if role == "index" and evidence.expected.index_directories is None:
+            continue
+        at = {
+            int(line.split()[1]): folder.path
+            for folder in evidence.folders
+            for line in folder.place or ()
+            if line.startswith(role)
+        }
+        for position in sorted(at):
+            yield from (option, at[position])
+
+
+def _lists(evidence: Evidence, known: Cookie) -> str:
+    differences = [each for each in evidence.expected.differences(known) if each.field in _LISTS]
+    changes = {(each.other, each.own): each.field for each in reversed(differences)}
+    return "; ".join(
+        f"{field}: {','.join(other)}, now {','.join(own)}"
+        for (other, own), field in reversed(changes.items())
+        if isinstance(other, tuple) and isinstance(own, tuple)
+    )
+
+
+def _words(place: tuple[str, ...] | None) -> str:
+    return " and ".join(f"{line} (counted from 0)" for line in place or ()) or "none"
+
+
+def _is_same_shape(expected: Cookie, known: Cookie) -> bool:
+    """Whether the lists are as long, and no folder stands at another position of its list."""
+    for difference in expected.differences(known):
+        if not isinstance(difference.own, tuple) or not isinstance(difference.other, tuple):
+            continue
+        own, other = map(_normal, difference.own), map(_normal, difference.other)
+        own_list, other_list = list(own), list(other)
+        if len(own_list) != len(other_list):
+            return False
+        at = {path: position for position, path in enumerate(other_list)}
+        if any(at.get(path, position) != position for position, path in enumerate(own_list)):
+            return False
+    return True
+
+
+def _is_spelling(expected: Cookie, known: Cookie) -> bool:
+    return all(
+        isinstance(difference.own, tuple)
+        and isinstance(difference.other, tuple)
+        and list(map(_normal, difference.own)) == list(map(_normal, difference.other))
+        for difference in expected.differences(known)
+    )
+
+
+def _normal(path: str) -> str:
+    """A spelling without stray slashes and dots; where a relative path leads is not looked up."""
+    return os.path.normpath(path)
+
+
+FOLDER_RULES = (_changed_lists, _changed_places, _lacking_version, _outdated_version, _lost_cookie)
