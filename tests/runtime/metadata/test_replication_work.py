@@ -9,7 +9,7 @@ import pytest
 
 from runtime.errors import ConflictError, SessionExpiredError
 from runtime.metadata.embedded import EmbeddedZooKeeper
-from runtime.metadata.replication_lock import read_lock_holder
+from runtime.metadata.replication_lock import ReplicationLocks, read_lock_holder
 from runtime.metadata.replication_switches import ReplicationSwitches
 from runtime.metadata.replication_work import PickedLedger, _shuffled
 from runtime.metadata.store import NodeStat
@@ -123,6 +123,7 @@ async def test_every_event_that_makes_work_wakes(store: ZooKeeperStore, other_st
     assert await wake_by(ours, theirs.marks.mark(2**40, [A])) == 2**40
     switches = ReplicationSwitches(other_store, root)
     await switches.disable()
+    await settled(store)
     assert await wake_by(ours, switches.enable()) == 2**40
 
 
@@ -173,6 +174,30 @@ async def test_a_finished_ledger_that_is_marked_again_is_picked_again(store: Zoo
             seen.add(picked.ledger_id)
             await stage.work.finish(picked)
         assert seen == {1, 2}, round_number
+
+
+async def test_a_mark_renewed_before_its_directory_is_pruned_is_picked_again(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, root: str
+) -> None:
+    """No list changes then, so nothing but the list itself tells of the ledger."""
+    stage = await ReplicationStage.open(store, root)
+    for ledger_id in (1, 2, 3):
+        await stage.marks.mark(ledger_id, [A])
+    delete = stage.store.delete
+
+    async def delete_then_renew(path: str, expected_version: int = -1) -> None:
+        await delete(path, expected_version)
+        if path == stage.paths.mark(1):
+            await store.create(path, b"")
+
+    others = ReplicationLocks(other_store, root, "theirs")
+    assert all([await others.acquire(ledger_id) for ledger_id in (2, 3)])
+    picked = await picked_by(stage.work.next())
+    stage.store.delete = delete_then_renew  # type: ignore[method-assign]
+    assert await stage.work.finish(picked)
+    stage.store.delete = delete  # type: ignore[method-assign]
+    async with asyncio.timeout(10):
+        assert (await stage.work.next()).ledger_id == 1
 
 
 async def test_many_workers_repair_each_ledger_once(
