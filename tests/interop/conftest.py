@@ -6,10 +6,16 @@ import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from kazoo.client import KazooClient
 
 from runtime.client import LedgerClient
-from tests.interop.java import JavaClient, is_built
+from runtime.metadata.embedded import EmbeddedZooKeeper
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper import ZooKeeperStore
+from tests.interop.java import JavaClient, JavaProgram, is_built
+from tests.interop.java_metadata import JavaMetadata
 from tests.processes import Cluster
+from tests.runtime.metadata.conftest import CONFIG
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -49,3 +55,46 @@ async def bkctl_client(bkctl_bookies: Cluster) -> AsyncIterator[LedgerClient]:
     """A bkctl client of the bkctl bookies."""
     async with await LedgerClient.connect(bkctl_bookies.metadata_uri) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def java_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaProgram]:
+    """One JVM with Java's metadata code and shell, for any root of any server."""
+    program = JavaProgram(str(tmp_path_factory.mktemp("java-metadata") / "log"), "bkctl.interop.MetadataPeer")
+    try:
+        yield program
+    finally:
+        program.stop()
+
+
+@pytest.fixture
+async def java(java_program: JavaProgram, metadata_uri: str) -> AsyncIterator[JavaMetadata]:
+    """Java at this test's root, where nothing exists yet."""
+    metadata = JavaMetadata(java_program, metadata_uri)
+    yield metadata
+    await metadata.close_all()
+
+
+@pytest.fixture
+def root(metadata_uri: str) -> str:
+    """Path of this test's root."""
+    return parse_metadata_uri(metadata_uri).root
+
+
+@pytest.fixture
+async def store(zookeeper: EmbeddedZooKeeper) -> AsyncIterator[ZooKeeperStore]:
+    """Our session."""
+    async with await ZooKeeperStore.connect(zookeeper.connect_string, CONFIG) as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def znodes(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
+    """A bare client to look at nodes and to plant bad ones."""
+    client = KazooClient(zookeeper.connect_string)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()

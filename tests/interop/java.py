@@ -32,11 +32,12 @@ UNAUTHORIZED_CODE = -102
 
 
 class JavaError(Exception):
-    """The Java client answered with an exception; ``code`` is that of BKException, 0 for any other kind."""
+    """Java answered with an exception of class ``kind``; ``code`` is that of BKException, 0 for any other."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, kind: str, message: str) -> None:
         super().__init__(f"{message} (code {code})")
         self.code = code
+        self.kind = kind
 
 
 def is_built() -> bool:
@@ -50,13 +51,13 @@ def _command(main_class: str, *arguments: str) -> list[str]:
     return [find_java(), *_JVM_FLAGS, "-cp", class_path, main_class, *arguments]
 
 
-class JavaClient:
-    """One JVM with one BookKeeper client, many ledgers."""
+class JavaProgram:
+    """A JVM that answers commands, one at a time: JSON lines on its stdin and stdout."""
 
-    def __init__(self, metadata_uri: str, log_path: str) -> None:
+    def __init__(self, log_path: str, main_class: str, *arguments: str) -> None:
         with open(log_path, "ab") as log:
             self._process = subprocess.Popen(
-                _command("bkctl.interop.InteropClient", metadata_uri),
+                _command(main_class, *arguments),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -65,10 +66,52 @@ class JavaClient:
             )
         self._log_path = log_path
         self._is_ready = False
+        self._one_at_a_time = threading.Lock()
 
     async def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Run one command; JavaError if Java threw."""
-        return await asyncio.to_thread(self._call, {"command": command, **arguments})
+        return await asyncio.to_thread(self.call_and_wait, command, **arguments)
+
+    def call_and_wait(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """As ``call``, for tests without an event loop."""
+        assert self._process.stdin is not None
+        with self._one_at_a_time:
+            if not self._is_ready:
+                self._answer()
+                self._is_ready = True
+            self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
+            self._process.stdin.flush()
+            return self._answer()
+
+    def stop(self) -> None:
+        """End the JVM as a crash would."""
+        self._process.kill()
+        self._process.communicate()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        watchdog = threading.Timer(ANSWER_TIMEOUT_S, self._process.kill)
+        watchdog.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            watchdog.cancel()
+            watchdog.join()
+        if not line:
+            raise RuntimeError(f"the Java program ended without an answer: see {self._log_path}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            error = answer["error"]
+            raise JavaError(error["code"], error["type"], error["message"])
+        result: dict[str, Any] = answer["result"]
+        return result
+
+
+class JavaClient(JavaProgram):
+    """One JVM with one BookKeeper client, many ledgers. When it is stopped, open ledgers stay open."""
+
+    def __init__(self, metadata_uri: str, log_path: str) -> None:
+        super().__init__(log_path, "bkctl.interop.InteropClient", metadata_uri)
 
     async def create(
         self, *, ensemble: tuple[int, int, int] = (3, 3, 2), digest_type: str = "CRC32C", password: str = ""
@@ -95,37 +138,6 @@ class JavaClient:
             "read", ledger_id=ledger_id, recover=recover, digest_type=digest_type, password=password
         )
         return [base64.b64decode(payload) for payload in answer["payloads"]]
-
-    def stop(self) -> None:
-        """End the JVM; open ledgers stay open."""
-        self._process.kill()
-        self._process.communicate()
-
-    def _call(self, request: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        if not self._is_ready:
-            self._answer()
-            self._is_ready = True
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        watchdog = threading.Timer(ANSWER_TIMEOUT_S, self._process.kill)
-        watchdog.start()
-        try:
-            line = self._process.stdout.readline()
-        finally:
-            watchdog.cancel()
-            watchdog.join()
-        if not line:
-            raise RuntimeError(f"the Java client ended without an answer: see {self._log_path}")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise JavaError(answer["error"]["code"], answer["error"]["message"])
-        result: dict[str, Any] = answer["result"]
-        return result
 
 
 def write_server_conf(path: str, metadata_uri: str, directory: str, port: int = 3181, **settings: str) -> None:

@@ -1,12 +1,8 @@
 package bkctl.interop;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
-import java.io.BufferedReader;
-import java.io.IOException;
-import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -15,9 +11,6 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
-import java.util.concurrent.ExecutionException;
-import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.BookKeeper.DigestType;
 import org.apache.bookkeeper.client.BookKeeperAdmin;
@@ -29,13 +22,10 @@ import org.apache.bookkeeper.net.BookieId;
 /**
  * A real BookKeeper client driven over stdin and stdout, so that one JVM serves many tests.
  *
- * <p>Argument: the metadata service URI. Each line read is a JSON object with "command" and its arguments; each line
- * written is the answer, {@code {"result": {...}}} or {@code {"error": {"code": N, "message": "..."}}} with the code of
- * BKException. Writers stay open between commands until "close" or the end of input. Payloads travel as base64.
+ * <p>Argument: the metadata service URI. Writers stay open between commands until "close" or the end of input.
+ * Payloads travel as base64.
  */
-public final class InteropClient {
-    private static final ObjectMapper JSON = new ObjectMapper();
-
+public final class InteropClient implements CommandLoop.Commands {
     private final ClientConfiguration configuration;
     private final BookKeeper client;
     private final Map<Long, LedgerHandle> writers = new HashMap<>();
@@ -52,34 +42,13 @@ public final class InteropClient {
         PrintStream answers = System.out;
         // Whatever else writes to stdout must not be taken for an answer.
         System.setOut(System.err);
-        InteropClient program = new InteropClient(arguments[0]);
-        answers.println("{\"result\":{\"ready\":true}}");
-        answers.flush();
-        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = commands.readLine(); line != null; line = commands.readLine()) {
-            answers.println(JSON.writeValueAsString(program.answer(line)));
-            answers.flush();
-        }
+        new CommandLoop(new InteropClient(arguments[0]), answers).run();
         // Open writers are left as they are: halt closes no ledger, as a killed client would not.
         Runtime.getRuntime().halt(0);
     }
 
-    private ObjectNode answer(String line) throws IOException {
-        JsonNode request = JSON.readTree(line);
-        ObjectNode answer = JSON.createObjectNode();
-        try {
-            answer.set("result", run(request));
-        } catch (Throwable thrown) {
-            Throwable cause = unwrap(thrown);
-            ObjectNode error = answer.putObject("error");
-            error.put("code", cause instanceof BKException bk ? bk.getCode() : 0);
-            error.put("message", cause.toString());
-        }
-        return answer;
-    }
-
-    private ObjectNode run(JsonNode request) throws Exception {
-        String command = request.get("command").asText();
+    @Override
+    public ObjectNode run(String command, JsonNode request) throws Exception {
         return switch (command) {
             case "create" -> create(request);
             case "append" -> append(request);
@@ -99,7 +68,7 @@ public final class InteropClient {
                 digestType(request),
                 password(request));
         writers.put(writer.getId(), writer);
-        return JSON.createObjectNode().put("ledger_id", writer.getId());
+        return CommandLoop.JSON.createObjectNode().put("ledger_id", writer.getId());
     }
 
     /** Sends all payloads before it waits for any, as a pipelining application does. */
@@ -109,7 +78,7 @@ public final class InteropClient {
         for (JsonNode payload : request.get("payloads")) {
             pending.add(writer.appendAsync(payload.binaryValue()));
         }
-        ObjectNode result = JSON.createObjectNode();
+        ObjectNode result = CommandLoop.JSON.createObjectNode();
         ArrayNode entryIds = result.putArray("entry_ids");
         for (CompletableFuture<Long> entryId : pending) {
             entryIds.add(entryId.get());
@@ -121,7 +90,7 @@ public final class InteropClient {
         LedgerHandle writer = writer(request);
         writers.remove(writer.getId());
         writer.close();
-        return JSON.createObjectNode().put("last_add_confirmed", writer.getLastAddConfirmed());
+        return CommandLoop.JSON.createObjectNode().put("last_add_confirmed", writer.getLastAddConfirmed());
     }
 
     /** Reads 0..LAC; with "recover" the open fences, recovers and closes the ledger first. */
@@ -132,7 +101,7 @@ public final class InteropClient {
                 ? client.openLedger(ledgerId, digestType(request), password(request))
                 : client.openLedgerNoRecovery(ledgerId, digestType(request), password(request));
         try {
-            ObjectNode result = JSON.createObjectNode();
+            ObjectNode result = CommandLoop.JSON.createObjectNode();
             result.put("last_add_confirmed", reader.getLastAddConfirmed());
             result.put("length", reader.getLength());
             result.put("is_closed", reader.isClosed());
@@ -151,14 +120,14 @@ public final class InteropClient {
 
     private ObjectNode delete(JsonNode request) throws Exception {
         client.deleteLedger(request.get("ledger_id").asLong());
-        return JSON.createObjectNode();
+        return CommandLoop.JSON.createObjectNode();
     }
 
     private ObjectNode recoverBookie(JsonNode request) throws Exception {
         try (BookKeeperAdmin admin = new BookKeeperAdmin(configuration)) {
             admin.recoverBookieData(BookieId.parse(request.get("bookie_id").asText()));
         }
-        return JSON.createObjectNode();
+        return CommandLoop.JSON.createObjectNode();
     }
 
     private LedgerHandle writer(JsonNode request) {
@@ -176,14 +145,5 @@ public final class InteropClient {
 
     private static byte[] password(JsonNode request) {
         return request.get("password").asText().getBytes(StandardCharsets.UTF_8);
-    }
-
-    private static Throwable unwrap(Throwable thrown) {
-        Throwable cause = thrown;
-        while ((cause instanceof ExecutionException || cause instanceof CompletionException)
-                && cause.getCause() != null) {
-            cause = cause.getCause();
-        }
-        return cause;
     }
 }

@@ -1,0 +1,126 @@
+"""Ledgers of either side in the hands of the other, under every layout."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from kazoo.client import KazooClient
+
+from runtime.errors import BadVersionError, LedgerExistsError, LedgerNotFoundError
+from runtime.ledger.changes import replace_bookies, to_closed, to_in_recovery
+from runtime.ledger.metadata import LedgerState, Segment
+from runtime.metadata.layout import LedgerTree
+from runtime.metadata.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.zookeeper import ZooKeeperStore
+from tests.interop.java import JavaError
+from tests.interop.java_metadata import JavaMetadata, as_java_sees
+from tests.interop.metadata_exchange import (
+    ENSEMBLE,
+    LEDGER_EXISTS_CODE,
+    METADATA_VERSION_CODE,
+    NEW,
+    NO_SUCH_LEDGER_CODE,
+    bkctl,
+    ids_of,
+    init_by_java,
+    new_metadata,
+    uri_of,
+)
+from tests.interop.znodes import dump
+
+SHORT_IDS = (5, 123456789, 2**31 - 2)
+LONG_IDS = (2**31 - 1, 2**31, 2**63 - 2)
+IDS = {
+    LedgerTree.FLAT: SHORT_IDS + LONG_IDS,
+    LedgerTree.LEGACY_HIERARCHICAL: (*SHORT_IDS, 2**31 - 1, 2**31),
+    LedgerTree.HIERARCHICAL: SHORT_IDS + LONG_IDS,
+    LedgerTree.LONG_HIERARCHICAL: SHORT_IDS + LONG_IDS,
+}
+
+
+MAKERS = [(tree, maker) for tree in LedgerTree for maker in ("java", "bkctl")]
+MAKERS.remove((LedgerTree.LEGACY_HIERARCHICAL, "bkctl"))  # only formatting with Java's class setting makes those
+
+
+@pytest.fixture(params=MAKERS, ids=lambda param: f"{param[0].value}-by-{param[1]}")
+async def cluster(request: pytest.FixtureRequest, java: JavaMetadata, store: ZooKeeperStore, root: str) -> LedgerStore:
+    """A cluster of each layout, made by either side."""
+    tree, maker = request.param
+    java.metadata_uri = uri_of(tree, java.metadata_uri)
+    if maker == "bkctl":
+        assert bkctl(java, "cluster", "init").exit_code == 0
+    else:
+        await init_by_java(java, tree)
+    ledgers = await open_ledger_store(store, root)
+    assert ledgers.tree is tree
+    return ledgers
+
+
+async def test_each_side_finds_reads_changes_and_deletes_what_the_other_made(
+    cluster: LedgerStore, java: JavaMetadata, znodes: KazooClient
+) -> None:
+    empty = dump(znodes, cluster.root)
+    by_java = list(IDS[cluster.tree][::2])
+    by_bkctl = list(IDS[cluster.tree][1::2])
+    for ledger_id in by_java:
+        assert (await java.call("ledger_create", ledger_id=ledger_id, **NEW))["version"] == 0
+    for ledger_id in by_bkctl:
+        await cluster.create(new_metadata(), ledger_id=ledger_id)
+    everything = sorted(by_java + by_bkctl)
+    assert await java.list_ledgers() == everything
+    assert await ids_of(cluster) == everything
+    assert await cluster.count() == len(everything)
+
+    for ledger_id in everything:
+        seen = await java.call("ledger_read", ledger_id=ledger_id)
+        found = await cluster.read(ledger_id)
+        assert seen == {"ledger_id": ledger_id, "version": 0} | as_java_sees(new_metadata())
+        assert msgspec.structs.replace(found.value, creator_token=0) == new_metadata()
+    with pytest.raises(JavaError) as refused:
+        await java.call("ledger_create", ledger_id=by_bkctl[0], **NEW)
+    assert refused.value.code == LEDGER_EXISTS_CODE
+    with pytest.raises(LedgerExistsError):
+        await cluster.create(new_metadata(), ledger_id=by_java[0])
+
+    await _close_each_others(cluster, java, by_java, by_bkctl)
+    for ledger_id in by_java:
+        await cluster.delete(ledger_id)
+    for ledger_id in by_bkctl:
+        await java.call("ledger_delete", ledger_id=ledger_id)
+    assert await java.list_ledgers() == await ids_of(cluster) == []
+    with pytest.raises(JavaError) as refused:
+        await java.call("ledger_read", ledger_id=by_java[0])
+    assert refused.value.code == NO_SUCH_LEDGER_CODE
+    with pytest.raises(LedgerNotFoundError):
+        await cluster.read(by_bkctl[0])
+    if cluster.tree.prunes_parents:
+        assert dump(znodes, cluster.root) == empty
+
+
+async def _close_each_others(ledgers: LedgerStore, java: JavaMetadata, by_java: list[int], by_bkctl: list[int]) -> None:
+    """Through all states, each step by the other side than the one before, and each step refused at an old version."""
+    for ledger_id in by_java:
+        found = await ledgers.read(ledger_id)
+        changed = replace_bookies(found.value, 10, {1: "10.0.0.9:3181"})
+        await ledgers.write(ledger_id, changed, found.version)
+        with pytest.raises(JavaError) as refused:
+            await java.call("ledger_update", ledger_id=ledger_id, version=found.version, state="IN_RECOVERY")
+        assert refused.value.code == METADATA_VERSION_CODE
+        answer = await java.call("ledger_update", ledger_id=ledger_id, state="IN_RECOVERY", labels={"by": "java"})
+        assert answer["segments"][1] == [10, ["10.0.0.1:3181", "10.0.0.9:3181", "bk-3.example_com"]]
+        found = await ledgers.read(ledger_id)
+        assert (found.version, found.value.state) == (2, LedgerState.IN_RECOVERY)
+        assert found.value.custom_metadata == (("by", b"java"),)
+        await ledgers.write(ledger_id, to_closed(found.value, 19, 2000), found.version)
+        answer = await java.call("ledger_read", ledger_id=ledger_id)
+        assert (answer["state"], answer["last_entry_id"], answer["length"]) == ("CLOSED", 19, 2000)
+    for ledger_id in by_bkctl:
+        await java.call("ledger_update", ledger_id=ledger_id, new_segments=[[10, ["a:1", "b:2", "c:3"]]])
+        with pytest.raises(BadVersionError):
+            await ledgers.write(ledger_id, to_in_recovery(new_metadata()), 0)
+        found = await ledgers.read(ledger_id)
+        assert found.value.segments == (Segment(0, ENSEMBLE), Segment(10, ("a:1", "b:2", "c:3")))
+        await ledgers.write(ledger_id, to_in_recovery(found.value), found.version)
+        answer = await java.call("ledger_update", ledger_id=ledger_id, state="CLOSED", last_entry_id=19, length=2000)
+        assert as_java_sees((await ledgers.read(ledger_id)).value).items() <= answer.items()
+        assert answer["version"] == 3
