@@ -92,7 +92,7 @@ async def examine_cluster(
         tree=await _find_tree(store, root, wanted_tree, config),
         wanted_tree=wanted_tree,
         is_shaded_factory_allowed=config.is_shaded_factory_allowed,
-        has_long_ids=await store.exists(Paths(root).long_ids) is not None,
+        has_long_ids=await _is_there(store, Paths(root).long_ids),
         now_ms=now_ms,
     )
     notes = _Notes(is_wanted, kept_max)
@@ -100,6 +100,14 @@ async def examine_cluster(
     await examination.walk(on_progress)
     instance_id = await examination.compare()
     return notes.report(root, around.tree, instance_id)
+
+
+async def _is_there(store: MetadataStore, path: str) -> bool:
+    """Whether a node is there; newer servers do not tell who may not read it: it counts as there."""
+    try:
+        return await store.exists(path) is not None
+    except MetadataAuthError:
+        return True
 
 
 async def _find_tree(store: MetadataStore, root: str, wanted: LedgerTree | None, config: LayoutConfig) -> LedgerTree:
@@ -248,9 +256,9 @@ class _Examination:
             path = f"{self._around.root}/{self._around.tree.ledger_path(place.number)}"
         except RefusedError:
             path = None  # an id that no ledger can have
-        if path is not None and await self._store.exists(path) is not None:
+        if path is not None and await _is_there(self._store, path):
             return False
-        return await self._store.exists(self._path(place)) is not None
+        return await self._read(place) is not None
 
     def _path(self, place: Place) -> str:
         return f"{self._around.root}/{place.path}" if place.path else self._around.root
@@ -319,5 +327,5 @@ class _Examination:
             paths.lost_bookie_recovery_delay,
             f"{paths.under_replication}/leader",
         )
-        stats = await asyncio.gather(*map(self._store.exists, asked))
-        return frozenset(path for path, stat in zip(asked, stats, strict=True) if stat is not None)
+        answers = await asyncio.gather(*(_is_there(self._store, path) for path in asked))
+        return frozenset(itertools.compress(asked, answers))

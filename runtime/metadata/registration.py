@@ -100,6 +100,7 @@ class RegistrationClient:
             except NoNodeError:
                 continue
             except MetadataFormatError as error:
+                logger.warning("%s makes Java clients hang: %s", path, error)
                 raise BookieUnavailableError(bookie_id, str(error)) from error
         if is_valid_bookie_id(bookie_id) and await self._store.exists(self._paths.cookie(bookie_id)) is not None:
             raise BookieUnavailableError(bookie_id, "not running: it has no registration")

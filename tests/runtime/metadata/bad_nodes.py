@@ -335,9 +335,9 @@ INFORMATION = (
     BadNode(
         "lock without ledger",
         frozenset({"lock-without-ledger"}),
-        f"{_UR}/locks/urL0000000009",
-        {f"{_UR}/locks/urL0000000009": encode_lock("worker")},
-        frozenset({f"{_UR}/locks/urL0000000009"}),
+        f"{_UR}/locks/urL0000000019",
+        {f"{_UR}/locks/urL0000000019": encode_lock("worker")},
+        frozenset({f"{_UR}/locks/urL0000000019"}),
     ),
     _bad("no bookie in a mark", "invalid-bookie-in-mark", MARK, b'replica: "a,b"\nctime: 5\n'),
     _bad("replication off", "replication-disabled", f"{_UR}/disable", b""),
@@ -353,3 +353,19 @@ INFORMATION = (
     ),
 )
 """None of them is damage."""
+
+
+def all_bad_nodes() -> tuple[Nodes, frozenset[str]]:
+    """As many of them as one cluster can have at once, and the rules that must tell of them."""
+    nodes = sound_cluster()
+    rules: set[str] = set()
+    taken: set[str] = {"LAYOUT", "INSTANCEID"}
+    for number, bad in enumerate(BAD_NODES + INFORMATION):
+        changes = dict(bad.changes)
+        if set(changes) == {LEDGER}:
+            changes = {f"00/0001/L{number:04d}": changes[LEDGER]}
+        if taken.isdisjoint(changes) and MISSING not in changes.values():
+            taken |= changes.keys()
+            rules |= bad.rules
+            nodes = with_bad_node(nodes, bad._replace(changes=changes))
+    return nodes, frozenset(rules)
