@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commands.command import group
-from commands.ledger import delete, export, import_ledgers, read, show, verify, write_test
+from commands.ledger import delete, export, import_ledgers, read, rewrite_bookie, show, verify, write_test
 from commands.ledger import list as list_command
 
 app = group("List, show, read, verify, export, import and delete ledgers; write test ledgers.")
@@ -15,3 +15,4 @@ write_test.register(app)
 export.register(app)
 import_ledgers.register(app)
 delete.register(app)
+rewrite_bookie.register(app)

@@ -97,8 +97,9 @@ async def change_ledgers(
     except RefusedError as error:
         if not tally.changed:
             raise
-        context.console.warn(f"stopped after {counted(tally.changed, 'ledger')}: {error}")
-        change.details["stopped"] = str(error)
+        reason = str(error).removeprefix("nothing was changed: ")
+        context.console.warn(f"stopped after {counted(tally.changed, 'ledger')}: {reason}")
+        change.details["stopped"] = reason
         tally.failed += 1
     finally:
         change.details |= {"changed": tally.changed, "failed": tally.failed}

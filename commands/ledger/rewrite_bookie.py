@@ -1,0 +1,213 @@
+"""``bkctl ledger rewrite-bookie``: one bookie id for another in all ledgers; the data stays where it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.cluster_access import open_client, registrations_of
+from commands.command import command
+from commands.context import CommandContext
+from commands.ledger.changing import FAILURE_COLUMNS, Tally, change_ledgers, outcome_of
+from commands.outcome import Outcome
+from commands.rendering import Column, counted
+from runtime.errors import RefusedError
+
+if TYPE_CHECKING:
+    from commands.safety.plan import Plan
+    from runtime.client import LedgerClient
+    from runtime.replication.ensemble_rewrite import EnsembleRewrite, RewriteSurvey
+
+PLAN_COLUMNS = (
+    Column("action", "ACTION"),
+    Column("from", "FROM"),
+    Column("to", "TO"),
+    Column("ledgers", "LEDGERS", is_right=True),
+    Column("segments", "SEGMENTS", is_right=True),
+    Column("ends_left", "OPEN ENDS LEFT", is_right=True),
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl ledger``."""
+    command(app, "rewrite-bookie", is_listing=True, planned_tier=3)(rewrite)
+
+
+async def rewrite(
+    context: CommandContext,
+    source: Annotated[
+        str, typer.Option("--from", metavar="ID", help="The old bookie id: nobody may be registered by it.")
+    ],
+    destination: Annotated[
+        str, typer.Option("--to", metavar="ID", help="The new id of the same bookie, which must run.")
+    ],
+    include_open: Annotated[
+        bool,
+        typer.Option("--include-open", help="Also open last segments: only when nobody writes or recovers any more."),
+    ] = False,
+    changes_rate: Annotated[
+        float | None, typer.Option("--rate", metavar="N", min=0, help="Rewrite at most so many ledgers a second.")
+    ] = None,
+) -> Outcome:
+    """Name a bookie by its new id in all ledgers, after its id was changed. No entry is moved.
+
+    Without --confirm, or --apply, only the plan is shown. The new id must prove to be the same bookie: it must answer
+    for entries sampled from the ledgers of the old one, and its cookie must not contradict. What is replaced is kept
+    in an undo file first, which bkctl ledger import --if-version next takes back. Safe to interrupt and to run again;
+    --limit ends it after so many changed ledgers. The new id must be typed, or given by --confirm.
+    """
+    from runtime.replication.ensemble_rewrite import EnsembleRewrite
+
+    async with open_client(context) as client:
+        operation = EnsembleRewrite(
+            client.ports,
+            client.store,
+            registrations_of(client),
+            source,
+            destination,
+            has_open_ends=include_open,
+        )
+        await operation.require_roles()
+        survey = await _survey(context, operation, "looking for the old id")
+        _require_no_obstacle(survey)
+        evidence = await operation.verify_identity(survey) if survey.ledgers else "nothing is to be rewritten"
+        plan = await _plan(client, survey, source, destination, evidence, is_open_included=include_open)
+        if not await _settle(context, plan):
+            return Outcome.OK
+        if not survey.ledgers:
+            return _report(context, Tally(), survey, None)
+        return await _run(context, client, operation, plan, survey, changes_rate)
+
+
+async def _settle(context: CommandContext, plan: Plan) -> bool:
+    """Whether to go ahead; a plan that is neither confirmed nor applied is only shown."""
+    from commands.safety.confirmation import print_plan, require_pinned_instance, settle_plan
+
+    settings = context.settings
+    is_asked_for = settings.confirmed_name is not None or settings.apply_path is not None
+    if is_asked_for or settings.is_dry_run or settings.plan_out_path is not None:
+        return await settle_plan(context, plan, columns=PLAN_COLUMNS)
+    require_pinned_instance(context, plan.instance_id)
+    print_plan(context, plan, PLAN_COLUMNS)
+    context.console.say(f"nothing was changed, this was the plan: --confirm {plan.subject} carries it out")
+    return False
+
+
+async def _survey(context: CommandContext, operation: EnsembleRewrite, description: str) -> RewriteSurvey:
+    with context.console.progress(description) as progress:
+        return await operation.survey(progress.update)
+
+
+def _require_no_obstacle(survey: RewriteSurvey) -> None:
+    if not survey.obstacles_count:
+        return
+    more = survey.obstacles_count - len(survey.obstacles)
+    named = "; ".join(survey.obstacles) + (f"; and {more} more" if more else "")
+    raise RefusedError(f"nothing was changed: {named}: the two ids are two bookies there")
+
+
+async def _plan(
+    client: LedgerClient,
+    survey: RewriteSurvey,
+    source: str,
+    destination: str,
+    evidence: str,
+    *,
+    is_open_included: bool,
+) -> Plan:
+    from commands.safety.plan import Plan
+    from runtime.metadata.cluster import read_instance_id
+
+    root = client.ports.ledgers.root
+    summary = [
+        f"{source} becomes {destination} in {counted(survey.segments, 'segment')} of "
+        f"{counted(survey.ledgers, 'ledger')}, of {survey.scanned} in all",
+        evidence,
+    ]
+    if survey.ends_left:
+        summary.append(
+            f"left as they are, because they are not closed: the last segments of {counted(survey.ends_left, 'ledger')}"
+        )
+    if survey.unreadable:
+        summary.append(
+            f"nobody can tell whether these name {source}: {counted(survey.unreadable, 'unreadable ledger')}"
+        )
+    item = {
+        "action": "rewrite",
+        "path": root,
+        "from": source,
+        "to": destination,
+        "ledgers": survey.ledgers,
+        "segments": survey.segments,
+        "ends_left": survey.ends_left,
+        "digest": survey.digest,
+    }
+    return Plan(
+        command="ledger rewrite-bookie",
+        tier=3,
+        root=root,
+        instance_id=await read_instance_id(client.store, root),
+        subject=destination,
+        summary=tuple(summary),
+        items=(item,),
+        arguments={"include_open": is_open_included},
+    )
+
+
+async def _run(
+    context: CommandContext,
+    client: LedgerClient,
+    operation: EnsembleRewrite,
+    plan: Plan,
+    survey: RewriteSurvey,
+    rate: float | None,
+) -> Outcome:
+    from commands.safety.change import open_change
+
+    async with open_change(context, client.store, plan) as change:
+        tally = await change_ledgers(
+            context,
+            client,
+            change,
+            operation.decide,
+            client.ports.ledgers.list_ids(),
+            description="rewriting",
+            total=survey.scanned,
+            rate=rate,
+            changes_max=context.settings.limit,
+            before_batch=operation.require_roles,
+        )
+        after = await _survey(context, operation, "verifying")
+        change.details |= {"remaining": after.ledgers, "ends_left": after.ends_left}
+        return _report(context, tally, after, change.trash.path, limit=context.settings.limit)
+
+
+def _report(
+    context: CommandContext, tally: Tally, after: RewriteSurvey, undo_file: str | None, *, limit: int | None = None
+) -> Outcome:
+    """What was done, and what a fresh look at all ledgers found to be left."""
+    body = {
+        "changed": tally.changed,
+        "failed": tally.failed,
+        "remaining": after.ledgers,
+        "ends_left": after.ends_left,
+        "unreadable": after.unreadable,
+        "undo_file": undo_file,
+    }
+    context.console.record("LedgerRewriteBookie", body, name="changed", details={"failures": tally.failures})
+    context.console.table("Not rewritten", FAILURE_COLUMNS, tally.failures)
+    is_limit_reached = limit is not None and tally.changed >= limit
+    if after.ledgers:
+        context.console.warn(f"the old id is still in {counted(after.ledgers, 'ledger')}: run it again")
+    if after.ends_left:
+        context.console.warn(
+            f"the old id is still in the open last segments of {counted(after.ends_left, 'ledger')}: "
+            "close them and run it again"
+        )
+    if after.unreadable:
+        context.console.warn(f"not looked into, being unreadable: {counted(after.unreadable, 'ledger')}")
+    if tally.failed or after.obstacles_count:
+        return outcome_of(tally, "rewritten") if tally.failed else Outcome.PARTIAL
+    is_rest_left = bool(after.ends_left or after.unreadable or (after.ledgers and not is_limit_reached))
+    return Outcome.PARTIAL if is_rest_left else Outcome.OK

@@ -1,0 +1,254 @@
+"""Renaming a bookie in the ensembles of all ledgers, after proof that the new id is the same bookie.
+
+Proof is what the destination answers: entries that only the source should hold, sampled over all ledgers and read with
+their digests. Equal cookies are no proof where there are entries to ask for, for most bookies of a cluster are
+configured alike; cookies that differ are proof of the contrary. Source: cli-parity card 28.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from runtime.client.ports import ClientPorts
+from runtime.errors import RefusedError
+from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.metadata_format import encode_ledger_metadata
+from runtime.metadata.cookies import Cookie, CookieStore
+from runtime.metadata.ledger_changes import Action, Step
+from runtime.metadata.registration import RegistrationClient
+from runtime.metadata.rewrite_bookie import Rewrite, rewrite_bookie
+from runtime.metadata.store import MetadataStore
+from runtime.metadata.stored_ledgers import StoredLedger, scan_stored
+from runtime.replication.byte_window import ByteWindow
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copies import CopyReader, CopyState, credentials_of
+from runtime.replication.entry_ranges import EntryRange
+from runtime.replication.fragments import first_stored, last_stored, segment_entries
+from storage.ids import INVALID_ENTRY_ID
+
+PROBES_MAX = 64
+"""Entries that the destination must answer for; each of another ledger."""
+
+_NAMED_MAX = 5
+_PROGRESS_EVERY_LEDGERS = 256
+_ATTEMPTS_MAX = 3
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """An entry that the source should hold, so that the destination must.
+
+    ``is_certain`` False: it is the first of an open end, which may have no entry yet; only its presence tells anything.
+    """
+
+    ledger_id: int
+    entry_id: int
+    metadata: LedgerMetadata
+    is_certain: bool
+
+
+class RewriteSurvey(msgspec.Struct, frozen=True):
+    """What a scan over all ledgers found.
+
+    ``ledgers`` are to be rewritten, in ``segments`` segments; ``ends_left``: ledgers whose open last segment names the
+    source and is left. ``obstacles``: sentences about ledgers that stand in the way, the first few. ``unreadable``:
+    ledgers that may name the source, for all anybody knows. ``digest``: SHA-256 over ids and versions of ``ledgers``.
+    """
+
+    scanned: int
+    ledgers: int
+    segments: int
+    ends_left: int
+    unreadable: int
+    obstacles: tuple[str, ...]
+    obstacles_count: int
+    digest: str
+    probes: tuple[Probe, ...]
+
+
+class EnsembleRewrite:
+    """One rewrite from ``source`` to ``destination``."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        store: MetadataStore,
+        registration: RegistrationClient,
+        source: str,
+        destination: str,
+        *,
+        has_open_ends: bool = False,
+        probes_max: int = PROBES_MAX,
+    ) -> None:
+        """RefusedError for ids that cannot be."""
+        for bookie_id in (source, destination):
+            if not is_valid_bookie_id(bookie_id):
+                raise RefusedError(f"nothing was changed: {bookie_id!r} is no bookie id")
+        if source == destination:
+            raise RefusedError(f"nothing was changed: both ids are {source}")
+        self._ports = ports
+        self._store = store
+        self._registration = registration
+        self._cookies = CookieStore(store, ports.ledgers.root)
+        self._source = source
+        self._destination = destination
+        self._has_open_ends = has_open_ends
+        self._probes_max = probes_max
+
+    async def require_roles(self) -> None:
+        """RefusedError unless the destination is registered and the source is not."""
+        live = (await self._registration.snapshot()).live
+        if self._source in live:
+            raise RefusedError(
+                f"nothing was changed: bookie {self._source} is registered: two bookies are not one; stop it first"
+            )
+        if self._destination not in live:
+            raise RefusedError(
+                f"nothing was changed: bookie {self._destination} is not registered, so it cannot prove what it holds: "
+                "start it first"
+            )
+
+    async def survey(self, on_progress: Callable[[int], None] | None = None) -> RewriteSurvey:
+        """Read all ledgers; memory does not grow with their number."""
+        scanned = ledgers_count = segments_count = ends_left = unreadable = obstacles_count = 0
+        obstacles: list[str] = []
+        certain, uncertain = (_Sample(self._ports.clock.random, self._probes_max) for _ in range(2))
+        digest = hashlib.sha256()
+        ledgers = scan_stored(self._store, self._ports.ledgers)
+        async with contextlib.aclosing(ledgers):
+            async for ledger in ledgers:
+                scanned += 1
+                if on_progress is not None and scanned % _PROGRESS_EVERY_LEDGERS == 0:
+                    on_progress(scanned)
+                if ledger.metadata is None or ledger.node is None:
+                    unreadable += 1
+                    continue
+                rewrite = self._rewrite(ledger.metadata)
+                ends_left += rewrite.is_end_left
+                if rewrite.obstacle is not None:
+                    obstacles_count += 1
+                    if len(obstacles) < _NAMED_MAX:
+                        obstacles.append(f"ledger {ledger.ledger_id}: {rewrite.obstacle}")
+                if not rewrite.segments:
+                    continue
+                ledgers_count += 1
+                segments_count += len(rewrite.segments)
+                digest.update(b"%d %d\n" % (ledger.ledger_id, ledger.node.stat.version))
+                probe = self._choose_probe(ledger.ledger_id, ledger.metadata, rewrite)
+                if probe is not None:
+                    (certain if probe.is_certain else uncertain).add(probe)
+        return RewriteSurvey(
+            scanned,
+            ledgers_count,
+            segments_count,
+            ends_left,
+            unreadable,
+            tuple(obstacles),
+            obstacles_count,
+            digest.hexdigest(),
+            (*certain.probes, *uncertain.probes),
+        )
+
+    async def verify_identity(self, survey: RewriteSurvey) -> str:
+        """How the destination proved to be the source, as a sentence; RefusedError when it did not."""
+        source, destination = await self._cookies.find(self._source), await self._cookies.find(self._destination)
+        has_equal_cookies = source is not None and destination is not None
+        if source is not None and destination is not None:
+            difference = _difference(source.value, destination.value)
+            if difference is not None:
+                raise RefusedError(
+                    f"nothing was changed: {self._destination} is not {self._source}: their cookies differ in the "
+                    f"{difference}"
+                )
+        if (present_count := await self._probe(survey.probes)) > 0:
+            return f"{self._destination} holds all of {present_count} sampled entries of {self._source}"
+        if not survey.probes:
+            return f"no entry is at stake: {self._source} holds none of these ledgers"
+        if not has_equal_cookies:
+            raise RefusedError(
+                f"nothing was changed: nothing tells that {self._destination} is {self._source}: it has none of the "
+                "entries asked for, which may not exist, and there are no two cookies to compare"
+            )
+        return f"the cookies of {self._source} and {self._destination} name the same folders of the same instance"
+
+    def decide(self, _: int, stored: StoredLedger | None) -> Step:
+        """What to do with a ledger as it is now."""
+        if stored is None or stored.metadata is None:
+            return Step(Action.NONE)
+        rewrite = self._rewrite(stored.metadata)
+        if rewrite.obstacle is not None:
+            return Step(Action.FAIL, reason=rewrite.obstacle)
+        if rewrite.metadata is None:
+            return Step(Action.NONE)
+        return Step(Action.SET, encode_ledger_metadata(rewrite.metadata))
+
+    def _rewrite(self, metadata: LedgerMetadata) -> Rewrite:
+        return rewrite_bookie(metadata, self._source, self._destination, has_open_ends=self._has_open_ends)
+
+    def _choose_probe(self, ledger_id: int, metadata: LedgerMetadata, rewrite: Rewrite) -> Probe | None:
+        """An entry of the ledger that the source alone answers for at its place; None if it should hold none."""
+        randomness = self._ports.clock.random
+        segments = list(rewrite.segments)
+        randomness.shuffle(segments)
+        uncertain = None
+        for segment_index in segments:
+            segment = metadata.segments[segment_index]
+            index = segment.ensemble.index(self._source)
+            sizes = metadata.ensemble_size, metadata.write_quorum_size
+            if segment_index == len(metadata.segments) - 1 and not metadata.is_closed:
+                first_round = EntryRange(segment.first_entry_id, segment.first_entry_id + metadata.ensemble_size - 1)
+                uncertain = Probe(ledger_id, first_stored(first_round, index, *sizes), metadata, is_certain=False)
+                continue
+            entries = segment_entries(metadata, segment_index)
+            ends = first_stored(entries, index, *sizes), last_stored(entries, index, *sizes)
+            if ends[0] != INVALID_ENTRY_ID:
+                return Probe(ledger_id, randomness.choice(ends), metadata, is_certain=True)
+        return uncertain
+
+    async def _probe(self, probes: tuple[Probe, ...]) -> int:
+        """How many entries the destination showed; RefusedError when one is not there that must be."""
+        config = ReplicationConfig()
+        window = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
+        reader = CopyReader(self._ports.bookies, self._ports.clock, window, config, lambda _: True)
+        present_count = 0
+        for probe in probes:
+            credentials = credentials_of(probe.ledger_id, probe.metadata)
+            copy = await reader.read(self._destination, credentials, probe.entry_id, attempts_max=_ATTEMPTS_MAX)
+            if copy.state is CopyState.PRESENT:
+                present_count += 1
+            elif probe.is_certain or copy.state is not CopyState.MISSING:
+                raise RefusedError(
+                    f"nothing was changed: {self._source} should hold entry {probe.entry_id} of ledger "
+                    f"{probe.ledger_id}, and {self._destination} does not show it ({copy.state.value}: {copy.reason})"
+                )
+        return present_count
+
+
+class _Sample:
+    """A few of many, each with the same chance (reservoir sampling)."""
+
+    def __init__(self, randomness: random.Random, probes_max: int) -> None:
+        self._random = randomness
+        self._probes_max = probes_max
+        self._seen = 0
+        self.probes: list[Probe] = []
+
+    def add(self, probe: Probe) -> None:
+        """One more to choose from."""
+        self._seen += 1
+        if len(self.probes) < self._probes_max:
+            self.probes.append(probe)
+            return
+        place = self._random.randrange(self._seen)
+        if place < self._probes_max:
+            self.probes[place] = probe
+
+
+def _difference(source: Cookie, destination: Cookie) -> str | None:
+    """In what two cookies differ besides the name."""
+    return destination.difference(msgspec.structs.replace(source, bookie_id=destination.bookie_id))

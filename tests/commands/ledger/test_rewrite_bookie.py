@@ -1,0 +1,392 @@
+"""``bkctl ledger rewrite-bookie`` against real bookies.
+
+Ledgers are written, and then made to name an id that nobody has any more, as after a bookie was given another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import resource
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from runtime.client import LedgerClient
+from runtime.errors import BadVersionError
+from runtime.ledger.changes import new_ledger, to_closed
+from runtime.ledger.metadata import DigestType, LedgerMetadata, Segment
+from runtime.ledger.metadata_format import decode_ledger_metadata
+from runtime.metadata.ledgers import open_ledger_store
+from runtime.metadata.paths import Paths
+from runtime.metadata.rewrite_bookie import rewrite_bookie
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper import ZooKeeperStore
+from tests.commands.ledger.conftest import LedgerStage
+from tests.processes import Cluster
+
+pytestmark = pytest.mark.cluster
+
+OLD = "old-name.example:3181"
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three bookies for the whole module; each test cleans up its ledgers."""
+    cluster = Cluster(str(tmp_path_factory.mktemp("rewrite")))
+    try:
+        cluster.up(3)
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+async def stage(shared_cluster: Cluster, tmp_path: Path) -> AsyncIterator[LedgerStage]:
+    uri = parse_metadata_uri(shared_cluster.metadata_uri)
+    async with await ZooKeeperStore.connect(uri.servers) as store:
+        stage = LedgerStage(
+            store, await open_ledger_store(store, uri.root, uri.tree), shared_cluster.metadata_uri, tmp_path
+        )
+        yield stage
+        for ledger_id in await stage.contents():
+            await stage.ledgers.delete(ledger_id)
+
+
+@pytest.fixture
+def bookies(shared_cluster: Cluster) -> list[str]:
+    return sorted(bookie.id for bookie in shared_cluster.bookies)
+
+
+async def write(stage: LedgerStage, ensemble_size: int, *, entries: int = 5, is_closed: bool = True) -> int:
+    """A ledger with entries on that many bookies."""
+    async with await LedgerClient.connect(stage.uri) as client:
+        writer = await client.create(ensemble_size=ensemble_size, write_quorum_size=1, ack_quorum_size=1)
+        for number in range(entries):
+            await writer.append(b"entry %d" % number)
+        if is_closed:
+            await writer.close()
+        return writer.ledger_id
+
+
+async def rename(stage: LedgerStage, ledger_id: int, present: str, new: str) -> LedgerMetadata:
+    """Behind everybody's back; the metadata before it."""
+    found = await stage.ledgers.read(ledger_id)
+    renamed = rewrite_bookie(found.value, present, new, has_open_ends=True).metadata
+    if renamed is not None:
+        await stage.ledgers.write(ledger_id, renamed, found.version)
+    return found.value
+
+
+async def metadata(stage: LedgerStage) -> dict[int, LedgerMetadata]:
+    return {ledger_id: decode_ledger_metadata(data) for ledger_id, (data, _) in (await stage.contents()).items()}
+
+
+async def written(stage: LedgerStage, bookie_id: str, count: int = 4) -> dict[int, LedgerMetadata]:
+    """Ledgers on all three bookies, one of which goes by its old name; as they should become."""
+    expected = {}
+    for _ in range(count):
+        ledger_id = await write(stage, 3)
+        expected[ledger_id] = await rename(stage, ledger_id, bookie_id, OLD)
+    return expected
+
+
+async def fill(stage: LedgerStage, ensemble: tuple[str, ...], count: int) -> list[int]:
+    """Closed ledgers without entries: nobody can be asked about them, but they name the bookie."""
+    empty = to_closed(new_ledger(ensemble, 2, 2, DigestType.CRC32C, b""), -1, 0)
+    ids = list(range(10_000, 10_000 + count))
+    for ledger_id in ids:
+        await stage.plant(ledger_id, empty)
+    return ids
+
+
+def rewrite(old: str, new: str, *more: str) -> tuple[str, ...]:
+    return ("rewrite-bookie", "--from", old, "--to", new, *more)
+
+
+async def test_the_plan_first_then_all_ledgers_then_back_again(stage: LedgerStage, bookies: list[str]) -> None:
+    new = bookies[0]
+    expected = await written(stage, new)
+    before = await stage.contents()
+    for arguments in ([], ["--dry-run"]):
+        plan = await stage.succeed(*rewrite(OLD, new, *arguments))
+        assert (plan["kind"], plan["subject"], plan["items"][0]["ledgers"]) == ("Plan", new, 4)
+        assert plan["summary"] == [
+            f"{OLD} becomes {new} in 4 segments of 4 ledgers, of 4 in all",
+            f"{new} holds all of 4 sampled entries of {OLD}",
+        ]
+    for wrong in (["--yes", "--confirm", OLD], ["--confirm", "4"]):
+        assert (await stage.run(*rewrite(OLD, new, *wrong))).exit_code == 3
+    assert await stage.contents() == before
+    done = await stage.succeed(*rewrite(OLD, new, "--confirm", new))
+    assert (done["changed"], done["failed"], done["remaining"]) == (4, 0, 0)
+    assert await metadata(stage) == expected
+    assert {line["path"]: base64.b64decode(line["data"]) for line in stage.trash()} == {
+        stage.path(ledger_id): data for ledger_id, (data, _) in before.items()
+    }
+    again = await stage.succeed(*rewrite(OLD, new, "--confirm", new))
+    assert (again["changed"], again["undo_file"]) == (0, None)
+    undone = await stage.succeed("import", done["undo_file"], "--if-version", "next", "--confirm", "4")
+    assert undone["imported"] == 4
+    assert {each: data for each, (data, _) in (await stage.contents()).items()} == {
+        each: data for each, (data, _) in before.items()
+    }
+
+
+async def test_another_bookie_is_found_out(stage: LedgerStage, bookies: list[str]) -> None:
+    """Its id is valid, it runs, it is configured alike: only the entries tell."""
+    ledger_id = await write(stage, 1)
+    [holder] = (await stage.ledgers.read(ledger_id)).value.last_segment.ensemble
+    await rename(stage, ledger_id, holder, OLD)
+    before = await stage.contents()
+    for other in sorted({*bookies} - {holder}):
+        refused = await stage.run(*rewrite(OLD, other, "--confirm", other))
+        assert refused.exit_code == 3
+        assert f"{other} does not show it (missing" in refused.stderr
+    assert await stage.contents() == before
+    assert (await stage.succeed(*rewrite(OLD, holder, "--confirm", holder)))["changed"] == 1
+
+
+async def test_no_ensemble_gets_the_same_bookie_twice(stage: LedgerStage, bookies: list[str]) -> None:
+    await written(stage, bookies[0])
+    before = await stage.contents()
+    refused = await stage.run(*rewrite(OLD, bookies[1], "--confirm", bookies[1]))
+    assert refused.exit_code == 3
+    assert f"would name {bookies[1]} twice" in refused.stderr
+    assert await stage.contents() == before
+
+
+async def test_wrong_ids(stage: LedgerStage, bookies: list[str]) -> None:
+    await written(stage, bookies[0], 1)
+    before = await stage.contents()
+    for old, new, sentence in [
+        (bookies[1], bookies[0], f"{bookies[1]} is registered"),
+        (OLD, "nobody:3181", "nobody:3181 is not registered"),
+        (OLD, OLD, "both ids are"),
+        (OLD, "no/id", "is no bookie id"),
+        ("readonly", bookies[0], "is no bookie id"),
+        ("", bookies[0], "is no bookie id"),
+    ]:
+        refused = await stage.run(*rewrite(old, new, "--confirm", new))
+        assert (refused.exit_code, sentence in refused.stderr) == (3, True), refused
+    nothing = await stage.succeed(*rewrite("never-heard-of:3181", bookies[0], "--confirm", bookies[0]))
+    assert nothing["changed"] == 0
+    assert await stage.contents() == before
+
+
+async def test_cookies_must_not_contradict(stage: LedgerStage, bookies: list[str]) -> None:
+    new = bookies[0]
+    await fill(stage, (OLD, bookies[1]), 3)
+    before = await stage.contents()
+    plan = await stage.succeed(*rewrite(OLD, new))
+    assert plan["summary"][1] == f"no entry is at stake: {OLD} holds none of these ledgers"
+    async with old_cookie(stage, new, b'journalDir: "', b'journalDir: "/elsewhere'):
+        refused = await stage.run(*rewrite(OLD, new, "--confirm", new))
+        assert (refused.exit_code, "cookies differ in the journal directories" in refused.stderr) == (3, True)
+        assert await stage.contents() == before
+    async with old_cookie(stage, new, b"", b""):
+        done = await stage.succeed(*rewrite(OLD, new, "--confirm", new))
+        assert done["changed"] == 3
+
+
+async def test_cookies_decide_where_an_open_end_may_have_no_entry(stage: LedgerStage, bookies: list[str]) -> None:
+    new = bookies[0]
+    ledger_id = await write(stage, 3, entries=0, is_closed=False)
+    await rename(stage, ledger_id, new, OLD)
+    before = await stage.contents()
+    arguments = rewrite(OLD, new, "--confirm", new, "--include-open")
+    refused = await stage.run(*arguments)
+    assert (refused.exit_code, "no two cookies to compare" in refused.stderr) == (3, True)
+    assert await stage.contents() == before
+    async with old_cookie(stage, new, b"", b""):
+        assert (await stage.succeed(*arguments))["changed"] == 1
+
+
+@contextlib.asynccontextmanager
+async def old_cookie(stage: LedgerStage, new: str, before: bytes, after: bytes) -> AsyncIterator[None]:
+    """The old id's cookie beside the new one's: the same folders, but for what is replaced."""
+    paths = Paths(stage.ledgers.root)
+    cookie = (await stage.store.get(paths.cookie(new))).data.replace(new.encode(), OLD.encode())
+    await stage.store.create(paths.cookie(OLD), cookie.replace(before, after) if before else cookie)
+    try:
+        yield
+    finally:
+        await stage.store.delete(paths.cookie(OLD))
+
+
+async def test_open_ends_are_left_to_their_writers(stage: LedgerStage, bookies: list[str]) -> None:
+    new = bookies[0]
+    ledger_id = await write(stage, 3, is_closed=False)
+    found = await stage.ledgers.read(ledger_id)
+    first = found.value.last_segment.ensemble
+    rolled = msgspec.structs.replace(found.value, segments=(Segment(0, first), Segment(3, first)))
+    await stage.ledgers.write(ledger_id, rolled, found.version)
+    await rename(stage, ledger_id, new, OLD)
+    result = await stage.run(*rewrite(OLD, new, "--confirm", new))
+    assert result.exit_code == 9
+    assert (result.json()["changed"], result.json()["remaining"], result.json()["ends_left"]) == (1, 0, 1)
+    now = (await metadata(stage))[ledger_id]
+    assert now.segments[0].ensemble == first
+    assert OLD in now.segments[1].ensemble
+    done = await stage.succeed(*rewrite(OLD, new, "--confirm", new, "--include-open"))
+    assert (done["changed"], done["ends_left"]) == (1, 0)
+    assert (await metadata(stage))[ledger_id].segments == rolled.segments
+
+
+async def test_an_unreadable_ledger_is_told_of(stage: LedgerStage, bookies: list[str]) -> None:
+    expected = await written(stage, bookies[0], 1)
+    await stage.plant(20_000, b"garbage")
+    result = await stage.run(*rewrite(OLD, bookies[0], "--confirm", bookies[0]))
+    assert result.exit_code == 9
+    assert (result.json()["changed"], result.json()["unreadable"]) == (1, 1)
+    await stage.store.delete(stage.path(20_000))
+    assert await metadata(stage) == expected
+
+
+async def test_a_limit_counts_changed_ledgers(stage: LedgerStage, bookies: list[str]) -> None:
+    await write(stage, 3)
+    expected = await written(stage, bookies[0], 3)
+    for left in (2, 1, 0):
+        done = await stage.succeed(*rewrite(OLD, bookies[0], "--confirm", bookies[0], "--limit", "1"))
+        assert (done["changed"], done["remaining"]) == (1, left)
+    assert await metadata(stage) == (await metadata(stage)) | expected
+
+
+async def test_changed_between_plan_and_apply(stage: LedgerStage, bookies: list[str]) -> None:
+    expected = await written(stage, bookies[0], 2)
+    saved = str(stage.directory / "plan.json")
+    await stage.succeed(*rewrite(OLD, bookies[0], "--plan-out", saved))
+    one = min(expected)
+    found = await stage.ledgers.read(one)
+    await stage.ledgers.write(one, found.value, found.version)
+    before = await stage.contents()
+    refused = await stage.run(*rewrite(OLD, bookies[0], "--apply", saved, "--confirm", bookies[0]))
+    assert refused.exit_code == 5
+    assert await stage.contents() == before
+    await stage.succeed(*rewrite(OLD, bookies[0], "--plan-out", saved))
+    done = await stage.succeed(*rewrite(OLD, bookies[0], "--apply", saved, "--confirm", bookies[0]))
+    assert done["changed"] == 2
+    assert await metadata(stage) == expected
+
+
+async def test_killed_in_the_middle_and_run_again(stage: LedgerStage, bookies: list[str]) -> None:
+    new = bookies[0]
+    expected = await written(stage, new, 2)
+    ids = await fill(stage, (OLD, bookies[1]), 300)
+    before = await stage.contents()
+    process = await stage.begin(*rewrite(OLD, new, "--confirm", new, "--rate", "150"))
+
+    async def changed() -> int:
+        return sum(version != before[each][1] for each, (_, version) in (await stage.contents()).items())
+
+    while await changed() < 50:
+        assert process.returncode is None, await process.communicate()
+        await asyncio.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
+    half = await stage.contents()
+    assert (done_count := await changed()) < len(before), "killed too late to tell anything"
+    kept = {line["path"]: base64.b64decode(line["data"]) for line in stage.trash()}
+    for ledger_id, (data, version) in before.items():
+        if half[ledger_id][1] != version:
+            assert kept[stage.path(ledger_id)] == data
+    rest = await stage.succeed(*rewrite(OLD, new, "--confirm", new))
+    assert (rest["changed"], rest["remaining"]) == (len(before) - done_count, 0)
+    now = await metadata(stage)
+    assert {each: now[each] for each in expected} == expected
+    assert {now[each].last_segment.ensemble for each in ids} == {(new, bookies[1])}
+    assert {version - before[each][1] for each, (_, version) in (await stage.contents()).items()} == {1}
+
+
+async def test_two_at_once_and_others_who_write(stage: LedgerStage, bookies: list[str]) -> None:
+    """One gets the lock; whoever writes to the ledgers meanwhile loses nothing."""
+    new = bookies[0]
+    await written(stage, new, 1)
+    ids = await fill(stage, (OLD, bookies[1]), 150)
+    is_over = asyncio.Event()
+
+    async def disturb() -> int:
+        """Somebody else's compare-and-set loops: a repair that puts the third bookie for the second."""
+        for ledger_id in ids:
+            while True:
+                found = await stage.ledgers.read(ledger_id)
+                moved = rewrite_bookie(found.value, bookies[1], bookies[2], has_open_ends=False).metadata
+                assert moved is not None
+                with contextlib.suppress(BadVersionError):
+                    await stage.ledgers.write(ledger_id, moved, found.version)
+                    break
+        is_over.set()
+        return len(ids)
+
+    arguments = rewrite(OLD, new, "--confirm", new, "--rate", "300")
+    first, second, moved = await asyncio.gather(stage.run(*arguments), stage.run(*arguments), disturb())
+    assert moved == 150
+    assert is_over.is_set()
+    codes = sorted((first.exit_code, second.exit_code))
+    assert codes[0] == 0, (first, second)
+    assert codes[1] in {0, 5}, (first, second)
+    now = await metadata(stage)
+    assert {now[each].last_segment.ensemble for each in ids} == {(new, bookies[2])}
+
+
+async def test_a_source_that_comes_back_stops_it(stage: LedgerStage, bookies: list[str]) -> None:
+    new = bookies[0]
+    await written(stage, new, 1)
+    await fill(stage, (OLD, bookies[1]), 300)
+    process = await stage.begin(*rewrite(OLD, new, "--confirm", new, "--rate", "100", "-o", "json"))
+
+    async def left() -> int:
+        return sum(OLD in each.last_segment.ensemble for each in (await metadata(stage)).values())
+
+    while await left() > 270:
+        assert process.returncode is None, await process.communicate()
+        await asyncio.sleep(0.01)
+    registration = stage.paths.writable_bookie(OLD)
+    await stage.store.create(registration, b"", is_ephemeral=True)
+    try:
+        out, err = await process.communicate()
+    finally:
+        await stage.store.delete(registration)
+    assert process.returncode == 9, (out, err)
+    assert b"is registered: two bookies are not one" in err
+    assert 0 < json.loads(out)["remaining"] == await left()
+
+
+async def test_nothing_is_written_when_the_undo_file_cannot_be(stage: LedgerStage, bookies: list[str]) -> None:
+    new = bookies[0]
+    await written(stage, new, 2)
+    before = await stage.contents()
+    stage.state.mkdir()
+    (stage.state / "trash").write_text("a file where a folder should be")
+    refused = await stage.run(*rewrite(OLD, new, "--confirm", new))
+    assert refused.exit_code == 3, refused
+    assert await stage.contents() == before
+
+
+async def test_a_full_disk_stops_it(stage: LedgerStage, bookies: list[str]) -> None:
+    """The file size limit of the process stands for the disk."""
+    new = bookies[0]
+    await written(stage, new, 1)
+    await fill(stage, (OLD, bookies[1]), 200)
+    before = await stage.contents()
+    previous = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, previous[1]))
+    try:
+        process = await stage.begin(*rewrite(OLD, new, "--confirm", new, "-o", "json"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, previous)
+    out, err = await process.communicate()
+    assert process.returncode == 9, (out, err)
+    body: dict[str, Any] = json.loads(out)
+    assert (body["changed"], body["remaining"]) in {(64, 137), (128, 73)}
+    assert b"cannot keep what would be changed" in err
+    now = await stage.contents()
+    kept = {line["path"] for line in map(json.loads, Path(stage.trash_file()).read_bytes().splitlines()[:-1])}
+    assert {stage.path(each) for each in now if now[each] != before[each]} <= kept
