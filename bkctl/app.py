@@ -26,7 +26,7 @@ _MEMBERS = {
         "commands.cluster.app",
         "Create a cluster's metadata, look at it, save it and bring it back; end a cluster.",
     ),
-    "ledger": _Member("commands.ledger.app", "List, show, read and verify ledgers; write test ledgers."),
+    "ledger": _Member("commands.ledger.app", "List, read, verify, export, import and delete ledgers; rename a bookie in them."),
     "metadata": _Member("commands.metadata.app", "Examine the metadata of a whole cluster."),
     "autorecovery": _Member(
         "commands.autorecovery.app",

@@ -6,7 +6,7 @@ from commands.command import group
 from commands.ledger import delete, export, import_ledgers, read, rewrite_bookie, show, verify, write_test
 from commands.ledger import list as list_command
 
-app = group("List, show, read, verify, export, import and delete ledgers; write test ledgers.")
+app = group("List, read, verify, export, import and delete ledgers; rename a bookie in them.")
 list_command.register(app)
 show.register(app)
 read.register(app)
