@@ -26,6 +26,9 @@ _MEMBERS = {
         "commands.cluster.app",
         "Create a cluster's metadata, look at it, save it and bring it back; end a cluster.",
     ),
+    "cookie": _Member(
+        "commands.cookie.app", "Look at the cookies of bookies, find out why one does not start, and mend it."
+    ),
     "ledger": _Member("commands.ledger.app", "List, read, verify, export, import and delete ledgers; rename a bookie in them."),
     "metadata": _Member("commands.metadata.app", "Examine the metadata of a whole cluster."),
     "autorecovery": _Member(

@@ -31,7 +31,7 @@ def _changed_lists(evidence: Evidence) -> Finding | None:
     if known is None or not expected.differences(known) or (is_expansion(evidence) and evidence.is_expansion_allowed):
         return None
     if evidence.stored is None:
-        is_moved = _is_same_shape(expected, known)
+        is_moved = is_same_shape(expected, known)
         return _moved_folder(evidence, known) if is_moved else _changed_shape(evidence, known)
     return _changed_since_stored(evidence, known)
 
@@ -62,7 +62,7 @@ def _changed_since_stored(evidence: Evidence, known: Cookie) -> Finding:
             f"({_lists(evidence, known)})",
             from_config("update", evidence),
         )
-    elif _is_same_shape(evidence.expected, known):
+    elif is_same_shape(evidence.expected, known):
         finding = _moved_folder(evidence, known)
     else:
         finding = _changed_shape(evidence, known)
@@ -205,7 +205,7 @@ def _outdated_version(evidence: Evidence) -> Finding | None:
         return None
     for folder in evidence.folders:
         if folder.cookie is not None and evidence.expected.differences(folder.cookie):
-            if not _is_same_shape(evidence.expected, folder.cookie):
+            if not is_same_shape(evidence.expected, folder.cookie):
                 return _changed_shape(evidence, folder.cookie)
             return Finding(
                 Cause.OUTDATED_VERSION,
@@ -289,7 +289,7 @@ def _words(place: tuple[str, ...] | None) -> str:
     return " and ".join(f"{line} (counted from 0)" for line in place or ()) or "none"
 
 
-def _is_same_shape(expected: Cookie, known: Cookie) -> bool:
+def is_same_shape(expected: Cookie, known: Cookie) -> bool:
     """Whether the lists are as long, and no folder stands at another position of its list."""
     for difference in expected.differences(known):
         if not isinstance(difference.own, tuple) or not isinstance(difference.other, tuple):

@@ -1,0 +1,176 @@
+"""What the cookie commands have in common: the cluster's cookies, and the two conditions for changing one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from commands.cluster_access import open_store
+from commands.context import CommandContext
+from commands.errors import InvalidArgumentError, NotFoundError
+from commands.rendering import Column, counted
+from runtime.errors import RefusedError
+
+if TYPE_CHECKING:
+    from runtime.metadata.bookie_references import BookieReferences
+    from runtime.metadata.cookies import Cookie, CookieStore
+    from runtime.metadata.registration import RegistrationClient
+    from runtime.metadata.store import MetadataStore, Node
+    from runtime.metadata.uri import MetadataUri
+
+DIFFERENCE_COLUMNS = (Column("field", "FIELD"), Column("stored", "STORED"), Column("new", "NEW"))
+
+
+class CookieAccess(NamedTuple):
+    """The cookies of one cluster, who is registered, and its identity."""
+
+    store: MetadataStore
+    uri: MetadataUri
+    cookies: CookieStore
+    registrations: RegistrationClient
+    instance_id: str | None
+
+    def path(self, bookie_id: str) -> str:
+        """Node of a cookie."""
+        from runtime.metadata.paths import Paths
+
+        return Paths(self.uri.root).cookie(bookie_id)
+
+
+@asynccontextmanager
+async def open_cookies(context: CommandContext) -> AsyncIterator[CookieAccess]:
+    """A session with the cluster; ClusterNotFoundError, MetadataUnavailableError."""
+    from runtime.metadata.cluster import read_instance_id, require_cluster
+    from runtime.metadata.cookies import CookieStore
+    from runtime.metadata.registration import RegistrationClient
+
+    async with open_store(context) as (store, uri):
+        await require_cluster(store, uri.root)
+        instance_id = await read_instance_id(store, uri.root)
+        client = RegistrationClient(store, uri.root)
+        yield CookieAccess(store, uri, CookieStore(store, uri.root), client, instance_id)
+
+
+def require_bookie_id(bookie_id: str) -> str:
+    """The id; InvalidArgumentError for what would make every Java client hang."""
+    from runtime.ledger.bookie_id import is_valid_bookie_id
+
+    if not is_valid_bookie_id(bookie_id):
+        raise InvalidArgumentError(
+            f"'{bookie_id}' cannot be a bookie id: letters, digits, '.', '-', '_' and ':', and not 'readonly'"
+        )
+    return bookie_id
+
+
+async def read_cookie_node(access: CookieAccess, bookie_id: str) -> Node:
+    """The stored bytes; NotFoundError."""
+    from runtime.errors import NoNodeError
+
+    try:
+        return await access.cookies.read_node(require_bookie_id(bookie_id))
+    except NoNodeError:
+        raise NotFoundError(f"bookie {bookie_id} has no cookie in this cluster") from None
+
+
+async def require_not_registered(access: CookieAccess, *bookie_ids: str) -> None:
+    """RefusedError while a bookie of these ids runs, or its session lasts."""
+    live = (await access.registrations.snapshot()).live
+    for bookie_id in bookie_ids:
+        if bookie_id in live:
+            raise RefusedError(
+                f"nothing was changed: bookie {bookie_id} is registered: stop it first (a bookie that was killed stays "
+                "registered until its session ends)"
+            )
+
+
+async def scan_references(context: CommandContext, access: CookieAccess, bookie_ids: Sequence[str]) -> BookieReferences:
+    """Read all ledgers, freshly, for those that name the bookies."""
+    from runtime.metadata.bookie_references import find_references
+    from runtime.metadata.ledgers import open_ledger_store
+
+    layout = context.settings.zookeeper.layout
+    ledgers = await open_ledger_store(access.store, access.uri.root, access.uri.tree, layout_config=layout)
+    with context.console.progress("reading all ledgers") as progress:
+        return await find_references(access.store, ledgers, bookie_ids, progress.update)
+
+
+def require_unnamed(references: BookieReferences, bookie_id: str, advice: str) -> None:
+    """RefusedError when a ledger names the bookie, or may: its metadata cannot be read."""
+    count = references.counts[bookie_id]
+    if count:
+        ids = ", ".join(map(str, references.first_ledger_ids[bookie_id]))
+        raise RefusedError(
+            f"nothing was changed: {counted(count, 'ledger names', 'ledgers name')} bookie {bookie_id} ({ids}"
+            f"{', ...' if count > len(references.first_ledger_ids[bookie_id]) else ''}): {advice}"
+        )
+    if references.unreadable_count:
+        ids = ", ".join(map(str, references.first_unreadable_ids))
+        raise RefusedError(
+            f"nothing was changed: the metadata of {counted(references.unreadable_count, 'ledger')} ({ids}) cannot be "
+            f"read and may name bookie {bookie_id}: bkctl metadata doctor tells more"
+        )
+
+
+def read_cookie_file(path: str) -> bytes:
+    """Bytes of a file; InvalidArgumentError."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read the cookie {path}: {error.strerror}") from error
+
+
+def require_fitting(access: CookieAccess, bookie_id: str, data: bytes, path: str) -> Cookie:
+    """The cookie in a file, which must be this bookie's in this cluster; InvalidArgumentError, RefusedError."""
+    from runtime.errors import MetadataFormatError
+    from runtime.metadata.cookies import decode_cookie
+
+    try:
+        cookie = decode_cookie(data)
+    except MetadataFormatError as error:
+        raise InvalidArgumentError(f"{path}: {error}") from error
+    if cookie.bookie_id != bookie_id:
+        raise RefusedError(
+            f"nothing was changed: {path} is the cookie of bookie {cookie.bookie_id}, with which {bookie_id} could not "
+            "start"
+        )
+    if (cookie.instance_id or None) != (access.instance_id or None):
+        raise RefusedError(
+            f"nothing was changed: {path} is of instance {cookie.instance_id}, with which no bookie of this cluster "
+            f"(instance {access.instance_id}) could start"
+        )
+    return cookie
+
+
+def cookie_body(cookie: Cookie) -> dict[str, object]:
+    """A cookie as a structured result."""
+    return {
+        "bookie_id": cookie.bookie_id,
+        "layout_version": cookie.layout_version,
+        "journal_directories": list(cookie.journal_directories),
+        "ledger_directories": list(cookie.ledger_directories),
+        "index_directories": None if cookie.index_directories is None else list(cookie.index_directories),
+        "instance_id": cookie.instance_id,
+    }
+
+
+def difference_rows(stored: Cookie | None, new: Cookie) -> list[dict[str, object]]:
+    """What a change changes, field by field; all fields when nothing readable is stored."""
+    before = dict.fromkeys(new.fields()) if stored is None else stored.fields()
+    return [
+        {"field": field, "stored": _listed(before[field]), "new": _listed(value)}
+        for field, value in new.fields().items()
+        if before[field] != value
+    ]
+
+
+def difference_sentences(rows: Sequence[dict[str, object]]) -> list[str]:
+    """The same for people who must say yes."""
+    from commands.rendering import plain
+
+    return [f"{row['field']}: {plain(row['stored'])} becomes {plain(row['new'])}" for row in rows]
+
+
+def _listed(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value

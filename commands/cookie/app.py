@@ -1,0 +1,18 @@
+"""``bkctl cookie``: the proofs that folders belong to bookies of this cluster."""
+
+from __future__ import annotations
+
+from commands.command import group
+from commands.cookie import create, delete, expand, generate, migrate, show, update, verify
+from commands.cookie import list as list_command
+
+app = group("Look at the cookies of bookies, find out why one does not start, and mend it.")
+list_command.register(app)
+show.register(app)
+verify.register(app)
+create.register(app)
+update.register(app)
+delete.register(app)
+generate.register(app)
+migrate.register(app)
+expand.register(app)

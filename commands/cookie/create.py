@@ -1,0 +1,162 @@
+"""``bkctl cookie create``: store the cookie of a bookie that has none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.command import command
+from commands.context import CommandContext
+from commands.cookie.access import (
+    CookieAccess,
+    cookie_body,
+    open_cookies,
+    read_cookie_file,
+    require_bookie_id,
+    require_fitting,
+    require_not_registered,
+    require_unnamed,
+    scan_references,
+)
+from commands.cookie.options import (
+    Address,
+    BookieId,
+    IndexDirectories,
+    JournalDirectories,
+    LedgerDirectories,
+    Overrides,
+    Port,
+    bookie_flags,
+    load_config,
+)
+from commands.cookie.own_folders import OwnBookie, open_own_bookie
+from commands.errors import InvalidArgumentError
+from runtime.errors import ConflictError
+
+if TYPE_CHECKING:
+    from runtime.bookie.cookie_evidence import Evidence
+    from runtime.metadata.cookies import Cookie
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl cookie``."""
+    command(app, "create", planned_tier=2, is_configured_by_files=True)(create)
+
+
+async def create(
+    context: CommandContext,
+    bookie: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Any bookie id; with --from-config that of the settings.")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", metavar="FILE", help="The cookie, as bkctl cookie generate writes it.")
+    ] = None,
+    from_config: Annotated[
+        bool, typer.Option("--from-config", help="The one of this machine's bookie, proved by its folders.")
+    ] = False,
+    journal_directories: JournalDirectories = None,
+    ledger_directories: LedgerDirectories = None,
+    index_directories: IndexDirectories = None,
+    port: Port = None,
+    bookie_id: BookieId = None,
+    advertised_address: Address = None,
+    overrides: Overrides = None,
+) -> None:
+    """Store a cookie for a bookie that is stopped and has none.
+
+    A --file is refused while ledgers name the bookie: whether it still has their entries no file can tell. When a
+    stored cookie was lost, --from-config on the bookie's own machine brings it back: it demands that every folder of
+    the settings carries the VERSION file of this very bookie, and that the folders are not empty.
+    """
+    if (file is None) == (not from_config):
+        raise InvalidArgumentError("give either --file FILE or --from-config")
+    if file is not None:
+        if bookie is None:
+            raise InvalidArgumentError("give the ID of the bookie that the file is for")
+        async with open_cookies(context) as access:
+            await _create_from_file(context, access, require_bookie_id(bookie), file)
+        return
+    folders = (journal_directories, ledger_directories, index_directories)
+    config = load_config(context, bookie_flags(port, bookie_id, advertised_address, folders, overrides), bookie)
+    async with open_own_bookie(context, config) as own:
+        evidence = await _prove(context, own)
+        await _store(context, own.access, evidence.expected, None, own)
+
+
+async def _create_from_file(context: CommandContext, access: CookieAccess, bookie_id: str, file: str) -> None:
+    data = read_cookie_file(file)
+    cookie = require_fitting(access, bookie_id, data, file)
+    await _require_absent(access, bookie_id)
+    await require_not_registered(access, bookie_id)
+    references = await scan_references(context, access, [bookie_id])
+    advice = "on its machine, bkctl cookie create --from-config proves that it still has its folders"
+    require_unnamed(references, bookie_id, advice)
+    await _store(context, access, cookie, data, None)
+
+
+async def _prove(context: CommandContext, own: OwnBookie) -> Evidence:
+    """What is known of a bookie whose folders are all there and match; RefusedError, ConflictError."""
+    import msgspec
+
+    from runtime.bookie.cookie_repair import require_matching_folders
+
+    bookie_id = own.expected.bookie_id
+    await _require_absent(own.access, bookie_id)
+    await require_not_registered(own.access, bookie_id)
+    references = await scan_references(context, own.access, [bookie_id])
+    evidence, _ = await own.gather()
+    may_name = references.counts[bookie_id] + references.unreadable_count
+    evidence = msgspec.structs.replace(evidence, ledgers_naming={bookie_id: may_name})
+    require_matching_folders(evidence)
+    return evidence
+
+
+async def _require_absent(access: CookieAccess, bookie_id: str) -> None:
+    if await access.store.exists(access.path(bookie_id)) is not None:
+        raise ConflictError(f"nothing was changed: bookie {bookie_id} has a cookie: bkctl cookie show {bookie_id}")
+
+
+async def _store(
+    context: CommandContext, access: CookieAccess, cookie: Cookie, data: bytes | None, own: OwnBookie | None
+) -> None:
+    """``own``: the bookie whose folders are locked, and looked at again, while the cookie is stored."""
+    import contextlib
+    import hashlib
+
+    from commands.safety.change import open_change
+    from commands.safety.confirmation import settle_plan
+    from commands.safety.plan import Plan
+    from runtime.bookie.cookie_repair import require_matching_folders
+    from runtime.errors import NodeExistsError
+    from runtime.metadata.cookies import encode_cookie
+
+    bookie_id, data = cookie.bookie_id, data or encode_cookie(cookie)
+    digest = hashlib.sha256(data).hexdigest()
+    plan = Plan(
+        command="cookie create",
+        tier=2,
+        root=access.uri.root,
+        instance_id=access.instance_id,
+        subject=bookie_id,
+        summary=(
+            f"bookie {bookie_id} belongs to the cluster from then on, with journals in "
+            f"{','.join(cookie.journal_directories)} and ledgers in {','.join(cookie.ledger_directories)}",
+        ),
+        items=({"action": "create", "path": access.path(bookie_id), "expected_version": None, "sha256": digest},),
+    )
+    if not await settle_plan(context, plan):
+        return
+    async with open_change(context, access.store, plan) as change:
+        with own.locked() if own is not None else contextlib.nullcontext():
+            if own is not None:
+                evidence, _ = await own.gather()
+                require_matching_folders(evidence)
+            await require_not_registered(access, bookie_id)
+            change.require_lock()
+            try:
+                await access.cookies.create_node(bookie_id, data)
+            except NodeExistsError:
+                raise ConflictError(f"bookie {bookie_id} got a cookie from somebody else meanwhile") from None
+    context.console.say(f"to undo: bkctl cookie delete {bookie_id}")
+    context.console.record("CookieCreated", cookie_body(cookie), name="bookie_id")

@@ -1,0 +1,114 @@
+"""``bkctl cookie expand``: more ledger folders for a bookie that holds no ledger yet."""
+
+from __future__ import annotations
+
+import typer
+
+from commands.command import command
+from commands.context import CommandContext
+from commands.cookie.access import (
+    DIFFERENCE_COLUMNS,
+    difference_rows,
+    difference_sentences,
+    read_cookie_node,
+    require_not_registered,
+    require_unnamed,
+    scan_references,
+)
+from commands.cookie.options import (
+    Address,
+    BookieId,
+    IndexDirectories,
+    JournalDirectories,
+    LedgerDirectories,
+    Overrides,
+    Port,
+    bookie_flags,
+    load_config,
+)
+from commands.cookie.own_folders import OwnBookie, open_own_bookie
+from runtime.errors import RefusedError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl cookie``."""
+    command(app, "expand", planned_tier=2, is_configured_by_files=True)(expand)
+
+
+async def expand(
+    context: CommandContext,
+    journal_directories: JournalDirectories = None,
+    ledger_directories: LedgerDirectories = None,
+    index_directories: IndexDirectories = None,
+    port: Port = None,
+    bookie_id: BookieId = None,
+    advertised_address: Address = None,
+    overrides: Overrides = None,
+) -> None:
+    """Let the cookie of a stopped, empty bookie name the ledger folders that its settings have now.
+
+    Refused for a bookie that holds ledgers, or that ledgers name: a ledger's folder follows from its id and the number
+    of folders, so its entries would be looked for on the wrong disk. Such a bookie gets other disks by bkctl
+    decommission, and a start with empty folders; or add a bookie.
+    """
+    from commands.safety.change import open_change
+    from commands.safety.confirmation import settle_plan
+    from commands.safety.plan import Plan
+    from runtime.bookie.cookie_check import CookieCheck, CookieDecision
+    from runtime.bookie.folders import record_places
+
+    folders = (journal_directories, ledger_directories, index_directories)
+    config = load_config(context, bookie_flags(port, bookie_id, advertised_address, folders, overrides))
+    async with open_own_bookie(context, config) as own:
+        access, own_id = own.access, own.expected.bookie_id
+        node = await read_cookie_node(access, own_id)
+        await require_not_registered(access, own_id)
+        stored = await access.cookies.read(own_id)
+        if not await _require_expansion(own):
+            context.console.say(f"the cookies of bookie {own_id} name the folders of its settings: nothing to do")
+            return
+        references = await scan_references(context, access, [own_id])
+        require_unnamed(references, own_id, _advice(own_id))
+        rows = difference_rows(stored.value, own.expected)
+        path = access.path(own_id)
+        plan = Plan(
+            command="cookie expand",
+            tier=2,
+            root=access.uri.root,
+            instance_id=access.instance_id,
+            subject=own_id,
+            summary=tuple(difference_sentences(rows)),
+            items=({"action": "set", "path": path, "expected_version": stored.version, "fields": rows},),
+        )
+        if not await settle_plan(context, plan):
+            return
+        async with open_change(context, access.store, plan) as change:
+            with own.locked():
+                await _require_expansion(own)
+                await require_not_registered(access, own_id)
+                change.require_lock()
+                change.trash.keep("set", path, node)
+                await own.service.stamp(own.expected, CookieCheck(CookieDecision.EXPAND, stored.version))
+                record_places(own.file_system, own.config.storage)
+        body = {"bookie_id": own_id, "version": stored.version + 1, "fields_changed": len(rows)}
+        context.console.record("CookieExpanded", body, name="bookie_id", details={"fields": rows})
+        context.console.table("Fields", DIFFERENCE_COLUMNS, rows)
+
+
+async def _require_expansion(own: OwnBookie) -> bool:
+    """Whether there is something to expand; RefusedError when that must not be."""
+    from runtime.bookie.cookie_doctor import diagnose
+    from runtime.bookie.cookie_evidence import is_expansion
+
+    evidence, _ = await own.gather()
+    if is_expansion(evidence) and not any(folder.trouble or folder.migration for folder in evidence.folders):
+        return True
+    finding = diagnose(evidence)
+    if finding is None:
+        return False
+    reason = f"bookie {own.expected.bookie_id} holds ledgers: " if evidence.has_ledgers else ""
+    raise RefusedError(f"nothing was changed: {reason}{finding.sentence}; {_advice(own.expected.bookie_id)}")
+
+
+def _advice(bookie_id: str) -> str:
+    return f"to use other disks, bkctl decommission {bookie_id} and start it with empty folders, or add another bookie"

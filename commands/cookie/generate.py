@@ -1,0 +1,70 @@
+"""``bkctl cookie generate``: the bytes of a cookie, without storing them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from commands.command import command
+from commands.context import CommandContext
+from commands.cookie.access import open_cookies
+from commands.cookie.options import (
+    Address,
+    BookieId,
+    IndexDirectories,
+    JournalDirectories,
+    LedgerDirectories,
+    Overrides,
+    Port,
+    bookie_flags,
+    id_by_settings,
+    load_config,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl cookie``."""
+    command(app, "generate", is_configured_by_files=True)(generate)
+
+
+async def generate(
+    context: CommandContext,
+    bookie: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Any bookie id; else that of the settings.")
+    ] = None,
+    output_file: Annotated[
+        str | None, typer.Option("--output-file", metavar="FILE", help="Where to; standard output if not given.")
+    ] = None,
+    instance_id: Annotated[
+        str | None,
+        typer.Option("--instance-id", metavar="TEXT", help="That of the cluster if not given; empty for none."),
+    ] = None,
+    journal_directories: JournalDirectories = None,
+    ledger_directories: LedgerDirectories = None,
+    index_directories: IndexDirectories = None,
+    port: Port = None,
+    bookie_id: BookieId = None,
+    advertised_address: Address = None,
+    overrides: Overrides = None,
+) -> None:
+    """Write the cookie that follows from a bookie's settings, as bkctl and Java read it. Nothing is stored.
+
+    bkctl cookie create, and cookie_create of the Java shell, take the file.
+    """
+    from commands.safety.state_folder import write_whole
+    from runtime.bookie.cookie_check import expected_cookie
+    from runtime.metadata.cookies import encode_cookie
+
+    folders = (journal_directories, ledger_directories, index_directories)
+    config = load_config(context, bookie_flags(port, bookie_id, advertised_address, folders, overrides), bookie)
+    if instance_id is None:
+        async with open_cookies(context) as access:
+            instance_id = access.instance_id
+    cookie = expected_cookie(config.storage, config.bookie_id or id_by_settings(config), instance_id or None)
+    data = encode_cookie(cookie)
+    if output_file is None:
+        context.console.raw(data)
+        return
+    write_whole(output_file, data)
+    context.console.say(f"the cookie of bookie {cookie.bookie_id} is in {output_file}")

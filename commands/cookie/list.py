@@ -1,0 +1,64 @@
+"""``bkctl cookie list``: every bookie that belongs to the cluster, with the folders it was stamped with."""
+
+from __future__ import annotations
+
+import typer
+
+from commands.command import command
+from commands.context import CommandContext
+from commands.cookie.access import CookieAccess, cookie_body, open_cookies
+from commands.rendering import Column
+
+_COLUMNS = (
+    Column("bookie_id", "BOOKIE"),
+    Column("layout_version", "LAYOUT", is_right=True),
+    Column("journal_directories", "JOURNALS"),
+    Column("ledger_directories", "LEDGERS"),
+    Column("index_directories", "INDEX", is_wide=True),
+    Column("instance_id", "INSTANCE", is_wide=True),
+    Column("problem", "PROBLEM"),
+)
+_WINDOW = 64
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl cookie``."""
+    command(app, "list", is_listing=True)(list_cookies)
+
+
+async def list_cookies(context: CommandContext) -> None:
+    """List all cookies. One that cannot be read, or is of another instance, is listed with the reason."""
+    import asyncio
+
+    async with open_cookies(context) as access:
+        ids = await access.cookies.ids()
+        with context.console.listing("CookieList", _COLUMNS, name="bookie_id") as listing:
+            for start in range(0, len(ids), _WINDOW):
+                if listing.is_full:
+                    listing.truncate()
+                    break
+                rows = await asyncio.gather(*(_row(access, bookie_id) for bookie_id in ids[start : start + _WINDOW]))
+                for row in filter(None, rows):
+                    listing.add(row)
+
+
+async def _row(access: CookieAccess, bookie_id: str) -> dict[str, object] | None:
+    """None for a cookie that was deleted meanwhile."""
+    from runtime.errors import MetadataFormatError
+    from runtime.ledger.bookie_id import is_valid_bookie_id
+
+    try:
+        found = await access.cookies.find(bookie_id)
+    except MetadataFormatError as error:
+        row: dict[str, object] = dict.fromkeys(column.key for column in _COLUMNS)
+        return row | {"bookie_id": bookie_id, "problem": str(error)}
+    if found is None:
+        return None
+    cookie, problem = found.value, None
+    if not is_valid_bookie_id(bookie_id):
+        problem = "its name is no bookie id: it makes Java clients hang, remove it"
+    elif cookie.bookie_id != bookie_id:
+        problem = f"it is the cookie of bookie {cookie.bookie_id}"
+    elif (cookie.instance_id or None) != (access.instance_id or None):
+        problem = "it is of another instance of the cluster"
+    return {**cookie_body(cookie), "bookie_id": bookie_id, "problem": problem}

@@ -1,0 +1,152 @@
+"""``bkctl cookie migrate``: another id for a bookie, its cookies moved in steps that may be cut off anywhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from commands.command import command
+from commands.context import CommandContext
+from commands.cookie.access import require_bookie_id, require_not_registered, require_unnamed, scan_references
+from commands.cookie.options import (
+    Address,
+    BookieId,
+    IndexDirectories,
+    JournalDirectories,
+    LedgerDirectories,
+    Overrides,
+    Port,
+    bookie_flags,
+    load_config,
+)
+from commands.cookie.own_folders import OwnBookie, open_own_bookie
+from commands.errors import InvalidArgumentError
+from commands.safety.plan import Plan
+from runtime.errors import ConflictError
+
+if TYPE_CHECKING:
+    from runtime.bookie.cookie_repair import MigrationState
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl cookie``."""
+    command(app, "migrate", planned_tier=3, is_configured_by_files=True)(migrate)
+
+
+async def migrate(
+    context: CommandContext,
+    old_id: Annotated[str, typer.Option("--from", metavar="ID", help="The id that the folders carry.")],
+    new_id: Annotated[str, typer.Option("--to", metavar="ID", help="The id that the bookie shall have.")],
+    ledgers_follow: Annotated[
+        bool,
+        typer.Option("--ledgers-follow", help="Go ahead although ledgers name the old id: they are rewritten next."),
+    ] = False,
+    journal_directories: JournalDirectories = None,
+    ledger_directories: LedgerDirectories = None,
+    index_directories: IndexDirectories = None,
+    port: Port = None,
+    bookie_id: BookieId = None,
+    advertised_address: Address = None,
+    overrides: Overrides = None,
+) -> None:
+    """Give a stopped bookie another id: after a change between address, host name and an id of its own.
+
+    Run it on the bookie's machine. All its folders must carry the old id. Refused while a bookie of either id is
+    registered or ledgers name them; with --ledgers-follow ledgers may name the old id, and bkctl ledger rewrite-bookie
+    must come next. If it is cut off, the bookie starts under neither id until the same command has been run again. The
+    old id must be typed, or given by --confirm.
+    """
+    if require_bookie_id(old_id) == require_bookie_id(new_id):
+        raise InvalidArgumentError("--from and --to are the same id")
+    folders = (journal_directories, ledger_directories, index_directories)
+    config = load_config(context, bookie_flags(port, bookie_id, advertised_address, folders, overrides), new_id)
+    async with open_own_bookie(context, config) as own:
+        await require_not_registered(own.access, old_id, new_id)
+        state = await _examine(own, old_id)
+        if state.is_done:
+            context.console.say(f"bookie {old_id} is {new_id} already: nothing to do")
+            return
+        naming_old = await _count_ledgers(context, own, state, old_id, ledgers_follow=ledgers_follow)
+        await _carry_out(context, own, state, _plan(own, state, naming_old))
+    if naming_old:
+        context.console.warn(
+            f"entries of {naming_old} ledgers cannot be read from this bookie until their metadata follows: "
+            f"bkctl ledger rewrite-bookie --from {old_id} --to {new_id}"
+        )
+
+
+async def _examine(own: OwnBookie, old_id: str) -> MigrationState:
+    from runtime.bookie.cookie_repair import examine_migration
+
+    evidence, _ = await own.gather()
+    return await examine_migration(evidence, old_id, own.access.cookies)
+
+
+async def _count_ledgers(
+    context: CommandContext, own: OwnBookie, state: MigrationState, old_id: str, *, ledgers_follow: bool
+) -> int:
+    """How many ledgers name the old id; RefusedError when they, or any that name the new one, forbid the change."""
+    new_id = own.expected.bookie_id
+    references = await scan_references(context, own.access, [old_id, new_id])
+    if not state.is_begun:
+        require_unnamed(references, new_id, "they belong to another bookie of that id: choose one that is free")
+        if not ledgers_follow:
+            advice = (
+                f"keep the id (bkctl bookie start --bookie-id {old_id}), or give --ledgers-follow and run "
+                f"bkctl ledger rewrite-bookie --from {old_id} --to {new_id} next"
+            )
+            require_unnamed(references, old_id, advice)
+    return references.counts[old_id]
+
+
+def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
+    from runtime.bookie.cookie_repair import version_path
+
+    access, new_id = own.access, own.expected.bookie_id
+    items: list[dict[str, object]] = []
+    if not state.has_new_stored:
+        items.append({"action": "create", "path": access.path(new_id), "expected_version": None})
+    items += [
+        {"action": "write", "path": version_path(folder), "expected_version": None}
+        for folder in state.folders
+        if state.lacks_new(folder)
+    ]
+    if state.old_version is not None:
+        items.append({"action": "delete", "path": access.path(state.old_id), "expected_version": state.old_version})
+    return Plan(
+        command="cookie migrate",
+        tier=3,
+        root=access.uri.root,
+        instance_id=access.instance_id,
+        subject=state.old_id,
+        summary=(
+            f"bookie {state.old_id} becomes {new_id}; {naming_old} ledgers name the old id",
+            f"it is to be started with --bookie-id {new_id}, or with settings that make that its id",
+        ),
+        items=tuple(items),
+        arguments={"from": state.old_id, "to": new_id, "ledgers_naming_old": naming_old, "resumed": state.is_begun},
+    )
+
+
+async def _carry_out(context: CommandContext, own: OwnBookie, state: MigrationState, plan: Plan) -> None:
+    from commands.safety.change import open_change
+    from commands.safety.confirmation import settle_plan
+    from runtime.bookie.cookie_repair import migrate as migrate_cookies
+
+    old_id, new_id = state.old_id, own.expected.bookie_id
+    if not await settle_plan(context, plan):
+        return
+    async with open_change(context, own.access.store, plan) as change:
+        with own.locked():
+            fresh = await _examine(own, old_id)
+            if msgspec.structs.asdict(fresh) != msgspec.structs.asdict(state):
+                raise ConflictError("nothing was changed: folders or cookies have changed since the plan was made")
+            await require_not_registered(own.access, old_id, new_id)
+            if state.old_version is not None:
+                path = own.access.path(old_id)
+                change.trash.keep("delete", path, await own.access.cookies.read_node(old_id))
+            await migrate_cookies(fresh, own.file_system, own.access.cookies, change.require_lock)
+    body = {"from": old_id, "to": new_id, "folders": len(state.folders), "resumed": state.is_begun}
+    context.console.record("CookieMigrated", body, name="to")

@@ -1,0 +1,40 @@
+"""``bkctl cookie show``: one stored cookie."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from commands.command import command
+from commands.context import CommandContext
+from commands.cookie.access import cookie_body, open_cookies, read_cookie_node
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl cookie``."""
+    command(app, "show")(show)
+
+
+async def show(
+    context: CommandContext,
+    bookie_id: Annotated[str, typer.Argument(metavar="ID", help="Any bookie id.")],
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Its bytes as they are, whether they are a cookie or not.")
+    ] = False,
+) -> None:
+    """Show the stored cookie of a bookie. Exit code 4 when it has none, 12 when it cannot be read."""
+    from runtime.errors import MetadataFormatError
+    from runtime.metadata.cookies import decode_cookie
+
+    async with open_cookies(context) as access:
+        node = await read_cookie_node(access, bookie_id)
+        if raw:
+            context.console.raw(node.data)
+            return
+        try:
+            cookie = decode_cookie(node.data)
+        except MetadataFormatError as error:
+            raise MetadataFormatError(f"{access.path(bookie_id)}: {error}; --raw shows its bytes") from error
+        body = {**cookie_body(cookie), "version": node.stat.version, "cluster_instance_id": access.instance_id}
+        context.console.record("Cookie", body, name="bookie_id")

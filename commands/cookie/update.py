@@ -1,0 +1,203 @@
+"""``bkctl cookie update``: replace a stored cookie, or make cookies follow folders that were moved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.command import command
+from commands.context import CommandContext
+from commands.cookie.access import (
+    DIFFERENCE_COLUMNS,
+    CookieAccess,
+    difference_rows,
+    difference_sentences,
+    open_cookies,
+    read_cookie_file,
+    read_cookie_node,
+    require_bookie_id,
+    require_fitting,
+    require_not_registered,
+    require_unnamed,
+    scan_references,
+)
+from commands.cookie.options import (
+    Address,
+    BookieId,
+    IndexDirectories,
+    JournalDirectories,
+    LedgerDirectories,
+    Overrides,
+    Port,
+    bookie_flags,
+    load_config,
+)
+from commands.cookie.own_folders import OwnBookie, open_own_bookie
+from commands.errors import InvalidArgumentError
+from commands.safety.plan import Plan
+
+if TYPE_CHECKING:
+    from runtime.bookie.cookie_evidence import Evidence
+    from runtime.metadata.cookies import Cookie
+    from runtime.metadata.store import Node
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl cookie``."""
+    command(app, "update", planned_tier=3, is_configured_by_files=True)(update)
+
+
+async def update(
+    context: CommandContext,
+    bookie: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Any bookie id; with --from-config that of the settings.")
+    ] = None,
+    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="The cookie to store instead.")] = None,
+    from_config: Annotated[
+        bool, typer.Option("--from-config", help="The one of this machine's bookie, proved by its folders.")
+    ] = False,
+    journal_directories: JournalDirectories = None,
+    ledger_directories: LedgerDirectories = None,
+    index_directories: IndexDirectories = None,
+    port: Port = None,
+    bookie_id: BookieId = None,
+    advertised_address: Address = None,
+    overrides: Overrides = None,
+) -> None:
+    """Replace the stored cookie of a stopped bookie, at the version that was shown; the old one goes into the trash.
+
+    A --file is refused while ledgers name the bookie. With --from-config, on the bookie's own machine, stored cookie
+    and VERSION files are made to say what the settings say: for folders under a new name, a damaged VERSION file, or
+    index folders that a cookie of layout 4 could not name. Every folder must prove to be this bookie's, in the number
+    and order that it had. The id must be typed, or given by --confirm.
+    """
+    if (file is None) == (not from_config):
+        raise InvalidArgumentError("give either --file FILE or --from-config")
+    if file is not None:
+        if bookie is None:
+            raise InvalidArgumentError("give the ID of the bookie that the file is for")
+        async with open_cookies(context) as access:
+            await _update_from_file(context, access, require_bookie_id(bookie), file)
+        return
+    folders = (journal_directories, ledger_directories, index_directories)
+    config = load_config(context, bookie_flags(port, bookie_id, advertised_address, folders, overrides), bookie)
+    async with open_own_bookie(context, config) as own:
+        await _update_from_config(context, own)
+
+
+async def _update_from_file(context: CommandContext, access: CookieAccess, bookie_id: str, file: str) -> None:
+    from commands.safety.change import open_change
+    from commands.safety.confirmation import settle_plan
+
+    data = read_cookie_file(file)
+    cookie = require_fitting(access, bookie_id, data, file)
+    node = await read_cookie_node(access, bookie_id)
+    await require_not_registered(access, bookie_id)
+    references = await scan_references(context, access, [bookie_id])
+    advice = "on its machine, bkctl cookie update --from-config proves that it still has its folders"
+    require_unnamed(references, bookie_id, advice)
+    rows = difference_rows(_readable(node.data), cookie)
+    plan = _plan(access, cookie, data, node, rows)
+    if not await settle_plan(context, plan):
+        return
+    async with open_change(context, access.store, plan) as change:
+        await require_not_registered(access, bookie_id)
+        change.require_lock()
+        change.trash.keep("set", access.path(bookie_id), node)
+        version = await access.cookies.write_node(bookie_id, data, node.stat.version)
+    _report(context, bookie_id, version, rows)
+
+
+async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
+    from commands.safety.change import open_change
+    from commands.safety.confirmation import settle_plan
+    from runtime.bookie.cookie_repair import restamp, version_path
+    from runtime.errors import BadVersionError
+    from runtime.metadata.cookies import encode_cookie
+    from runtime.metadata.store import Node
+
+    access, bookie_id = own.access, own.expected.bookie_id
+    node = await read_cookie_node(access, bookie_id)
+    await require_not_registered(access, bookie_id)
+    references = await scan_references(context, access, [bookie_id])
+    naming = {bookie_id: references.counts[bookie_id] + references.unreadable_count}
+    evidence = await _prove(own, naming)
+    data, rows = encode_cookie(own.expected), difference_rows(_readable(node.data), own.expected)
+    stale = [folder for folder in evidence.folders if folder.cookie is None or own.expected.differences(folder.cookie)]
+    if not rows and not stale:
+        context.console.say(f"the cookies of bookie {bookie_id} say what its settings say: nothing to do")
+        return
+    plan = _plan(access, own.expected, data, node, rows, [version_path(folder) for folder in stale])
+    if not await settle_plan(context, plan):
+        return
+    async with open_change(context, access.store, plan) as change:
+        with own.locked():
+            evidence = await _prove(own, naming)
+            await require_not_registered(access, bookie_id)
+            if (await read_cookie_node(access, bookie_id)).stat.version != node.stat.version:
+                raise BadVersionError(f"the cookie of bookie {bookie_id} was written meanwhile", access.path(bookie_id))
+            change.require_lock()
+            before = [(version_path(folder), folder) for folder in evidence.folders if folder.is_stamped]
+            kept = [(path, Node(own.file_system.read_file(path), node.stat)) for path, _ in before]
+            change.trash.keep_all("set", [(access.path(bookie_id), node), *kept])
+            # Folders first: cut off between the two, the stored cookie still says whose they are.
+            restamp(own.file_system, evidence)
+            version = await access.cookies.write_node(bookie_id, data, node.stat.version)
+    _report(context, bookie_id, version, rows)
+
+
+async def _prove(own: OwnBookie, naming: dict[str, int]) -> Evidence:
+    import msgspec
+
+    from runtime.bookie.cookie_repair import require_own_folders
+
+    evidence, _ = await own.gather()
+    evidence = msgspec.structs.replace(evidence, ledgers_naming=naming)
+    require_own_folders(evidence)
+    return evidence
+
+
+def _readable(data: bytes) -> Cookie | None:
+    from runtime.errors import MetadataFormatError
+    from runtime.metadata.cookies import decode_cookie
+
+    try:
+        return decode_cookie(data)
+    except MetadataFormatError:
+        return None
+
+
+def _plan(
+    access: CookieAccess,
+    cookie: Cookie,
+    data: bytes,
+    node: Node,
+    rows: list[dict[str, object]],
+    version_paths: list[str] | None = None,
+) -> Plan:
+    import hashlib
+
+    digest = hashlib.sha256(data).hexdigest()
+    files = [
+        {"action": "write", "path": path, "expected_version": None, "sha256": digest} for path in version_paths or ()
+    ]
+    path = access.path(cookie.bookie_id)
+    return Plan(
+        command="cookie update",
+        tier=3,
+        root=access.uri.root,
+        instance_id=access.instance_id,
+        subject=cookie.bookie_id,
+        summary=(*difference_sentences(rows), *(() if rows else ("the stored cookie keeps its fields",))),
+        items=(
+            *files,
+            {"action": "set", "path": path, "expected_version": node.stat.version, "sha256": digest, "fields": rows},
+        ),
+    )
+
+
+def _report(context: CommandContext, bookie_id: str, version: int, rows: list[dict[str, object]]) -> None:
+    body = {"bookie_id": bookie_id, "version": version, "fields_changed": len(rows)}
+    context.console.record("CookieUpdated", body, name="bookie_id", details={"fields": rows})
+    context.console.table("Fields", DIFFERENCE_COLUMNS, rows)

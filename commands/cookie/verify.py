@@ -1,0 +1,151 @@
+"""``bkctl cookie verify``: the cookie doctor. Why a bookie does not start, and the one safe command that mends it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING
+
+import msgspec
+import typer
+
+from commands.command import command
+from commands.context import CommandContext
+from commands.cookie.access import scan_references
+from commands.cookie.options import (
+    SETTING_OPTIONS,
+    Address,
+    BookieId,
+    IndexDirectories,
+    JournalDirectories,
+    LedgerDirectories,
+    Overrides,
+    Port,
+    bookie_flags,
+    load_config,
+)
+from commands.cookie.own_folders import OwnBookie, open_own_bookie
+from commands.outcome import Outcome
+from commands.rendering import Column
+
+if TYPE_CHECKING:
+    from runtime.bookie.cookie_evidence import Evidence, Remedy
+    from runtime.metadata.cookies import Cookie
+
+_COLUMNS = (
+    Column("where", "WHERE"),
+    Column("field", "FIELD"),
+    Column("found", "FOUND"),
+    Column("settings", "BY THE SETTINGS"),
+    Column("is_equal", "EQUAL"),
+)
+_CLUSTER_OPTIONS = frozenset({"--metadata-uri", "-u", "--conf", "-c", "--config", "--context"})
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl cookie``."""
+    command(app, "verify", is_configured_by_files=True)(verify)
+
+
+async def verify(
+    context: CommandContext,
+    journal_directories: JournalDirectories = None,
+    ledger_directories: LedgerDirectories = None,
+    index_directories: IndexDirectories = None,
+    port: Port = None,
+    bookie_id: BookieId = None,
+    advertised_address: Address = None,
+    overrides: Overrides = None,
+) -> Outcome:
+    """Compare settings, VERSION files, stored cookie and instance id of the bookie on this machine; change nothing.
+
+    Takes the settings as bkctl bookie start does. When the bookie could not start, or must not, it names the cause in a
+    sentence and the one safe command that mends it, and ends with exit code 10. Then all ledgers are read, to know
+    whether any rely on the bookie.
+    """
+    from runtime.bookie.cookie_doctor import diagnose
+
+    folders = (journal_directories, ledger_directories, index_directories)
+    config = load_config(context, bookie_flags(port, bookie_id, advertised_address, folders, overrides))
+    async with open_own_bookie(context, config) as own:
+        evidence = await _evidence(context, own)
+    finding = diagnose(evidence)
+    rows = _rows(evidence)
+    own_id = evidence.bookie_id
+    body: dict[str, object] = {
+        "bookie_id": own_id,
+        "instance_id": evidence.expected.instance_id,
+        "is_healthy": finding is None,
+        "is_registered": evidence.is_registered,
+        "is_new": finding is None and not evidence.has_stored,
+        "ledgers_naming_it": evidence.ledgers_naming.get(own_id),
+        "cause": None if finding is None else finding.cause.value,
+        "sentence": None if finding is None else finding.sentence,
+        "command": None if finding is None else command_text(context.settings.command_line, finding.remedy),
+    }
+    context.console.record("CookieVerification", body, name="bookie_id", details={"fields": rows})
+    context.console.table("Fields", _COLUMNS, rows)
+    return Outcome.OK if finding is None else Outcome.FINDINGS
+
+
+async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
+    """All that is known. Ledgers are read unless everything matches already."""
+    from runtime.bookie.cookie_doctor import diagnose
+
+    evidence, _ = await own.gather()
+    live = (await own.access.registrations.snapshot()).live
+    evidence = msgspec.structs.replace(evidence, is_registered=own.expected.bookie_id in live)
+    if diagnose(evidence) is None and evidence.has_stored:
+        return evidence
+    ids = sorted({own.expected.bookie_id, *evidence.other_cookies, *(c.bookie_id for c in evidence.cookies_on_disk)})
+    references = await scan_references(context, own.access, ids)
+    if references.unreadable_count:
+        context.console.warn(
+            f"{references.unreadable_count} ledgers cannot be read and may name any bookie: bkctl metadata doctor"
+        )
+    naming = {each: count + references.unreadable_count for each, count in references.counts.items()}
+    return msgspec.structs.replace(evidence, ledgers_naming=naming)
+
+
+def _rows(evidence: Evidence) -> list[dict[str, object]]:
+    """Field by field: what is stored, and what each VERSION file says, beside what follows from the settings."""
+    rows = _rows_of("stored cookie", evidence.stored, evidence.stored_damage, evidence)
+    for folder in evidence.folders:
+        where = os.path.join(folder.path, "current", "VERSION")
+        rows += _rows_of(where, folder.cookie, folder.damage or folder.trouble, evidence)
+    return rows
+
+
+def _rows_of(where: str, cookie: Cookie | None, damage: str | None, evidence: Evidence) -> list[dict[str, object]]:
+    if cookie is None:
+        return [{"where": where, "field": None, "found": damage or "none", "settings": None, "is_equal": False}]
+    found = cookie.fields()
+    return [
+        {
+            "where": where,
+            "field": field,
+            "found": _listed(found[field]),
+            "settings": _listed(value),
+            "is_equal": found[field] == value,
+        }
+        for field, value in evidence.expected.fields().items()
+    ]
+
+
+def _listed(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def command_text(command_line: tuple[str, ...], remedy: Remedy) -> str:
+    """A remedy as it is to be typed: with the cluster, and where it matters the settings, that verify was given."""
+    wanted = _CLUSTER_OPTIONS | ((SETTING_OPTIONS - {*remedy.without}) if remedy.has_settings else frozenset())
+    return shlex.join(["bkctl", *remedy.words, *_given(command_line, wanted)])
+
+
+def _given(command_line: tuple[str, ...], wanted: frozenset[str]) -> list[str]:
+    words: list[str] = []
+    for position, word in enumerate(command_line):
+        name, equals, _ = word.partition("=")
+        if name in wanted:
+            words += [word] if equals else list(command_line[position : position + 2])
+    return words
