@@ -29,7 +29,9 @@ _MEMBERS = {
     "cookie": _Member(
         "commands.cookie.app", "Look at the cookies of bookies, find out why one does not start, and mend it."
     ),
-    "ledger": _Member("commands.ledger.app", "List, read, verify, export, import and delete ledgers; rename a bookie in them."),
+    "ledger": _Member(
+        "commands.ledger.app", "List, read, verify, export, import and delete ledgers; rename a bookie in them."
+    ),
     "metadata": _Member("commands.metadata.app", "Examine the metadata of a whole cluster."),
     "autorecovery": _Member(
         "commands.autorecovery.app",
