@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -50,9 +51,11 @@ def uri_of(tree: LedgerTree, metadata_uri: str) -> str:
     return f"zk+{name}:{metadata_uri.partition(':')[2]}"
 
 
-def bkctl(java: JavaMetadata, *arguments: str) -> BkctlResult:
-    """A bkctl command on the same root."""
-    return run_bkctl(*arguments, "--metadata-uri", java.metadata_uri)
+async def bkctl(java: JavaMetadata, *arguments: str, exit_code: int = 0) -> BkctlResult:
+    """A bkctl command on the same root, which must end with this exit code."""
+    result = await asyncio.to_thread(run_bkctl, *arguments, "--metadata-uri", java.metadata_uri)
+    assert result.exit_code == exit_code, f"{arguments}: {result.exit_code}\n{result.stdout}{result.stderr}"
+    return result
 
 
 async def ids_of(ledgers: LedgerStore) -> list[int]:

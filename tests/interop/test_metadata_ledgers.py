@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from kazoo.client import KazooClient
@@ -26,7 +28,7 @@ from tests.interop.metadata_exchange import (
     new_metadata,
     uri_of,
 )
-from tests.interop.znodes import dump
+from tests.interop.znodes import comparable, dump
 
 SHORT_IDS = (5, 123456789, 2**31 - 2)
 LONG_IDS = (2**31 - 1, 2**31, 2**63 - 2)
@@ -48,7 +50,7 @@ async def cluster(request: pytest.FixtureRequest, java: JavaMetadata, store: Zoo
     tree, maker = request.param
     java.metadata_uri = uri_of(tree, java.metadata_uri)
     if maker == "bkctl":
-        assert bkctl(java, "cluster", "init").exit_code == 0
+        await bkctl(java, "cluster", "init")
     else:
         await init_by_java(java, tree)
     ledgers = await open_ledger_store(store, root)
@@ -124,3 +126,53 @@ async def _close_each_others(ledgers: LedgerStore, java: JavaMetadata, by_java: 
         answer = await java.call("ledger_update", ledger_id=ledger_id, state="CLOSED", last_entry_id=19, length=2000)
         assert as_java_sees((await ledgers.read(ledger_id)).value).items() <= answer.items()
         assert answer["version"] == 3
+
+
+async def test_bkctl_ledger_commands_and_javas_shell_take_each_others_ledgers(
+    java: JavaMetadata, store: ZooKeeperStore, root: str, znodes: KazooClient, tmp_path: Path
+) -> None:
+    await init_by_java(java, LedgerTree.HIERARCHICAL)
+    closed = {"state": "CLOSED", "last_entry_id": 19, "length": 2000, "labels": {"application": "pulsar"}}
+    short, long = 2**31 - 2, 2**63 - 2
+    for ledger_id in (short, long):
+        await java.call("ledger_create", ledger_id=ledger_id, **NEW, **closed)
+    before = dump(znodes, root)
+
+    listed = (await bkctl(java, "ledger", "list", "-o", "json", "--label", "application=pulsar")).json()["items"]
+    assert [row["ledger_id"] for row in listed] == [str(short), str(long)]
+    shown = (await bkctl(java, "ledger", "show", str(long), "-o", "json")).json()
+    assert (shown["state"], shown["last_entry_id"], shown["length_bytes"]) == ("closed", "19", 2000)
+    assert shown["ensembles"] == [{"first_entry_id": "0", "ensemble": list(ENSEMBLE)}]
+
+    # Java's dump and ours are the same bytes, and each side brings back what the other dumped and deleted.
+    java_dump, bkctl_dumps = str(tmp_path / "java.dump"), str(tmp_path / "dumps")
+    dumped = await java.shell("ledgermetadata", "-l", str(long), "-dumptofile", java_dump)
+    assert dumped.exit_code == 0, dumped.text
+    await bkctl(java, "ledger", "export", "--all", "--native", "--to", bkctl_dumps)
+    assert Path(java_dump).read_bytes() == Path(bkctl_dumps, f"{long}.ledger").read_bytes()
+    await bkctl(java, "ledger", "delete", str(short), str(long), "--confirm", "2")
+    assert await java.list_ledgers() == []
+    imported = await bkctl(java, "ledger", "import", java_dump, "--ledger", str(long), "--create-only", "--yes")
+    assert imported.exit_code == 0
+    restored = await java.shell(
+        "ledgermetadata", "-l", str(short), "-restorefromfile", str(Path(bkctl_dumps, f"{short}.ledger"))
+    )
+    assert restored.exit_code == 0, restored.text
+    assert await java.list_ledgers() == [short, long]
+    assert comparable(dump(znodes, root)) == comparable(before)
+
+    # Java's restore overwrites whatever is there; ours is held to a version.
+    await java.call("ledger_update", ledger_id=long, labels={"application": "other"})
+    confirmed = ("--ledger", str(long), "--confirm", str(long))
+    refused = await bkctl(java, "ledger", "import", java_dump, "--if-version", "0", *confirmed, exit_code=5)
+    assert "it is at version 1" in refused.stderr
+    restored = await java.shell("ledgermetadata", "-l", str(long), "-restorefromfile", java_dump, "-update")
+    assert restored.exit_code == 0, restored.text
+    ledgers = await open_ledger_store(store, root)
+    assert (await ledgers.read(long)).value.custom_metadata == (("application", b"pulsar"),)
+
+    shown_by_java = await java.shell("ledgermetadata", "-l", str(short))
+    assert "lastEntryId=19" in shown_by_java.text
+    deleted = await java.shell("deleteledger", "-l", str(short), "-f")
+    assert deleted.exit_code == 0, deleted.text
+    assert await ids_of(ledgers) == [long]

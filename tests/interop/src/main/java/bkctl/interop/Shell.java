@@ -10,6 +10,9 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.bookkeeper.bookie.BookieShell;
+import org.apache.bookkeeper.conf.ServerConfiguration;
+import org.apache.bookkeeper.util.EntryFormatter;
+import org.apache.bookkeeper.util.LedgerIdFormatter;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.core.LogEvent;
 import org.apache.logging.log4j.core.LoggerContext;
@@ -60,8 +63,11 @@ final class Shell {
         }
         ObjectNode result = CommandLoop.JSON.createObjectNode();
         try {
-            BookieShell shell = new BookieShell();
-            shell.setConf(Session.configuration(request));
+            ServerConfiguration configuration = Session.configuration(request);
+            BookieShell shell = new BookieShell(
+                    LedgerIdFormatter.newLedgerIdFormatter(configuration),
+                    EntryFormatter.newEntryFormatter(configuration));
+            shell.setConf(configuration);
             result.put("exit_code", shell.run(arguments.toArray(String[]::new)) & 0xFF);
         } catch (Throwable thrown) {
             result.put("exit_code", 255).put("exception", CommandLoop.unwrap(thrown).toString());
