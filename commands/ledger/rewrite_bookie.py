@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from commands.cluster_access import open_client, registrations_of
 from commands.command import command
-from commands.context import CommandContext
+from commands.context import BookieFlags, CommandContext
+from commands.errors import InvalidArgumentError
 from commands.ledger.changing import FAILURE_COLUMNS, Tally, change_ledgers, outcome_of
 from commands.outcome import Outcome
 from commands.rendering import Column, counted
@@ -29,19 +32,30 @@ PLAN_COLUMNS = (
 )
 
 
+class Flip(enum.StrEnum):
+    """Kind of the new id, as Java's updateledgers names it."""
+
+    HOSTNAME = "hostname"
+    IP = "ip"
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to ``bkctl ledger``."""
-    command(app, "rewrite-bookie", is_listing=True, planned_tier=3)(rewrite)
+    command(app, "rewrite-bookie", is_listing=True, planned_tier=3, is_configured_by_files=True)(rewrite)
 
 
 async def rewrite(
     context: CommandContext,
     source: Annotated[
-        str, typer.Option("--from", metavar="ID", help="The old bookie id: nobody may be registered by it.")
-    ],
+        str | None, typer.Option("--from", metavar="ID", help="The old bookie id: nobody may be registered by it.")
+    ] = None,
     destination: Annotated[
-        str, typer.Option("--to", metavar="ID", help="The new id of the same bookie, which must run.")
-    ],
+        str | None, typer.Option("--to", metavar="ID", help="The new id of the same bookie, which must run.")
+    ] = None,
+    flip: Annotated[
+        Flip | None,
+        typer.Option("--flip", help="Instead: this host's ids by address and by name, to the kind named here."),
+    ] = None,
     include_open: Annotated[
         bool,
         typer.Option("--include-open", help="Also open last segments: only when nobody writes or recovers any more."),
@@ -59,6 +73,7 @@ async def rewrite(
     """
     from runtime.replication.ensemble_rewrite import EnsembleRewrite
 
+    source, destination = _ids(context, source, destination, flip)
     async with open_client(context) as client:
         operation = EnsembleRewrite(
             client.ports,
@@ -78,6 +93,26 @@ async def rewrite(
         if not survey.ledgers:
             return _report(context, Tally(), survey, None)
         return await _run(context, client, operation, plan, survey, changes_rate)
+
+
+def _ids(context: CommandContext, source: str | None, destination: str | None, flip: Flip | None) -> tuple[str, str]:
+    """The old id and the new one, from the command line or from the settings of this host's bookie."""
+    if flip is None and source is not None and destination is not None:
+        return source, destination
+    if flip is None or source is not None or destination is not None:
+        raise InvalidArgumentError(
+            "say which id becomes which: --from ID --to ID, or --flip hostname on the bookie's host"
+        )
+    from runtime.bookie.identity import resolve_identity
+
+    config = context.load_bookie_settings(BookieFlags()).config
+    if config.bookie_id is not None or config.advertised_address is not None:
+        raise RefusedError("nothing was changed: the settings give this bookie its id or address: use --from and --to")
+    by_address, by_name = (
+        resolve_identity(msgspec.structs.replace(config, is_host_name_id=is_name)).bookie_id(config.port)
+        for is_name in (False, True)
+    )
+    return (by_address, by_name) if flip is Flip.HOSTNAME else (by_name, by_address)
 
 
 async def _settle(context: CommandContext, plan: Plan) -> bool:

@@ -162,7 +162,7 @@ class EnsembleRewrite:
             difference = _difference(source.value, destination.value)
             if difference is not None:
                 raise RefusedError(
-                    f"nothing was changed: {self._destination} is not {self._source}: their cookies differ in the "
+                    f"nothing was changed: {self._destination} is not {self._source}: their cookies differ in "
                     f"{difference}"
                 )
         if (present_count := await self._probe(survey.probes)) > 0:
@@ -250,5 +250,6 @@ class _Sample:
 
 
 def _difference(source: Cookie, destination: Cookie) -> str | None:
-    """In what two cookies differ besides the name."""
-    return destination.difference(msgspec.structs.replace(source, bookie_id=destination.bookie_id))
+    """In which fields two cookies differ besides the name."""
+    differences = destination.differences(msgspec.structs.replace(source, bookie_id=destination.bookie_id))
+    return ", ".join(each.field for each in differences) or None

@@ -12,6 +12,7 @@ import json
 import os
 import resource
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,26 @@ async def test_wrong_ids(stage: LedgerStage, bookies: list[str]) -> None:
     assert await stage.contents() == before
 
 
+async def test_a_flip_takes_both_ids_from_the_settings(stage: LedgerStage, bookies: list[str]) -> None:
+    conf = stage.directory / "bk_server.conf"
+    folders = f"journalDirectories={stage.directory}/j\nledgerDirectories={stage.directory}/l\n"
+    port = bookies[0].rpartition(":")[2]
+    name = socket.gethostbyaddr("127.0.0.1")[0]
+    conf.write_text(f"{folders}bookiePort={port}\nallowLoopback=true\nlisteningInterface=lo\n")
+    ledger_id = await write(stage, 3)
+    before = await rename(stage, ledger_id, bookies[0], f"{name}:{port}")
+    done = await stage.succeed("rewrite-bookie", "--flip", "ip", "--conf", str(conf), "--confirm", bookies[0])
+    assert done["changed"] == 1
+    assert (await metadata(stage))[ledger_id].segments == before.segments
+    back = await stage.run("rewrite-bookie", "--flip", "hostname", "--conf", str(conf))
+    assert (back.exit_code, f"{bookies[0]} is registered" in back.stderr) == (3, True)
+    conf.write_text(f"{folders}bookieId=chosen\n")
+    fixed = await stage.run("rewrite-bookie", "--flip", "ip", "--conf", str(conf))
+    assert (fixed.exit_code, "use --from and --to" in fixed.stderr) == (3, True)
+    for arguments in (["--flip", "ip", "--from", OLD], ["--from", OLD], [], ["--flip", "dns"]):
+        assert (await stage.run("rewrite-bookie", *arguments)).exit_code == 2
+
+
 async def test_cookies_must_not_contradict(stage: LedgerStage, bookies: list[str]) -> None:
     new = bookies[0]
     await fill(stage, (OLD, bookies[1]), 3)
@@ -189,7 +210,7 @@ async def test_cookies_must_not_contradict(stage: LedgerStage, bookies: list[str
     assert plan["summary"][1] == f"no entry is at stake: {OLD} holds none of these ledgers"
     async with old_cookie(stage, new, b'journalDir: "', b'journalDir: "/elsewhere'):
         refused = await stage.run(*rewrite(OLD, new, "--confirm", new))
-        assert (refused.exit_code, "cookies differ in the journal directories" in refused.stderr) == (3, True)
+        assert (refused.exit_code, "cookies differ in journalDir" in refused.stderr) == (3, True)
         assert await stage.contents() == before
     async with old_cookie(stage, new, b"", b""):
         done = await stage.succeed(*rewrite(OLD, new, "--confirm", new))
