@@ -53,8 +53,12 @@ _STOPS_AUDITS = (
     "Java cannot read the ledger, and one such node ends every audit: lost bookies are noticed, but nothing is marked."
 )
 _RESTORE_LEDGER = (
-    "Save the bytes (zkCli: get {path}), zkCli: delete {path}, then bkctl cluster restore with a backup, which brings "
-    "back what is missing; without a backup the ledger is lost."
+    "bkctl ledger delete --unreadable {subject}, which keeps the bytes, then bkctl cluster restore with a backup or "
+    "bkctl ledger import with an export: both bring back what is missing. Without either the ledger is lost."
+)
+_REPLACE_LEDGER = (
+    "bkctl ledger show {subject}; if an older copy of the metadata is right, bkctl ledger delete {subject} and bkctl "
+    "ledger import bring that back, as long as bookies have not collected the entries."
 )
 _CLIENTS_HANG = (
     "Every Java client that starts hangs until the node is gone, shell commands included; a running auditor stays "
@@ -63,8 +67,8 @@ _CLIENTS_HANG = (
 _REMOVE = "zkCli: delete {path} (deleteall if it has children)."
 _UNBOOTABLE = "The bookie refuses to start the next time."
 _MEND_COOKIE = (
-    "Compare it with the VERSION files of bookie {subject}, and put the right bytes there (zkCli: set {path}); "
-    "if the bookie is gone for good: bkctl decommission {subject}."
+    "bkctl cookie verify on the machine of bookie {subject} names the cause and the one safe command; if the bookie is "
+    "gone for good: bkctl decommission {subject}."
 )
 
 
@@ -90,41 +94,17 @@ _CRITICAL = _rules(
         _CLIENTS_HANG,
         "Stop the process that registered {subject}, or zkCli: delete {path}; then restart all Java auditors.",
     ),
-    (
-        "unreadable-ledger",
-        _STOPS_AUDITS,
-        _RESTORE_LEDGER,
-    ),
-    (
-        "ledger-without-segment",
-        _STOPS_AUDITS,
-        _RESTORE_LEDGER,
-    ),
-    (
-        "ensemble-size-mismatch",
-        _STOPS_AUDITS,
-        _RESTORE_LEDGER,
-    ),
-    (
-        "segments-out-of-order",
-        _STOPS_AUDITS,
-        _RESTORE_LEDGER,
-    ),
-    (
-        "quorums-out-of-order",
-        _STOPS_AUDITS,
-        _RESTORE_LEDGER,
-    ),
+    ("unreadable-ledger", _STOPS_AUDITS, _RESTORE_LEDGER),
+    ("ledger-without-segment", _STOPS_AUDITS, _RESTORE_LEDGER),
+    ("ensemble-size-mismatch", _STOPS_AUDITS, _RESTORE_LEDGER),
+    ("segments-out-of-order", _STOPS_AUDITS, _RESTORE_LEDGER),
+    ("quorums-out-of-order", _STOPS_AUDITS, _RESTORE_LEDGER),
     (
         "password-without-digest",
         "Java 4.18 fails on reading it, with what an unreadable ledger does; older releases take its digest for CRC32.",
         _RESTORE_LEDGER,
     ),
-    (
-        "invalid-bookie-in-ledger",
-        _STOPS_AUDITS,
-        _RESTORE_LEDGER,
-    ),
+    ("invalid-bookie-in-ledger", _STOPS_AUDITS, _RESTORE_LEDGER),
     (
         "first-segment-not-at-zero",
         "Java reads the metadata, and fails on every entry before the first segment: nobody knows who holds them.",
@@ -138,8 +118,7 @@ _CRITICAL = _rules(
     (
         "end-before-last-segment",
         "Entries that were acknowledged lie behind the end: readers do not see them, and nobody replicates them.",
-        "bkctl ledger show {subject}; an older copy of the metadata may know the right end: see bkctl cluster backup. "
-        "Nothing brings a closed end back by itself.",
+        _REPLACE_LEDGER,
     ),
     (
         "ledger-outside-layout",
@@ -210,7 +189,7 @@ _WARNINGS = _rules(
         "node-without-permission",
         "This user may not read it, so nothing is known of it and of all below it; a Java process without rights sees "
         "as little.",
-        "Run bkctl as the user that owns the tree, or give this one rights (zkCli: getAcl {path}, setAcl).",
+        "Look as the user that owns the tree, or give this one rights (zkCli: getAcl {path}, setAcl).",
     ),
     (
         "restore-unfinished",
@@ -254,32 +233,24 @@ _WARNINGS = _rules(
         "A Java auditor since 4.16 exits within seconds of its start.",
         "zkCli: create {path}; an empty node is enough.",
     ),
-    (
-        "unreadable-cookie",
-        _UNBOOTABLE,
-        _MEND_COOKIE,
-    ),
+    ("unreadable-cookie", _UNBOOTABLE, _MEND_COOKIE),
     (
         "cookie-of-another-instance",
         _UNBOOTABLE,
         "If INSTANCEID was changed, put the old value back; if the bookie comes from another cluster, its data does "
         "not belong here: bkctl decommission {subject}.",
     ),
-    (
-        "cookie-names-another-bookie",
-        _UNBOOTABLE,
-        _MEND_COOKIE,
-    ),
+    ("cookie-names-another-bookie", _UNBOOTABLE, _MEND_COOKIE),
     (
         "cookies-share-folders",
         "Two ids claim the same disk: one of the bookies is gone or will not start, and ledgers that name both have "
         "one copy where two are counted.",
-        "Find out which id the VERSION files name; bkctl decommission the other one.",
+        "bkctl cookie verify on that machine tells whose folders they are; bkctl decommission the other id.",
     ),
     (
         "registered-without-cookie",
         "The bookie serves, and refuses to start the next time: its folders have a cookie that the cluster lost.",
-        "Create the cookie from the bookie's VERSION file, byte by byte (zkCli: create COOKIES/{subject}).",
+        "Stop bookie {subject}; bkctl cookie create --from-config on its machine brings the cookie back.",
     ),
     (
         "registration-without-address",
@@ -299,8 +270,7 @@ _WARNINGS = _rules(
     (
         "impossible-end",
         "Readers compute wrong lengths, or ask for entries that cannot be.",
-        "bkctl ledger show {subject}; then, if an older copy of the metadata is right, bring that back: "
-        + _RESTORE_LEDGER,
+        _REPLACE_LEDGER,
     ),
     (
         "unreadable-mark",
@@ -326,7 +296,7 @@ _WARNINGS = _rules(
     (
         "delay-unreadable",
         "An auditor fails on it, when it starts or when it is written.",
-        "zkCli: set {path} 0 (never delete it: running auditors would be deaf to it).",
+        "bkctl autorecovery delay set 0, or another number; never delete it: running auditors would be deaf to it.",
     ),
     (
         "delay-missing",

@@ -238,3 +238,25 @@ def peak_kibibytes(planted: Planted, findings_count: int = 0) -> int:
     found = re.search(r"VmHWM:\s+(\d+) kB", finished.stderr)
     assert found is not None
     return int(found[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("garbage delay", "autorecovery delay set 0 --yes"),
+        ("no delay", "autorecovery delay set 0 --yes"),
+        ("garbage check time", "autorecovery reset-checks --yes"),
+        ("no LAYOUT", "cluster init --if-not-exists"),
+        ("no available", "cluster init --if-not-exists"),
+        ("garbage ledger", "ledger delete --unreadable 1 --confirm 1"),
+        ("closed without end", "ledger delete --unreadable 1 --confirm 1"),
+        ("replication off", "autorecovery enable"),
+        ("no quarantine", "cluster health-check enable"),
+    ],
+)
+def test_the_way_out_leads_out(planted: Planted, name: str, command: str) -> None:
+    bad = named(name)
+    planted.put(with_bad_node(sound_cluster(), bad))
+    assert planted.run(*command.split()).exit_code == OK
+    left = {each["rule"] for each in planted.run(*DOCTOR).json()["findings"]}
+    assert left.isdisjoint(bad.rules)
