@@ -42,6 +42,8 @@ Request = Callable[["ModelConnection"], object]
 
 _DELAY_S = (0.000_05, 0.001)
 _RECONNECT_DELAY_S = (0.05, 0.3)
+_DROPPED_SHARE = 0.5
+_LATE_S_MAX = 1.0
 _tokens = itertools.count()
 
 
@@ -61,6 +63,10 @@ class _Pipe:
 
     def send(self, message: Callable[[], None]) -> None:
         self._messages.append(message)
+        self.go_on()
+
+    def thaw(self) -> None:
+        self.is_frozen = False
         self.go_on()
 
     def go_on(self) -> None:
@@ -143,12 +149,20 @@ class ModelConnection:
         return answer
 
     def lose(self) -> None:
-        """The connection is gone: answers will not come, one-shot watches are called, the server forgets its end."""
+        """The connection is gone: answers will not come, one-shot watches are called, the server forgets its end.
+
+        Requests under way are gone too, or arrive late.
+        """
         if self.lost.is_set():
             return
         self.lost.set()
         self._link.remove(self)
-        self._there.is_closed = self._back.is_closed = True
+        self._back.is_closed = True
+        if self._clock.random.random() < _DROPPED_SHARE:
+            self._there.is_closed = True
+        else:
+            self._there.is_frozen = True
+            self._clock.call_later(self._clock.random.uniform(0, _LATE_S_MAX), self._there.thaw)
         self.server.forget_connection(self)
         waiting, self._waiting = self._waiting, {}
         for answer in waiting:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,12 @@ from runtime.errors import (
     NotEmptyError,
     SessionExpiredError,
 )
+from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.store import CLOSE_TIMEOUT_S, NODE_BYTES_MAX, CreateNode, MetadataStore, Node
-from tests.runtime.metadata.store_worlds import World, contract
+from runtime.metadata.zookeeper import ZooKeeperStore
+from tests.runtime.metadata.snapshot_surgery import set_children_created_count
+from tests.runtime.metadata.store_worlds import ModelWorld, World, contract
+from tests.sim.loop import run_simulated
 
 
 def begin(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -99,6 +104,46 @@ async def test_a_sequential_number_counts_the_children_ever_created(world: World
     assert (stat.children_created_count, stat.children_count) == (2, 1)
     second = await store.create(f"{world.root}/m-", is_sequential=True)
     assert (first, second) == (f"{world.root}/n-0000000000", f"{world.root}/m-0000000002")
+
+
+async def check_the_counter_sticks(store: MetadataStore, path: str) -> None:
+    """With one number left: metadata section 12.2, number 5."""
+    prefix = f"{path}/n-"
+    assert await store.create(prefix, is_sequential=True) == f"{prefix}2147483646"
+    last = f"{prefix}2147483647"
+    assert await store.create(prefix, is_sequential=True) == last
+    with pytest.raises(NodeExistsError):
+        await store.create(prefix, is_sequential=True)
+    await store.delete(last)
+    assert await store.create(prefix, is_sequential=True, is_ephemeral=True) == last
+
+
+def test_the_counter_sticks_in_the_model() -> None:
+    async def run() -> None:
+        world = ModelWorld(seed=1)
+        store = await world.connect()
+        await store.create("/counter")
+        world.server.nodes["/counter"].children_created_count = 2**31 - 2
+        await check_the_counter_sticks(store, "/counter")
+        await world.close()
+
+    run_simulated(run())
+
+
+async def test_the_counter_sticks_in_zookeeper(tmp_path: Path) -> None:
+    async with (
+        await EmbeddedZooKeeper.start(str(tmp_path)) as server,
+        await ZooKeeperStore.connect(server.connect_string) as store,
+    ):
+        await store.create("/counter")
+    async with await EmbeddedZooKeeper.start(str(tmp_path)):
+        pass  # a start writes a snapshot
+    set_children_created_count(tmp_path, "/counter", 2**31 - 2)
+    async with (
+        await EmbeddedZooKeeper.start(str(tmp_path)) as server,
+        await ZooKeeperStore.connect(server.connect_string) as store,
+    ):
+        await check_the_counter_sticks(store, "/counter")
 
 
 @contract
@@ -235,9 +280,9 @@ async def test_a_write_whose_answer_is_lost_is_in_doubt_and_not_repeated(world: 
     created = begin(store.create(f"{world.root}/n-", is_sequential=True))
     await until_exists(other, f"{world.root}/n-0000000000")
     world.link.cut()
+    world.link.restore()
     with pytest.raises(MetadataUnavailableError):
         await created
-    world.link.restore()
     await store.sync("/")
     assert await store.children(world.root) == ["n-0000000000"]
 
