@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -132,7 +133,12 @@ async def test_bkctl_ledger_commands_and_javas_shell_take_each_others_ledgers(
     java: JavaMetadata, store: ZooKeeperStore, root: str, znodes: KazooClient, tmp_path: Path
 ) -> None:
     await init_by_java(java, LedgerTree.HIERARCHICAL)
-    closed = {"state": "CLOSED", "last_entry_id": 19, "length": 2000, "labels": {"application": "pulsar"}}
+    closed: dict[str, Any] = {
+        "state": "CLOSED",
+        "last_entry_id": 19,
+        "length": 2000,
+        "labels": {"application": "pulsar"},
+    }
     short, long = 2**31 - 2, 2**63 - 2
     for ledger_id in (short, long):
         await java.call("ledger_create", ledger_id=ledger_id, **NEW, **closed)

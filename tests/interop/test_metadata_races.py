@@ -291,7 +291,6 @@ async def test_one_auditor_is_elected_and_succeeded_by_the_other_side(
 
     await java.close("first")
     await asyncio.wait_for(campaign, DEADLINE_S)
-    assert election.is_elected
     assert await auditor() == "bkctl-1:3181"
     assert not await is_java_elected("second")
     assert (await store.get(Paths(root).auditor_election)).data == b'bookieId: "bkctl-1:3181"\n'
@@ -313,9 +312,8 @@ async def test_of_candidates_that_come_at_once_one_wins(
     await asyncio.gather(*(java.call("campaign", session=f"{i}", bookie_id=f"java-{i}:3181") for i in range(3)))
 
     async def winners() -> int:
-        return election.is_elected + sum(
-            [(await java.call("is_elected", session=f"{i}"))["is_elected"] for i in range(3)]
-        )
+        answers = [await java.call("is_elected", session=f"{i}") for i in range(3)]
+        return [election.is_elected, *(bool(each["is_elected"]) for each in answers)].count(True)
 
     await eventually(lambda: _has_children(store, Paths(root).auditor_election, 4))
 
