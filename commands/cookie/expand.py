@@ -54,7 +54,6 @@ async def expand(
     from commands.safety.change import open_change
     from commands.safety.confirmation import settle_plan
     from commands.safety.plan import Plan
-    from runtime.bookie.cookie_check import CookieCheck, CookieDecision
     from runtime.bookie.folders import record_places
 
     folders = (journal_directories, ledger_directories, index_directories)
@@ -88,7 +87,7 @@ async def expand(
                 await require_not_registered(access, own_id)
                 change.require_lock()
                 change.trash.keep("set", path, node)
-                await own.service.stamp(own.expected, CookieCheck(CookieDecision.EXPAND, stored.version))
+                await own.service.stamp(own.expected, stored.version)
                 record_places(own.file_system, own.config.storage)
         body = {"bookie_id": own_id, "version": stored.version + 1, "fields_changed": len(rows)}
         context.console.record("CookieExpanded", body, name="bookie_id", details={"fields": rows})

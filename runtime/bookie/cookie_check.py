@@ -25,7 +25,10 @@ from runtime.bookie.folders import (
 )
 from runtime.errors import ConfigurationError, CookieError, MetadataFormatError, NoNodeError
 from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.metadata.bookie_references import find_references
 from runtime.metadata.cookies import Cookie, CookieStore, encode_cookie
+from runtime.metadata.ledgers import LedgerStore
+from runtime.metadata.store import MetadataStore
 from storage.config import StorageConfig
 from storage.ports import FileSystem
 
@@ -44,9 +47,10 @@ class CookieDecision(enum.Enum):
 
 
 class CookieCheck(msgspec.Struct, frozen=True):
-    """A decision, and the version of the stored cookie that it was made on (None: there is none)."""
+    """A decision, what it was made on, and the version of the stored cookie (None: there is none)."""
 
     decision: CookieDecision
+    evidence: Evidence
     stored_version: int | None
 
 
@@ -91,6 +95,19 @@ def cookie_error(finding: Finding) -> CookieError:
     )
 
 
+async def require_no_ledgers(check: CookieCheck, store: MetadataStore, ledgers: LedgerStore) -> None:
+    """CookieError when ledgers name a bookie that would be stamped as a new one.
+
+    Folders and cookie would then both be lost, and nothing else tells of it: the bookie would deny entries that it
+    once acknowledged, and a recovery would cut them off (replication section 13, bk#2612). Reads all ledger metadata,
+    once in the life of a bookie. Ledgers that cannot be read count for nothing here.
+    """
+    bookie_id = check.evidence.bookie_id
+    references = await find_references(store, ledgers, [bookie_id])
+    logger.info("new bookie %s: %d ledgers read, to see whether one names it", bookie_id, references.ledgers_scanned)
+    decide(msgspec.structs.replace(check.evidence, ledgers_naming=references.counts))
+
+
 class CookieCheckService:
     """Gathers what decides whether a bookie may use its folders; changes nothing."""
 
@@ -108,7 +125,7 @@ class CookieCheckService:
         ``former_ids``: other ids that this host's settings could have given the bookie (section 7.3 step 2).
         """
         evidence, version = await self.gather(expected, former_ids)
-        return CookieCheck(decide(evidence), version)
+        return CookieCheck(decide(evidence), evidence, version)
 
     async def gather(self, expected: Cookie, former_ids: Collection[str] = ()) -> tuple[Evidence, int | None]:
         """Everything but registrations and ledgers, and the version of the stored cookie; MetadataUnavailableError."""
@@ -155,8 +172,8 @@ class CookieCheckService:
             look_for_ledgers(self._file_system, folder) if folder.trouble is None else folder for folder in folders
         )
 
-    async def stamp(self, cookie: Cookie, check: CookieCheck) -> None:
-        """Write the cookie of a new or expanded bookie: folders first, the metadata store last.
+    async def stamp(self, cookie: Cookie, stored_version: int | None) -> None:
+        """Write the cookie of a new bookie (``stored_version`` None) or an expanded one: folders first, the store last.
 
         A crash between the two leaves folders that name the bookie and no stored cookie, or the old one: as nothing
         else is in them, the next start stamps them again. BadVersionError, NodeExistsError when somebody else wrote the
@@ -165,11 +182,11 @@ class CookieCheckService:
         data = encode_cookie(cookie)
         for path in cookie_directories(self._config):
             write_version(self._file_system, path, data)
-        if check.stored_version is None:
+        if stored_version is None:
             await self._store.create(cookie)
             logger.info("new bookie %s: its cookie is stored", cookie.bookie_id)
         else:
-            await self._store.write(cookie, check.stored_version)
+            await self._store.write(cookie, stored_version)
             logger.warning("bookie %s has no ledgers yet and more folders now: its cookie names them", cookie.bookie_id)
 
 

@@ -21,7 +21,13 @@ from typing import Any, Self
 
 from runtime.bookie.adds import AddPath
 from runtime.bookie.checkpoints import CheckpointService
-from runtime.bookie.cookie_check import CookieCheckService, CookieDecision, expected_cookie
+from runtime.bookie.cookie_check import (
+    CookieCheck,
+    CookieCheckService,
+    CookieDecision,
+    expected_cookie,
+    require_no_ledgers,
+)
 from runtime.bookie.folders import record_places
 from runtime.bookie.group_commit import GroupCommit
 from runtime.bookie.handler import BookieRequestHandler
@@ -33,9 +39,11 @@ from runtime.config import BookieConfig
 from runtime.errors import BookieFailedError, PortInUseError
 from runtime.metadata.cluster import read_cluster_info
 from runtime.metadata.cookies import CookieStore
+from runtime.metadata.ledgers import open_ledger_store
 from runtime.metadata.registration import BookieRegistration
+from runtime.metadata.request_budget import BudgetedStore, share_of_budget
 from runtime.metadata.service_info import rpc_service_info
-from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.uri import MetadataUri, parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.net.listener import BookieListener
 from runtime.net.listener_limits import ListenerLimits
@@ -112,7 +120,7 @@ class BookieServer:
         uri = parse_metadata_uri(config.metadata_uri)
         store = await ZooKeeperStore.connect(uri.servers, config.zookeeper)
         self._undo.push_async_callback(store.close)
-        storage = await self._open_storage(store, uri.root)
+        storage = await self._open_storage(store, uri)
         checkpoints = self._new_checkpoints(storage)
         await checkpoints.require_room()
         handler = self._start_lanes(storage, checkpoints)
@@ -144,13 +152,13 @@ class BookieServer:
         self._undo.push_async_callback(listener.close)
         return port
 
-    async def _open_storage(self, store: ZooKeeperStore, root: str) -> LedgerStorage:
+    async def _open_storage(self, store: ZooKeeperStore, uri: MetadataUri) -> LedgerStorage:
         config = self._config.storage
-        cluster = await read_cluster_info(store, root)
+        cluster = await read_cluster_info(store, uri.root)
         service = CookieCheckService(
             self._file_system,
             config,
-            CookieStore(store, root),
+            CookieStore(store, uri.root),
             is_expansion_allowed=self._config.is_storage_expansion_allowed,
         )
         cookie = expected_cookie(config, self.bookie_id, cluster.instance_id)
@@ -161,8 +169,10 @@ class BookieServer:
         for lock in locks:
             self._undo.callback(lock.release)
         check = await service.check(cookie, former_ids)
+        if check.decision is CookieDecision.STAMP:
+            await self._require_no_ledgers(check, store, uri)
         if check.decision is not CookieDecision.BOOT:
-            await service.stamp(cookie, check)
+            await service.stamp(cookie, check.stored_version)
         self._report_unclean_shutdown()
         storage = await self._workers.run(
             BOOT_LANE, LedgerStorage.open, self._file_system, open_plyvel, config, self._clock.now_ms(), locks
@@ -171,6 +181,12 @@ class BookieServer:
         record_places(self._file_system, config)
         await self._replay(storage)
         return storage
+
+    async def _require_no_ledgers(self, check: CookieCheck, store: ZooKeeperStore, uri: MetadataUri) -> None:
+        zookeeper = self._config.zookeeper
+        budgeted = BudgetedStore(store, share_of_budget(zookeeper))
+        ledgers = await open_ledger_store(budgeted, uri.root, uri.tree, layout_config=zookeeper.layout)
+        await require_no_ledgers(check, budgeted, ledgers)
 
     async def _replay(self, storage: LedgerStorage) -> None:
         began = time.monotonic()

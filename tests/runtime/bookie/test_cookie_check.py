@@ -139,7 +139,7 @@ async def test_the_table(
 
 async def booted(stage: Stage, *, has_data: bool = True) -> None:
     """A bookie that has been stamped, and has stored something."""
-    await stage.service.stamp(stage.expected, await stage.service.check(stage.expected))
+    await stage.service.stamp(stage.expected, (await stage.service.check(stage.expected)).stored_version)
     for path in cookie_directories(stage.config):
         stage.fill(Path(path).name, OWN, has_data=has_data)
     record_places(DISK, stage.config)
@@ -196,12 +196,12 @@ async def test_expansion_of_a_bookie_without_ledgers(stage: Stage) -> None:
     stage.is_expansion_allowed = True
     check = await stage.service.check(stage.expected)
     assert check.decision is CookieDecision.EXPAND
-    await stage.service.stamp(stage.expected, check)
+    await stage.service.stamp(stage.expected, check.stored_version)
     assert (await stage.cookies.read("b1:3181")).value == stage.expected
     record_places(DISK, stage.config)
     assert await stage.decision() is CookieDecision.BOOT
     with pytest.raises(BadVersionError):
-        await stage.service.stamp(stage.expected, check)
+        await stage.service.stamp(stage.expected, check.stored_version)
 
 
 @pytest.mark.parametrize("stamped", [[], ["j"], ["j", "l1"], ["j", "l1", "l2"], ["j", "l1", "l2", "l3"]])
@@ -233,16 +233,16 @@ async def test_a_first_start_that_was_cut_off_is_stamped_again(stage: Stage, sta
         stage.fill(name, OWN, has_data=False)
     check = await stage.service.check(stage.expected)
     assert check.decision is CookieDecision.STAMP
-    await stage.service.stamp(stage.expected, check)
+    await stage.service.stamp(stage.expected, check.stored_version)
     assert await stage.decision() is CookieDecision.BOOT
 
 
 async def test_two_new_bookies_of_one_id_are_not_both_stamped(stage: Stage, tmp_path: Path) -> None:
     other = Stage(tmp_path / "other", stage.store, stage.root)
     check, other_check = await stage.service.check(stage.expected), await other.service.check(other.expected)
-    await stage.service.stamp(stage.expected, check)
+    await stage.service.stamp(stage.expected, check.stored_version)
     with pytest.raises(NodeExistsError):
-        await other.service.stamp(other.expected, other_check)
+        await other.service.stamp(other.expected, other_check.stored_version)
     assert await stage.decision() is CookieDecision.BOOT
     assert "changed" in await other.refusal() or "other folders" in await other.refusal()
 

@@ -1,0 +1,195 @@
+"""A real bookie in real folders on the shared ZooKeeper, which the commands under test find stopped or running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.bookie.server import BookieServer
+from runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
+from runtime.ledger.changes import new_ledger, to_closed
+from runtime.ledger.metadata import DigestType
+from runtime.ledger.metadata_format import encode_ledger_metadata
+from runtime.metadata.cookies import CookieStore
+from runtime.metadata.store import MetadataStore
+from runtime.net.loop import LoopClock
+from runtime.net.pool import BookiePool
+from storage.config import JournalConfig, StorageConfig
+from tests.commands.cluster.conftest import Operator, wait_until
+from tests.processes import BkctlResult, bkctl_command, bkctl_environment
+from tests.runtime.bookie.conftest import Peer
+
+ID = "bookie-1"
+
+
+class BookieHost:
+    """The bookie ``bookie-1`` with folders j, l1 and l2; ``arguments`` are its settings as options."""
+
+    def __init__(self, folder: Path, metadata_uri: str) -> None:
+        self.folder = folder
+        self.operator = Operator(folder, metadata_uri)
+        self.root = self.operator.root
+        self.operator.succeed("cluster", "init")
+        self.id = ID
+        self.name_folders("j", "l1 l2")
+
+    def name_folders(self, journals: str, ledgers: str, index: str = "") -> None:
+        """Lists of the settings, as words."""
+        self.journals = tuple(str(self.folder / name) for name in journals.split())
+        self.ledgers = tuple(str(self.folder / name) for name in ledgers.split())
+        self.index = tuple(str(self.folder / name) for name in index.split())
+
+    @property
+    def arguments(self) -> list[str]:
+        words = ["--bookie-id", self.id, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"]
+        lists = (("--journal-dir", self.journals), ("--ledger-dir", self.ledgers), ("--index-dir", self.index))
+        return words + [word for option, paths in lists for path in paths for word in (option, path)]
+
+    def cookie(self, verb: str, *arguments: str) -> BkctlResult:
+        """Run ``bkctl cookie VERB`` with the bookie's settings."""
+        return self.operator.run("cookie", verb, *arguments, *self.arguments)
+
+    def verify(self) -> dict[str, object]:
+        """What the doctor says; the exit code must agree, and nothing may change."""
+        before = self.tree()
+        result = self.cookie("verify", "-o", "json")
+        assert self.tree() == before
+        body: dict[str, object] = result.json()
+        assert result.exit_code == (0 if body["is_healthy"] else 10), result.stderr
+        return body
+
+    def run_printed(self, text: object, *more: str) -> BkctlResult:
+        """Run a command that the doctor has printed."""
+        words = shlex.split(str(text))
+        assert words[0] == "bkctl"
+        return self.operator.run(*words[1:], *more)
+
+    def tree(self) -> dict[str, bytes]:
+        """All files of the bookie, and all nodes of the cluster."""
+        files = {}
+        for path in sorted(self.folder.rglob("*")):
+            name = str(path.relative_to(self.folder))
+            if path.is_file() and not name.startswith(("state", "config.toml")) and path.name != "bkctl.lock":
+                files[name] = path.read_bytes() if path.suffix != ".txn" else b""
+        nodes = {f"node{path}": repr(node).encode() for path, node in self.operator.tree().items()}
+        return files | nodes
+
+    def config(self) -> BookieConfig:
+        return BookieConfig(
+            metadata_uri=f"zk+hierarchical://{self.operator.uri.servers}{self.root}",
+            bookie_id=self.id,
+            port=0,
+            advertised_address="127.0.0.1",
+            is_loopback_allowed=True,
+            zookeeper=ZooKeeperConfig(session_timeout_ms=2000),
+            storage=StorageConfig(
+                journal_directories=self.journals,
+                ledger_directories=self.ledgers,
+                index_directories=self.index,
+                journal=JournalConfig(preallocation_bytes=1024 * 1024),
+            ),
+        )
+
+    def boot(self, *ledger_ids: int) -> None:
+        """Boot the bookie, let it store entry 0 of ledgers or find it there, and stop it in order."""
+
+        async def run() -> None:
+            async with BookieServer(self.config()) as server:
+
+                async def resolve(_: str) -> tuple[str, int]:
+                    return "127.0.0.1", server.port
+
+                pool = BookiePool(resolve, ClientConfig(), LoopClock())
+                try:
+                    peer = Peer(pool, self.id)
+                    for ledger_id in ledger_ids:
+                        await peer.add(ledger_id, 0)
+                        assert await peer.read(ledger_id, 0) == peer.body(ledger_id, 0)
+                finally:
+                    await pool.close()
+
+        asyncio.run(run())
+
+    def name_in_ledgers(self, *ledger_ids: int, bookie_id: str | None = None) -> None:
+        """Closed ledgers whose metadata names the bookie."""
+        metadata = to_closed(new_ledger((bookie_id or self.id,), 1, 1, DigestType.CRC32C, b"secret"), 0, 7)
+        data = encode_ledger_metadata(metadata)
+
+        async def add(store: MetadataStore) -> None:
+            for number in ledger_ids:
+                await store.create(f"{self.root}/00/0000/L{number:04d}", data, make_parents=True)
+
+        self.operator.on_store(add)
+
+    def drop_ledgers(self, *ledger_ids: int) -> None:
+        async def drop(store: MetadataStore) -> None:
+            for number in ledger_ids:
+                await store.delete(f"{self.root}/00/0000/L{number:04d}")
+
+        self.operator.on_store(drop)
+
+    def stored(self, bookie_id: str | None = None) -> bytes | None:
+        """Bytes of the stored cookie."""
+
+        async def read(store: MetadataStore) -> bytes | None:
+            path = f"{self.root}/cookies/{bookie_id or self.id}"
+            return (await store.get(path)).data if await store.exists(path) is not None else None
+
+        return self.operator.on_store(read)
+
+    def plant(self, data: bytes | None, bookie_id: str | None = None) -> None:
+        """Make these bytes the stored cookie; None: delete it."""
+        name = bookie_id or self.id
+
+        async def plant(store: MetadataStore) -> None:
+            path = f"{self.root}/cookies/{name}"
+            if await store.exists(path) is not None:
+                await store.delete(path)
+            if data is not None:
+                await CookieStore(store, self.root).create_node(name, data)
+
+        self.operator.on_store(plant)
+
+    def version(self, name: str) -> Path:
+        """VERSION file of a folder."""
+        return self.folder / name / "current" / "VERSION"
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        """The bookie as a process of its own, stopped in order at the end."""
+        with (self.folder / "state.log").open("ab") as log:
+            process = subprocess.Popen(
+                bkctl_command("bookie", "start", "--port", "0", *self.arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=bkctl_environment(**self.operator.environment),
+            )
+        try:
+            wait_until(lambda: process.poll() is not None or self._is_registered())
+            assert process.poll() is None, (self.folder / "state.log").read_text()
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
+            process.wait(60)
+
+    def _is_registered(self) -> bool:
+        async def look(store: MetadataStore) -> bool:
+            return await store.exists(f"{self.root}/available/{self.id}") is not None
+
+        return self.operator.on_store(look)
+
+
+@pytest.fixture
+def host(tmp_path: Path, metadata_uri: str) -> BookieHost:
+    """A bookie that was never started, in a cluster of its own."""
+    return BookieHost(tmp_path, metadata_uri)

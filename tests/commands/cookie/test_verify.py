@@ -1,0 +1,205 @@
+"""The cookie doctor on real folders: the cause, the command, and that the command mends it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from runtime.errors import CookieError
+from tests.commands.cookie.conftest import ID, BookieHost
+
+
+def instance_replaced(host: BookieHost) -> None:
+    async def replace(store: object) -> None:
+        await store.set(f"{host.root}/INSTANCEID", b"another", -1)  # type: ignore[attr-defined]
+
+    host.operator.on_store(replace)
+
+
+def formatted(host: BookieHost) -> None:
+    host.plant(None)
+    instance_replaced(host)
+
+
+def moved(host: BookieHost) -> None:
+    (host.folder / "l2").rename(host.folder / "moved")
+    host.name_folders("j", "l1 moved")
+
+
+def linked(host: BookieHost) -> None:
+    (host.folder / "link").symlink_to(host.folder / "l2")
+    host.name_folders("j", "l1 link")
+
+
+def trailing_slash(host: BookieHost) -> None:
+    host.ledgers = (host.ledgers[0], host.ledgers[1] + "/")
+
+
+def emptied(host: BookieHost, name: str = "l2") -> None:
+    shutil.rmtree(host.folder / name)
+    (host.folder / name).mkdir()
+
+
+def all_emptied_and_cookie_deleted(host: BookieHost) -> None:
+    for name in ("j", "l1", "l2"):
+        emptied(host, name)
+    host.plant(None)
+
+
+def other_folders(host: BookieHost) -> None:
+    host.name_folders("k", "m1 m2")
+
+
+def cookies_swapped_too(host: BookieHost) -> None:
+    host.name_folders("j", "l2 l1")
+    data = host.cookie("generate").stdout.encode()
+    host.plant(data)
+    for name in ("j", "l1", "l2"):
+        host.version(name).write_bytes(data)
+
+
+class Case(NamedTuple):
+    """What happens to a bookie that stores ledgers 4 and 5, which name it."""
+
+    harm: Callable[[BookieHost], object]
+    cause: str
+    command: str
+    has_remedy: bool = False
+
+
+CASES = {
+    "moved folder": Case(moved, "moved folder", f"cookie update {ID} --from-config", True),
+    "symlink": Case(linked, "moved folder", f"cookie update {ID} --from-config", True),
+    "trailing slash": Case(trailing_slash, "moved folder", f"cookie update {ID} --from-config", True),
+    "damaged VERSION": Case(
+        lambda host: host.version("l1").write_bytes(b"5\nbook"),
+        "damaged VERSION file",
+        f"cookie update {ID} --from-config",
+        True,
+    ),
+    "lost VERSION": Case(
+        lambda host: host.version("l1").unlink(), "lost VERSION file", f"cookie update {ID} --from-config", True
+    ),
+    "damaged cookie": Case(
+        lambda host: host.plant(b"junk"), "damaged stored cookie", f"cookie update {ID} --from-config", True
+    ),
+    "lost cookie": Case(lambda host: host.plant(None), "lost stored cookie", f"cookie create {ID} --from-config", True),
+    "new address": Case(lambda host: setattr(host, "id", "bookie-2"), "new address", f"bookie start --bookie-id {ID}"),
+    "emptied volume": Case(emptied, "emptied volume", f"decommission {ID}"),
+    "emptied journal": Case(lambda host: emptied(host, "j"), "emptied volume", f"decommission {ID}"),
+    "emptied and forgotten": Case(all_emptied_and_cookie_deleted, "emptied volume", f"decommission {ID}"),
+    "missing disk": Case(
+        lambda host: (host.folder / "l2").rename(host.folder / "elsewhere"), "missing disk", "cookie verify"
+    ),
+    "swapped": Case(lambda host: host.name_folders("j", "l2 l1"), "folders changed in number or order", "bookie start"),
+    "swapped, and cookies with them": Case(cookies_swapped_too, "folders changed in number or order", "bookie start"),
+    "one more": Case(
+        lambda host: host.name_folders("j", "l1 l2 l3"), "folders changed in number or order", "bookie start"
+    ),
+    "two bookies": Case(other_folders, "two bookies on one id", "bookie start --bookie-id"),
+    "new instance": Case(instance_replaced, "new instance", "cluster instance-id"),
+    "wrong cluster": Case(formatted, "wrong cluster", "cluster instance-id"),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_cause_command_and_cure(host: BookieHost, case: Case) -> None:
+    host.boot(4, 5)
+    host.name_in_ledgers(4, 5)
+    assert host.verify()["is_healthy"]
+    case.harm(host)
+    found = host.verify()
+    assert found["cause"] == case.cause
+    assert str(found["command"]).startswith(f"bkctl {case.command}")
+    with pytest.raises(CookieError, match="bkctl cookie verify") as refused:
+        host.boot(4, 5)
+    sentence = str(refused.value).partition(" (bkctl cookie verify")[0]
+    assert sentence.partition(":")[0] == str(found["sentence"]).partition(":")[0]
+    if case.has_remedy:
+        result = host.run_printed(found["command"], "--yes", "--confirm", ID)
+        assert result.exit_code == 0, result.stderr
+        assert host.verify()["is_healthy"]
+        host.boot(4, 5)
+
+
+@pytest.mark.parametrize("case", ["swapped", "swapped, and cookies with them", "one more"])
+def test_the_old_list_is_in_the_command(host: BookieHost, case: str) -> None:
+    host.boot(4, 5)
+    host.name_in_ledgers(4, 5)
+    old = [word for path in host.ledgers for word in ("--ledger-dir", path)]
+    CASES[case].harm(host)
+    assert " ".join(old) in str(host.verify()["command"])
+
+
+def test_an_emptied_disk_is_blessed_by_nothing_while_ledgers_name_the_bookie(host: BookieHost) -> None:
+    host.boot(4, 5)
+    host.name_in_ledgers(4, 5)
+    emptied(host)
+    before = host.tree()
+    for verb in (["update", ID, "--from-config"], ["create", ID, "--from-config"], ["expand"], ["delete", ID]):
+        arguments = verb[1:] if verb[0] == "delete" else [*verb[1:], *host.arguments]
+        result = host.operator.run("cookie", verb[0], *arguments, "--confirm", ID, "--yes")
+        assert result.exit_code in {3, 5}, f"{verb}: {result}"
+    assert host.tree() == before
+    host.drop_ledgers(4, 5)
+    found = host.verify()
+    assert str(found["command"]).startswith(f"bkctl cookie delete {ID}")
+    assert host.run_printed(found["command"], "--confirm", ID).exit_code == 0
+    for name in ("j", "l1", "l2"):
+        emptied(host, name)
+    assert host.verify()["is_new"]
+    host.boot(6)
+
+
+def test_an_index_of_layout_4(host: BookieHost) -> None:
+    host.name_folders("j", "l1 l2", "i1 i2")
+    host.boot(4, 5)
+    host.name_in_ledgers(4, 5)
+    data = host.stored()
+    assert data is not None
+    old = b"4\n" + b"\n".join(line for line in data.split(b"\n")[1:] if not line.startswith(b"indexDirs"))
+    host.plant(old)
+    for name in ("j", "l1", "l2", "i1", "i2"):
+        host.version(name).write_bytes(old)
+    found = host.verify()
+    assert found["cause"] == "cookie of layout 4 without index folders"
+    assert host.run_printed(found["command"], "--confirm", ID).exit_code == 0
+    assert host.stored() == data
+    host.boot(4, 5)
+
+
+def test_new_healthy_and_running(host: BookieHost) -> None:
+    assert host.verify()["is_new"]
+    with host.running():
+        found = host.verify()
+        assert (found["is_healthy"], found["is_registered"], found["is_new"]) == (True, True, False)
+        host.name_folders("k", "m1 m2")
+        assert host.verify()["cause"] == "two bookies on one id"
+
+
+def test_what_is_shown(host: BookieHost) -> None:
+    host.boot(4)
+    host.version("l1").write_bytes(host.version("l1").read_bytes().replace(b"bookie-1", b"bookie-9"))
+    result = host.cookie("verify", "-o", "table")
+    assert result.exit_code == 10
+    assert "folder of another bookie" in result.stdout
+    line = next(line for line in result.stdout.splitlines() if "bookie-9" in line and "bookieHost" in line)
+    assert str(host.version("l1")) in line
+    assert line.rstrip().endswith("no")
+
+
+def test_settings_from_a_java_file(host: BookieHost) -> None:
+    host.boot(4)
+    conf = host.folder / "state.conf"
+    conf.write_text(
+        f"bookieId={ID}\nadvertisedAddress=127.0.0.1\nallowLoopback=true\njournalDirectories={host.journals[0]}\n"
+        f"ledgerDirectories={','.join(host.ledgers)}\n"
+    )
+    result = host.operator.run("cookie", "verify", "--conf", str(conf), "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    (host.folder / "l2").rename(host.folder / "elsewhere")
+    found = host.operator.run("cookie", "verify", "--conf", str(conf), "-o", "json").json()
+    assert str(found["command"]) == f"bkctl cookie verify --conf {conf}"
