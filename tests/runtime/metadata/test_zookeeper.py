@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -221,3 +223,19 @@ async def test_a_lost_connection_is_told_once_and_so_is_the_new_one(
         f"lost the connection to ZooKeeper at {where}, trying again",
         f"connected to ZooKeeper at {where} again",
     ]
+
+
+async def test_what_begins_before_the_loop_has_heard_of_the_end(
+    store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str
+) -> None:
+    """The connection thread is ahead: it has a new session already. What relies on the old one must not go there."""
+    await store.create(root, make_parents=True)
+    session = session_of(store)
+    thief = threading.Thread(target=expire, args=(session, zookeeper))
+    thief.start()
+    thief.join()
+    while store._client.client_id is None or store._client.client_id[0] == session[0]:
+        time.sleep(0.01)  # noqa: ASYNC251  the loop must not hear of it
+    with pytest.raises(SessionExpiredError):
+        await store.create(f"{root}/e", is_ephemeral=True)
+    assert await store.children(root) == []
