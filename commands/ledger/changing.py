@@ -108,8 +108,8 @@ async def change_ledgers(
 
 
 def outcome_of(tally: Tally, what: str) -> Outcome:
-    """PARTIAL when some failed; ConflictError when nothing was changed at all and something should have been."""
-    if tally.failed and not tally.changed:
+    """PARTIAL when some failed; ConflictError when all did."""
+    if tally.failed and tally.failed == tally.total:
         reason = tally.failures[0]["reason"] if tally.failures else ""
         raise ConflictError(f"nothing was {what}: {counted(tally.failed, 'ledger')} failed ({reason})")
     return Outcome.PARTIAL if tally.failed else Outcome.OK

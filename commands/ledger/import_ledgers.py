@@ -283,9 +283,10 @@ def _report(context: CommandContext, tally: Tally, prepared: _Prepared, trash: s
     for row in prepared.left:
         tally.failed += 1
         tally.failures.append(row)
+    tally.unchanged += prepared.same
     body = {
         "imported": tally.changed,
-        "there_already": prepared.same + tally.unchanged,
+        "there_already": tally.unchanged,
         "failed": tally.failed,
         "trash": trash,
     }

@@ -99,10 +99,12 @@ class LedgerChanges:
             todo: Sequence[int] = batch
             for attempt in range(1, ATTEMPTS_MAX + 1):
                 room = None if changes_max is None else changes_max - changed
-                fates, todo = await self._attempt(todo, room, is_last=attempt == ATTEMPTS_MAX)
+                fates, todo, error = await self._attempt(todo, room, is_last=attempt == ATTEMPTS_MAX)
                 changed += sum(fate.is_change for fate in fates)
                 for fate in fates:
                     yield fate
+                if error is not None:
+                    raise error
                 if changes_max is not None and changed >= changes_max:
                     return
                 if not todo:
@@ -110,8 +112,8 @@ class LedgerChanges:
 
     async def _attempt(
         self, ledger_ids: Sequence[int], room: int | None, *, is_last: bool
-    ) -> tuple[list[LedgerFate], list[int]]:
-        """What became of them, and those that must be decided anew."""
+    ) -> tuple[list[LedgerFate], list[int], BaseException | None]:
+        """What became of them, those that must be decided anew, and what stopped it: nothing is under way any more."""
         await self._before_batch()
         found = await asyncio.gather(*map(self._find, ledger_ids))
         steps = [(ledger_id, stored, self._decide(ledger_id, stored)) for ledger_id, stored in found]
@@ -126,16 +128,19 @@ class LedgerChanges:
             readable = [(path, node) for path, node in nodes if node is not None]
             if readable:
                 self._keep(action.value, readable)
-        is_done = await asyncio.gather(*(self._carry_out(*each) for each in changes))
+        results = await asyncio.gather(*(self._carry_out(*each) for each in changes), return_exceptions=True)
         again = []
-        for (ledger_id, _, step), done in zip(changes, is_done, strict=True):
-            if done:
+        error = None
+        for (ledger_id, _, step), result in zip(changes, results, strict=True):
+            if isinstance(result, BaseException):
+                error = error or result
+            elif result:
                 fates.append(LedgerFate(ledger_id, step.action, step.reason))
             elif is_last:
                 fates.append(LedgerFate(ledger_id, Action.FAIL, "somebody else changes it all the time"))
             else:
                 again.append(ledger_id)
-        return fates, again
+        return fates, again, error
 
     async def _find(self, ledger_id: int) -> tuple[int, StoredLedger | None]:
         try:

@@ -59,7 +59,7 @@ async def test_a_whole_set_goes_out_and_comes_back_byte_by_byte(stage: LedgerSta
     del before[9]
     assert await stage.contents() == before
     again = await stage.run("import", path, "--create-only", "--yes")
-    assert (again.json()["imported"], again.json()["there_already"]) == (0, 5)
+    assert (again.exit_code, again.json()["imported"], again.json()["there_already"]) == (9, 0, 5)
     assert await stage.contents() == before
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
 
 import msgspec
 import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
 
 from runtime.ledger.changes import new_ledger, replace_bookies, to_closed, to_in_recovery
 from runtime.ledger.metadata import DigestType, LedgerMetadata
+from runtime.ledger.metadata_format import encode_ledger_metadata
+from runtime.metadata.embedded import EmbeddedZooKeeper
 from tests.commands.ledger.conftest import BOOKIES, CLOSED, OPEN, LedgerStage, labelled
 from tests.processes import run_bkctl_on_terminal
 
@@ -155,3 +160,35 @@ async def test_no_cluster(metadata_uri: str) -> None:
     code, screen = run_bkctl_on_terminal("ledger", "list", BKCTL_METADATA_URI=metadata_uri)
     assert code == 4
     assert "there is no BookKeeper cluster" in screen
+
+
+async def test_the_forbidden_id_in_the_tree_is_passed_over(stage: LedgerStage) -> None:
+    """It makes Java bookies delete everything; here it is nobody's ledger, and no command takes it for one."""
+    await stage.plant(1, CLOSED)
+    path = f"{stage.ledgers.root}/922/3372/0368/5477/L5807"
+    await stage.store.create(path, encode_ledger_metadata(CLOSED), make_parents=True)
+    assert await ids(stage) == [1]
+    exported = await stage.run("export", "--all")
+    assert [json.loads(line)["ledger_id"] for line in exported.stdout.splitlines()] == ["1"]
+    for verb in (["show"], ["export"], ["delete", "--unreadable", "--confirm", str(2**63 - 1)]):
+        assert (await stage.run(*verb, str(2**63 - 1))).exit_code == 2
+    assert await stage.store.exists(path) is not None
+
+
+async def test_what_this_session_may_not_read_is_a_row_too(stage: LedgerStage, zookeeper: EmbeddedZooKeeper) -> None:
+    await stage.plant(1, CLOSED)
+    await stage.plant(2, CLOSED)
+    client = KazooClient(zookeeper.connect_string)
+    await asyncio.to_thread(client.start)
+    try:
+        await asyncio.to_thread(client.set_acls, stage.path(2), [make_digest_acl("somebody", "else", all=True)])
+    finally:
+        await asyncio.to_thread(client.stop)
+        client.close()
+    items = (await stage.succeed("list"))["items"]
+    assert [(item["ledger_id"], item["state"]) for item in items] == [("1", "closed"), ("2", "unreadable")]
+    exported = await stage.run("export", "--all")
+    assert (exported.exit_code, len(exported.stdout.splitlines())) == (9, 1)
+    assert "may not be read by this session: 1 ledger" in exported.stderr
+    assert (await stage.run("show", "2")).exit_code == 11
+    assert (await stage.run("delete", "2", "--confirm", "2", "--unreadable")).exit_code == 3
