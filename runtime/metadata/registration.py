@@ -153,6 +153,10 @@ class BookieRegistration:
     ) -> None:
         if not is_valid_bookie_id(bookie_id):
             raise RegistrationError(f"{bookie_id!r} cannot be a bookie id")
+        if service_info.rpc_address is None:
+            # Without any endpoint the payload would be empty, which under an id that is no host:port makes every
+            # starting Java client hang (section 8.2).
+            raise RegistrationError(f"bookie {bookie_id} would publish no port for ledger requests")
         self._store = store
         self._paths = Paths(root)
         self._bookie_id = bookie_id
@@ -241,6 +245,11 @@ class BookieRegistration:
         if stat is not None:
             if stat.ephemeral_owner == self._store.session_id:
                 return
+            if not stat.ephemeral_owner:
+                raise RegistrationError(
+                    f"{path} is no registration but a node that no session ever ends: somebody made it by hand; "
+                    "delete it (bkctl metadata doctor tells of such nodes)"
+                )
             await self._wait_for_expiry(path)
         try:
             await self._store.create(path, self._payload, is_ephemeral=True)

@@ -191,6 +191,33 @@ async def test_a_name_that_java_clients_would_hang_on(store: ZooKeeperStore, roo
         Bookie(store, root, "a,b")
 
 
+async def test_nothing_is_published_that_java_clients_would_hang_on(store: ZooKeeperStore, root: str) -> None:
+    http = BookieServiceInfo((Endpoint("httpserver", "10.0.0.9", 8080, "http"),))
+    for info in (BookieServiceInfo(()), http):
+        with pytest.raises(RegistrationError, match="no port for ledger requests"):
+            BookieRegistration(store, root, "bk-1", info, session_timeout_ms=1, on_failed=lambda _: None)
+
+
+@pytest.mark.parametrize("mode", BookieMode)
+async def test_a_node_that_no_session_owns_is_not_waited_for(
+    store: ZooKeeperStore, root: str, mode: BookieMode
+) -> None:
+    await new_cluster(store, root)
+    path = f"{root}/available/{'bk-1' if mode is BookieMode.WRITABLE else 'readonly/bk-1'}"
+    await store.create(path)
+    with pytest.raises(RegistrationError, match=f"{path} is no registration"):
+        await Bookie(store, root).registration.register(mode)
+    assert await store.exists(path) is not None, "it is never deleted by force"
+
+
+async def test_the_data_of_the_read_only_directory_is_never_looked_at(store: ZooKeeperStore, root: str) -> None:
+    """Note a of section 1: a Java bookie may have left its own payload there."""
+    client = await new_cluster(store, root)
+    await store.set(f"{root}/available/readonly", b"\xff junk", 0)
+    await Bookie(store, root).registration.register(BookieMode.READ_ONLY)
+    assert await client.snapshot() == Registrations(writable=(), read_only=("bk-1",))
+
+
 async def test_one_bad_child_does_not_break_a_listing(
     store: ZooKeeperStore, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
