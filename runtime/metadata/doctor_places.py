@@ -25,8 +25,8 @@ FORBIDDEN_LEDGER_ID = 2**63 - 1
 
 _LEDGER_LIKE = re.compile(r"(?:\d+/)*L\d+", re.ASCII)
 _DIGITS = re.compile(r"\d+(?:/\d+)*", re.ASCII)
-_HIGH_ORDER_NAME = re.compile(rf"{HIGH_ORDER_PREFIX}(\d+)", re.ASCII)
-_ID_NAME = re.compile(rf"{ID_PREFIX}(-?\d+)", re.ASCII)
+_HIGH_ORDER_NAME = re.compile(rf"{HIGH_ORDER_PREFIX}(\d{{1,19}})", re.ASCII)
+_ID_NAME = re.compile(rf"{ID_PREFIX}(-?\d{{1,10}})", re.ASCII)
 _MARK_GROUPS = 4
 
 

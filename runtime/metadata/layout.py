@@ -88,7 +88,7 @@ class LedgerTree(enum.Enum):
         return ledger_id if self.ledger_path(ledger_id) == path else None
 
 
-_LEDGER_PATH = re.compile(r"(?:\d+/)*L\d+", re.ASCII)
+_LEDGER_PATH = re.compile(r"(?:\d{1,4}/){0,4}L\d{1,19}", re.ASCII)
 _FACTORIES = {
     LedgerTree.FLAT: "FlatLedgerManagerFactory",
     LedgerTree.LEGACY_HIERARCHICAL: "LegacyHierarchicalLedgerManagerFactory",

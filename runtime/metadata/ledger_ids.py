@@ -14,7 +14,7 @@ from runtime.metadata.store import MetadataStore
 logger = logging.getLogger(__name__)
 
 _HIGH_ORDERS_KEPT = 3
-_HIGH_ORDER_NAME = re.compile(HIGH_ORDER_PREFIX + r"(\d+)", re.ASCII)
+_HIGH_ORDER_NAME = re.compile(HIGH_ORDER_PREFIX + r"(\d{1,19})", re.ASCII)
 _HIGH_ORDER_MAX = 2**31 - 1
 """Higher ones do not fit into an id of 63 bits."""
 
