@@ -29,6 +29,15 @@ PATIENT = ZooKeeperConfig(session_timeout_ms=30_000, operation_timeout_s=30.0)
 """For servers that are started again: that takes as long as the machine is busy."""
 
 
+def halt(pid: int) -> None:
+    """SIGSTOP, and wait until all threads stand still: the signal alone leaves them a moment to answer."""
+    os.kill(pid, signal.SIGSTOP)
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        stat = Path(f"/proc/{pid}/task/{thread}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
+
+
 async def test_a_node_from_creation_to_deletion(store: ZooKeeperStore, root: str) -> None:
     path = f"{root}/a/b"
     with pytest.raises(NoNodeError, match=path):
@@ -160,10 +169,12 @@ async def test_operations_end_when_nobody_answers(tmp_path: Path) -> None:
     async with await EmbeddedZooKeeper.start(str(tmp_path)) as server:
         config = ZooKeeperConfig(session_timeout_ms=20_000, operation_timeout_s=0.5)
         store = await ZooKeeperStore.connect(server.connect_string, config)
-        os.kill(server.pid, signal.SIGSTOP)
-        with pytest.raises(MetadataUnavailableError, match=r"no answer from ZooKeeper in 0\.5 s"):
-            await store.get("/")
-        os.kill(server.pid, signal.SIGCONT)
+        halt(server.pid)
+        try:
+            with pytest.raises(MetadataUnavailableError, match=r"no answer from ZooKeeper in 0\.5 s"):
+                await store.get("/")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
         await store.close()
         with pytest.raises(MetadataUnavailableError, match="closed"):
             await store.get("/")
