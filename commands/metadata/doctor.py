@@ -123,8 +123,6 @@ def _print(context: CommandContext, report: DoctorReport, findings: Sequence[Fin
         of_rule = [found for found in findings if found.rule.id == rule_id]
         if of_rule:
             console.table(_heading(of_rule[0].rule, count), _RULE_COLUMNS, [_row(found) for found in of_rule])
-    if console.is_for_people:
-        console.say(_summary(report))
 
 
 def _row(found: Finding) -> dict[str, object]:

@@ -173,7 +173,7 @@ def test_forms(planted: Planted) -> None:
         finding["path"],
         finding["problem"],
         "CRITICAL unreadable-ledger: 1 finding",
-        "Way out: Save the bytes",
+        "Way out: bkctl ledger delete --unreadable ID",
     ):
         assert text in shown.stdout
 
