@@ -37,7 +37,6 @@ _COLUMNS = (
     Column("field", "FIELD"),
     Column("found", "FOUND"),
     Column("settings", "BY THE SETTINGS"),
-    Column("is_equal", "EQUAL"),
 )
 _CLUSTER_OPTIONS = frozenset({"--metadata-uri", "-u", "--conf", "-c", "--config", "--context"})
 
@@ -84,7 +83,7 @@ async def verify(
         "command": None if finding is None else command_text(context.settings.command_line, finding.remedy),
     }
     context.console.record("CookieVerification", body, name="bookie_id", details={"fields": rows})
-    context.console.table("Fields", _COLUMNS, rows)
+    context.console.table("What differs", _COLUMNS, [row for row in rows if not row["is_equal"]])
     return Outcome.OK if finding is None else Outcome.FINDINGS
 
 

@@ -21,6 +21,10 @@ bookiePort=3200
 advertisedAddress=host.example
 allowLoopback=true
 forceReadOnlyBookie=false
+listeningInterface=eth7
+useHostNameAsBookieID=true
+useShortHostName=yes
+allowStorageExpansion=true
 journalDirectories=/j1,/j2
 ledgerDirectories=/l1,/l2
 indexDirectories=/i1,/i2
@@ -93,6 +97,12 @@ def test_a_java_configuration_file(tmp_path: Path) -> None:
     assert (config.bookie_id, config.port, config.advertised_address) == ("bookie-a", 3200, "host.example")
     assert config.is_loopback_allowed
     assert not config.is_read_only
+    assert config.listening_interface == "eth7"
+    assert (config.is_host_name_id, config.is_host_name_short, config.is_storage_expansion_allowed) == (
+        True,
+        True,
+        True,
+    )
     assert config.flush_interval_s == 5.0
     assert config.frame_bytes_max == 1_000_000
     assert config.zookeeper == ZooKeeperConfig(session_timeout_ms=6000)
