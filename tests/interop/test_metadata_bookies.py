@@ -104,6 +104,8 @@ async def test_a_java_bookie_lives_in_our_cluster_and_in_what_we_restore(
     finally:
         client.stop()
     await _look_at_its_auditor_and_worker(java, bookie, store, root)
+    healthy = await bkctl(java, "metadata", "doctor", "-o", "json")
+    assert healthy.json()["findings"] == [], "a running Java cluster is sound"
     await bookie.stop()
     await eventually(lambda: _is_gone(store, Paths(root).writable_bookie(bookie.id)))
 

@@ -182,3 +182,23 @@ async def test_bkctl_ledger_commands_and_javas_shell_take_each_others_ledgers(
     deleted = await java.shell("deleteledger", "-l", str(short), "-f")
     assert deleted.exit_code == 0, deleted.text
     assert await ids_of(ledgers) == [long]
+
+
+async def test_old_formats_stay_what_they_are(java: JavaMetadata, store: ZooKeeperStore, root: str) -> None:
+    """Versions 1 and 2, rewritten by the other side; version 1 keeps neither digest nor password."""
+    await init_by_java(java, LedgerTree.HIERARCHICAL)
+    ledgers = await open_ledger_store(store, root)
+    ours = {1: new_metadata(format_version=1, digest_type=None, password=None), 2: new_metadata(format_version=2)}
+    for version, metadata in ours.items():
+        by_java = (await java.call("ledger_create", **NEW, format_version=version))["ledger_id"]
+        by_bkctl, _ = await ledgers.create(metadata)
+        for ledger_id in (by_java, by_bkctl):
+            assert (await ledgers.read(ledger_id)).value == metadata
+            assert as_java_sees(metadata).items() <= (await java.call("ledger_read", ledger_id=ledger_id)).items()
+        found = await ledgers.read(by_java)
+        await ledgers.write(by_java, to_closed(found.value, 9, 100), found.version)
+        seen = await java.call("ledger_update", ledger_id=by_java, replaced_segments=[[0, ["a:1", "b:2", "c:3"]]])
+        assert (seen["format_version"], seen["state"], seen["last_entry_id"]) == (version, "CLOSED", 9)
+        await java.call("ledger_update", ledger_id=by_bkctl, state="IN_RECOVERY")
+        found = await ledgers.read(by_bkctl)
+        assert found.value == msgspec.structs.replace(metadata, state=LedgerState.IN_RECOVERY)

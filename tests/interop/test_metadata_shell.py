@@ -30,7 +30,7 @@ ENDPOINTS: list[dict[str, Any]] = [
     {"id": "httpserver", "port": 8080, "host": "0.0.0.0", "protocol": "http"},
     {"id": "bookie", "port": 3181, "host": "10.0.0.3", "protocol": "bookie-rpc", "extensions": ["tls"]},
 ]
-COOKIE: dict[str, Any] = {"journals": ["/j1", "/j 2"], "ledgers": ["/l1", "/l'2"], "indexes": ["/i"]}
+COOKIE: dict[str, Any] = {"journals": ["/j1", "/j 2"], "ledgers": ["/l1", "/l'2", '/"ü\\'], "indexes": ["/i"]}
 
 
 def service_info() -> BookieServiceInfo:

@@ -18,6 +18,7 @@ from runtime.metadata.ledgers import open_ledger_store
 from runtime.metadata.registration import BookieMode, BookieRegistration
 from runtime.metadata.replication_lock import ReplicationLocks, canonical_host_name
 from runtime.metadata.replication_switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.rewrite_bookie import rewrite_bookie
 from runtime.metadata.service_info import BookieServiceInfo, rpc_service_info
 from runtime.metadata.under_replication import UnderReplicationMarks
 from runtime.metadata.zookeeper import ZooKeeperStore
@@ -291,3 +292,28 @@ async def test_cookie_commands(
         if verb != "delete":
             shown = await bkctl(java, "cookie", "show", WRITABLE, "--raw")
             assert shown.stdout in (await java.shell("cookie_get", WRITABLE)).stdout
+
+
+async def test_rewriting_a_bookie(
+    java: JavaMetadata, twin: JavaMetadata, store: ZooKeeperStore, root: str, twin_root: str, znodes: KazooClient
+) -> None:
+    """Java's updateBookieInLedger, and our rule: that of ``bkctl ledger rewrite-bookie --include-open``."""
+    await init_by_java(java, LedgerTree.HIERARCHICAL)
+    await bkctl(twin, "cluster", "init")
+    ledgers = await open_ledger_store(store, twin_root)
+    for each in (java, twin):
+        await each.call("ledger_create", ledger_id=5, **NEW)
+        await each.call("ledger_update", ledger_id=5, new_segments=[[10, ["x:1", ENSEMBLE[1], ENSEMBLE[0]]]])
+        await each.call("ledger_create", ledger_id=6, **NEW, state="CLOSED", last_entry_id=9, length=100)
+        await each.call("ledger_create", ledger_id=2**40, ensemble=["x:1", "y:2", "z:3"], password="secret")
+    updated = await java.shell("updateBookieInLedger", "-sb", ENSEMBLE[0], "-db", "10.0.0.99:3181")
+    assert updated.exit_code == 0, updated.text
+    changed = 0
+    async for ledger_id in ledgers.list_ids():
+        found = await ledgers.read(ledger_id)
+        rewrite = rewrite_bookie(found.value, ENSEMBLE[0], "10.0.0.99:3181", has_open_ends=True)
+        if rewrite.metadata is not None:
+            await ledgers.write(ledger_id, rewrite.metadata, found.version)
+            changed += 1
+    assert changed == 2
+    assert_same(znodes, root, twin_root)
