@@ -45,19 +45,19 @@ def is_built() -> bool:
     return os.path.exists(CLASS_PATH_FILE)
 
 
-def _command(main_class: str, *arguments: str) -> list[str]:
+def _command(main_class: str, *arguments: str, jvm_flags: Sequence[str] = ()) -> list[str]:
     with open(CLASS_PATH_FILE, encoding="utf-8") as file:
         class_path = file.read().strip()
-    return [find_java(), *_JVM_FLAGS, "-cp", class_path, main_class, *arguments]
+    return [find_java(), *_JVM_FLAGS, *jvm_flags, "-cp", class_path, main_class, *arguments]
 
 
 class JavaProgram:
     """A JVM that answers commands, one at a time: JSON lines on its stdin and stdout."""
 
-    def __init__(self, log_path: str, main_class: str, *arguments: str) -> None:
+    def __init__(self, log_path: str, main_class: str, *arguments: str, jvm_flags: Sequence[str] = ()) -> None:
         with open(log_path, "ab") as log:
             self._process = subprocess.Popen(
-                _command(main_class, *arguments),
+                _command(main_class, *arguments, jvm_flags=jvm_flags),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
