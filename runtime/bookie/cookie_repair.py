@@ -24,14 +24,15 @@ def require_own_folders(evidence: Evidence) -> None:
     """RefusedError unless the folders prove to be those of this bookie, each at the position it always had.
 
     The proof of a folder is its VERSION file, which names the bookie and the cluster's instance; where that file is
-    damaged or lost, its place beside its data.
+    damaged or lost, its place beside its data; where it is damaged alone, a stored cookie that agrees with the
+    settings.
     """
     own, instance_id = evidence.bookie_id, evidence.expected.instance_id or None
     for folder in evidence.folders:
         cookie = folder.cookie
         if folder.trouble is not None or not folder.is_present or folder.migration is not None:
             raise _refused(f"{folder.path} is not in order")
-        if cookie is None and (folder.place is None or not folder.has_files):
+        if cookie is None and not _is_proved_otherwise(evidence, folder):
             raise _refused(f"nothing in {folder.path} proves that it is a folder of bookie {own}")
         if cookie is not None and (cookie.bookie_id, cookie.instance_id or None) != (own, instance_id):
             raise _refused(f"{folder.path} belongs to bookie {cookie.bookie_id} of instance {cookie.instance_id}")
@@ -40,10 +41,19 @@ def require_own_folders(evidence: Evidence) -> None:
     known = [*evidence.cookies_on_disk, *([evidence.stored] if evidence.stored is not None else [])]
     if not all(is_same_shape(evidence.expected, cookie) for cookie in known):
         raise _refused("the settings name another number or order of folders than the cookies")
-    if not evidence.cookies_on_disk:
+    if not evidence.cookies_on_disk and not _agrees(evidence):
         raise _refused(f"no folder has a VERSION file of bookie {own}")
     if evidence.is_named(own) and not any(folder.has_files for folder in evidence.folders):
         raise _refused(f"the folders are empty although ledgers name bookie {own}")
+
+
+def _is_proved_otherwise(evidence: Evidence, folder: FolderState) -> bool:
+    """Whether a folder without a readable VERSION file is the bookie's all the same."""
+    return folder.has_files and (folder.place is not None or (folder.damage is not None and _agrees(evidence)))
+
+
+def _agrees(evidence: Evidence) -> bool:
+    return evidence.stored is not None and not evidence.expected.differences(evidence.stored)
 
 
 def require_matching_folders(evidence: Evidence) -> None:

@@ -171,6 +171,19 @@ def test_an_index_of_layout_4(host: BookieHost) -> None:
     host.boot(4, 5)
 
 
+def test_every_version_file_is_damaged(host: BookieHost) -> None:
+    """As of a bookie with one folder for everything, even one that never noted its place."""
+    host.name_folders("all", "all")
+    host.boot(4)
+    host.name_in_ledgers(4)
+    (host.folder / "all" / "current" / "bkctl.place").unlink()
+    host.version("all").write_bytes(b"")
+    found = host.verify()
+    assert found["cause"] == "damaged VERSION file"
+    assert host.run_printed(found["command"], "--confirm", ID).exit_code == 0
+    host.boot(4)
+
+
 def test_new_healthy_and_running(host: BookieHost) -> None:
     assert host.verify()["is_new"]
     with host.running():
