@@ -45,6 +45,16 @@ def _class_path() -> str:
     return os.pathsep.join([jars, *(os.path.join(folder, name) for name in os.listdir(folder) if _EPOLL in name)])
 
 
+def _steady_port() -> int:
+    """A port that no outgoing connection is given while its server is down: below those that the system gives out."""
+    for _ in range(100):
+        port = 15_000 + int.from_bytes(os.urandom(2)) % 17_000
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind((LOOPBACK, port))
+            return port
+    return free_port()
+
+
 def four_letters(port: int, word: bytes) -> bytes:
     """What a server answers to ``srvr`` or ``isro``; empty when it does not."""
     try:
@@ -131,7 +141,7 @@ class ZooKeeperServer:
 @contextlib.contextmanager
 def secured_server(folder: Path, config: Mapping[str, str], properties: Mapping[str, str]) -> Iterator[ZooKeeperServer]:
     """A single server with settings of its own, on a plain port unless they name an address for a secure one."""
-    port = free_port()
+    port = _steady_port()
     where = {"clientPortAddress": LOOPBACK, "clientPort": str(port)}
     if "secureClientPortAddress" in config:
         where = {"secureClientPort": str(port)}
@@ -154,7 +164,7 @@ class Ensemble:
     """Three servers that elect a leader; one cut off from the others serves reads only."""
 
     def __init__(self, folder: Path) -> None:
-        ports = [_Ports(free_port(), free_port(), free_port()) for _ in range(3)]
+        ports = [_Ports(_steady_port(), _steady_port(), _steady_port()) for _ in range(3)]
         members = {
             f"server.{number}": f"{LOOPBACK}:{each.quorum}:{each.election}" for number, each in enumerate(ports, 1)
         }
