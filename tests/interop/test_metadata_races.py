@@ -129,6 +129,27 @@ async def test_racing_creates_get_ids_of_their_own(
     assert await java.list_ledgers() == await ids_of(ledgers) == sorted(theirs + ours)
 
 
+@pytest.mark.parametrize("first_id", [0, 2**40])
+async def test_directories_that_one_side_empties_take_ledgers_of_the_other(
+    peer: Peer, java: JavaMetadata, first_id: int
+) -> None:
+    """Whoever deletes the last ledger of a directory takes the directory away, while the other creates in it."""
+    rounds = 60
+    theirs, ours = [first_id, first_id + 1], [first_id + 2, first_id + 3]
+
+    async def churn() -> None:
+        for _ in range(rounds):
+            for ledger_id in ours:
+                await peer.ledgers.create(new_metadata(), ledger_id=ledger_id)
+                assert (await peer.ledgers.read(ledger_id)).version == 0
+                await peer.ledgers.delete(ledger_id)
+
+    await asyncio.gather(java.call("ledger_churn", ledger_ids=theirs, count=rounds, **NEW), churn())
+    assert await java.list_ledgers() == await ids_of(peer.ledgers) == []
+    await peer.ledgers.create(new_metadata(), ledger_id=ours[0])
+    assert await java.list_ledgers() == [ours[0]]
+
+
 async def test_ids_go_over_into_long_ones_for_both_at_the_same_place(
     peer: Peer, java: JavaMetadata, store: ZooKeeperStore, root: str
 ) -> None:
@@ -167,12 +188,12 @@ async def test_racing_marks_of_the_same_ledgers_keep_every_bookie(
     assert {each["ledger_id"]: set(each["missing"]) for each in seen} == dict.fromkeys(ledger_ids, everybody)
 
 
-async def work(peer: Peer, count: int, *, is_finishing: bool) -> list[Hold]:
+async def work(peer: Peer, count: int, *, is_clearing: bool, ends_early: bool = False) -> list[Hold]:
     """What Java's ``work`` does."""
     holds: list[Hold] = []
     while len(holds) < count:
         picked = await peer.work.pick()
-        if picked is None and is_finishing:
+        if picked is None and ends_early:
             break
         if picked is None:
             await asyncio.sleep(0.001)
@@ -180,7 +201,7 @@ async def work(peer: Peer, count: int, *, is_finishing: bool) -> list[Hold]:
         began_ns = time.monotonic_ns()
         await asyncio.sleep(0.002)
         holds.append(Hold(picked.ledger_id, began_ns, time.monotonic_ns()))
-        await (peer.work.finish(picked) if is_finishing else picked.release())
+        await (peer.work.finish(picked) if is_clearing else picked.release())
     return holds
 
 
@@ -197,7 +218,7 @@ def overlaps(holds: list[Hold]) -> Iterator[tuple[Hold, Hold]]:
 async def test_workers_of_both_sides_never_hold_the_same_ledger(peer: Peer, java: JavaMetadata) -> None:
     ledger_ids = [11, 12]
     await java.call("mark", ledger_ids=ledger_ids, missing=["10.0.0.9:3181"])
-    theirs, ours = await asyncio.gather(java.call("work", count=60), work(peer, 60, is_finishing=False))
+    theirs, ours = await asyncio.gather(java.call("work", count=60), work(peer, 60, is_clearing=False))
     holds = [Hold(*each) for each in theirs["holds"]] + ours
     assert {each.ledger_id for each in holds} == set(ledger_ids)
     assert list(overlaps(holds)) == []
@@ -209,7 +230,9 @@ async def test_workers_of_both_sides_share_the_marks(
     ledger_ids = list(range(60))
     for ledger_id in ledger_ids:
         await peer.marks.mark(ledger_id, ["10.0.0.9:3181"])
-    theirs, ours = await asyncio.gather(java.call("work", count=60, finish=True), work(peer, 60, is_finishing=True))
+    theirs, ours = await asyncio.gather(
+        java.call("work", count=60, clear=True, ends_early=True), work(peer, 60, is_clearing=True, ends_early=True)
+    )
     done_by_java = [each[0] for each in theirs["holds"]]
     done_by_us = [each.ledger_id for each in ours]
     assert sorted(done_by_java + done_by_us) == ledger_ids, "each once"
@@ -219,6 +242,25 @@ async def test_workers_of_both_sides_share_the_marks(
     await store.sync(root)
     assert await store.children(Paths(root).under_replicated_ledgers) == [], "directories went with the marks"
     assert await store.children(Paths(root).replication_locks) == []
+
+
+async def test_marks_survive_the_clearing_of_their_neighbours(
+    peer: Peer, java: JavaMetadata, store: ZooKeeperStore, root: str
+) -> None:
+    """Whoever clears the last mark of a directory takes the directory away, while the other marks in it."""
+    ledger_ids = list(range(80))
+    theirs = asyncio.create_task(java.call("mark", ledger_ids=ledger_ids, missing=["10.0.0.9:3181"]))
+    done = [each.ledger_id for each in await work(peer, len(ledger_ids), is_clearing=True)]
+    await theirs
+    assert sorted(done) == ledger_ids
+
+    async def mark() -> None:
+        for ledger_id in ledger_ids:
+            await peer.marks.mark(ledger_id, ["10.0.0.9:3181"])
+
+    answer, _ = await asyncio.gather(java.call("work", count=len(ledger_ids), clear=True), mark())
+    assert sorted(each[0] for each in answer["holds"]) == ledger_ids
+    assert [each async for each in list_marks(store, root, ForeignNames())] == []
 
 
 async def test_a_lock_of_one_side_keeps_the_other_off(

@@ -126,6 +126,18 @@ final class LedgerCommands {
         return CommandLoop.JSON.createObjectNode().put("conflicts", conflicts);
     }
 
+    /** Creates and deletes each ledger "count" times, which takes directories away and brings them back. */
+    static ObjectNode churn(Session session, JsonNode request) throws Exception {
+        for (int i = 0; i < request.get("count").asInt(); i++) {
+            for (JsonNode ledger : request.get("ledger_ids")) {
+                long ledgerId = ledger.asLong();
+                wait(session.ledgers().createLedgerMetadata(ledgerId, fresh(ledgerId, request).build()));
+                wait(session.ledgers().removeLedgerMetadata(ledgerId, Version.ANY));
+            }
+        }
+        return CommandLoop.JSON.createObjectNode();
+    }
+
     private static int addMark(LedgerManager ledgers, long ledgerId, JsonNode request, int number) throws Exception {
         String label = request.get("prefix").asText() + number;
         for (int conflicts = 0; ; conflicts++) {

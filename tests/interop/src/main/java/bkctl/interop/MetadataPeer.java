@@ -34,6 +34,7 @@ public final class MetadataPeer implements CommandLoop.Commands {
             case "ledger_list" -> LedgerCommands.list(session(request), request);
             case "ledger_ids" -> LedgerCommands.generateIds(session(request), request);
             case "ledger_race" -> LedgerCommands.race(session(request), request);
+            case "ledger_churn" -> LedgerCommands.churn(session(request), request);
             case "mark" -> ReplicationCommands.mark(session(request), request);
             case "mark_race" -> ReplicationCommands.markRace(session(request), request);
             case "marks" -> ReplicationCommands.listMarks(session(request), request);

@@ -84,18 +84,19 @@ final class ReplicationCommands {
     }
 
     /**
-     * Picks "count" times, holding each lock for a moment, then gives it back or, with "finish", clears the mark. Ends
-     * early when nothing is left to finish. Answers when each lock was held, on the machine's monotonic clock.
+     * Picks "count" times, holding each lock for a moment, then gives it back or, with "clear", clears the mark. With
+     * "ends_early" it ends when no mark is left. Answers when each lock was held, on the machine's monotonic clock.
      */
     static ObjectNode work(Session session, JsonNode request) throws Exception {
         LedgerUnderreplicationManager manager = session.underReplication();
-        boolean isFinishing = request.path("finish").asBoolean();
+        boolean isClearing = request.path("clear").asBoolean();
+        boolean endsEarly = request.path("ends_early").asBoolean();
         ObjectNode result = CommandLoop.JSON.createObjectNode();
         ArrayNode holds = result.putArray("holds");
         int count = request.get("count").asInt();
         while (holds.size() < count) {
             long ledgerId = manager.pollLedgerToRereplicate();
-            if (ledgerId == NOTHING && isFinishing && !manager.listLedgersToRereplicate(null).hasNext()) {
+            if (ledgerId == NOTHING && endsEarly && !manager.listLedgersToRereplicate(null).hasNext()) {
                 break;
             }
             if (ledgerId == NOTHING) {
@@ -105,7 +106,7 @@ final class ReplicationCommands {
             long beganNs = System.nanoTime();
             Thread.sleep(2);
             holds.addArray().add(ledgerId).add(beganNs).add(System.nanoTime());
-            if (isFinishing) {
+            if (isClearing) {
                 manager.markLedgerReplicated(ledgerId);
             } else {
                 manager.releaseUnderreplicatedLedger(ledgerId);
