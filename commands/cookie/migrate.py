@@ -72,8 +72,8 @@ async def migrate(
         await _carry_out(context, own, state, _plan(own, state, naming_old))
     if naming_old:
         context.console.warn(
-            f"entries of {naming_old} ledgers cannot be read from this bookie until their metadata follows: start it as "
-            f"{new_id}, then run bkctl ledger rewrite-bookie --from {old_id} --to {new_id}"
+            f"entries of {naming_old} ledgers cannot be read from this bookie until their metadata follows: start it "
+            f"as {new_id}, then run bkctl ledger rewrite-bookie --from {old_id} --to {new_id}"
         )
 
 
