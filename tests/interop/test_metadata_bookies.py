@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from runtime.metadata.cluster import RESTORE_MARK
 from runtime.metadata.cookies import CookieStore
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication_lock import ReplicationLocks, canonical_host_name
 from runtime.metadata.replication_switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.store import ANY_VERSION
 from runtime.metadata.under_replication import UnderReplicationMarks, read_mark
 from runtime.metadata.under_replication_tree import UnderReplicationTree
 from runtime.metadata.zookeeper import ZooKeeperStore
@@ -56,6 +58,15 @@ class Bookie:
             return await store.exists(path) is not None
 
         await eventually(is_registered)
+
+    async def start_in_vain(self) -> None:
+        """Start, and wait for the end that the bookie comes to."""
+        process = self._process = JavaBookie(self._conf_path, self._log_path)
+
+        async def has_ended() -> bool:
+            return not process.is_running
+
+        await eventually(has_ended)
 
     async def stop(self) -> None:
         """Stop in order."""
@@ -113,6 +124,7 @@ async def test_a_java_bookie_lives_in_our_cluster_and_in_what_we_restore(
     await bkctl(java, "cluster", "backup", backup)
     await bkctl(java, "cluster", "nuke", "--confirm", instance_id)
     await bkctl(java, "cluster", "restore", backup, "--confirm", instance_id)
+    await _refuses_a_cluster_whose_restore_has_not_ended(bookie, store, root, znodes, instance_id)
     await bookie.start(store, root)
     verified = await bkctl(java, "ledger", "verify", str(ledger_id), "-o", "json")
     assert verified.exit_code == 0
@@ -122,6 +134,22 @@ async def test_a_java_bookie_lives_in_our_cluster_and_in_what_we_restore(
         assert await client.create(ensemble=(1, 1, 1)) > ledger_id
     finally:
         client.stop()
+
+
+async def _refuses_a_cluster_whose_restore_has_not_ended(
+    bookie: Bookie, store: ZooKeeperStore, root: str, znodes: KazooClient, instance_id: str
+) -> None:
+    """A bookie that came up would miss ledgers in the tree and delete its copies: what is created last keeps it out."""
+    paths = Paths(root)
+    for path in (paths.read_only, paths.available, paths.instance_id):
+        await store.delete(path)
+    await store.set(root, RESTORE_MARK + b"of an archive", ANY_VERSION)
+    before = dump(znodes, root)
+    await bookie.start_in_vain()
+    assert dump(znodes, root) == before
+    for path, data in ((paths.available, b""), (paths.read_only, b""), (paths.instance_id, instance_id.encode())):
+        await store.create(path, data)
+    await store.set(root, b"", ANY_VERSION)
 
 
 async def _look_at_its_auditor_and_worker(java: JavaMetadata, bookie: Bookie, store: ZooKeeperStore, root: str) -> None:
