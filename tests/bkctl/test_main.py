@@ -53,7 +53,7 @@ def test_version(run_main: RunMain) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["bokie"], "error: No such command 'bokie'. Did you mean 'bookie'? (see bkctl --help)"),
+        (["audt"], "error: No such command 'audt'. Did you mean 'audit'? (see bkctl --help)"),
         (["ledger", "shw"], "error: No such command 'shw'. Did you mean 'show'? (see bkctl ledger --help)"),
         (["ledger", "show"], "error: Missing argument 'LEDGER' (see bkctl ledger show --help)"),
         (
@@ -65,7 +65,7 @@ def test_version(run_main: RunMain) -> None:
             "error: 'x1' is not a ledger id: give a decimal number, 0x and hexadecimal digits, or a UUID",
         ),
         (["ledger", "verify"], "error: say which ledgers to verify: ledger ids, or --all"),
-        (["ledger", "verify", "1", "--all"], "error: say which ledgers to verify: ledger ids, or --all"),
+        (["ledger", "verify", "1", "--all"], "error: --all is every ledger: leave out 1, or --all"),
         (
             ["ledger", "write-test", "-E", "2", "-W", "3"],
             "error: ensemble size >= write quorum >= ack quorum > 0 is required, got 2/3/2",

@@ -210,7 +210,7 @@ def test_a_bookie_dies_is_recovered_and_decommissioned(start_cluster: Callable[[
     assert victim not in states(cluster)
     start = cluster.run("dev", "cluster", "start", victim, "--dir", cluster.directory)
     assert start.exit_code == 2
-    assert "it was decommissioned" in start.stderr
+    assert "when the bookie was decommissioned" in start.stderr
     again = succeed(cluster, "dev", "cluster", "up", "--dir", cluster.directory)
     assert "was decommissioned and stays down" in again.stderr
 
