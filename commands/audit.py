@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.cluster_access import open_store, require_metadata_uri
+from commands.cluster_access import open_ledgers, open_store, require_metadata_uri
 from commands.command import command, group
 from commands.config import OutputForm
 from commands.context import CommandContext
@@ -100,14 +100,11 @@ async def _registrations(context: CommandContext) -> Registrations:
 
 
 async def _audit_plainly(context: CommandContext, out: str | None) -> AuditReport:
-    from runtime.metadata.ledgers import open_ledger_store
     from runtime.metadata.registration import RegistrationClient
     from spark_reports.report import audit_plainly
 
-    async with open_store(context) as (store, uri):
-        layout_config = context.settings.zookeeper.layout
-        ledgers = await open_ledger_store(store, uri.root, uri.tree, layout_config=layout_config)
-        registrations = await RegistrationClient(store, uri.root).snapshot()
+    async with open_ledgers(context) as (store, ledgers):
+        registrations = await RegistrationClient(store, ledgers.root).snapshot()
         with context.console.progress("auditing") as progress:
             return await audit_plainly(ledgers, registrations, out_directory=out, on_progress=progress.update)
 

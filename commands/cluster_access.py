@@ -11,6 +11,7 @@ from runtime.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from runtime.client import LedgerClient
+    from runtime.metadata.ledgers import LedgerStore
     from runtime.metadata.registration import RegistrationClient
     from runtime.metadata.store import MetadataStore
     from runtime.metadata.uri import MetadataUri
@@ -40,6 +41,16 @@ async def open_store(context: CommandContext) -> AsyncIterator[tuple[MetadataSto
     config = context.settings.zookeeper
     async with BudgetedStore(await ZooKeeperStore.connect(uri.servers, config), share_of_budget(config)) as store:
         yield store, uri
+
+
+@asynccontextmanager
+async def open_ledgers(context: CommandContext) -> AsyncIterator[tuple[MetadataStore, LedgerStore]]:
+    """The cluster's ledger metadata, for commands that talk to no bookie; errors also ClusterNotFoundError."""
+    from runtime.metadata.ledgers import open_ledger_store
+
+    layout_config = context.settings.zookeeper.layout
+    async with open_store(context) as (store, uri):
+        yield store, await open_ledger_store(store, uri.root, uri.tree, layout_config=layout_config)
 
 
 @asynccontextmanager

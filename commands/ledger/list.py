@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.cluster_access import open_client
+from commands.cluster_access import open_ledgers
 from commands.command import command
 from commands.config import OutputForm
 from commands.context import CommandContext
@@ -20,7 +20,8 @@ from commands.rendering import counted
 
 if TYPE_CHECKING:
     from commands.listing import Listing
-    from runtime.client import LedgerClient
+    from runtime.metadata.ledgers import LedgerStore
+    from runtime.metadata.store import MetadataStore
     from runtime.replication.ledger_filter import LedgerFilter
 
 
@@ -84,31 +85,30 @@ async def list_ledgers(
         bytes_below=None if size_lt is None else parse_size_bytes(size_lt),
         labels=tuple(map(parse_label, label or ())),
     )
-    async with open_client(context) as client:
+    async with open_ledgers(context) as (store, ledgers):
         if count:
-            number = await _count(context, client, wanted)
+            number = await _count(context, store, ledgers, wanted)
             context.console.record("LedgerCount", {"count": number}, name="count")
             return
         with context.console.listing("LedgerList", SUMMARY_COLUMNS, name="ledger_id") as listing:
             if context.console.form is OutputForm.NAME and not wanted.needs_metadata:
-                await _list_ids(client, wanted, listing)
+                await _list_ids(ledgers, wanted, listing)
             else:
-                await _list(context, client, wanted, listing)
+                await _list(context, store, ledgers, wanted, listing)
 
 
-async def _count(context: CommandContext, client: LedgerClient, wanted: LedgerFilter) -> int:
-    ledgers = client.ports.ledgers
+async def _count(context: CommandContext, store: MetadataStore, ledgers: LedgerStore, wanted: LedgerFilter) -> int:
     if not wanted.needs_metadata and not wanted.excluded_ids:
         return await ledgers.count()
     if not wanted.needs_metadata:
         ids = ledgers.list_ids()
         async with aclosing(ids):
             return sum([1 async for ledger_id in ids if wanted.wants_id(ledger_id)])
-    return await _list(context, client, wanted, None)
+    return await _list(context, store, ledgers, wanted, None)
 
 
-async def _list_ids(client: LedgerClient, wanted: LedgerFilter, listing: Listing) -> None:
-    ids = client.ports.ledgers.list_ids()
+async def _list_ids(ledgers: LedgerStore, wanted: LedgerFilter, listing: Listing) -> None:
+    ids = ledgers.list_ids()
     async with aclosing(ids):
         async for ledger_id in ids:
             if not wanted.wants_id(ledger_id):
@@ -119,14 +119,20 @@ async def _list_ids(client: LedgerClient, wanted: LedgerFilter, listing: Listing
             listing.add({"ledger_id": str(ledger_id)})
 
 
-async def _list(context: CommandContext, client: LedgerClient, wanted: LedgerFilter, listing: Listing | None) -> int:
+async def _list(
+    context: CommandContext,
+    store: MetadataStore,
+    ledgers: LedgerStore,
+    wanted: LedgerFilter,
+    listing: Listing | None,
+) -> int:
     """How many are wanted; they go into ``listing`` until it is full."""
     from runtime.metadata.stored_ledgers import scan_stored
 
     number = not_judged = 0
-    ledgers = scan_stored(client.store, client.ports.ledgers)
-    async with aclosing(ledgers):
-        async for ledger in ledgers:
+    found = scan_stored(store, ledgers)
+    async with aclosing(found):
+        async for ledger in found:
             if ledger.metadata is None and wanted.needs_metadata:
                 not_judged += wanted.wants_id(ledger.ledger_id)
                 continue

@@ -11,17 +11,17 @@ A rewrite keeps the version that was read. What Java would refuse, or read as so
 from __future__ import annotations
 
 import re
-from typing import Final
-
-from google.protobuf.message import DecodeError
+from typing import TYPE_CHECKING, Final
 
 from runtime.errors import MetadataFormatError
 from runtime.ledger.bookie_id import is_valid_bookie_id
 from runtime.ledger.changes import find_fault
-from runtime.ledger.ledger_metadata_pb2 import LedgerRecord
 from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
 from runtime.ledger.protobuf_text import EnumName, Field, format_fields, parse_fields
 from storage.ids import INVALID_ENTRY_ID
+
+if TYPE_CHECKING:
+    from runtime.ledger.ledger_metadata_pb2 import LedgerRecord
 
 HEADER: Final = b"BookieMetadataFormatVersion\t"
 """How ledger metadata of every version begins."""
@@ -75,7 +75,7 @@ def decode_unsound_metadata(data: bytes) -> LedgerMetadata:
         case 1:
             return _decode_lines(_decode_text(body))
         case 2:
-            return _from_record(parse_fields(_decode_text(body), LedgerRecord(), _WHAT), version)
+            return _from_record(parse_fields(_decode_text(body), _record_type()(), _WHAT), version)
         case 3:
             return _from_record(_parse_delimited(body), version)
     raise MetadataFormatError(f"{_WHAT}: version {version} is unknown")
@@ -96,6 +96,13 @@ def _decode_text(body: bytes) -> str:
         return body.decode()
     except UnicodeDecodeError as error:
         raise MetadataFormatError(f"{_WHAT}: not UTF-8 at byte {error.start}") from error
+
+
+def _record_type() -> type[LedgerRecord]:
+    """Protobuf is loaded with the first ledger that needs it: a command that only counts ledgers does without."""
+    from runtime.ledger.ledger_metadata_pb2 import LedgerRecord  # noqa: PLC0415
+
+    return LedgerRecord
 
 
 # -- version 3 ----------------------------------------------------------------------------------------------------
@@ -121,28 +128,31 @@ def _parse_delimited(body: bytes) -> LedgerRecord:
         raise MetadataFormatError(f"{_WHAT}: the length is damaged")
     if start + length > len(body):
         raise MetadataFormatError(f"{_WHAT}: {len(body) - start} bytes where {length} are announced")
+    from google.protobuf.message import DecodeError  # noqa: PLC0415  see _record_type
+
     try:
-        return LedgerRecord.FromString(body[start : start + length])
+        return _record_type().FromString(body[start : start + length])
     except DecodeError as error:
         raise MetadataFormatError(f"{_WHAT}: the message is damaged") from error
 
 
 def _to_record(metadata: LedgerMetadata) -> LedgerRecord:
-    return LedgerRecord(
+    record_type = _record_type()
+    return record_type(
         quorumSize=metadata.write_quorum_size,
         ensembleSize=metadata.ensemble_size,
         length=metadata.length if metadata.is_closed else 0,
         lastEntryId=metadata.last_entry_id if metadata.is_closed else INVALID_ENTRY_ID,
         state=metadata.state.name,
         segment=[
-            LedgerRecord.SegmentRecord(ensembleMember=segment.ensemble, firstEntryId=segment.first_entry_id)
+            record_type.SegmentRecord(ensembleMember=segment.ensemble, firstEntryId=segment.first_entry_id)
             for segment in metadata.segments
         ],
         digestType=None if metadata.digest_type is None else metadata.digest_type.name,
         password=metadata.password,
         ackQuorumSize=metadata.ack_quorum_size,
         ctime=metadata.ctime_ms,
-        customMetadata=[LedgerRecord.CustomMetadata(key=key, value=value) for key, value in metadata.custom_metadata],
+        customMetadata=[record_type.CustomMetadata(key=key, value=value) for key, value in metadata.custom_metadata],
         cToken=metadata.creator_token,
     )
 

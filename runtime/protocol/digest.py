@@ -9,8 +9,6 @@ import struct
 import zlib
 from typing import Protocol
 
-import crc32c
-
 _I32 = struct.Struct(">I")
 _I64 = struct.Struct(">Q")
 
@@ -67,8 +65,13 @@ class _Crc32c:
 
     size_bytes = 4
 
+    def __init__(self) -> None:
+        import crc32c  # noqa: PLC0415  25 ms, and most commands compute no digest
+
+        self._update = crc32c.crc32c
+
     def compute(self, head: bytes, payload: bytes) -> bytes:
-        return _I32.pack(crc32c.crc32c(payload, crc32c.crc32c(head)))
+        return _I32.pack(self._update(payload, self._update(head)))
 
 
 class _HmacSha1:
