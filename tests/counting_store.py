@@ -89,18 +89,34 @@ class CountingStore:
         await self._store.sync(path)
 
     def watch_children(self, path: str, callback: Callable[[list[str] | None], None]) -> Watch:
+        count = self._watch_counter()
+
         def tell(names: list[str] | None) -> None:
-            self.counts["watched"] += 1 if names is not None else 2
+            count(names is not None)
             callback(names)
 
         return self._store.watch_children(path, tell)
 
     def watch_node(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
+        count = self._watch_counter()
+
         def tell(node: Node | None) -> None:
-            self.counts["watched"] += 1 if node is not None else 2
+            count(node is not None)
             callback(node)
 
         return self._store.watch_node(path, tell)
+
+    def _watch_counter(self) -> Callable[[bool], None]:
+        """The first read counts where the watch begins, not when its answer comes, so that costs are told apart."""
+        self.counts["watched"] += 1
+        is_first = True
+
+        def count(is_there: bool) -> None:
+            nonlocal is_first
+            self.counts["watched"] += (0 if is_first else 1) + (0 if is_there else 1)
+            is_first = False
+
+        return count
 
     def on_session_lost(self, callback: Callable[[], None]) -> None:
         self._store.on_session_lost(callback)

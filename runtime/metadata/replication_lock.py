@@ -2,6 +2,9 @@
 
 It is an ephemeral node that Java's replication workers use too; a ledger whose lock is held is left alone by them. The
 collector of a bookie takes the same lock before it drops a copy that the metadata does not name any more.
+
+Whoever holds a lock watches its node: a Java worker that outlived its session deletes the nodes of the locks it had,
+whose ever they are by then, when it gives them back.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.layout import require_storable_id
 from runtime.metadata.paths import Paths
 from runtime.metadata.pipeline import pipelined
-from runtime.metadata.store import MetadataStore
+from runtime.metadata.store import MetadataStore, Node, Watch
 from runtime.metadata.under_replication_format import decode_lock, encode_lock, parse_mark_name
 from runtime.metadata.under_replication_tree import UnderReplicationTree
 
@@ -75,22 +78,31 @@ class ReplicationLock:
         self.ledger_id = ledger_id
         self._give_back = give_back
         self._is_held = True
+        self._watch: Watch | None = None
 
     @property
     def is_held(self) -> bool:
-        """Whether the session that took the lock still lives; ask before a write that relies on it."""
+        """Whether the lock is still there, as far as is known; ask before a write that relies on it."""
         return self._is_held
+
+    def watch_by(self, watch: Watch) -> None:
+        """This watch looks after the node; it is cancelled when the lock is given back or lost."""
+        self._watch = watch
+        if not self._is_held:
+            watch.cancel()
 
     async def release(self) -> None:
         """Give the lock back; safe to repeat. If that fails, ``settle`` or the end of the session does it."""
         if not self._is_held:
-            return  # after a lost session the node may be another holder's
-        self._is_held = False
+            return  # once lost, the node may be another holder's
+        self.note_lost()
         await self._give_back()
 
-    def note_session_lost(self) -> None:
-        """The node went with the session."""
+    def note_lost(self) -> None:
+        """The node is ours no more."""
         self._is_held = False
+        if self._watch is not None:
+            self._watch.cancel()
 
     async def __aenter__(self) -> Self:
         return self
@@ -144,7 +156,15 @@ class ReplicationLocks:
             raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
         lock = ReplicationLock(ledger_id, functools.partial(self._give_back, ledger_id))
         self._held[ledger_id] = lock
+        lock.watch_by(self._store.watch_node(path, functools.partial(self._look_at, lock)))
         return lock
+
+    def _look_at(self, lock: ReplicationLock, node: Node | None) -> None:
+        if not lock.is_held or (node is not None and node.stat.ephemeral_owner == self._store.session_id):
+            return
+        lock.note_lost()
+        del self._held[lock.ledger_id]
+        logger.warning("the replication lock of ledger %d was deleted by somebody else", lock.ledger_id)
 
     async def settle(self) -> None:
         """Give back what this session may hold without knowing: locks whose create or delete was not answered.
@@ -207,7 +227,7 @@ class ReplicationLocks:
         if self._held:
             logger.warning("the ZooKeeper session expired: %d replication locks are lost with it", len(self._held))
         for lock in self._held.values():
-            lock.note_session_lost()
+            lock.note_lost()
         self._held.clear()
         self._in_doubt.clear()
 

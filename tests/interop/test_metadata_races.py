@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
+from kazoo.client import KazooClient
 
 from runtime.errors import BadVersionError
 from runtime.ledger.metadata import Segment
@@ -283,6 +284,29 @@ async def test_a_lock_of_one_side_keeps_the_other_off(
     picked = await asyncio.wait_for(peer.work.next(), DEADLINE_S)
     assert picked.ledger_id == 5
     await picked.release()
+
+
+@pytest.mark.parametrize("ending", ["release", "finish", "close"])
+async def test_a_lock_that_a_java_worker_without_session_deletes_is_known_to_be_lost(
+    peer: Peer, java: JavaMetadata, store: ZooKeeperStore, root: str, znodes: KazooClient, ending: str
+) -> None:
+    """Java gives back what it had before its session expired, although the lock is ours by now."""
+    await java.call("mark", ledger_ids=[5], missing=["10.0.0.9:3181"])
+    assert (await java.call("pick"))["ledger_id"] == 5
+    path = Paths(root).replication_lock(5)
+    znodes.delete(path)  # as the end of Java's session does
+    lock = await peer.locks.acquire(5)
+    assert lock is not None
+    await (java.close() if ending == "close" else java.call(ending, ledger_id=5))
+    assert await store.exists(path) is None
+
+    async def is_known() -> bool:
+        return not lock.is_held
+
+    await eventually(is_known)
+    assert (await java.call("acquire", session="third", ledger_id=5))["acquired"]
+    await lock.release()
+    assert await store.exists(path) is not None, "the third one's lock is not ours to delete"
 
 
 @pytest.mark.parametrize("marker", ["java", "bkctl"])

@@ -42,6 +42,27 @@ async def test_the_node_is_that_of_java(store: ZooKeeperStore, root: str) -> Non
     assert (await store.get(f"{tree}/LAYOUT")).data == java_vectors()["layout"]
 
 
+async def test_a_lock_that_somebody_else_deletes_is_lost_and_not_taken_from_the_next_holder(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, root: str
+) -> None:
+    ours, theirs = await new_locks(store, root, "ours"), await new_locks(other_store, root, "theirs")
+    lock, kept = await ours.acquire(7), await ours.acquire(8)
+    assert lock is not None
+    assert kept is not None
+    await other_store.delete(f"{root}/underreplication/locks/urL0000000007")
+    next_lock = await theirs.acquire(7)
+    assert next_lock is not None
+    async with asyncio.timeout(60):
+        while lock.is_held:  # noqa: ASYNC110  a watch tells of it, and nothing tells of the watch
+            await asyncio.sleep(0.01)
+    assert not ours.holds(7)
+    await lock.release()
+    assert await ours.holder_of(7) == "theirs"
+    assert next_lock.is_held
+    assert kept.is_held
+    assert ours.holds(8)
+
+
 async def test_one_holder_at_a_time(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
     ours, theirs = await new_locks(store, root, "ours"), await new_locks(other_store, root, "theirs")
     lock = await ours.acquire(7)
@@ -129,7 +150,7 @@ async def test_a_lock_that_we_may_hold_without_knowing_is_given_back(store: ZooK
     assert not locks.holds(2)
     with losing.counted() as counts:
         assert await locks.acquire(3)
-    assert counts == {"exists": 1, "delete": 1, "create": 1}
+    assert counts == {"exists": 1, "delete": 1, "create": 1, "watched": 1}
     assert await locks.holder_of(2) is None
     losing.losing = "delete"
     await lock.release()
@@ -138,7 +159,7 @@ async def test_a_lock_that_we_may_hold_without_knowing_is_given_back(store: ZooK
     with losing.counted() as counts:
         again = await locks.acquire(1)
         assert again is not None
-    assert counts == {"exists": 1, "delete": 1, "create": 1}
+    assert counts == {"exists": 1, "delete": 1, "create": 1, "watched": 1}
     with losing.counted() as counts:
         await locks.settle()
     assert counts == {}
@@ -211,7 +232,9 @@ async def test_what_a_lock_costs(store: ZooKeeperStore, other_store: ZooKeeperSt
     with stage.store.counted() as counts:
         lock = await stage.locks.acquire(1)
         assert lock is not None
-    assert counts == {"create": 1}, "the leaf is not looked at: a collector locks ledgers that are not marked"
+    assert counts == {"create": 1, "watched": 1}, (
+        "the mark is not looked at: a collector locks ledgers that are not marked"
+    )
     with stage.store.counted() as counts:
         assert await stage.locks.acquire(1) is None
         assert stage.locks.holds(1)
@@ -227,7 +250,7 @@ async def test_what_a_lock_costs(store: ZooKeeperStore, other_store: ZooKeeperSt
     fresh = ReplicationLocks(stage.store, root, "host")
     with stage.store.counted() as counts:
         assert await fresh.acquire(3)
-    assert counts == {"get": 1, "create": 1}, "a new process looks at the layout once"
+    assert counts == {"get": 1, "create": 1, "watched": 1}, "a new process looks at the layout once"
 
 
 async def test_every_lock_is_given_up_with_its_session(

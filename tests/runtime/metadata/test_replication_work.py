@@ -39,7 +39,8 @@ async def test_pick_and_finish_and_what_they_cost(store: ZooKeeperStore, root: s
         await stage.marks.mark(ledger_id, [A])
     with stage.store.counted() as counts:
         picked = await picked_by(stage.work.pick())
-    assert counts == {"exists": 2, "children": 5, "create": 1}, "the switch, four levels and the locks are read once"
+    once = {"exists": 2, "children": 5, "create": 1, "watched": 1}
+    assert counts == once, "the switch, four levels and the locks are read once; the lock is watched"
     assert await read_lock_holder(store, root, picked.ledger_id) == "myhost.example.com"
     with stage.store.counted() as counts:
         assert await stage.work.finish(picked)
@@ -52,7 +53,8 @@ async def test_pick_and_finish_and_what_they_cost(store: ZooKeeperStore, root: s
             picked = await picked_by(stage.work.pick())
             seen.add(picked.ledger_id)
             await stage.work.finish(picked)
-    assert counts == {"exists": 9 * 3, "create": 9, "delete": 9 * 3}, "seven for each ledger from then on"
+    each_time = {"exists": 9 * 3, "create": 9, "watched": 9, "delete": 9 * 3}
+    assert counts == each_time, "eight for each ledger from then on"
     while picked_now := await stage.work.pick():
         seen.add(picked_now.ledger_id)
         await stage.work.finish(picked_now)
