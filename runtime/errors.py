@@ -104,6 +104,9 @@ class MetadataFormatError(MetadataError):
 class ClusterNotFoundError(MetadataError):
     """There is no BookKeeper cluster below the ledgers root."""
 
+    def __init__(self, root: str) -> None:
+        super().__init__(f"there is no BookKeeper cluster at {root}: create one with bkctl cluster init", root)
+
 
 class BookieError(BkctlError):
     """One bookie's answer other than OK, or the lack of one."""

@@ -43,7 +43,6 @@ from storage.errors import BkctlError
 from storage.filesystem import OsFileSystem
 
 BOOKIES_DEFAULT = 3
-BOOKIES_MAX = 100
 _STOP_TIMEOUT_S = 30.0
 _PID_FILE = "process.json"
 

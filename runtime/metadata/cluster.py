@@ -36,9 +36,7 @@ async def read_cluster_info(store: MetadataStore, root: str) -> ClusterInfo:
 async def require_cluster(store: MetadataStore, root: str) -> None:
     """ClusterNotFoundError unless there is something at ``root``."""
     if await store.exists(root) is None:
-        raise ClusterNotFoundError(
-            f"there is no BookKeeper cluster at {root}: create one with bkctl cluster init", root
-        )
+        raise ClusterNotFoundError(root)
 
 
 async def read_instance_id(store: MetadataStore, root: str) -> str | None:

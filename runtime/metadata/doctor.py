@@ -85,7 +85,7 @@ async def examine_cluster(
     try:
         await store.get(root)
     except NoNodeError:
-        raise ClusterNotFoundError(f"there is no BookKeeper cluster at {root}", root) from None
+        raise ClusterNotFoundError(root) from None
     config = layout_config or LayoutConfig()
     around = Surroundings(
         root=root,

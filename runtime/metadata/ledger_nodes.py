@@ -20,7 +20,6 @@ Ignore = Callable[[str], None]
 """Told the path below the root of each child that is no ledger and leads to none."""
 
 _SHORT_DIGITS = 10
-_LONG_DIGITS = 19
 _LEAF_DIGITS = 4
 _PLAIN_LEAVES = re.compile(r"L\d{4}(?:/L\d{4})*", re.ASCII)
 _PLAIN_FLAT = re.compile(r"L\d{10}", re.ASCII)

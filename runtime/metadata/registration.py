@@ -118,10 +118,7 @@ class RegistrationClient:
             names = await self._store.children(directory)
         except NoNodeError:
             if await self._store.exists(self._paths.root) is None:
-                raise ClusterNotFoundError(
-                    f"there is no BookKeeper cluster at {self._paths.root}: create one with bkctl cluster init",
-                    self._paths.root,
-                ) from None
+                raise ClusterNotFoundError(self._paths.root) from None
             return []
         return [name for name in names if name != READ_ONLY and _is_usable(directory, name)]
 
@@ -259,9 +256,7 @@ class BookieRegistration:
             if stat is None or stat.ephemeral_owner != self._store.session_id:
                 raise RegistrationError(f"another process registered as {self._bookie_id} at the same time") from None
         except NoNodeError:
-            raise RegistrationError(
-                f"there is no BookKeeper cluster at {self._paths.root}: create one with bkctl cluster init"
-            ) from None
+            raise RegistrationError(str(ClusterNotFoundError(self._paths.root))) from None
 
     async def _wait_for_expiry(self, path: str) -> None:
         """Wait until the node of another session is gone; it is never deleted by force."""

@@ -43,8 +43,7 @@ class UnderReplicationTree:
         try:
             return await self._add(self._paths.under_replication)
         except NoNodeError:
-            root = self._paths.root
-            raise ClusterNotFoundError(f"there is no BookKeeper cluster at {root}", root) from None
+            raise ClusterNotFoundError(self._paths.root) from None
 
     async def _check_layout(self) -> None:
         path = self._paths.under_replication_layout
