@@ -61,7 +61,7 @@ async def delete(
     """
     from commands.safety.change import open_change
     from commands.safety.confirmation import settle_plan
-    from runtime.metadata.ledger_changes import each_of
+    from runtime.metadata.pipeline import each_of
 
     if not ledger and from_file is None:
         raise InvalidArgumentError("name the ledgers to delete, or give a file of their ids by --from-file")
@@ -100,9 +100,8 @@ async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[in
     """Items of the plan, and how many ledgers of the file are gone; LedgerNotFoundError for one that was named."""
     from contextlib import aclosing
 
-    from runtime.metadata.ledger_changes import each_of
     from runtime.metadata.ledgers import WINDOW
-    from runtime.metadata.pipeline import pipelined
+    from runtime.metadata.pipeline import each_of, pipelined
     from runtime.metadata.stored_ledgers import read_stored
 
     async def read(ledger_id: int) -> dict[str, Any] | None:

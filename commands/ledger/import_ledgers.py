@@ -84,7 +84,7 @@ async def import_ledgers(
     """
     from commands.safety.change import open_change
     from commands.safety.confirmation import settle_plan
-    from runtime.metadata.ledger_changes import each_of
+    from runtime.metadata.pipeline import each_of
 
     expectation = _expectation(if_version, is_create=create_only)
     async with open_client(context) as client:
@@ -163,7 +163,7 @@ class _Prepared(NamedTuple):
 async def _prepare(client: LedgerClient, transfer: TransferFile, expectation: _Expectation) -> _Prepared:
     from runtime.metadata.ledger_changes import Action
     from runtime.metadata.ledger_transfer import field_changes
-    from runtime.metadata.stored_ledgers import ledger_path, read_stored
+    from runtime.metadata.stored_ledgers import read_stored
 
     decide = _decision(transfer, expectation)
     items: list[dict[str, Any]] = []
@@ -190,7 +190,7 @@ async def _prepare(client: LedgerClient, transfer: TransferFile, expectation: _E
             items.append(
                 {
                     "action": step.action.value,
-                    "path": ledger_path(client.ports.ledgers, incoming.ledger_id),
+                    "path": client.ports.ledgers.path(incoming.ledger_id),
                     "expected_version": None if stored is None or stored.node is None else stored.node.stat.version,
                     "ledger_id": str(incoming.ledger_id),
                     "sha256": hashlib.sha256(incoming.data).hexdigest(),

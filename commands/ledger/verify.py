@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,6 +67,7 @@ async def verify(
     if not is_all and not ledgers:
         raise InvalidArgumentError("say which ledgers to verify: ledger ids, or --all")
     named = [parse_ledger_id(text) for text in dict.fromkeys(ledgers or ())]
+    from runtime.metadata.pipeline import each_of
     from runtime.replication.checker import LedgerChecker
     from runtime.replication.config import ReplicationConfig
 
@@ -77,10 +78,10 @@ async def verify(
     async with open_client(context) as client:
         live = (await registrations_of(client).snapshot()).live
         checker = LedgerChecker(client.ports, live, ReplicationConfig())
-        ids = client.ports.ledgers.list_ids() if is_all else _each(named)
+        ids = client.ports.ledgers.list_ids() if is_all else each_of(named)
         with context.console.progress("verifying") as progress:
             if is_all and progress.is_shown:  # ids cost next to nothing beside the entries
-                ledgers_total = await _count(client.ports.ledgers.list_ids())
+                ledgers_total = await client.ports.ledgers.count()
 
             def take(check: LedgerCheck, totals: CheckTotals) -> None:
                 nonlocal is_truncated
@@ -167,15 +168,3 @@ def _defect_row(check: LedgerCheck, index: int) -> dict[str, object]:
         "entries": format_ranges(defect.entries),
         "reason": defect.reason,
     }
-
-
-async def _each(ledger_ids: Sequence[int]) -> AsyncIterator[int]:
-    for ledger_id in ledger_ids:
-        yield ledger_id
-
-
-async def _count(ledger_ids: AsyncIterator[int]) -> int:
-    number = 0
-    async for _ in ledger_ids:
-        number += 1
-    return number

@@ -34,7 +34,7 @@ from runtime.metadata.cluster_archive import ArchiveHeader, ArchiveNode, Archive
 from runtime.metadata.cluster_backup import LONG_IDS, UNDER_REPLICATION, is_left_out, look_at_ledger
 from runtime.metadata.layout import LedgerLayout, LedgerTree, encode_layout
 from runtime.metadata.paths import AVAILABLE, COOKIES, INSTANCE_ID, LAYOUT, Paths
-from runtime.metadata.pipeline import pipelined
+from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.restored_ids import RestoredIds, advance_ids
 from runtime.metadata.store import CreateNode, MetadataStore, Node
 from runtime.metadata.tree import WINDOW
@@ -176,7 +176,7 @@ class ClusterRestore:
 
     async def preview(self, reader: ArchiveReader) -> AsyncIterator[NodeFate]:
         """What ``run`` would do to each node, as things are now."""
-        fates = pipelined(_each(reader), self._preview_node, WINDOW)
+        fates = pipelined(each_of(reader.nodes()), self._preview_node, WINDOW)
         async with contextlib.aclosing(fates):
             async for fate in fates:
                 yield fate
@@ -185,7 +185,7 @@ class ClusterRestore:
         """Restore each node; call ``finish`` afterwards."""
         if self._target.is_fresh:
             await self._begin()
-        fates = pipelined(_each(reader), self._restore_node, WINDOW)
+        fates = pipelined(each_of(reader.nodes()), self._restore_node, WINDOW)
         async with contextlib.aclosing(fates):
             async for fate in fates:
                 yield fate
@@ -331,8 +331,3 @@ def find_obstacle(present: LedgerMetadata, archived: LedgerMetadata) -> str | No
 
 def _mark(archive: ArchiveSummary) -> bytes:
     return RESTORE_MARK + archive.sha256.encode()
-
-
-async def _each(reader: ArchiveReader) -> AsyncIterator[ArchiveNode]:
-    for node in reader.nodes():
-        yield node

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -17,7 +17,7 @@ from runtime.errors import BadVersionError, LedgerNotFoundError, NodeExistsError
 from runtime.metadata.ledgers import LedgerStore
 from runtime.metadata.request_budget import RequestBudget
 from runtime.metadata.store import MetadataStore, Node
-from runtime.metadata.stored_ledgers import StoredLedger, ledger_path, read_stored
+from runtime.metadata.stored_ledgers import StoredLedger, read_stored
 
 BATCH = 64
 ATTEMPTS_MAX = 5
@@ -154,7 +154,7 @@ class LedgerChanges:
         async def write() -> None:
             self._before_each()
             if step.action is Action.CREATE:
-                await self._store.create(ledger_path(self._ledgers, ledger_id), step.data, make_parents=True)
+                await self._store.create(self._ledgers.path(ledger_id), step.data, make_parents=True)
                 return
             assert stored is not None
             assert stored.node is not None, "a node that cannot be read cannot be kept, so it is not changed"
@@ -168,12 +168,6 @@ class LedgerChanges:
         except (BadVersionError, NoNodeError, NodeExistsError):
             return False
         return True
-
-
-async def each_of(ledger_ids: Iterable[int]) -> AsyncIterator[int]:
-    """Ids that are known already."""
-    for ledger_id in ledger_ids:
-        yield ledger_id
 
 
 async def _batches(ledger_ids: AsyncIterable[int], size: int) -> AsyncIterator[list[int]]:

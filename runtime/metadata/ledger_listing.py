@@ -23,7 +23,7 @@ import msgspec
 from runtime.errors import ClusterNotFoundError, ConfigurationError, MetadataError, NoNodeError
 from runtime.metadata.layout import LedgerTree
 from runtime.metadata.ledger_nodes import LedgerNode, interior_children, ledgers_in, root_node
-from runtime.metadata.pipeline import pipelined
+from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.store import MetadataStore
 from storage.errors import BkctlError
 from storage.ids import LEDGER_ID_MAX
@@ -131,7 +131,7 @@ class LedgerListing:
         await self._sync()
         stat = await self._store.exists(self._root)
         if stat is None:
-            raise ClusterNotFoundError(f"there is no BookKeeper cluster at {self._root}", self._root)
+            raise ClusterNotFoundError(self._root)
         self._root_ctime_ms = stat.ctime_ms
         await self._check_layout()
 
@@ -159,7 +159,7 @@ class LedgerListing:
             levels.push_async_callback(listed.aclose)
             return listed
 
-        listed = list_all(_each(nodes))
+        listed = list_all(each_of(nodes))
         for _ in range(height):
             children = self._interior_children(listed)
             levels.push_async_callback(children.aclose)
@@ -265,8 +265,3 @@ def _empty(first_ledger_id: int, last_ledger_id: int) -> list[PartListing]:
 
 def _names_count(listed: _Listed) -> int:
     return len(listed.names)
-
-
-async def _each(nodes: Sequence[LedgerNode]) -> AsyncGenerator[LedgerNode | _Listed, None]:
-    for node in nodes:
-        yield node

@@ -56,7 +56,7 @@ async def open_ledger_store(
     config = layout_config or LayoutConfig()
     layout = await read_layout(store, root, is_shaded_factory_allowed=config.is_shaded_factory_allowed)
     if layout is None and await store.exists(root) is None:
-        raise _no_cluster(root)
+        raise ClusterNotFoundError(root)
     return LedgerStore(
         store,
         root,
@@ -98,6 +98,10 @@ class LedgerStore:
         """Shape of the ledger tree."""
         return self._tree
 
+    def path(self, ledger_id: int) -> str:
+        """Path of a ledger's node; RefusedError for an id that cannot or must not be stored."""
+        return f"{self.root}/{self._tree.ledger_path(ledger_id)}"
+
     # -- one ledger ---------------------------------------------------------------------------------------------
 
     async def create(
@@ -120,7 +124,7 @@ class LedgerStore:
     async def _create_at(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
         """Create the node; False when the id is another ledger's. A lost answer is settled by the creator token."""
         try:
-            await self._store.create(self._path(ledger_id), encode_ledger_metadata(metadata), make_parents=True)
+            await self._store.create(self.path(ledger_id), encode_ledger_metadata(metadata), make_parents=True)
         except NodeExistsError:
             return False
         except MetadataUnavailableError:
@@ -143,7 +147,7 @@ class LedgerStore:
         LedgerNotFoundError, MetadataFormatError.
         """
         try:
-            node = await self._store.get(self._path(ledger_id))
+            node = await self._store.get(self.path(ledger_id))
         except NoNodeError:
             raise _not_found(ledger_id) from None
         return Versioned(self._decode(ledger_id, node.data), node.stat.version, node.stat.ctime_ms)
@@ -156,7 +160,7 @@ class LedgerStore:
         metadata = msgspec.structs.replace(metadata, creator_token=0)
         data = encode_ledger_metadata(metadata)
         try:
-            stat = await self._store.set(self._path(ledger_id), data, expected_version)
+            stat = await self._store.set(self.path(ledger_id), data, expected_version)
         except NoNodeError:
             raise _not_found(ledger_id) from None
         return Versioned(metadata, stat.version, stat.ctime_ms)
@@ -167,7 +171,7 @@ class LedgerStore:
         Bookies drop the entries later. Interior nodes left empty go too where the layout says so; a creator that needs
         one at this moment makes it again.
         """
-        path = self._path(ledger_id)
+        path = self.path(ledger_id)
         try:
             await self._store.delete(path, expected_version)
         except NoNodeError:
@@ -180,14 +184,11 @@ class LedgerStore:
                 await self._store.delete(parent)
                 parent = parent.rpartition("/")[0]
 
-    def _path(self, ledger_id: int) -> str:
-        return f"{self.root}/{self._tree.ledger_path(ledger_id)}"
-
     def _decode(self, ledger_id: int, data: bytes) -> LedgerMetadata:
         try:
             return decode_ledger_metadata(data)
         except MetadataFormatError as error:
-            raise MetadataFormatError(f"ledger {ledger_id}: {error}", self._path(ledger_id)) from error
+            raise MetadataFormatError(f"ledger {ledger_id}: {error}", self.path(ledger_id)) from error
 
     async def _ensure_layout_recorded(self) -> None:
         """A ledger must not be created in a tree whose shape others could take for another one."""
@@ -197,7 +198,7 @@ class LedgerStore:
             except NodeExistsError:
                 self._is_layout_recorded = await self._check_layout()
             except NoNodeError:
-                raise _no_cluster(self.root) from None
+                raise ClusterNotFoundError(self.root) from None
             else:
                 self._is_layout_recorded = True
 
@@ -291,7 +292,3 @@ class LedgerStore:
 
 def _not_found(ledger_id: int) -> LedgerNotFoundError:
     return LedgerNotFoundError(ledger_id, "there is no such ledger")
-
-
-def _no_cluster(root: str) -> ClusterNotFoundError:
-    return ClusterNotFoundError(f"there is no BookKeeper cluster at {root}: create one with bkctl cluster init", root)

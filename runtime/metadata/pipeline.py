@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 _UNDER_WAY_MIN = 2
+
+
+async def each_of(items: Iterable[ItemT]) -> AsyncIterator[ItemT]:
+    """Items that are known already, for what takes a stream of them."""
+    for item in items:
+        yield item
 
 
 async def pipelined(

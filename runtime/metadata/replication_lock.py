@@ -14,7 +14,7 @@ import contextlib
 import functools
 import logging
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Self
 
@@ -31,7 +31,7 @@ from runtime.errors import (
 from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.layout import require_storable_id
 from runtime.metadata.paths import Paths
-from runtime.metadata.pipeline import pipelined
+from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.store import MetadataStore, Node, Watch
 from runtime.metadata.under_replication_format import decode_lock, encode_lock, parse_mark_name
 from runtime.metadata.under_replication_tree import UnderReplicationTree
@@ -278,11 +278,8 @@ async def list_held_locks(
             holder, problem = None, MetadataFormatError(f"{path}: {error}", path)
         return HeldLock(ledger_id, holder, node.stat.ephemeral_owner, node.stat.ctime_ms, problem)
 
-    async def ids() -> AsyncIterator[int]:
-        for ledger_id in await list_locked_ids(store, root, foreign):
-            yield ledger_id
-
-    async with aclosing(pipelined(ids(), read, window)) as locks:
+    ledger_ids = await list_locked_ids(store, root, foreign)
+    async with aclosing(pipelined(each_of(ledger_ids), read, window)) as locks:
         async for lock in locks:
             if lock is not None:
                 yield lock

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable
 
 from runtime.errors import NodeExistsError, NoNodeError
 from runtime.metadata.layout import SHORT_ID_LIMIT, LedgerTree
 from runtime.metadata.paths import HIGH_ORDER_PREFIX, ID_PREFIX, Paths
-from runtime.metadata.pipeline import pipelined
+from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.tree import WINDOW
 
@@ -96,13 +96,8 @@ async def _turn_counter(
     number = await step()
     if id_max - number > _STEPS_MAX:
         return None
-    steps = pipelined(_each(range(id_max - number)), step, WINDOW)
+    steps = pipelined(each_of(range(id_max - number)), step, WINDOW)
     async with contextlib.aclosing(steps):
         async for reached in steps:
             number = max(number, reached)
     return number + 1
-
-
-async def _each(numbers: Collection[int]) -> AsyncIterator[int]:
-    for number in numbers:
-        yield number

@@ -42,14 +42,9 @@ class StoredLedger(msgspec.Struct, frozen=True):
         return None if self.node is None else self.node.stat.ctime_ms
 
 
-def ledger_path(ledgers: LedgerStore, ledger_id: int) -> str:
-    """Path of a ledger's node; RefusedError for an id that cannot or must not be stored."""
-    return f"{ledgers.root}/{ledgers.tree.ledger_path(ledger_id)}"
-
-
 async def read_stored(store: MetadataStore, ledgers: LedgerStore, ledger_id: int) -> StoredLedger:
     """One ledger; LedgerNotFoundError, RefusedError."""
-    path = ledger_path(ledgers, ledger_id)
+    path = ledgers.path(ledger_id)
     try:
         node = await store.get(path)
     except NoNodeError:

@@ -7,14 +7,14 @@ names, so that paths ascend when compared component by component. A node that co
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 import msgspec
 
 from runtime.config import ZooKeeperConfig
 from runtime.errors import NoNodeError, NotEmptyError
-from runtime.metadata.pipeline import pipelined
+from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.store import MetadataStore, Node
 
 WINDOW = ZooKeeperConfig().in_flight_max
@@ -83,7 +83,7 @@ async def _unfold(
         return
     path = fetched.found.path
     children = pipelined(
-        _each(await _child_paths(store, path, is_skipped)), lambda child: _fetch(store, child, is_skipped), window
+        each_of(await _child_paths(store, path, is_skipped)), lambda child: _fetch(store, child, is_skipped), window
     )
     async with contextlib.aclosing(children):
         async for each in children:
@@ -157,7 +157,7 @@ async def _delete_below(store: MetadataStore, path: str, before_each: Callable[[
     deleted_count = 0
     parents: list[str] = []
     paths = await _child_paths(store, path, nothing_skipped)
-    results = pipelined(_each(paths), delete_leaf, window)
+    results = pipelined(each_of(paths), delete_leaf, window)
     async with contextlib.aclosing(results):
         async for parent in results:
             if parent is None:
@@ -167,8 +167,3 @@ async def _delete_below(store: MetadataStore, path: str, before_each: Callable[[
     for parent in parents:
         deleted_count += await delete_tree(store, parent, before_each=before_each, window=window)
     return deleted_count
-
-
-async def _each(paths: Iterable[str]) -> AsyncIterator[str]:
-    for path in paths:
-        yield path

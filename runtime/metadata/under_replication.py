@@ -26,7 +26,7 @@ from runtime.ledger.bookie_id import is_valid_bookie_id
 from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.layout import require_storable_id
 from runtime.metadata.paths import Paths
-from runtime.metadata.pipeline import pipelined
+from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.store import CreateNode, MetadataStore
 from runtime.metadata.under_replication_format import (
     UnderReplicatedLedger,
@@ -238,16 +238,13 @@ def _is_wanted(mark: UnderReplicatedLedger | None, missing: str | None, not_miss
 async def _marked_ids(store: MetadataStore, top: str, foreign: ForeignNames) -> AsyncGenerator[int, None]:
     """Ids whose directory is there, ascending."""
 
-    async def tops() -> AsyncIterator[str]:
-        yield top
-
     async def names(directory: str) -> tuple[str, list[str]]:
         return directory, await list_groups(store, directory, foreign)
 
     def below(directories: AsyncIterator[str]) -> AsyncGenerator[str, None]:
         return _joined(pipelined(directories, names, _DIRECTORIES_AHEAD))
 
-    first = below(tops())
+    first = below(each_of([top]))
     second = below(first)
     third = below(second)
     fourth = below(third)

@@ -8,11 +8,12 @@ import pytest
 from runtime.errors import RefusedError
 from runtime.metadata.cluster import init_cluster
 from runtime.metadata.layout import LedgerTree
-from runtime.metadata.ledger_changes import ATTEMPTS_MAX, BATCH, Action, LedgerChanges, LedgerFate, Step, each_of
+from runtime.metadata.ledger_changes import ATTEMPTS_MAX, BATCH, Action, LedgerChanges, LedgerFate, Step
 from runtime.metadata.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.pipeline import each_of
 from runtime.metadata.request_budget import RequestBudget
 from runtime.metadata.store import ANY_VERSION, Node
-from runtime.metadata.stored_ledgers import StoredLedger, ledger_path, scan_stored
+from runtime.metadata.stored_ledgers import StoredLedger, scan_stored
 from runtime.metadata.zookeeper import ZooKeeperStore
 
 
@@ -26,7 +27,7 @@ class Stage:
 
     async def plant(self, ids: Sequence[int]) -> None:
         for ledger_id in ids:
-            await self.store.create(ledger_path(self.ledgers, ledger_id), b"old", make_parents=True)
+            await self.store.create(self.ledgers.path(ledger_id), b"old", make_parents=True)
 
     async def contents(self) -> dict[int, tuple[bytes, int]]:
         found = {}
@@ -93,7 +94,7 @@ async def test_each_action_and_what_was_there_is_kept(stage: Stage) -> None:
 
 async def test_a_lost_race_is_decided_anew_and_kept_anew(stage: Stage, other_store: ZooKeeperStore) -> None:
     await stage.plant([1])
-    path = ledger_path(stage.ledgers, 1)
+    path = stage.ledgers.path(1)
     rivals = iter([b"rival 1", b"rival 2"])
     seen: list[bytes] = []
 
@@ -121,7 +122,7 @@ async def test_a_lost_race_is_decided_anew_and_kept_anew(stage: Stage, other_sto
 
 async def test_an_endless_race_is_given_up(stage: Stage, other_store: ZooKeeperStore) -> None:
     await stage.plant([1])
-    path = ledger_path(stage.ledgers, 1)
+    path = stage.ledgers.path(1)
     operation = stage.changes(replace)
     carry_out = operation._carry_out
 
@@ -177,7 +178,7 @@ async def test_stopped_at_any_change_nothing_is_changed_that_was_not_kept(stage:
         changed = [each for each in ids if after[each] != before[each]]
         assert changed == sorted(told), "all that happened is told, and nothing is under way any more"
         assert len(changed) == steps
-        assert {(ledger_path(stage.ledgers, each), *before[each]) for each in changed} <= kept
+        assert {(stage.ledgers.path(each), *before[each]) for each in changed} <= kept
 
 
 async def test_a_ledger_that_is_gone_counts_as_none(stage: Stage) -> None:

@@ -1,16 +1,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
-from runtime.metadata.pipeline import pipelined
-
-
-async def count(end: int) -> AsyncIterator[int]:
-    for number in range(end):
-        yield number
+from runtime.metadata.pipeline import each_of, pipelined
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 100])
@@ -27,7 +21,8 @@ async def test_order_and_window(window: int) -> None:
         under_way -= 1
         return number * 10
 
-    assert [result async for result in pipelined(count(20), request, window)] == [number * 10 for number in range(20)]
+    found = [result async for result in pipelined(each_of(range(20)), request, window)]
+    assert found == [number * 10 for number in range(20)]
     assert peak <= window
     assert peak > 1 or window == 1
 
@@ -47,7 +42,7 @@ async def test_a_failure_ends_it_and_cancels_the_rest() -> None:
             raise
         return number
 
-    results = pipelined(count(10), request, 4)
+    results = pipelined(each_of(range(10)), request, 4)
     assert await anext(results) == 0
     with pytest.raises(KeyError):
         await anext(results)
