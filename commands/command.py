@@ -152,8 +152,8 @@ def command(
             return _finish(function(context, **arguments))
 
         run.__doc__ = function.__doc__
-        own_options = {declaration for parameter in own for declaration in _declarations(parameter)}
-        left = [each for each in GLOBAL_PARAMETERS if own_options.isdisjoint(_declarations(each))]
+        own_options = {declaration for parameter in own for declaration in declarations(parameter)}
+        left = [each for each in GLOBAL_PARAMETERS if own_options.isdisjoint(declarations(each))]
         take_parameters(run, [*own, *(_hidden_unless(parameter, shown) for parameter in left)])
         app.command(name, cls=HelpCommand, epilog="More global options: bkctl --help")(run)
         return function
@@ -161,9 +161,11 @@ def command(
     return register
 
 
-def _declarations(parameter: inspect.Parameter) -> tuple[str, ...]:
+def declarations(parameter: inspect.Parameter) -> tuple[str, ...]:
     """Spellings of an option: a command's own meaning of one (``--rate`` of entries) goes before the global one."""
-    return tuple(get_args(parameter.annotation)[1].param_decls or ())
+    option = get_args(parameter.annotation)[1]
+    first = (option.default,) if isinstance(option.default, str) else ()  # inside Annotated it is the first spelling
+    return (*first, *(option.param_decls or ()))
 
 
 def _hidden_unless(parameter: inspect.Parameter, shown: set[str]) -> inspect.Parameter:

@@ -8,10 +8,13 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bkctl.app import build_app
 from bkctl.main import describe
 from commands.config import Settings
 from runtime.errors import ConfigurationError, MetadataUnavailableError
@@ -44,6 +47,28 @@ def test_help_pages_show_what_matters_to_the_command(run_main: RunMain) -> None:
     assert {"--sort", "--limit", "--metadata-uri"} <= options("ledger", "list")
     assert {"--conf", "--config", "--set", "--journal-dir"} <= options("bookie", "start")
     assert options("dev", "cluster", "status") == {"--dir", "--output", "--debug", "--help"}
+
+
+def leaves(member: Any, name: str = "bkctl") -> Iterator[tuple[str, Any]]:
+    """Every command below a group, with its whole name."""
+    names = member.list_commands(None) if hasattr(member, "list_commands") else []
+    for each in names:
+        yield from leaves(member.get_command(None, each), f"{name} {each}")
+    if not names:
+        yield name, member
+
+
+def test_no_command_has_one_spelling_for_two_options() -> None:
+    seen = dict(leaves(build_app()))
+    assert len(seen) > 40
+    for name, command in seen.items():
+        spellings = [spelling for parameter in command.params for spelling in parameter.opts]
+        assert sorted(spellings) == sorted(set(spellings)), name
+    rates = {
+        name: parameter.name for name, each in seen.items() for parameter in each.params if "--rate" in parameter.opts
+    }
+    assert rates["bkctl ledger delete"] == "changes_rate"
+    assert rates["bkctl ledger list"] == "metadata_rate"
 
 
 def test_version(run_main: RunMain) -> None:
