@@ -16,11 +16,14 @@ _CREATE, _DELETE = 1, 2
 _EVERYBODY = struct.pack(">ii5si6s", 31, 5, b"world", 6, b"anyone")
 
 
-def force_counters(data_directory: Path, last_zxid: int, counters: Mapping[str, int]) -> None:
+def force_counters(data_directory: Path, counters: Mapping[str, int]) -> None:
     """Let the children ever created of each path be so many, as after a sequential child that is gone again.
 
-    ``last_zxid`` is that of the last transaction: a session that ends is one too. The numbers must have no gap.
+    The server was started since anything was changed: a start writes a snapshot, whose name is the number of the last
+    transaction. Those that follow must leave no gap.
     """
+    folder = data_directory / "data" / "version-2"
+    last_zxid = max(int(file.suffix[1:], 16) for file in folder.glob("snapshot.*"))
     zxid = last_zxid + 1
     records = []
     for path, count in counters.items():
@@ -28,7 +31,7 @@ def force_counters(data_directory: Path, last_zxid: int, counters: Mapping[str, 
         created = child + struct.pack(">i", 0) + struct.pack(">i", 1) + _EVERYBODY + struct.pack(">?i", False, count)
         records += [_record(zxid, _CREATE, created), _record(zxid + 1, _DELETE, child)]
         zxid += 2
-    log = data_directory / "data" / "version-2" / f"log.{last_zxid + 1:x}"
+    log = folder / f"log.{last_zxid + 1:x}"
     log.write_bytes(_HEADER + b"".join(records))
 
 

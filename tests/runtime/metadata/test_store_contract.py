@@ -22,7 +22,7 @@ from runtime.errors import (
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.store import CLOSE_TIMEOUT_S, NODE_BYTES_MAX, CreateNode, MetadataStore, Node
 from runtime.metadata.zookeeper import ZooKeeperStore
-from tests.runtime.metadata.snapshot_surgery import set_children_created_count
+from tests.runtime.metadata.counters import force_counters
 from tests.runtime.metadata.store_worlds import ModelWorld, World, contract
 from tests.sim.loop import run_simulated
 
@@ -138,7 +138,7 @@ async def test_the_counter_sticks_in_zookeeper(tmp_path: Path) -> None:
         await store.create("/counter")
     async with await EmbeddedZooKeeper.start(str(tmp_path)):
         pass  # a start writes a snapshot
-    set_children_created_count(tmp_path, "/counter", 2**31 - 2)
+    force_counters(tmp_path, {"/counter": 2**31 - 2})
     async with (
         await EmbeddedZooKeeper.start(str(tmp_path)) as server,
         await ZooKeeperStore.connect(server.connect_string) as store,
