@@ -1,4 +1,4 @@
-"""Kazoo's errors in our words."""
+"""Kazoo's errors in our words: part of the adapter ``zookeeper`` (docs/decisions/0007)."""
 
 from __future__ import annotations
 

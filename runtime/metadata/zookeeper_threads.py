@@ -1,5 +1,7 @@
-"""The threads of the ZooKeeper client library, and how its connections are made. With ``zookeeper`` beside it, all that
-knows kazoo."""
+"""The threads of the ZooKeeper client library, and how its connections are made.
+
+Part of the adapter ``zookeeper`` (docs/decisions/0007).
+"""
 
 from __future__ import annotations
 
