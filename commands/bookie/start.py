@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 
@@ -16,47 +17,18 @@ def register(app: typer.Typer) -> None:
     command(app, "start", is_changing=True, is_configured_by_files=True)(start)
 
 
+@takes_bookie_options
 async def start(
     context: CommandContext,
-    port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65535, metavar="PORT", help="TCP port; 3181 if not given.")
-    ] = None,
-    bookie_id: Annotated[
-        str | None, typer.Option("--bookie-id", metavar="ID", help="Permanent identity; else ADDRESS:PORT.")
-    ] = None,
-    advertised_address: Annotated[
-        str | None, typer.Option("--advertised-address", metavar="HOST", help="What clients connect to.")
-    ] = None,
-    journal_directories: Annotated[
-        list[str] | None, typer.Option("--journal-dir", metavar="DIR", help="Journal folder; may be repeated.")
-    ] = None,
-    ledger_directories: Annotated[
-        list[str] | None, typer.Option("--ledger-dir", metavar="DIR", help="Ledger folder; may be repeated.")
-    ] = None,
-    index_directories: Annotated[
-        list[str] | None, typer.Option("--index-dir", metavar="DIR", help="Index folder, one per ledger folder.")
-    ] = None,
+    flags: BookieFlags,
     read_only: Annotated[bool | None, typer.Option("--read-only", help="Take no writes but those of recovery.")] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of bk_server.conf.")
-    ] = None,
 ) -> None:
     """Run a bookie until SIGTERM or Ctrl-C, then stop it in order.
 
     Settings come from these options, BKCTL_* variables, a Java bk_server.conf (--conf) and TOML (--config). With no
     configuration and no metadata URI at all it brings its own ZooKeeper and keeps everything in ./bkctl-data.
     """
-    flags = BookieFlags(
-        port=port,
-        bookie_id=bookie_id,
-        advertised_address=advertised_address,
-        journal_directories=tuple(journal_directories or ()),
-        ledger_directories=tuple(ledger_directories or ()),
-        index_directories=tuple(index_directories or ()),
-        is_read_only=read_only,
-        overrides=tuple(overrides or ()),
-    )
-    settings = context.load_bookie_settings(flags)
+    settings = context.load_bookie_settings(msgspec.structs.replace(flags, is_read_only=read_only))
     for warning in settings.warnings:
         context.console.warn(warning)
     if context.settings.is_dry_run:

@@ -159,7 +159,7 @@ def difference_rows(stored: Cookie | None, new: Cookie) -> list[dict[str, object
     """What a change changes, field by field; all fields when nothing readable is stored."""
     before = dict.fromkeys(new.fields()) if stored is None else stored.fields()
     return [
-        {"field": field, "stored": _listed(before[field]), "new": _listed(value)}
+        {"field": field, "stored": listed(before[field]), "new": listed(value)}
         for field, value in new.fields().items()
         if before[field] != value
     ]
@@ -172,5 +172,6 @@ def difference_sentences(rows: Sequence[dict[str, object]]) -> list[str]:
     return [f"{row['field']}: {plain(row['stored'])} becomes {plain(row['new'])}" for row in rows]
 
 
-def _listed(value: object) -> object:
+def listed(value: object) -> object:
+    """A field of a cookie as results have it: folders as a list."""
     return list(value) if isinstance(value, tuple) else value

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from commands.bookie_options import takes_bookie_options
 from commands.command import command
-from commands.context import CommandContext
+from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import (
     DIFFERENCE_COLUMNS,
     difference_rows,
@@ -15,18 +16,8 @@ from commands.cookie.access import (
     require_unnamed,
     scan_references,
 )
-from commands.cookie.options import (
-    Address,
-    BookieId,
-    IndexDirectories,
-    JournalDirectories,
-    LedgerDirectories,
-    Overrides,
-    Port,
-    bookie_flags,
-    load_config,
-)
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
+from commands.cookie.own_settings import load_config
 from runtime.errors import RefusedError
 
 
@@ -35,15 +26,10 @@ def register(app: typer.Typer) -> None:
     command(app, "expand", planned_tier=2, is_configured_by_files=True)(expand)
 
 
+@takes_bookie_options
 async def expand(
     context: CommandContext,
-    journal_directories: JournalDirectories = None,
-    ledger_directories: LedgerDirectories = None,
-    index_directories: IndexDirectories = None,
-    port: Port = None,
-    bookie_id: BookieId = None,
-    advertised_address: Address = None,
-    overrides: Overrides = None,
+    flags: BookieFlags,
 ) -> None:
     """Let the cookie of a stopped, empty bookie name the ledger folders that its settings have now.
 
@@ -56,8 +42,7 @@ async def expand(
     from commands.safety.plan import Plan
     from runtime.bookie.folders import record_places
 
-    folders = (journal_directories, ledger_directories, index_directories)
-    config = load_config(context, bookie_flags(port, bookie_id, advertised_address, folders, overrides))
+    config = load_config(context, flags)
     async with open_own_bookie(context, config) as own:
         access, own_id = own.access, own.expected.bookie_id
         node = await read_cookie_node(access, own_id)

@@ -6,21 +6,11 @@ from typing import Annotated
 
 import typer
 
+from commands.bookie_options import takes_bookie_options
 from commands.command import command
-from commands.context import CommandContext
+from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import open_cookies
-from commands.cookie.options import (
-    Address,
-    BookieId,
-    IndexDirectories,
-    JournalDirectories,
-    LedgerDirectories,
-    Overrides,
-    Port,
-    bookie_flags,
-    id_by_settings,
-    load_config,
-)
+from commands.cookie.own_settings import id_by_settings, load_config
 
 
 def register(app: typer.Typer) -> None:
@@ -28,8 +18,10 @@ def register(app: typer.Typer) -> None:
     command(app, "generate", is_configured_by_files=True)(generate)
 
 
+@takes_bookie_options
 async def generate(
     context: CommandContext,
+    flags: BookieFlags,
     bookie: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="Any bookie id; else that of the settings.")
     ] = None,
@@ -40,13 +32,6 @@ async def generate(
         str | None,
         typer.Option("--instance-id", metavar="TEXT", help="That of the cluster if not given; empty for none."),
     ] = None,
-    journal_directories: JournalDirectories = None,
-    ledger_directories: LedgerDirectories = None,
-    index_directories: IndexDirectories = None,
-    port: Port = None,
-    bookie_id: BookieId = None,
-    advertised_address: Address = None,
-    overrides: Overrides = None,
 ) -> None:
     """Write the cookie that follows from a bookie's settings, as bkctl and Java read it. Nothing is stored.
 
@@ -56,8 +41,7 @@ async def generate(
     from runtime.bookie.cookie_check import expected_cookie
     from runtime.metadata.cookies import encode_cookie
 
-    folders = (journal_directories, ledger_directories, index_directories)
-    config = load_config(context, bookie_flags(port, bookie_id, advertised_address, folders, overrides), bookie)
+    config = load_config(context, flags, bookie)
     if instance_id is None:
         async with open_cookies(context) as access:
             instance_id = access.instance_id

@@ -7,21 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from commands.bookie_options import takes_bookie_options
 from commands.command import command
-from commands.context import CommandContext
+from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import require_bookie_id, require_not_registered, require_unnamed, scan_references
-from commands.cookie.options import (
-    Address,
-    BookieId,
-    IndexDirectories,
-    JournalDirectories,
-    LedgerDirectories,
-    Overrides,
-    Port,
-    bookie_flags,
-    load_config,
-)
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
+from commands.cookie.own_settings import load_config
 from commands.errors import InvalidArgumentError
 from commands.safety.plan import Plan
 from runtime.errors import ConflictError
@@ -35,21 +26,16 @@ def register(app: typer.Typer) -> None:
     command(app, "migrate", planned_tier=3, is_configured_by_files=True)(migrate)
 
 
+@takes_bookie_options
 async def migrate(
     context: CommandContext,
+    flags: BookieFlags,
     old_id: Annotated[str, typer.Option("--from", metavar="ID", help="The id that the folders carry.")],
     new_id: Annotated[str, typer.Option("--to", metavar="ID", help="The id that the bookie shall have.")],
     ledgers_follow: Annotated[
         bool,
         typer.Option("--ledgers-follow", help="Go ahead although ledgers name the old id: they are rewritten next."),
     ] = False,
-    journal_directories: JournalDirectories = None,
-    ledger_directories: LedgerDirectories = None,
-    index_directories: IndexDirectories = None,
-    port: Port = None,
-    bookie_id: BookieId = None,
-    advertised_address: Address = None,
-    overrides: Overrides = None,
 ) -> None:
     """Give a stopped bookie another id: after a change between address, host name and an id of its own.
 
@@ -60,8 +46,7 @@ async def migrate(
     """
     if require_bookie_id(old_id) == require_bookie_id(new_id):
         raise InvalidArgumentError("--from and --to are the same id")
-    folders = (journal_directories, ledger_directories, index_directories)
-    config = load_config(context, bookie_flags(port, bookie_id, advertised_address, folders, overrides), new_id)
+    config = load_config(context, flags, new_id)
     async with open_own_bookie(context, config) as own:
         await require_not_registered(own.access, old_id, new_id)
         state = await _examine(own, old_id)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commands.bookie_options import takes_bookie_options
 from commands.command import command
-from commands.context import CommandContext
+from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import (
     DIFFERENCE_COLUMNS,
     CookieAccess,
@@ -22,18 +23,8 @@ from commands.cookie.access import (
     require_unnamed,
     scan_references,
 )
-from commands.cookie.options import (
-    Address,
-    BookieId,
-    IndexDirectories,
-    JournalDirectories,
-    LedgerDirectories,
-    Overrides,
-    Port,
-    bookie_flags,
-    load_config,
-)
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
+from commands.cookie.own_settings import load_config
 from commands.errors import InvalidArgumentError
 from commands.safety.plan import Plan
 
@@ -48,8 +39,10 @@ def register(app: typer.Typer) -> None:
     command(app, "update", planned_tier=3, is_configured_by_files=True)(update)
 
 
+@takes_bookie_options
 async def update(
     context: CommandContext,
+    flags: BookieFlags,
     bookie: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="Any bookie id; with --from-config that of the settings.")
     ] = None,
@@ -57,13 +50,6 @@ async def update(
     from_config: Annotated[
         bool, typer.Option("--from-config", help="The one of this machine's bookie, proved by its folders.")
     ] = False,
-    journal_directories: JournalDirectories = None,
-    ledger_directories: LedgerDirectories = None,
-    index_directories: IndexDirectories = None,
-    port: Port = None,
-    bookie_id: BookieId = None,
-    advertised_address: Address = None,
-    overrides: Overrides = None,
 ) -> None:
     """Replace the stored cookie of a stopped bookie, at the version that was shown; the old one goes into the trash.
 
@@ -80,8 +66,7 @@ async def update(
         async with open_cookies(context) as access:
             await _update_from_file(context, access, require_bookie_id(bookie), file)
         return
-    folders = (journal_directories, ledger_directories, index_directories)
-    config = load_config(context, bookie_flags(port, bookie_id, advertised_address, folders, overrides), bookie)
+    config = load_config(context, flags, bookie)
     async with open_own_bookie(context, config) as own:
         await _update_from_config(context, own)
 

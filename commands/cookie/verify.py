@@ -9,22 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
+from commands.bookie_options import BOOKIE_OPTIONS, takes_bookie_options
 from commands.command import command
-from commands.context import CommandContext
-from commands.cookie.access import scan_references
-from commands.cookie.options import (
-    SETTING_OPTIONS,
-    Address,
-    BookieId,
-    IndexDirectories,
-    JournalDirectories,
-    LedgerDirectories,
-    Overrides,
-    Port,
-    bookie_flags,
-    load_config,
-)
+from commands.context import BookieFlags, CommandContext
+from commands.cookie.access import listed, scan_references
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
+from commands.cookie.own_settings import load_config
 from commands.outcome import Outcome
 from commands.rendering import Column
 
@@ -46,15 +36,10 @@ def register(app: typer.Typer) -> None:
     command(app, "verify", is_configured_by_files=True)(verify)
 
 
+@takes_bookie_options
 async def verify(
     context: CommandContext,
-    journal_directories: JournalDirectories = None,
-    ledger_directories: LedgerDirectories = None,
-    index_directories: IndexDirectories = None,
-    port: Port = None,
-    bookie_id: BookieId = None,
-    advertised_address: Address = None,
-    overrides: Overrides = None,
+    flags: BookieFlags,
 ) -> Outcome:
     """Compare settings, VERSION files, stored cookie and instance id of the bookie on this machine; change nothing.
 
@@ -64,8 +49,7 @@ async def verify(
     """
     from runtime.bookie.cookie_doctor import diagnose
 
-    folders = (journal_directories, ledger_directories, index_directories)
-    config = load_config(context, bookie_flags(port, bookie_id, advertised_address, folders, overrides))
+    config = load_config(context, flags)
     async with open_own_bookie(context, config) as own:
         evidence = await _evidence(context, own)
     finding = diagnose(evidence)
@@ -123,21 +107,17 @@ def _rows_of(where: str, cookie: Cookie | None, damage: str | None, evidence: Ev
         {
             "where": where,
             "field": field,
-            "found": _listed(found[field]),
-            "settings": _listed(value),
+            "found": listed(found[field]),
+            "settings": listed(value),
             "is_equal": found[field] == value,
         }
         for field, value in evidence.expected.fields().items()
     ]
 
 
-def _listed(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
-
-
 def command_text(command_line: tuple[str, ...], remedy: Remedy) -> str:
     """A remedy as it is to be typed: with the cluster, and where it matters the settings, that verify was given."""
-    wanted = _CLUSTER_OPTIONS | ((SETTING_OPTIONS - {*remedy.without}) if remedy.has_settings else frozenset())
+    wanted = _CLUSTER_OPTIONS | ((BOOKIE_OPTIONS - {*remedy.without}) if remedy.has_settings else frozenset())
     return shlex.join(["bkctl", *remedy.words, *_given(command_line, wanted)])
 
 
