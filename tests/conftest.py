@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,12 @@ from runtime.metadata.embedded import EmbeddedZooKeeper
 from tests.processes import Cluster
 
 _root_numbers = itertools.count()
+
+
+def pytest_configure() -> None:
+    """Who starts the tests in the background of a script leaves them, and the commands they run, deaf to Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
