@@ -7,6 +7,7 @@ are mappings of what JSON knows: long ids as strings, sizes as integer bytes, ti
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -22,9 +23,20 @@ UNKNOWN = "-"
 _COLUMN_GAP = "   "
 """What the table library puts between two columns."""
 
+_TIME_LIMIT_MS = 253_402_300_800_000
+"""The year 10000: metadata may hold any number."""
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 Row: TypeAlias = Mapping[str, object]
+
+
+def time_text(time_ms: int | None) -> str | None:
+    """RFC 3339 in UTC; None for a time that no calendar has."""
+    if time_ms is None or not 0 <= time_ms < _TIME_LIMIT_MS:
+        return None
+    moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def plain(value: object) -> str:

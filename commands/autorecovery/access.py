@@ -48,16 +48,6 @@ async def open_view(context: CommandContext) -> AsyncIterator[ReplicationView]:
         yield ReplicationView(store, uri.root, info, switches, foreign, LoopClock().now_ms())
 
 
-def moment_text(time_ms: int | None) -> str | None:
-    """RFC 3339 in UTC; None for a time that no calendar has: a node may hold any number."""
-    from commands.ledger.rows import time_text
-
-    try:
-        return time_text(time_ms)
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
 async def readable(context: CommandContext, reading: Awaitable[T]) -> T | None:
     """What was read; None, and a warning, when the node holds nonsense, which must not hide the rest."""
     from runtime.errors import MetadataFormatError

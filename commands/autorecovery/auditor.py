@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from commands.autorecovery.access import moment_text, open_view
+from commands.autorecovery.access import open_view
 from commands.command import command
 from commands.context import CommandContext
 from commands.errors import NotFoundError
-from commands.rendering import Column
+from commands.rendering import Column, time_text
 
 _COLUMNS = (Column("bookie_id", "ID"), Column("vote", "VOTE"), Column("since", "SINCE"))
 
@@ -32,7 +32,7 @@ async def show_auditor(context: CommandContext) -> None:
     if candidates[0].problem is not None:
         raise candidates[0].problem
     rows: list[dict[str, object]] = [
-        {"bookie_id": candidate.bookie_id, "vote": candidate.vote, "since": moment_text(candidate.since_ms)}
+        {"bookie_id": candidate.bookie_id, "vote": candidate.vote, "since": time_text(candidate.since_ms)}
         for candidate in candidates
     ]
     context.console.record("Auditor", rows[0], name="bookie_id", details={"candidates": rows[1:]})

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.autorecovery.access import ReplicationView, moment_text, open_view, readable
+from commands.autorecovery.access import ReplicationView, open_view, readable
 from commands.command import command
 from commands.context import CommandContext
 from commands.outcome import Outcome
 from commands.parse import parse_duration_s
-from commands.rendering import Column
+from commands.rendering import Column, time_text
 
 if TYPE_CHECKING:
     from runtime.metadata.under_replication import ListedMark
@@ -104,7 +104,7 @@ async def _row(
     return {
         "ledger_id": str(found.ledger_id),
         "missing_bookies": None if found.mark is None else list(found.mark.missing_bookies),
-        "marked_at": moment_text(found.marked_ms),
+        "marked_at": time_text(found.marked_ms),
         "age_s": view.age_s(found.marked_ms),
         "locked": is_locked,
         "worker": None if reading is None else await readable(context, reading),

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.autorecovery.access import change_setting, moment_text, open_view, readable
+from commands.autorecovery.access import change_setting, open_view, readable
 from commands.command import command
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError
-from commands.rendering import Column
+from commands.rendering import Column, time_text
 
 if TYPE_CHECKING:
     from runtime.metadata.replication_switches import PeriodicCheck
@@ -67,7 +67,7 @@ async def reset_checks(
             return
     _tell_undo(context, before)
     rows: list[dict[str, object]] = [
-        {"check": Check[check.name].value, "last_run": moment_text(time_ms), "previous": moment_text(before[check])}
+        {"check": Check[check.name].value, "last_run": time_text(time_ms), "previous": time_text(before[check])}
         for check in wanted
     ]
     context.console.rows("CheckTimes", _COLUMNS, rows, name="check")
@@ -79,7 +79,7 @@ def _tell_undo(context: CommandContext, before: dict[PeriodicCheck, int | None])
         if time_ms is None:
             context.console.say(f"{name} had never run: there is nothing to undo")
         else:
-            context.console.say(f"to undo: bkctl autorecovery reset-checks {name} --last-run {moment_text(time_ms)}")
+            context.console.say(f"to undo: bkctl autorecovery reset-checks {name} --last-run {time_text(time_ms)}")
 
 
 def _parse_time_ms(text: str) -> int:

@@ -6,11 +6,11 @@ from contextlib import aclosing
 
 import typer
 
-from commands.autorecovery.access import moment_text, open_view
+from commands.autorecovery.access import open_view
 from commands.autorecovery.pending import show_age
 from commands.command import command
 from commands.context import CommandContext
-from commands.rendering import Column
+from commands.rendering import Column, time_text
 
 _COLUMNS = (
     Column("ledger_id", "LEDGER", is_right=True),
@@ -49,7 +49,7 @@ async def list_running(context: CommandContext) -> None:
                 row = {
                     "ledger_id": str(lock.ledger_id),
                     "worker": lock.holder,
-                    "since": moment_text(lock.since_ms),
+                    "since": time_text(lock.since_ms),
                     "age_s": view.age_s(lock.since_ms),
                     "marked": await read_mark(view.store, view.root, lock.ledger_id) is not None,
                     "session": f"0x{lock.session_id & 0xFFFF_FFFF_FFFF_FFFF:x}",

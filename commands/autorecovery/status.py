@@ -6,10 +6,11 @@ import datetime
 
 import typer
 
-from commands.autorecovery.access import ReplicationView, moment_text, open_view, readable
+from commands.autorecovery.access import ReplicationView, open_view, readable
 from commands.autorecovery.note import SwitchNote, decode_note
 from commands.command import command
 from commands.context import CommandContext
+from commands.rendering import time_text
 
 _PENDING_COUNTED_MAX = 1000
 
@@ -36,12 +37,12 @@ async def show_status(context: CommandContext) -> None:
         delay = await readable(context, view.switches.recovery_delay())
         pending, is_truncated = await _count_pending(view)
         checks = {
-            check.name.lower(): moment_text(await readable(context, view.switches.check_time_ms(check)))
+            check.name.lower(): time_text(await readable(context, view.switches.check_time_ms(check)))
             for check in PeriodicCheck
         }
         body: dict[str, object] = {
             "enabled": off is None,
-            "disabled_since": None if off is None else moment_text(off.since_ms),
+            "disabled_since": None if off is None else time_text(off.since_ms),
             "disabled_by": note.by,
             "disabled_reason": note.reason,
             "disabled_until": note.until,

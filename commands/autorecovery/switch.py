@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from commands.autorecovery.access import change_setting, moment_text, open_view
+from commands.autorecovery.access import change_setting, open_view
 from commands.autorecovery.note import SwitchNote, encode_note
 from commands.command import command
 from commands.context import CommandContext
 from commands.parse import parse_duration_s
+from commands.rendering import time_text
 
 _KIND = "AutorecoverySwitch"
 
@@ -57,7 +58,7 @@ async def disable(
 
     seconds = None if duration is None else parse_duration_s(duration)
     async with open_view(context) as view:
-        until = None if seconds is None else moment_text(view.now_ms + round(seconds * 1000))
+        until = None if seconds is None else time_text(view.now_ms + round(seconds * 1000))
         note = b"" if reason is None and until is None else encode_note(SwitchNote(user_name(), reason, until))
         is_changed = await change_setting(
             context,

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import base64
-import datetime
 from typing import TYPE_CHECKING
 
-from commands.rendering import Column, size
+from commands.rendering import Column, size, time_text
 
 if TYPE_CHECKING:
     from runtime.ledger.metadata import LedgerMetadata
     from runtime.metadata.store import Versioned
     from runtime.metadata.stored_ledgers import StoredLedger
-
-_TIME_LIMIT_MS = 253_402_300_800_000
-"""The year 10000: metadata may hold any number."""
 
 SUMMARY_COLUMNS = (
     Column("ledger_id", "LEDGER", is_right=True),
@@ -107,14 +103,6 @@ def _created_ms(found: Versioned[LedgerMetadata]) -> int | None:
     """The stored time, else that of the node; a stored -1 is none (metadata section 6.6)."""
     stored_ms = found.value.ctime_ms
     return found.ctime_ms if stored_ms is None or stored_ms < 0 else stored_ms
-
-
-def time_text(time_ms: int | None) -> str | None:
-    """RFC 3339 in UTC; None for a time that no calendar has."""
-    if time_ms is None or not 0 <= time_ms < _TIME_LIMIT_MS:
-        return None
-    moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def bytes_text(data: bytes) -> str:

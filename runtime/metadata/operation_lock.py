@@ -87,7 +87,9 @@ class OperationLock:
 def operation_lock_path(root: str) -> str:
     """Node of the lock for one ledgers root; RefusedError where it would lie inside the cluster's own tree."""
     if f"{DIRECTORY}/".startswith(f"{root}/"):
-        raise RefusedError(f"{root} cannot be the root of a cluster that bkctl changes: its locks are kept there")
+        raise RefusedError(
+            f"nothing was changed: {root} cannot be the root of a cluster that bkctl changes: its locks are kept there"
+        )
     return f"{DIRECTORY}/{urllib.parse.quote(root.removeprefix('/'), safe='')}"
 
 

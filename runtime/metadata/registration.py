@@ -254,7 +254,9 @@ class BookieRegistration:
             # A create whose answer was lost may have been our own.
             stat = await self._store.exists(path)
             if stat is None or stat.ephemeral_owner != self._store.session_id:
-                raise RegistrationError(f"another process registered as {self._bookie_id} at the same time") from None
+                raise RegistrationError(
+                    f"another process registered as {self._bookie_id} at the same time: stop it, or choose another id"
+                ) from None
         except NoNodeError:
             raise RegistrationError(str(ClusterNotFoundError(self._paths.root))) from None
 

@@ -125,7 +125,7 @@ class ReplicationSwitches:
                     return
             else:
                 return
-        raise ConflictError(f"{self._paths.lost_bookie_recovery_delay}: others create and delete it all the time")
+        raise _contended(self._paths.lost_bookie_recovery_delay)
 
     async def init_recovery_delay(self, seconds: int) -> bool:
         """Store the first value, as an auditor does at its start; False when there is one, which stays."""
@@ -146,7 +146,7 @@ class ReplicationSwitches:
             except (BadVersionError, NoNodeError):
                 continue
             return RecoveryDelay(delay.seconds, stat.version)
-        raise ConflictError(f"{self._paths.lost_bookie_recovery_delay}: others change it all the time")
+        raise _contended(self._paths.lost_bookie_recovery_delay)
 
     def watch_recovery_delay(self, callback: Callable[[RecoveryDelay | MetadataFormatError], None]) -> Watch:
         """Call back for the value now and for every later write, of an unchanged value too, never twice for one.
@@ -209,7 +209,7 @@ class ReplicationSwitches:
                 except NodeExistsError:
                     continue
             return
-        raise ConflictError(f"{path}: others create and delete it all the time")
+        raise _contended(path)
 
     def _check_path(self, check: PeriodicCheck) -> str:
         return f"{self._paths.under_replication}/{check.value}"
@@ -220,3 +220,7 @@ class ReplicationSwitches:
         except NoNodeError:
             await self._tree.create()
             await self._store.create(path, data, is_open_acl=is_open_acl)
+
+
+def _contended(path: str) -> ConflictError:
+    return ConflictError(f"{path}: others change it all the time: find out who, then try again")

@@ -17,6 +17,7 @@ from runtime.ledger.metadata_format import encode_ledger_metadata
 from runtime.metadata.cluster import init_cluster
 from runtime.metadata.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.paths import Paths
+from runtime.metadata.stored_ledgers import scan_stored
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.processes import BkctlResult, bkctl_command, bkctl_environment, run_bkctl
@@ -44,7 +45,7 @@ class LedgerStage:
         self.paths = Paths(ledgers.root)
 
     def path(self, ledger_id: int) -> str:
-        return f"{self.ledgers.root}/{self.ledgers.tree.ledger_path(ledger_id)}"
+        return self.ledgers.path(ledger_id)
 
     async def plant(self, ledger_id: int, content: LedgerMetadata | bytes) -> None:
         """Put a ledger, or any bytes, where a ledger is; node versions start at 0."""
@@ -52,12 +53,12 @@ class LedgerStage:
         await self.store.create(self.path(ledger_id), data, make_parents=True)
 
     async def contents(self) -> dict[int, tuple[bytes, int]]:
-        """Bytes and version of every ledger."""
-        found = {}
-        async for ledger_id in self.ledgers.list_ids():
-            node = await self.store.get(self.path(ledger_id))
-            found[ledger_id] = node.data, node.stat.version
-        return found
+        """Bytes and version of every ledger; one that is deleted meanwhile is left out."""
+        return {
+            ledger.ledger_id: (ledger.node.data, ledger.node.stat.version)
+            async for ledger in scan_stored(self.store, self.ledgers)
+            if ledger.node is not None
+        }
 
     @property
     def environment(self) -> dict[str, str]:
