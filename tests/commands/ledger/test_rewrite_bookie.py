@@ -244,7 +244,7 @@ async def old_cookie(stage: LedgerStage, new: str, before: bytes, after: bytes) 
 
 async def test_open_ends_are_left_to_their_writers(stage: LedgerStage, bookies: list[str]) -> None:
     new = bookies[0]
-    ledger_id = await write(stage, 3, is_closed=False)
+    ledger_id = await write(stage, 3, entries=6, is_closed=False)  # the last segment has one for every bookie
     found = await stage.ledgers.read(ledger_id)
     first = found.value.last_segment.ensemble
     rolled = msgspec.structs.replace(found.value, segments=(Segment(0, first), Segment(3, first)))
