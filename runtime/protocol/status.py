@@ -38,9 +38,6 @@ class Status(enum.IntEnum):
     TIMEOUT = -23
 
 
-NEGATIVE = frozenset({Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER})
-"""The only answers that count as "it is not here"; everything else but OK is unknown (protocol section 0)."""
-
 _ERRORS: dict[Status, tuple[type[BookieError], str]] = {
     Status.NO_SUCH_LEDGER: (NoSuchLedgerError, "no such ledger"),
     Status.NO_SUCH_ENTRY: (NoSuchEntryError, "no such entry"),

@@ -75,11 +75,6 @@ class LedgerCheck(msgspec.Struct, frozen=True, kw_only=True):
         """Every copy that should exist does, with a good digest, equal to the others."""
         return self.problem is None and self.copies_good == self.copies_expected
 
-    @property
-    def is_damaged(self) -> bool:
-        """There is something wrong that waiting for a bookie does not cure."""
-        return bool(self.copies_missing or self.copies_corrupt or self.copies_failed or self.copies_different)
-
 
 class CheckTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over many ledgers; the running ones are handed to the progress callback."""

@@ -66,7 +66,6 @@ async def test_missing_corrupt_and_unreachable_are_told_apart(stage: Stage) -> N
     }
     assert [row.reason for row in check.defects if row.state is CopyState.FAILED] == ["it answered: input/output error"]
     assert (check.lost, check.unreadable) == ((), ())
-    assert check.is_damaged
 
 
 async def test_an_error_in_answer_is_damage_but_no_proof_of_loss(stage: Stage) -> None:
@@ -79,7 +78,6 @@ async def test_an_error_in_answer_is_damage_but_no_proof_of_loss(stage: Stage) -
     assert counts(check) == (4, 1, 2, 0, 0, 0)
     assert check.copies_failed == 1
     assert (check.lost, check.unreadable) == ((), (EntryRange(1, 1),))
-    assert check.is_damaged
 
 
 async def test_t41_an_entry_that_nobody_has_is_data_loss(stage: Stage) -> None:
