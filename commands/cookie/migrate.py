@@ -87,14 +87,14 @@ async def _count_ledgers(
 
 
 def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
-    from runtime.bookie.cookie_repair import version_path
+    from runtime.bookie.folders import version_path
 
     access, new_id = own.access, own.expected.bookie_id
     items: list[dict[str, object]] = []
     if not state.has_new_stored:
         items.append({"action": "create", "path": access.path(new_id), "expected_version": None})
     items += [
-        {"action": "write", "path": version_path(folder), "expected_version": None}
+        {"action": "write", "path": version_path(folder.path), "expected_version": None}
         for folder in state.folders
         if state.lacks_new(folder)
     ]

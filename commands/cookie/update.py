@@ -97,7 +97,8 @@ async def _update_from_file(context: CommandContext, access: CookieAccess, booki
 async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
     from commands.safety.change import open_change
     from commands.safety.confirmation import settle_plan
-    from runtime.bookie.cookie_repair import restamp, version_path
+    from runtime.bookie.cookie_repair import restamp
+    from runtime.bookie.folders import version_path
     from runtime.errors import BadVersionError
     from runtime.metadata.cookies import encode_cookie
     from runtime.metadata.store import Node
@@ -113,7 +114,7 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
     if not rows and not stale:
         context.console.say(f"the cookies of bookie {bookie_id} say what its settings say: nothing to do")
         return
-    plan = _plan(access, own.expected, data, node, rows, [version_path(folder) for folder in stale])
+    plan = _plan(access, own.expected, data, node, rows, [version_path(folder.path) for folder in stale])
     if not await settle_plan(context, plan):
         return
     async with open_change(context, access.store, plan) as change:
@@ -123,7 +124,7 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
             if (await read_cookie_node(access, bookie_id)).stat.version != node.stat.version:
                 raise BadVersionError(f"the cookie of bookie {bookie_id} was written meanwhile", access.path(bookie_id))
             change.require_lock()
-            before = [(version_path(folder), folder) for folder in evidence.folders if folder.is_stamped]
+            before = [(version_path(folder.path), folder) for folder in evidence.folders if folder.is_stamped]
             kept = [(path, Node(own.file_system.read_file(path), node.stat)) for path, _ in before]
             change.trash.keep_all("set", [(access.path(bookie_id), node), *kept])
             # Folders first: cut off between the two, the stored cookie still says whose they are.

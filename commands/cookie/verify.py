@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from typing import TYPE_CHECKING
 
@@ -92,10 +91,11 @@ async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
 
 def _rows(evidence: Evidence) -> list[dict[str, object]]:
     """Field by field: what is stored, and what each VERSION file says, beside what follows from the settings."""
+    from runtime.bookie.folders import version_path
+
     rows = _rows_of("stored cookie", evidence.stored, evidence.stored_damage, evidence)
     for folder in evidence.folders:
-        where = os.path.join(folder.path, "current", "VERSION")
-        rows += _rows_of(where, folder.cookie, folder.damage or folder.trouble, evidence)
+        rows += _rows_of(version_path(folder.path), folder.cookie, folder.damage or folder.trouble, evidence)
     return rows
 
 

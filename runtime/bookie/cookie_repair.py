@@ -6,7 +6,6 @@ Whoever calls holds the locks of all folders, and has made sure that no bookie o
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 
 import msgspec
@@ -16,7 +15,6 @@ from runtime.bookie.cookie_folder_rules import is_same_shape
 from runtime.bookie.folders import FolderState, forget_migration, note_migration, write_version
 from runtime.errors import NoNodeError, RefusedError
 from runtime.metadata.cookies import Cookie, CookieStore, encode_cookie
-from storage import filenames
 from storage.ports import FileSystem
 
 
@@ -176,8 +174,3 @@ async def migrate(
             await cookies.delete(state.old_id, state.old_version)
     for folder in state.folders:
         forget_migration(file_system, folder.path)
-
-
-def version_path(folder: FolderState) -> str:
-    """Where a folder's cookie is."""
-    return os.path.join(filenames.current_directory(folder.path), filenames.VERSION)

@@ -120,7 +120,7 @@ def _read_current(file_system: FileSystem, path: str, current: str) -> FolderSta
     cookie, damage = None, None
     if filenames.VERSION in names:
         try:
-            cookie = decode_cookie(file_system.read_file(os.path.join(current, filenames.VERSION)))
+            cookie = decode_cookie(file_system.read_file(version_path(path)))
         except MetadataFormatError as error:
             damage = str(error)
         except OSError as error:
@@ -146,11 +146,15 @@ def _read_place(file_system: FileSystem, current: str) -> tuple[str, ...] | None
     return tuple(lines)
 
 
+def version_path(path: str) -> str:
+    """Where the cookie of a configured folder is."""
+    return os.path.join(filenames.current_directory(path), filenames.VERSION)
+
+
 def write_version(file_system: FileSystem, path: str, data: bytes) -> None:
     """Put the bytes of a cookie into a configured folder, all or nothing after a crash; OSError."""
-    current = filenames.current_directory(path)
-    file_system.make_directories(current)
-    file_system.write_file_atomically(os.path.join(current, filenames.VERSION), data)
+    file_system.make_directories(filenames.current_directory(path))
+    file_system.write_file_atomically(version_path(path), data)
 
 
 def note_migration(file_system: FileSystem, path: str, old_id: str, new_id: str) -> None:
