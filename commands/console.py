@@ -108,7 +108,7 @@ class Console:
             return
         rows_max = _TABLE_ROWS_MAX if self._settings.limit is None else self._settings.limit
         self._write("")
-        self._write(title)
+        self._write(rendering.clean(title, "\n"))
         self._write(self._table(rendering.shown_columns(columns, self.form), rows[:rows_max]))
         if len(rows) > rows_max:
             self._write(f"... and {len(rows) - rows_max} more (-o json has them all)")
@@ -127,15 +127,15 @@ class Console:
     def say(self, sentence: str) -> None:
         """Tell what is going on; silent with ``--quiet``."""
         if not self._settings.is_quiet:
-            self._tell(sentence)
+            self._tell(_talk(sentence))
 
     def warn(self, sentence: str) -> None:
         """Tell of something that may not be what was wanted; never silent."""
-        self._tell(f"{self._paint('warning:', '33')} {sentence}")
+        self._tell(f"{self._paint('warning:', '33')} {_talk(sentence)}")
 
     def error(self, sentence: str) -> None:
         """Tell why the command failed; never silent."""
-        self._tell(f"{self._paint('error:', '1;31')} {sentence}")
+        self._tell(f"{self._paint('error:', '1;31')} {_talk(sentence)}")
 
     async def confirm(self, question: str) -> None:
         """Ask yes or no after a plan was shown; anything but yes, no terminal, or end of input raises RefusedError.
@@ -148,7 +148,7 @@ class Console:
             raise RefusedError("nothing was changed: there is no terminal to ask on; give --yes to go ahead")
         from commands.prompt import read_line
 
-        self._tell(f"{question} [y/N] ", end="")
+        self._tell(f"{_talk(question)} [y/N] ", end="")
         try:
             answer = await read_line(self._answers)
         except BaseException:
@@ -182,10 +182,10 @@ class Console:
             raise ReaderGoneError(_READER_GONE) from error
 
     def _write_fields(self, body: Row, show: Mapping[str, Callable[[object], str]]) -> None:
-        fields = rendering.flat(body)
+        fields = [(rendering.clean(key), show.get(key, rendering.plain)(value)) for key, value in rendering.flat(body)]
         width = max((len(key) for key, _ in fields), default=0)
-        for key, value in fields:
-            self._write(f"{key.ljust(width)}  {show.get(key, rendering.plain)(value)}")
+        for key, text in fields:
+            self._write(f"{key.ljust(width)}  {rendering.clean(text)}")
 
     def _table(self, columns: Sequence[Column], rows: Sequence[Row]) -> str:
         from rich.box import SIMPLE_HEAD
@@ -197,7 +197,7 @@ class Console:
         for column in columns:
             table.add_column(column.title, justify="right" if column.is_right else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*(_escaped(column.show(row.get(column.key))) for column in columns))
+            table.add_row(*(_escaped(column.cell(row)) for column in columns))
         is_colored = self._is_colored(self._out)
         console = RichConsole(
             file=self._out,
@@ -228,6 +228,11 @@ class Console:
 def standard_console(settings: Settings, environment: Mapping[str, str]) -> Console:
     """A console on this process's standard streams."""
     return Console(settings, environment, sys.stdout, sys.stderr, sys.stdin)
+
+
+def _talk(text: str) -> str:
+    """Sentences may have several lines of their own, and quote what others wrote."""
+    return rendering.clean(text, "\n")
 
 
 def _escaped(text: str) -> str:

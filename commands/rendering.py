@@ -39,6 +39,18 @@ def time_text(time_ms: int | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def clean(text: str, kept: str = "") -> str:
+    """Text that moves no cursor: what is not printable is spelled out, but for the characters ``kept``.
+
+    Names and values in the metadata are written by others; a terminal would obey the escape sequences in them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in kept else each.encode("unicode_escape").decode() for each in text
+    )
+
+
 def plain(value: object) -> str:
     """A value as people read it: lists joined by commas, booleans as yes and no."""
     if value is None:
@@ -84,6 +96,10 @@ class Column(NamedTuple):
     is_right: bool = False
     is_wide: bool = False
 
+    def cell(self, row: Row) -> str:
+        """What a table shows of a row in this column."""
+        return clean(self.show(row.get(self.key)))
+
 
 def envelope(kind: str, body: Row) -> dict[str, object]:
     """A result with the two keys that every structured result starts with."""
@@ -123,8 +139,7 @@ def shown_columns(columns: Sequence[Column], form: OutputForm) -> list[Column]:
 def table_widths(columns: Sequence[Column], rows: Sequence[Row], *, has_headers: bool) -> list[int]:
     """Characters that each column of a table with these rows takes."""
     return [
-        max([len(column.title) if has_headers else 0, *(len(column.show(row.get(column.key))) for row in rows)])
-        for column in columns
+        max([len(column.title) if has_headers else 0, *(len(column.cell(row)) for row in rows)]) for column in columns
     ]
 
 
@@ -133,7 +148,7 @@ def table_line(columns: Sequence[Column], widths: Sequence[int], row: Row) -> st
     cells = [
         text.rjust(width) if column.is_right else text.ljust(width)
         for column, width in zip(columns, widths, strict=True)
-        for text in [column.show(row.get(column.key))]
+        for text in [column.cell(row)]
     ]
     return _COLUMN_GAP.join(cells).rstrip()
 

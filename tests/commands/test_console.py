@@ -168,6 +168,26 @@ def test_a_table_below_a_record_is_for_people_and_ends_where_the_screen_does() -
         assert screen.out.getvalue() == ""
 
 
+@pytest.mark.parametrize("output", [OutputForm.TABLE, OutputForm.WIDE])
+def test_what_others_wrote_moves_no_cursor(output: OutputForm) -> None:
+    """Keys and values of a record, cells of tables, the lines below a long one, and talk."""
+    evil, clean = "k\x1b[2J\n\x9b1m\u202e\udcff", "k\\x1b[2J\\n\\x9b1m\\u202e\\udcff"
+    screen = Screen(form(output))
+    screen.console.record("Thing", {"custom": {evil: evil}, "list": [evil]})
+    screen.console.table("Two\nlines", COLUMNS, [{"id": evil}])
+    screen.console.rows("ThingList", COLUMNS, [{"id": "1"}] * 1000 + [{"id": evil}], name="id")
+    for talk in (screen.console.say, screen.console.warn, screen.console.error):
+        talk(f"of {evil}")
+    shown = screen.out.getvalue()
+    assert f"custom.{clean}  {clean}\n" in shown
+    assert "\nTwo\nlines\n" in shown
+    assert shown.count(clean) == 5
+    told = screen.err.getvalue()
+    assert told.count(clean.replace("\\n", "\n")) == 3
+    for printed in (shown, told):
+        assert "".join(filter(str.isprintable, printed)) == printed.replace("\n", "")
+
+
 def test_talk_goes_to_stderr_and_quiet_silences_only_what_is_not_a_warning() -> None:
     for is_quiet in (False, True):
         screen = Screen(Settings(is_quiet=is_quiet))
