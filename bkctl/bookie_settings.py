@@ -66,10 +66,13 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
             )
     values["zookeeper"] = _zookeeper_values(sources)
     values["metadata_uri"] = metadata_uri or ""
+    warnings = _uri_warnings(sources, metadata_uri, origin)
+    if conf is not None:
+        warnings += [*_warnings(conf), *_misspelt(conf, flags)]
     return BookieSettings(
         config=convert(values, BookieConfig, "bookie"),
         data_directory=None if is_configured else DATA_DIRECTORY,
-        warnings=(*_uri_warnings(sources, metadata_uri, origin), *(_warnings(conf) if conf is not None else ())),
+        warnings=tuple(warnings),
     )
 
 
@@ -178,14 +181,23 @@ def _overridden(sources: Sources, flags: BookieFlags) -> JavaConf | None:
     """The Java file with ``--set`` on top, or ``--set`` alone, or None."""
     if not flags.overrides:
         return sources.conf
+    conf = sources.conf or JavaConf({}, "--set", sources.environment)
+    return conf.overridden(_pairs(flags))
+
+
+def _pairs(flags: BookieFlags) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for text in flags.overrides:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise InvalidArgumentError(f"--set {text}: give KEY=VALUE with a key of bk_server.conf")
         pairs[key.strip()] = value.strip()
-    conf = sources.conf or JavaConf({}, "--set", sources.environment)
-    return conf.overridden(pairs)
+    return pairs
+
+
+def _misspelt(conf: JavaConf, flags: BookieFlags) -> list[str]:
+    """A file may hold every key that Java knows; one given by hand is meant to have an effect."""
+    return [f"--set {key}: bkctl reads no such key, it has no effect" for key in conf.keys_unread(_pairs(flags))]
 
 
 def _refuse_unprotected(conf: JavaConf) -> None:

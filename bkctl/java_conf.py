@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import javaproperties
 
@@ -27,6 +27,7 @@ class JavaConf:
     def __init__(self, values: Mapping[str, list[str]], origin: str, environment: Mapping[str, str]) -> None:
         self._values = values
         self._environment = environment
+        self._keys_read: set[str] = set()
         self.origin = origin
 
     @classmethod
@@ -46,16 +47,22 @@ class JavaConf:
 
     def text(self, key: str) -> str | None:
         """First value of a key; None when it is absent or empty."""
+        self._keys_read.add(key)
         parts = self._values.get(key)
         return self._expand(parts[0]) or None if parts else None
 
     def texts(self, key: str) -> tuple[str, ...]:
         """All values of a list key, empty ones dropped."""
+        self._keys_read.add(key)
         return tuple(text for part in self._values.get(key, ()) if (text := self._expand(part)))
 
     def parts_dropped(self, key: str) -> tuple[str, ...]:
         """What a scalar reader never sees of this key: everything behind its first comma."""
         return tuple(self._values.get(key, ())[1:])
+
+    def keys_unread(self, keys: Iterable[str]) -> list[str]:
+        """Those of ``keys`` that nobody has asked for so far."""
+        return [key for key in keys if key not in self._keys_read]
 
     def whole_number(self, key: str) -> int | None:
         """A plain decimal number."""

@@ -148,6 +148,9 @@ def resolve_metadata_uri(sources: Sources) -> tuple[str | None, str]:
     """Metadata URI and the source that won, or None and no words."""
     flags, environment, toml = sources.flags, sources.environment, sources.toml
     found: tuple[str | None, str] = None, ""
+    if flags.metadata_uri is not None and not flags.metadata_uri.strip():
+        # An unset shell variable; the next source may name another cluster than the one that was meant.
+        raise InvalidArgumentError("--metadata-uri is empty: give the cluster, or leave the option out")
     if flags.metadata_uri:
         found = flags.metadata_uri, "--metadata-uri"
     elif not flags.cluster and (uri := environment.get("BKCTL_METADATA_URI")):

@@ -27,7 +27,7 @@ from storage.errors import IndexDamagedError, IndexFailedError, IndexMissingErro
 from storage.ports import FileSystem, IndexStore, OpenIndexStore
 
 REPAIR_ADVICE: Final = (
-    "copy its ledgers from the other bookies with `bkctl recover failed-bookie`, then start it with empty folders"
+    "copy its ledgers from the other bookies with `bkctl decommission`, then start it with empty folders"
 )
 """What to do about a bookie whose index is lost or damaged: its own files cannot be trusted to deny an entry."""
 _SEAL_KEY = struct.Struct(">8sQ")

@@ -193,7 +193,8 @@ class LocalCluster:
         log_sizes = {bookie.id: self._log_size(bookie.name) for bookie in idle}
         for bookie in idle:
             process = self._spawn(state, bookie)
-            started.append((bookie.name, process))
+            started.append((bookie.name, process))  # before its pid file: on a full disk it is ended by this alone
+            write_pid_file(os.path.join(self._folder(bookie.name), _PID_FILE), process)
             processes[bookie.id] = process
         for bookie in idle:
             process = processes[bookie.id]
@@ -216,7 +217,6 @@ class LocalCluster:
         process = spawn_detached(command, self._log(bookie.name), inherited | {"BKCTL_CONFIG": os.devnull})
         if process is None:
             raise BkctlError(f"bookie {bookie.id} did not start: see {self._log(bookie.name)}")
-        write_pid_file(os.path.join(folder, _PID_FILE), process)
         return process
 
     async def _stop(self, name: str, title: str) -> None:

@@ -150,6 +150,11 @@ def test_what_clients_may_make_the_bookie_hold_is_set_in_toml(tmp_path: Path) ->
         resolve(flags, GlobalFlags(config=toml), **own)
 
 
+def test_a_misspelt_key_given_by_hand_is_told() -> None:
+    settings = resolve(BookieFlags(overrides=("journalMaxBackup=0", "journalMaxBackups=0")))
+    assert settings.warnings == ("--set journalMaxBackup: bkctl reads no such key, it has no effect",)
+
+
 def test_set_overrides_the_java_file_and_works_without_one(tmp_path: Path) -> None:
     roots = GlobalFlags(conf=write(tmp_path, "bk.conf", CONF))
     config = resolve(BookieFlags(overrides=("bookiePort = 5", "ledgerDirectories=/x,/y")), roots).config

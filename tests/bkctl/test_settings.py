@@ -62,6 +62,11 @@ def test_each_source_of_the_metadata_uri_beats_those_behind_it(tmp_path: Path) -
     assert uri(by_flag, **environment) == ("zk://flag/ledgers", "--metadata-uri")
 
 
+def test_an_empty_uri_does_not_fall_through_to_another_cluster() -> None:
+    with pytest.raises(InvalidArgumentError, match="--metadata-uri is empty"):
+        settings_of(GlobalFlags(metadata_uri=""), BKCTL_METADATA_URI="zk://other/ledgers")
+
+
 def test_files_named_by_the_environment(tmp_path: Path) -> None:
     conf = write(tmp_path, "bk.conf", "metadataServiceUri=zk://conf/ledgers\nzkTimeout=4000\n")
     for name in ("BKCTL_CONF", "BOOKIE_CONF"):

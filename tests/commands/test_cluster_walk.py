@@ -320,6 +320,17 @@ def test_a_port_that_is_taken_stops_everything_again(start_cluster: Callable[[in
     assert {server["state"] for server in (status["zookeeper"], *status["bookies"])} == {"stopped"}
 
 
+def test_a_bookie_that_cannot_be_recorded_does_not_stay(start_cluster: Callable[[int], Cluster]) -> None:
+    cluster = start_cluster(1)
+    bookie = cluster.bookies[0]
+    cluster.kill_bookie(bookie.id)
+    os.mkdir(os.path.join(bookie.directory, "process.json.tmp"))  # as on a full disk: the pid file cannot be written
+    result = cluster.run("dev", "cluster", "start", bookie.id, "--dir", cluster.directory)
+    assert result.exit_code == 2
+    assert "process.json.tmp" in result.stderr
+    assert processes_below(Path(bookie.directory)) == []
+
+
 def test_interrupting_a_write_ends_with_130_and_leaves_what_was_acknowledged(cluster: Cluster) -> None:
     environment = bkctl_environment(BKCTL_METADATA_URI=cluster.metadata_uri)
     command = bkctl_command("ledger", "write-test", "--rate", "100", "--entries", "100000")

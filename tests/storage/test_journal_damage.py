@@ -29,7 +29,7 @@ LEDGER_ID = 5
 GROUP_COUNT = 30
 STEP_BYTES = 64 * 1024
 SECTOR_BYTES = 512
-ADVICE = "bkctl recover failed-bookie"
+ADVICE = "bkctl decommission"
 
 
 def config_of(root: Path, *, size_bytes_max: int = 1 << 20, preallocation_bytes: int = STEP_BYTES) -> StorageConfig:
