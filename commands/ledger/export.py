@@ -16,7 +16,7 @@ from commands.errors import InvalidArgumentError
 from commands.ledger.id_files import all_ledger_ids
 from commands.outcome import Outcome
 from commands.rendering import counted, envelope, to_json_line
-from commands.safety.state_folder import open_private, write_all, write_whole
+from commands.safety.state_folder import whole_file, write_whole
 
 if TYPE_CHECKING:
     from runtime.client import LedgerClient
@@ -106,7 +106,7 @@ async def _export_lines(
     root = client.ports.ledgers.root
     instance_id = await read_instance_id(client.store, root)
     exported = unreadable = 0
-    with _whole_file(to) if to is not None else _stdout(context) as write:
+    with whole_file(to) if to is not None else _stdout(context) as write:
         async for ledger in found:
             if ledger.node is None:
                 unreadable += 1
@@ -119,20 +119,3 @@ async def _export_lines(
 @contextmanager
 def _stdout(context: CommandContext) -> Iterator[Callable[[bytes], None]]:
     yield context.console.raw
-
-
-@contextmanager
-def _whole_file(path: str) -> Iterator[Callable[[bytes], None]]:
-    """A private file that is there, complete and durable, only when the block has ended well."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    descriptor = open_private(temporary)
-    try:
-        try:
-            yield lambda data: write_all(descriptor, data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

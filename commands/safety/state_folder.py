@@ -7,6 +7,8 @@ ledger metadata holds passwords in the clear.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from commands.config import Settings
 from runtime.errors import RefusedError
@@ -52,15 +54,44 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Put a private file in place, complete or not at all; OSError."""
+    """Put a private file in place, complete or not at all; OSError that names it."""
+    with whole_file(path) as write:
+        write(data)
+
+
+@contextmanager
+def whole_file(path: str) -> Iterator[Callable[[bytes], None]]:
+    """Writes a private file that is there, complete and durable, only when the block has ended well.
+
+    OSError that names ``path``.
+    """
     temporary = f"{path}.{os.getpid()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+    with _named(path):
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+
+    def write(data: bytes) -> None:
+        with _named(path):
+            write_all(descriptor, data)
+
     try:
         try:
-            append_synced(descriptor, data)
+            yield write
+            with _named(path):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        os.replace(temporary, path)
+        with _named(path):
+            os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
+        raise
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """A full disk is told of by calls that know descriptors alone, and nobody asked for a temporary name."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = path
         raise

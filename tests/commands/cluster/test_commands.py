@@ -234,7 +234,7 @@ def _world_readable() -> list[object]:
     return [make_acl("world", "anyone", read=True)]
 
 
-def run_with_small_files(operator: Operator, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_with_small_files(operator: Operator, *arguments: str, bytes_max: int = 600) -> subprocess.CompletedProcess[str]:
     """As on a disk that has become full."""
     return subprocess.run(
         bkctl_command(*arguments),
@@ -242,7 +242,7 @@ def run_with_small_files(operator: Operator, *arguments: str) -> subprocess.Comp
         capture_output=True,
         text=True,
         env=bkctl_environment(**operator.environment),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_max, bytes_max)),
         check=False,
     )
 
@@ -260,6 +260,17 @@ def test_a_full_disk_stops_everything_before_it_begins(operator: Operator, tmp_p
         assert "nothing was changed" in result.stderr
         assert operator.tree() == before
     assert operator.backups() == []
+    for arguments in (
+        ("ledger", "export", "--all", "--to"),
+        ("ledger", "export", "--all", "--native", "--to"),
+        ("cluster", "nuke", "--plan-out"),
+    ):
+        path = tmp_path / "-".join(word.strip("-") for word in arguments)
+        result = run_with_small_files(operator, *arguments, str(path), bytes_max=60)
+        assert (result.returncode, result.stdout) == (1, "")
+        name = path / "0.ledger" if "--native" in arguments else path
+        assert result.stderr.splitlines()[-1] == f"error: {name}: File too large"
+        assert not list(tmp_path.glob("**/*.tmp"))
 
 
 def test_a_backup_never_replaces_a_file(operator: Operator, tmp_path: Path) -> None:

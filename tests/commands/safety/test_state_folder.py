@@ -47,6 +47,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_bytes() == b"second"
     assert mode_of(path) == 0o600
     (tmp_path / "folder").mkdir()
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(IsADirectoryError) as raised:
         write_whole(str(tmp_path / "folder"), b"third")
+    assert raised.value.filename == str(tmp_path / "folder")
     assert sorted(os.listdir(tmp_path)) == ["folder", "plan"]
