@@ -15,7 +15,7 @@ from commands.cookie.own_folders import OwnBookie, open_own_bookie
 from commands.cookie.own_settings import load_config
 from commands.errors import InvalidArgumentError
 from commands.safety.plan import Plan
-from runtime.errors import ConflictError
+from runtime.errors import ConflictError, RefusedError
 
 if TYPE_CHECKING:
     from runtime.bookie.cookie_repair import MigrationState
@@ -83,7 +83,15 @@ async def _count_ledgers(
                 f"bkctl ledger rewrite-bookie --from {old_id} --to {new_id} next"
             )
             require_unnamed(references, old_id, advice)
+        _require_filled_folders(state, references.counts[old_id])
     return references.counts[old_id]
+
+
+def _require_filled_folders(state: MigrationState, naming_old: int) -> None:
+    """Under the new id, which no ledger names yet, an emptied disk would not be told from a new one."""
+    empty = next((folder.path for folder in state.folders if not folder.has_files), None)
+    if naming_old and empty is not None:
+        raise RefusedError(f"nothing was changed: {empty} is empty although ledgers name bookie {state.old_id}")
 
 
 def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:

@@ -71,13 +71,13 @@ async def verify(
 
 
 async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
-    """All that is known. Ledgers are read unless everything matches already."""
+    """All that is known. Ledgers are read unless everything matches already, and no folder is empty."""
     from runtime.bookie.cookie_doctor import diagnose
 
     evidence, _ = await own.gather()
     live = (await own.access.registrations.snapshot()).live
     evidence = msgspec.structs.replace(evidence, is_registered=own.expected.bookie_id in live)
-    if diagnose(evidence) is None and evidence.has_stored:
+    if diagnose(evidence) is None and evidence.has_stored and not evidence.bare_folders:
         return evidence
     ids = sorted({own.expected.bookie_id, *evidence.other_cookies, *(c.bookie_id for c in evidence.cookies_on_disk)})
     references = await scan_references(context, own.access, ids)

@@ -53,6 +53,11 @@ class CookieCheck(msgspec.Struct, frozen=True):
     evidence: Evidence
     stored_version: int | None
 
+    @property
+    def depends_on_references(self) -> bool:
+        """Whether the decision holds only if no ledger names the bookie: ``require_no_ledgers``."""
+        return self.decision is CookieDecision.STAMP or bool(self.evidence.bare_folders)
+
 
 def expected_cookie(config: StorageConfig, bookie_id: str, instance_id: str | None) -> Cookie:
     """The cookie that follows from the settings; ConfigurationError for a folder that no cookie can name."""
@@ -96,15 +101,20 @@ def cookie_error(finding: Finding) -> CookieError:
 
 
 async def require_no_ledgers(check: CookieCheck, store: MetadataStore, ledgers: LedgerStore) -> None:
-    """CookieError when ledgers name a bookie that would be stamped as a new one.
+    """CookieError when ledgers name a bookie that would be stamped as a new one, or has a folder with nothing in it.
 
-    Folders and cookie would then both be lost, and nothing else tells of it: the bookie would deny entries that it
-    once acknowledged, and a recovery would cut them off (replication section 13, bk#2612). Reads all ledger metadata,
-    once in the life of a bookie. Ledgers that cannot be read count for nothing here.
+    Folders and cookie would then both be lost, or a VERSION file was put back on an emptied disk, and nothing else
+    tells of it: the bookie would deny entries that it once acknowledged, and a recovery would cut them off
+    (replication section 13, bk#2612). Reads all ledger metadata, once in the life of a bookie unless its first starts
+    are cut off. Ledgers that cannot be read count for nothing here.
     """
     bookie_id = check.evidence.bookie_id
     references = await find_references(store, ledgers, [bookie_id])
-    logger.info("new bookie %s: %d ledgers read, to see whether one names it", bookie_id, references.ledgers_scanned)
+    logger.info(
+        "bookie %s has empty folders: %d ledgers read, to see whether one names it",
+        bookie_id,
+        references.ledgers_scanned,
+    )
     decide(msgspec.structs.replace(check.evidence, ledgers_naming=references.counts))
 
 

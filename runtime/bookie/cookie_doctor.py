@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from runtime.bookie.cookie_evidence import Cause, Evidence, Finding, Remedy, from_config, verify_again
-from runtime.bookie.cookie_folder_rules import FOLDER_RULES
+from runtime.bookie.cookie_folder_rules import FOLDER_RULES, bare_folder
 from runtime.metadata.cookies import Cookie
 
 
@@ -175,6 +175,7 @@ _RULES: tuple[Callable[[Evidence], Finding | None], ...] = (
     _instance,
     _other_id_on_disk,
     _former_id,
+    bare_folder,
     _damaged_cookie,
     _damaged_version,
     *FOLDER_RULES,

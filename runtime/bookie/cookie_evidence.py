@@ -96,6 +96,15 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         """Whether any folder holds something of a ledger, or nobody has looked."""
         return any(folder.has_files and folder.has_ledgers is not False for folder in self.folders)
 
+    @property
+    def bare_folders(self) -> tuple[FolderState, ...]:
+        """Folders with a VERSION file that hold nothing: no start went on behind the stamp, or the disk was emptied.
+
+        A start leaves files in every folder, and only a bookie that started can be chosen for a ledger. So it is the
+        ledgers that tell the two apart.
+        """
+        return tuple(folder for folder in self.folders if folder.is_stamped and not folder.has_files)
+
     def is_named(self, bookie_id: str) -> bool:
         """Whether ledgers name a bookie, as far as anybody has counted: what is unknown counts as yes."""
         return self.ledgers_naming.get(bookie_id, 1) > 0

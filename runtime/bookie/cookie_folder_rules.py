@@ -24,6 +24,22 @@ from runtime.metadata.cookies import LAYOUT_VERSION, Cookie
 _LISTS = {"journalDir": "--journal-dir", "ledgerDirs": "--ledger-dir", "indexDirs": "--index-dir"}
 
 
+def bare_folder(evidence: Evidence) -> Finding | None:
+    """Ledgers name the bookie, and a folder of it holds nothing but a VERSION file, which somebody put back.
+
+    Comes before everything that a rewritten cookie would mend: that would bless the emptied disk.
+    """
+    count = evidence.ledgers_naming.get(evidence.bookie_id, 0)
+    is_known = evidence.has_stored or any(folder.has_files for folder in evidence.folders)
+    if not count or not is_known or not evidence.bare_folders:
+        return None
+    return _emptied_volume(
+        evidence,
+        f"{evidence.bare_folders[0].path} holds nothing but its VERSION file, although {_ledgers_name(count)} bookie "
+        f"{evidence.bookie_id}",
+    )
+
+
 def _changed_lists(evidence: Evidence) -> Finding | None:
     """The settings name other folders than the cookies do."""
     expected = evidence.expected
@@ -164,13 +180,23 @@ def _lacking_version(evidence: Evidence) -> Finding | None:
             verify_again(),
         )
     lost = "" if evidence.has_stored else ", and the cluster has no cookie for it either"
+    return _emptied_volume(
+        evidence, f"{lacking[0].path} is empty, although bookie {own} is known to have stored there{lost}"
+    )
+
+
+def _emptied_volume(evidence: Evidence, what: str) -> Finding:
     return Finding(
         Cause.EMPTIED_VOLUME,
-        f"emptied volume: {lacking[0].path} is empty, although bookie {own} is known to have stored there{lost}: its "
-        "disk is not mounted, or was emptied. If the data is gone, the bookie must leave the cluster first, so that "
-        "its ledgers are copied from other bookies; then it starts anew with all its folders empty",
+        f"emptied volume: {what}: its disk is not mounted, or was emptied. If the data is gone, the bookie must leave "
+        "the cluster first, so that its ledgers are copied from other bookies; then it starts anew with all its "
+        "folders empty",
         remove_bookie(evidence),
     )
+
+
+def _ledgers_name(count: int) -> str:
+    return f"{count} ledger{'s name' if count != 1 else ' names'}"
 
 
 def _new_bookie(evidence: Evidence, lacking: list[FolderState]) -> Finding | None:
@@ -185,8 +211,8 @@ def _new_bookie(evidence: Evidence, lacking: list[FolderState]) -> Finding | Non
 def _emptied_though_named(evidence: Evidence, count: int) -> Finding:
     return Finding(
         Cause.EMPTIED_VOLUME,
-        f"emptied volume: the folders are empty and the cluster has no cookie for {evidence.bookie_id}, but {count} "
-        f"ledger{'s name' if count != 1 else ' names'} it: as a new bookie it would deny entries that others rely on",
+        f"emptied volume: the folders are empty and the cluster has no cookie for {evidence.bookie_id}, but "
+        f"{_ledgers_name(count)} it: as a new bookie it would deny entries that others rely on",
         remove_bookie(evidence),
     )
 

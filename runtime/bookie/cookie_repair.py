@@ -41,8 +41,9 @@ def require_own_folders(evidence: Evidence) -> None:
         raise _refused("the settings name another number or order of folders than the cookies")
     if not evidence.cookies_on_disk and not _agrees(evidence):
         raise _refused(f"no folder has a VERSION file of bookie {own}")
-    if evidence.is_named(own) and not any(folder.has_files for folder in evidence.folders):
-        raise _refused(f"the folders are empty although ledgers name bookie {own}")
+    empty = next((folder for folder in evidence.folders if not folder.has_files), None)
+    if evidence.is_named(own) and empty is not None:
+        raise _refused(f"{empty.path} is empty although ledgers name bookie {own}")
 
 
 def _is_proved_otherwise(evidence: Evidence, folder: FolderState) -> bool:

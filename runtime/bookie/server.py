@@ -169,7 +169,7 @@ class BookieServer:
         for lock in locks:
             self._undo.callback(lock.release)
         check = await service.check(cookie, former_ids)
-        if check.decision is CookieDecision.STAMP:
+        if check.depends_on_references:
             await self._require_no_ledgers(check, store, uri)
         if check.decision is not CookieDecision.BOOT:
             await service.stamp(cookie, check.stored_version)

@@ -50,6 +50,19 @@ def test_ledgers_must_follow(host: BookieHost) -> None:
     host.boot(4)
 
 
+def test_an_emptied_disk_does_not_go_with_the_id(host: BookieHost) -> None:
+    """Under the new id, which no ledger names yet, the start could not tell it from the disk of a new bookie."""
+    host.boot(4)
+    host.name_in_ledgers(4)
+    for path in host.version("l2").parent.iterdir():
+        if path.name != "VERSION":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    refused = host.operator.run(*migrate(host, "--ledgers-follow", "--confirm", ID))
+    assert (refused.exit_code, "l2 is empty although ledgers name" in refused.stderr) == (3, True), refused.stderr
+    host.drop_ledgers(4)
+    host.operator.succeed(*migrate(host, "--confirm", ID))
+
+
 def test_an_id_that_is_taken(host: BookieHost) -> None:
     host.boot()
     host.name_in_ledgers(4, bookie_id=NEW_ID)

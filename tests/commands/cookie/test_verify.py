@@ -43,6 +43,15 @@ def emptied(host: BookieHost, name: str = "l2") -> None:
     (host.folder / name).mkdir()
 
 
+def emptied_but_for_version(host: BookieHost, *names: str) -> None:
+    """As of an operator who puts the VERSION file back on an emptied disk."""
+    for name in names:
+        data = host.version(name).read_bytes()
+        emptied(host, name)
+        host.version(name).parent.mkdir()
+        host.version(name).write_bytes(data)
+
+
 def all_emptied_and_cookie_deleted(host: BookieHost) -> None:
     for name in ("j", "l1", "l2"):
         emptied(host, name)
@@ -90,6 +99,15 @@ CASES = {
     "new address": Case(lambda host: setattr(host, "id", "bookie-2"), "new address", f"bookie start --bookie-id {ID}"),
     "emptied volume": Case(emptied, "emptied volume", f"decommission {ID}"),
     "emptied journal": Case(lambda host: emptied(host, "j"), "emptied volume", f"decommission {ID}"),
+    "emptied but for VERSION": Case(
+        lambda host: emptied_but_for_version(host, "l2"), "emptied volume", f"decommission {ID}"
+    ),
+    "emptied journal but for VERSION": Case(
+        lambda host: emptied_but_for_version(host, "j"), "emptied volume", f"decommission {ID}"
+    ),
+    "all emptied but for VERSION": Case(
+        lambda host: emptied_but_for_version(host, "j", "l1", "l2"), "emptied volume", f"decommission {ID}"
+    ),
     "emptied and forgotten": Case(all_emptied_and_cookie_deleted, "emptied volume", f"decommission {ID}"),
     "missing disk": Case(
         lambda host: (host.folder / "l2").rename(host.folder / "elsewhere"), "missing disk", "cookie verify"
@@ -152,6 +170,42 @@ def test_an_emptied_disk_is_blessed_by_nothing_while_ledgers_name_the_bookie(hos
         emptied(host, name)
     assert host.verify()["is_new"]
     host.boot(6)
+
+
+@pytest.mark.parametrize("harm", [lambda host: None, moved, lambda host: host.plant(b"junk")])
+def test_a_disk_with_its_version_file_alone_is_blessed_by_nothing_while_ledgers_name_the_bookie(
+    host: BookieHost, harm: Callable[[BookieHost], object]
+) -> None:
+    host.boot(4, 5)
+    host.name_in_ledgers(4, 5)
+    emptied_but_for_version(host, "l2")
+    harm(host)
+    assert host.verify()["cause"] == "emptied volume"
+    result = host.cookie("update", ID, "--from-config", "--confirm", ID, "--yes")
+    assert (result.exit_code, "is empty although ledgers name bookie" in result.stderr) == (3, True), result.stderr
+
+
+def test_empty_folders_of_a_bookie_that_no_ledger_names(host: BookieHost) -> None:
+    """A start that was cut off behind the stamp; and a bookie named by ledgers that never got an entry of them."""
+    host.boot()
+    emptied_but_for_version(host, "j", "l1", "l2")
+    assert host.verify()["is_healthy"]
+    host.name_folders("j", "l1 l2")
+    host.boot()
+    host.name_in_ledgers(4, 5)
+    assert host.verify()["is_healthy"]
+    host.boot()
+
+
+def test_no_folder_of_a_stopped_bookie_looks_emptied(host: BookieHost) -> None:
+    host.name_folders("j1 j2", "l1 l2", "i1 i2")
+    host.boot()
+    host.name_in_ledgers(4, 6)
+    found = host.verify()
+    assert (found["is_healthy"], found["ledgers_naming_it"]) == (True, None), "and no ledger is read for that"
+    host.boot(4, 6)
+    assert host.verify()["is_healthy"]
+    host.boot(4, 6)
 
 
 def test_an_index_of_layout_4(host: BookieHost) -> None:
