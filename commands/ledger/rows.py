@@ -34,7 +34,7 @@ ENSEMBLE_COLUMNS = (
 
 
 def summary_row(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, object]:
-    """One ledger of a listing; entries and bytes are known of closed ledgers only."""
+    """One ledger of a listing; entries and bytes are known of closed ledgers only, entries of a possible end."""
     metadata = found.value
     return {
         "ledger_id": str(ledger_id),
@@ -42,7 +42,7 @@ def summary_row(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, o
         "ensemble_size": metadata.ensemble_size,
         "write_quorum_size": metadata.write_quorum_size,
         "ack_quorum_size": metadata.ack_quorum_size,
-        "entries": metadata.last_entry_id + 1 if metadata.is_closed else None,
+        "entries": metadata.entry_count,
         "length_bytes": metadata.length if metadata.is_closed else None,
         "segments": len(metadata.segments),
         "digest": metadata.digest_type.name.lower() if metadata.digest_type is not None else None,

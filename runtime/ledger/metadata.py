@@ -12,6 +12,8 @@ from storage.ids import INVALID_ENTRY_ID
 
 __all__ = ["DigestType", "LedgerMetadata", "LedgerState", "Segment"]
 
+_ENTRIES_MAX = 2**63 - 1
+
 
 class LedgerState(enum.IntEnum):
     """State stored in the metadata; it only moves forward."""
@@ -53,6 +55,12 @@ class LedgerMetadata(msgspec.Struct, frozen=True):
     def is_closed(self) -> bool:
         """Whether the end is final."""
         return self.state is LedgerState.CLOSED
+
+    @property
+    def entry_count(self) -> int | None:
+        """Entries of a closed ledger; None while it is not closed, and for an end that no ledger can have."""
+        count = self.last_entry_id + 1
+        return count if self.is_closed and 0 <= count <= _ENTRIES_MAX else None
 
     @property
     def last_segment(self) -> Segment:

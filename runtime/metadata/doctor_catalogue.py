@@ -309,6 +309,11 @@ _WARNINGS = _rules(
         "bkctl autorecovery reset-checks writes it anew.",
     ),
     (
+        "check-time-in-future",
+        "An auditor that starts takes the check for done just now: it waits a whole period, after each restart again.",
+        "bkctl autorecovery reset-checks, then restart the auditor (bkctl autorecovery auditor names it).",
+    ),
+    (
         "unreadable-vote",
         "Nobody can tell who the auditor is; the elections go on.",
         "Restart the daemon whose session the vote belongs to (zkCli: get -s {path}, ephemeralOwner).",

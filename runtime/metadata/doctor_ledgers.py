@@ -86,7 +86,7 @@ def _end_faults(metadata: LedgerMetadata) -> Iterator[Fault]:
     if not metadata.is_closed:
         return
     last = metadata.last_entry_id
-    if last < INVALID_ENTRY_ID or metadata.length < 0 or (last == INVALID_ENTRY_ID and metadata.length > 0):
+    if metadata.entry_count is None or metadata.length < 0 or (last == INVALID_ENTRY_ID and metadata.length > 0):
         yield "impossible-end", f"It is closed at entry {last} with {metadata.length} bytes."
     # The last segment may be empty: a writer may replace bookies and close before the next entry.
     elif metadata.segments and last + 1 < metadata.segments[-1].first_entry_id:

@@ -32,6 +32,8 @@ from runtime.metadata.under_replication_format import (
 DISABLED_LONG_MS = 24 * 60 * 60 * 1000
 """Replication that is off for longer was forgotten."""
 DELAY_LONG_S = 24 * 60 * 60
+CHECK_AHEAD_MS = 24 * 60 * 60 * 1000
+"""Clocks do not differ by more: such a time was never that of a check."""
 IDS_NEARLY_USED_UP = SHORT_ID_LIMIT - SHORT_ID_LIMIT // 10
 """From here on a layout without long ids has a tenth of its ids left."""
 
@@ -266,9 +268,14 @@ def _examine_delay(path: str, _: Place, node: Node, __: Surroundings) -> Iterato
 
 def _examine_check_time(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[Finding]:
     try:
-        decode_check_time(node.data)
+        time_ms = decode_check_time(node.data)
     except MetadataFormatError as error:
         yield finding("check-time-unreadable", path, sentence(error))
+        return
+    # Held against the clock of the store, which dated the node, so that a wrong clock here finds nothing.
+    ahead_ms = (time_ms or 0) - node.stat.mtime_ms
+    if ahead_ms > CHECK_AHEAD_MS:
+        yield finding("check-time-in-future", path, f"It lies {ahead_ms // 3_600_000} hours after it was written.")
 
 
 def _examine_replication_layout(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[Finding]:

@@ -175,6 +175,16 @@ async def test_the_forbidden_id_in_the_tree_is_passed_over(stage: LedgerStage) -
     assert await stage.store.exists(path) is not None
 
 
+async def test_a_number_of_entries_that_cannot_be_is_none(stage: LedgerStage) -> None:
+    ends = {1: -1, 2: 2**63 - 2, 3: 2**63 - 1}
+    for ledger_id, last_entry_id in ends.items():
+        await stage.plant(ledger_id, msgspec.structs.replace(CLOSED, last_entry_id=last_entry_id, length=0))
+    entries = {1: 0, 2: 2**63 - 1, 3: None}
+    assert {int(row["ledger_id"]): row["entries"] for row in (await stage.succeed("list"))["items"]} == entries
+    assert (await stage.succeed("show", "3"))["entries"] is None
+    assert (await stage.succeed("show", "3"))["last_entry_id"] == str(2**63 - 1)
+
+
 async def test_what_this_session_may_not_read_is_a_row_too(stage: LedgerStage, zookeeper: EmbeddedZooKeeper) -> None:
     await stage.plant(1, CLOSED)
     await stage.plant(2, CLOSED)

@@ -246,6 +246,7 @@ def peak_kibibytes(planted: Planted, findings_count: int = 0) -> int:
         ("garbage delay", "autorecovery delay set 0 --yes"),
         ("no delay", "autorecovery delay set 0 --yes"),
         ("garbage check time", "autorecovery reset-checks --yes"),
+        ("check time in the future", "autorecovery reset-checks --yes"),
         ("no LAYOUT", "cluster init --if-not-exists"),
         ("no available", "cluster init --if-not-exists"),
         ("garbage ledger", "ledger delete --unreadable 1 --confirm 1"),

@@ -268,6 +268,7 @@ BAD_NODES = (
     _bad_ledger("closed without end", "closed-without-end", lambda record: record.ClearField("lastEntryId")),
     _bad_ledger("end before the last segment", "end-before-last-segment", lambda record: add_segment(record, 11)),
     _bad_ledger("end below -1", "impossible-end", _set(lastEntryId=-7)),
+    _bad_ledger("end that leaves no number for the entries", "impossible-end", _set(lastEntryId=2**63 - 1)),
     _bad_ledger("length of nothing", "impossible-end", _set(lastEntryId=-1)),
     _bad(
         "ledger of the long form", "ledger-outside-layout", "000/0000/0000/0000/L0009", encode_ledger_metadata(CLOSED)
@@ -315,6 +316,12 @@ BAD_NODES = (
     _bad("negative delay", "delay-unreadable", f"{_UR}/lostBookieRecoveryDelay", b"-5"),
     _bad("no delay", "delay-missing", f"{_UR}/lostBookieRecoveryDelay", MISSING),
     _bad("garbage check time", "check-time-unreadable", f"{_UR}/checkallledgersctime", b"junk"),
+    _bad(
+        "check time in the future",
+        "check-time-in-future",
+        f"{_UR}/checkallledgersctime",
+        encode_check_time(2**63 - 1),
+    ),
     _bad("name in the replication tree", "stray-node", f"{_UR}/xyz", b""),
 )
 """Each is a warning or worse."""
