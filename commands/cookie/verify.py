@@ -47,6 +47,7 @@ async def verify(
     whether any rely on the bookie.
     """
     from runtime.bookie.cookie_doctor import diagnose
+    from runtime.bookie.cookie_evidence import Cause
 
     config = load_config(context, flags)
     async with open_own_bookie(context, config) as own:
@@ -54,13 +55,15 @@ async def verify(
     finding = diagnose(evidence)
     rows = _rows(evidence)
     own_id = evidence.bookie_id
+    has_new_address = finding is not None and finding.cause is Cause.NEW_ADDRESS
+    id_in_ledgers = evidence.cookies_on_disk[0].bookie_id if has_new_address else own_id
     body: dict[str, object] = {
         "bookie_id": own_id,
         "instance_id": evidence.expected.instance_id,
         "is_healthy": finding is None,
         "is_registered": evidence.is_registered,
         "is_new": finding is None and not evidence.has_stored,
-        "ledgers_naming_it": evidence.ledgers_naming.get(own_id),
+        "ledgers_naming_it": evidence.ledgers_naming.get(id_in_ledgers),
         "cause": None if finding is None else finding.cause.value,
         "sentence": None if finding is None else finding.sentence,
         "command": None if finding is None else command_text(context.settings.command_line, finding.remedy),

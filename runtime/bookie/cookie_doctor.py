@@ -104,7 +104,7 @@ def _other_id_on_disk(evidence: Evidence) -> Finding | None:
         Cause.FOLDER_OF_ANOTHER,
         f"{others[0].path} belongs to bookie {first.bookie_id}, not to {own}: the wrong disk is mounted there, or the "
         "settings name a folder of another bookie",
-        Remedy(("cookie", "show", first.bookie_id)),
+        Remedy(("cookie", "show", first.bookie_id)) if first.bookie_id in evidence.other_cookies else verify_again(),
     )
 
 

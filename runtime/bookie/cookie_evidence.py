@@ -23,6 +23,7 @@ class Cause(enum.Enum):
     MIGRATION_CUT_OFF = "migration cut off"
     FOLDER_OF_ANOTHER = "folder of another bookie"
     FOLDERS_CHANGED = "folders changed in number or order"
+    SWAPPED_VOLUMES = "volumes mounted at each other's place"
     MOVED_FOLDER = "moved folder"
     INDEX_FOLDERS_UNNAMED = "cookie of layout 4 without index folders"
     DAMAGED_VERSION = "damaged VERSION file"
@@ -104,6 +105,15 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         ledgers that tell the two apart.
         """
         return tuple(folder for folder in self.folders if folder.is_stamped and not folder.has_files)
+
+    @property
+    def misplaced_folders(self) -> tuple[FolderState, ...]:
+        """Folders that stood elsewhere in the settings when the bookie last booted."""
+        return tuple(
+            folder
+            for folder in self.folders
+            if folder.place is not None and folder.place != self.places.get(folder.path, folder.place)
+        )
 
     def is_named(self, bookie_id: str) -> bool:
         """Whether ledgers name a bookie, as far as anybody has counted: what is unknown counts as yes."""

@@ -78,8 +78,10 @@ def _changed_since_stored(evidence: Evidence, known: Cookie) -> Finding:
             f"({_lists(evidence, known)})",
             from_config("update", evidence),
         )
-    elif is_same_shape(evidence.expected, known):
+    elif is_same_shape(evidence.expected, known) and not evidence.misplaced_folders:
         finding = _moved_folder(evidence, known)
+    elif is_same_shape(evidence.expected, known) and (swapped := _swapped_volumes(evidence)) is not None:
+        finding = swapped
     else:
         finding = _changed_shape(evidence, known)
     return finding
@@ -136,14 +138,11 @@ def _changed_shape(evidence: Evidence, known: Cookie) -> Finding:
 
 def _changed_places(evidence: Evidence) -> Finding | None:
     """The cookies agree with the settings, but the folders stood elsewhere when they were last used."""
-    moved = [
-        folder
-        for folder in evidence.folders
-        if folder.place is not None and folder.place != evidence.places.get(folder.path, folder.place)
-    ]
-    if not moved or not evidence.has_ledgers:
+    if not evidence.misplaced_folders or not evidence.has_ledgers:
         return None
-    folder = moved[0]
+    if (swapped := _swapped_volumes(evidence)) is not None:
+        return swapped
+    folder = evidence.misplaced_folders[0]
     return Finding(
         Cause.FOLDERS_CHANGED,
         f"the folders of bookie {evidence.bookie_id} have changed in number or order, whatever its cookie says: "
@@ -151,6 +150,28 @@ def _changed_places(evidence: Evidence) -> Finding | None:
         "be looked for on the wrong disk. Put the old list back; to use other disks, decommission the bookie and "
         "start it anew with empty folders",
         Remedy(("bookie", "start", *_options_of_places(evidence)), has_settings=True, without=tuple(_LISTS.values())),
+    )
+
+
+def _swapped_volumes(evidence: Evidence) -> Finding | None:
+    """Every place is taken, by another folder than before. No list mends it: the cookies have the names in this order.
+
+    Cookies that were rewritten for another order look the same, and the same mends it.
+    """
+    folders = evidence.misplaced_folders
+    places = evidence.places
+    if sorted(folder.place or () for folder in folders) != sorted(places[folder.path] for folder in folders):
+        return None
+    rightful = {places[folder.path]: folder.path for folder in folders}
+    changes = "; ".join(
+        f"what is at {folder.path} was {_words(folder.place)}, the place of {rightful[folder.place or ()]}"
+        for folder in folders
+    )
+    return Finding(
+        Cause.SWAPPED_VOLUMES,
+        f"volumes mounted at each other's place: {changes}; entries would be looked for on the wrong disk. Mount them "
+        "back, or give the folders each other's names, and check again",
+        verify_again(),
     )
 
 
@@ -264,9 +285,11 @@ def _lost_cookie(evidence: Evidence) -> Finding | None:
 
 def _old_lists(evidence: Evidence, known: Cookie) -> Remedy:
     words = words_of_lists(known, evidence.expected)
+    without = {*words} & {*_LISTS.values()}
     if known.index_directories is None:
         words = tuple(_without_option(words, "--index-dir"))
-    return Remedy(("bookie", "start", *words), has_settings=True, without=tuple(sorted({*words} & {*_LISTS.values()})))
+        without.add("--index-dir")
+    return Remedy(("bookie", "start", *words), has_settings=True, without=tuple(sorted(without)))
 
 
 def _without_option(words: tuple[str, ...], option: str) -> Iterator[str]:

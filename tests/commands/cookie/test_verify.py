@@ -70,6 +70,17 @@ def cookies_swapped_too(host: BookieHost) -> None:
         host.version(name).write_bytes(data)
 
 
+def swap_mounts(host: BookieHost, *new_names: str) -> None:
+    (host.folder / "l1").rename(host.folder / "aside")
+    (host.folder / "l2").rename(host.folder / (new_names or ("l1", "l2"))[0])
+    (host.folder / "aside").rename(host.folder / (new_names or ("l1", "l2"))[1])
+
+
+def renamed_and_crossed(host: BookieHost) -> None:
+    swap_mounts(host, "n1", "n2")
+    host.name_folders("j", "n1 n2")
+
+
 class Case(NamedTuple):
     """What happens to a bookie that stores ledgers 4 and 5, which name it."""
 
@@ -113,7 +124,14 @@ CASES = {
         lambda host: (host.folder / "l2").rename(host.folder / "elsewhere"), "missing disk", "cookie verify"
     ),
     "swapped": Case(lambda host: host.name_folders("j", "l2 l1"), "folders changed in number or order", "bookie start"),
-    "swapped, and cookies with them": Case(cookies_swapped_too, "folders changed in number or order", "bookie start"),
+    "swapped, and cookies with them": Case(
+        cookies_swapped_too, "volumes mounted at each other's place", "cookie verify"
+    ),
+    "swapped mounts": Case(swap_mounts, "volumes mounted at each other's place", "cookie verify"),
+    "renamed and crossed": Case(renamed_and_crossed, "volumes mounted at each other's place", "cookie verify"),
+    "a ledger folder as journal": Case(
+        lambda host: host.name_folders("l1", "l1 l2"), "folders changed in number or order", "bookie start"
+    ),
     "one more": Case(
         lambda host: host.name_folders("j", "l1 l2 l3"), "folders changed in number or order", "bookie start"
     ),
@@ -143,13 +161,53 @@ def test_cause_command_and_cure(host: BookieHost, case: Case) -> None:
         host.boot(4, 5)
 
 
-@pytest.mark.parametrize("case", ["swapped", "swapped, and cookies with them", "one more"])
+@pytest.mark.parametrize("case", ["swapped", "one more"])
 def test_the_old_list_is_in_the_command(host: BookieHost, case: str) -> None:
     host.boot(4, 5)
     host.name_in_ledgers(4, 5)
     old = [word for path in host.ledgers for word in ("--ledger-dir", path)]
     CASES[case].harm(host)
     assert " ".join(old) in str(host.verify()["command"])
+
+
+def test_volumes_that_are_mounted_back(host: BookieHost) -> None:
+    host.boot(4, 5)
+    swap_mounts(host)
+    found = host.verify()
+    assert "l1 was ledger 1 of 2" in str(found["sentence"])
+    assert host.run_printed(found["command"]).exit_code == 10
+    swap_mounts(host)
+    assert host.run_printed(found["command"]).exit_code == 0
+    host.boot(4, 5)
+
+
+def test_index_folders_that_the_bookie_never_had(host: BookieHost) -> None:
+    host.boot(4, 5)
+    ledgers = host.ledgers
+    host.name_folders("j", "l1 l2", "i1 i2")
+    command = str(host.verify()["command"])
+    assert command.startswith("bkctl bookie start ")
+    assert "--index-dir" not in command
+    assert " ".join(word for path in ledgers for word in ("--ledger-dir", path)) in command
+
+
+def test_ledgers_that_name_the_id_on_disk(host: BookieHost) -> None:
+    host.boot(4, 5)
+    host.name_in_ledgers(4, 5)
+    host.id = "bookie-2"
+    assert host.verify()["ledgers_naming_it"] == 2
+
+
+@pytest.mark.parametrize(("is_known", "command"), [(True, "cookie show bookie-9"), (False, "cookie verify")])
+def test_a_folder_of_another_bookie(host: BookieHost, is_known: bool, command: str) -> None:
+    host.boot(4)
+    data = host.version("l1").read_bytes().replace(b"bookie-1", b"bookie-9")
+    host.version("l1").write_bytes(data)
+    if is_known:
+        host.plant(data, "bookie-9")
+    found = host.verify()
+    assert found["cause"] == "folder of another bookie"
+    assert str(found["command"]).startswith(f"bkctl {command}")
 
 
 def test_an_emptied_disk_is_blessed_by_nothing_while_ledgers_name_the_bookie(host: BookieHost) -> None:
