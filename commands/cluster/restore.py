@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from commands.safety.change import Change
     from runtime.metadata.cluster_archive import ArchiveReader
-    from runtime.metadata.cluster_restore import ArchiveSummary, NodeFate, RestoreTarget
+    from runtime.metadata.cluster_restore import ArchiveSummary, NewIds, NodeFate, RestoreTarget
     from runtime.metadata.store import MetadataStore
 
 CONFLICT_COLUMNS = (Column("path", "NODE"), Column("reason", "LEFT AS IT IS BECAUSE"))
@@ -89,7 +89,7 @@ async def _plan_and_run(
         root=target.root,
         instance_id=header.instance_id,
         subject=header.instance_id or target.root,
-        summary=_summary(archive, target, expected),
+        summary=_summary(archive, target, expected, await preview.preview_new_ids()),
         items=({"action": "restore", "path": target.root, "is_root_new": target.is_fresh, **expected.counts()},),
         arguments={"sha256": archive.sha256},
     )
@@ -203,7 +203,7 @@ async def _tally(
     return tally
 
 
-def _summary(archive: ArchiveSummary, target: RestoreTarget, expected: _Tally) -> tuple[str, ...]:
+def _summary(archive: ArchiveSummary, target: RestoreTarget, expected: _Tally, new_ids: NewIds) -> tuple[str, ...]:
     where = "a new root" if target.is_fresh else "the existing cluster"
     return (
         f"backup of {archive.header.created} with {archive.ledgers} ledgers goes into {where} at {target.root}: "
@@ -211,4 +211,16 @@ def _summary(archive: ArchiveSummary, target: RestoreTarget, expected: _Tally) -
         f"{expected.conflicts_count} nodes differ and are left",
         f"bookies delete entries of ledgers that are in neither: all that were created after {archive.header.created} "
         "and are not in the cluster now",
+        *_told_of_ids(archive, new_ids),
     )
+
+
+def _told_of_ids(archive: ArchiveSummary, new_ids: NewIds) -> tuple[str, ...]:
+    if not new_ids.is_counted_anew:
+        return ()
+    if new_ids.first_id is None:
+        highest = archive.ids.short_id_max
+        return (
+            f"the id generators are missing and cannot be moved past {highest}: new ledgers may get ids used before",
+        )
+    return (f"the id generators are missing: new ledger ids go on from {new_ids.first_id} upwards",)

@@ -35,7 +35,7 @@ from runtime.metadata.cluster_backup import LONG_IDS, UNDER_REPLICATION, is_left
 from runtime.metadata.layout import LedgerLayout, LedgerTree, encode_layout
 from runtime.metadata.paths import AVAILABLE, COOKIES, INSTANCE_ID, LAYOUT, Paths
 from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.restored_ids import RestoredIds, advance_ids
+from runtime.metadata.restored_ids import RestoredIds, advance_ids, least_new_id
 from runtime.metadata.store import CreateNode, MetadataStore, Node
 from runtime.metadata.tree import WINDOW
 
@@ -189,6 +189,12 @@ class ClusterRestore:
         async with contextlib.aclosing(fates):
             async for fate in fates:
                 yield fate
+
+    async def preview_new_ids(self) -> NewIds:
+        """What ``finish`` would do to the id generators, as things are now."""
+        if await self._has_generators():
+            return NewIds()
+        return NewIds(is_counted_anew=True, first_id=least_new_id(self._archive.tree, self._archive.ids))
 
     async def finish(self) -> NewIds:
         """Move the id generators if they were lost too, then let bookies in."""

@@ -26,6 +26,7 @@ _HIGH_LIMIT = 2**31
 _STEPS_MAX = 1_000_000
 """A short counter is not turned further than this: it takes minutes, and ids so far off were chosen by hand."""
 
+_TREES_OF_LONG_IDS = frozenset({LedgerTree.HIERARCHICAL, LedgerTree.LONG_HIERARCHICAL})
 _HIGH_NAME = re.compile(HIGH_ORDER_PREFIX + r"(\d{1,10})", re.ASCII)
 
 
@@ -59,6 +60,13 @@ class RestoredIds:
         return max(high + 1 for high in used if high + 1 < _HIGH_LIMIT and high + 1 not in used)
 
 
+def least_new_id(tree: LedgerTree, ids: RestoredIds) -> int | None:
+    """Least id that a new ledger can get after ``advance_ids``; None where that is too far to go from nothing."""
+    if tree in _TREES_OF_LONG_IDS:
+        return ids.next_high << 32
+    return max(ids.short_id_max, 0) + 1 if ids.short_id_max <= _STEPS_MAX else None
+
+
 async def advance_ids(
     store: MetadataStore, root: str, tree: LedgerTree, ids: RestoredIds, *, before_each: Callable[[], None]
 ) -> int | None:
@@ -66,7 +74,7 @@ async def advance_ids(
 
     Can be run again; a generator that is further already stays as it is.
     """
-    if tree in {LedgerTree.HIERARCHICAL, LedgerTree.LONG_HIERARCHICAL}:
+    if tree in _TREES_OF_LONG_IDS:
         before_each()
         return await _begin_high(store, Paths(root), ids.next_high) << 32
     directory = root if tree is LedgerTree.FLAT else Paths(root).short_ids

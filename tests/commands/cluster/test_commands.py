@@ -341,6 +341,8 @@ def test_conflicts_are_told_and_left(operator: Operator, tmp_path: Path) -> None
         await store.delete(f"{operator.root}/00/0000/L0002")
 
     operator.on_store(change)
+    planned = operator.succeed("cluster", "restore", path, "--dry-run").json()["summary"]
+    assert "the id generators are missing: new ledger ids go on from 4294967296 upwards" in planned
     partial = operator.run("cluster", "restore", path, "--confirm", instance_id)
     assert partial.exit_code == 9
     report = partial.json()
@@ -348,6 +350,8 @@ def test_conflicts_are_told_and_left(operator: Operator, tmp_path: Path) -> None
     [conflict] = report["conflict_items"]
     assert conflict["path"] == "00/0000/L0001"
     assert "taken for the newer one" in conflict["reason"]
+    planned = operator.succeed("cluster", "restore", path, "--dry-run").json()["summary"]
+    assert not [sentence for sentence in planned if "ledger ids" in sentence]
     again = operator.run("cluster", "restore", path, "--confirm", instance_id)
     assert again.exit_code == 5
     assert again.json()["conflicts"] == 1

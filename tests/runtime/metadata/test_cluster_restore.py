@@ -83,9 +83,13 @@ async def bring_back(store: ZooKeeperStore, root: str, path: str, before_each: C
             store, archive, target, before_each=before_each, keep=lambda path, node: kept.append((path, node))
         )
         expected = [fate async for fate in operation.preview(reader)]
+        announced = await operation.preview_new_ids()
         fates = [fate async for fate in operation.run(reader)]
         assert fates == expected, "what was announced is what happens"
-        return Restored(fates, await operation.finish(), kept)
+        new_ids = await operation.finish()
+        assert new_ids.is_counted_anew is announced.is_counted_anew
+        assert (new_ids.first_id or 0) >= (announced.first_id or 0)
+        return Restored(fates, new_ids, kept)
 
 
 def sound(tree: dict[str, PlantedNode]) -> dict[str, PlantedNode]:

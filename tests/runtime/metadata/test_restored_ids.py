@@ -9,7 +9,7 @@ from runtime.ledger.metadata import DigestType
 from runtime.metadata.layout import LedgerTree
 from runtime.metadata.ledger_ids import LedgerIdGenerator
 from runtime.metadata.ledgers import open_ledger_store
-from runtime.metadata.restored_ids import RestoredIds, advance_ids
+from runtime.metadata.restored_ids import RestoredIds, advance_ids, least_new_id
 from runtime.metadata.store import CreateNode
 from runtime.metadata.zookeeper import ZooKeeperStore
 
@@ -51,6 +51,7 @@ def test_the_high_half_for_new_ids(ids: RestoredIds, next_high: int) -> None:
 async def test_long_ids_go_on_above_all_that_were_in_use(store: ZooKeeperStore, root: str, tree: LedgerTree) -> None:
     await store.create(root, make_parents=True)
     ids = ids_of(7, 2**32 + 3)
+    assert least_new_id(tree, ids) == 2**33
     for _ in range(2):
         assert await advance_ids(store, root, tree, ids, before_each=lambda: None) == 2**33
     assert await store.children(f"{root}/idgen-long") == ["HOB-0000000002"]
@@ -65,7 +66,7 @@ async def test_short_counters_are_turned(store: ZooKeeperStore, root: str, tree:
     await store.create_all([CreateNode(root.rpartition("/")[0]), CreateNode(root)])
     first = await advance_ids(store, root, tree, ids_of(700, 2**31), before_each=lambda: None)
     assert first is not None
-    assert 701 <= first <= 703
+    assert least_new_id(tree, ids_of(700, 2**31)) == 701 <= first <= 703
     assert await LedgerIdGenerator(store, root, tree).next_id() == first
     again = await advance_ids(store, root, tree, ids_of(700), before_each=lambda: None)
     assert again is not None
@@ -77,6 +78,7 @@ async def test_short_counters_are_turned(store: ZooKeeperStore, root: str, tree:
 async def test_a_short_counter_too_far_off_is_left(store: ZooKeeperStore, root: str, tree: LedgerTree) -> None:
     await store.create(root, make_parents=True)
     assert await advance_ids(store, root, tree, ids_of(2**31 - 2), before_each=lambda: None) is None
+    assert least_new_id(tree, ids_of(2**31 - 2)) is None
 
 
 @pytest.mark.parametrize("tree", LedgerTree)
