@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -28,9 +29,12 @@ def require_metadata_uri(context: CommandContext) -> str:
 
 
 @asynccontextmanager
-async def open_store(context: CommandContext) -> AsyncIterator[tuple[MetadataStore, MetadataUri]]:
+async def open_store(
+    context: CommandContext, *, takes_part_for_whole: bool = True
+) -> AsyncIterator[tuple[MetadataStore, MetadataUri]]:
     """A session with the metadata store, within the request budget of the settings (``--rate``).
 
+    A restore that has not ended is warned of, unless the command itself looks for one (``takes_part_for_whole`` False).
     ConfigurationError, MetadataUnavailableError, MetadataAuthError.
     """
     from runtime.metadata.request_budget import BudgetedStore, share_of_budget
@@ -40,6 +44,8 @@ async def open_store(context: CommandContext) -> AsyncIterator[tuple[MetadataSto
     uri = parse_metadata_uri(require_metadata_uri(context))
     config = context.settings.zookeeper
     async with BudgetedStore(await ZooKeeperStore.connect(uri.servers, config), share_of_budget(config)) as store:
+        if takes_part_for_whole:
+            await _warn_of_unfinished_restore(context, store, uri.root)
         yield store, uri
 
 
@@ -63,7 +69,18 @@ async def open_client(context: CommandContext) -> AsyncIterator[LedgerClient]:
     async with await LedgerClient.connect(
         uri, config=config, zookeeper=zookeeper, budget=share_of_budget(zookeeper)
     ) as client:
+        await _warn_of_unfinished_restore(context, client.store, client.ports.ledgers.root)
         yield client
+
+
+async def _warn_of_unfinished_restore(context: CommandContext, store: MetadataStore, root: str) -> None:
+    from runtime.errors import MetadataAuthError
+    from runtime.metadata.cluster import is_restore_unfinished, unfinished_restore_text
+
+    # Whether the command needs to read the root itself is for the command to find out.
+    with contextlib.suppress(MetadataAuthError):
+        if await is_restore_unfinished(store, root):
+            context.console.warn(unfinished_restore_text(root))
 
 
 def registrations_of(client: LedgerClient) -> RegistrationClient:

@@ -11,6 +11,7 @@ from commands.cluster_access import open_store
 from commands.command import command
 from commands.context import CommandContext
 from commands.rendering import size
+from runtime.errors import RefusedError
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +28,11 @@ async def backup(
     The cluster may be at work: each ledger is saved as it was at one moment, but not all at the same. The file holds
     ledger passwords in the clear and is readable for its owner alone.
     """
-    async with open_store(context) as (store, uri):
+    from runtime.metadata.cluster import is_restore_unfinished, unfinished_restore_text
+
+    async with open_store(context, takes_part_for_whole=False) as (store, uri):
+        if await is_restore_unfinished(store, uri.root):
+            raise RefusedError(f"nothing was saved: {unfinished_restore_text(uri.root)}")
         tree = await find_tree(context, store, uri)
         header = await new_header(store, uri.root, tree)
         survey, end = await save(context, store, header, tree, file)

@@ -30,10 +30,17 @@ async def init(
 
     from commands.safety.change import open_change
     from commands.safety.plan import Plan
-    from runtime.errors import ClusterNotFoundError, NodeExistsError
-    from runtime.metadata.cluster import init_cluster, read_cluster_info
+    from runtime.errors import ClusterNotFoundError, NodeExistsError, RefusedError
+    from runtime.metadata.cluster import (
+        init_cluster,
+        is_restore_unfinished,
+        read_cluster_info,
+        unfinished_restore_text,
+    )
 
-    async with open_store(context) as (store, uri):
+    async with open_store(context, takes_part_for_whole=False) as (store, uri):
+        if await is_restore_unfinished(store, uri.root):
+            raise RefusedError(f"nothing was changed: {unfinished_restore_text(uri.root)}")
         try:
             existing = await read_cluster_info(store, uri.root)
         except ClusterNotFoundError:

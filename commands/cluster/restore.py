@@ -58,7 +58,7 @@ async def restore(
                 f"nothing was changed: {archive.faults_count} ledgers of {file} cannot be restored "
                 f"({archive.faults[0]}); --skip-invalid leaves them out"
             )
-        async with open_store(context) as (store, uri):
+        async with open_store(context, takes_part_for_whole=False) as (store, uri):
             choose_tree(LedgerLayout(archive.tree), uri.tree)
             await require_nobody_connected(store, uri.root)
             target = await look_at_target(store, uri.root, archive)

@@ -69,7 +69,7 @@ async def examine(
 
     is_wanted = _filter(severity, rule)
     zookeeper, limit = context.settings.zookeeper, context.settings.limit
-    async with open_store(context) as (store, uri):
+    async with open_store(context, takes_part_for_whole=False) as (store, uri):
         with context.console.progress("reading the metadata") as progress:
             report = await examine_cluster(
                 store,

@@ -68,13 +68,30 @@ async def init_cluster(
     ]
     is_created = await _create_root(store, nodes)
     if not is_created:
-        if (await store.get(root)).data.startswith(RESTORE_MARK):
-            raise RefusedError(f"nothing was changed: a restore into {root} has not ended: run it again")
+        if await is_restore_unfinished(store, root):
+            raise RefusedError(f"nothing was changed: {unfinished_restore_text(root)}")
         chosen_tree = choose_tree(await read_layout(store, root), tree)
         await _create_if_absent(store, paths.available)
         await _create_if_absent(store, paths.read_only)
         await _create_if_absent(store, paths.layout, encode_layout(LedgerLayout(chosen_tree)))
     return await read_cluster_info(store, root), is_created
+
+
+async def is_restore_unfinished(store: MetadataStore, root: str) -> bool:
+    """Whether what is at ``root`` is a part of a cluster, which a restore has begun to bring back; one read."""
+    try:
+        node = await store.get(root)
+    except NoNodeError:
+        return False
+    return node.data.startswith(RESTORE_MARK)
+
+
+def unfinished_restore_text(root: str) -> str:
+    """What that means, and the ways out."""
+    return (
+        f"a restore into {root} has not ended, what is there is a part of the cluster: run bkctl cluster restore again "
+        "with the same backup, or remove its work with bkctl cluster nuke"
+    )
 
 
 async def clear_restore_mark(store: MetadataStore, root: str) -> None:

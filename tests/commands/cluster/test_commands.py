@@ -12,7 +12,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from runtime.metadata.store import MetadataStore
+from runtime.metadata.cluster import RESTORE_MARK
+from runtime.metadata.store import ANY_VERSION, MetadataStore
 from tests.commands.cluster.conftest import Operator
 from tests.processes import TerminalSession, bkctl_command, bkctl_environment
 from tests.runtime.metadata.trees import java_tree, plant
@@ -355,6 +356,29 @@ def test_conflicts_are_told_and_left(operator: Operator, tmp_path: Path) -> None
     again = operator.run("cluster", "restore", path, "--confirm", instance_id)
     assert again.exit_code == 5
     assert again.json()["conflicts"] == 1
+
+
+def test_a_part_of_a_cluster_is_not_shown_as_the_whole(operator: Operator, tmp_path: Path) -> None:
+    instance_id = started(operator)
+    reads = [("ledger", "list"), ("ledger", "list", "--count"), ("ledger", "show", "0"), ("ledger", "export", "--all")]
+    reads += [("cluster", "info"), ("cluster", "instance-id"), ("cluster", "nuke", "--dry-run"), ("bookie", "list")]
+    assert [operator.succeed(*read).stderr for read in reads] == [""] * len(reads)
+    operator.on_store(lambda store: store.set(operator.root, RESTORE_MARK + b"00ff", ANY_VERSION))
+    before = operator.tree()
+    for read in reads:
+        assert operator.succeed(*read).stderr == (
+            f"warning: a restore into {operator.root} has not ended, what is there is a part of the cluster: run bkctl "
+            "cluster restore again with the same backup, or remove its work with bkctl cluster nuke\n"
+        )
+    refused = operator.run("cluster", "backup", str(tmp_path / "b"))
+    assert (refused.exit_code, refused.stdout, list(tmp_path.glob("b*"))) == (3, "", [])
+    assert refused.stderr.startswith(f"error: nothing was saved: a restore into {operator.root} has not ended")
+    for more in ((), ("--if-not-exists",), ("--if-not-exists", "--dry-run")):
+        init = operator.run("cluster", "init", *more)
+        assert (init.exit_code, init.stdout) == (3, "")
+        assert init.stderr.startswith(f"error: nothing was changed: a restore into {operator.root} has not ended")
+    assert operator.tree() == before
+    operator.succeed("cluster", "nuke", "--confirm", instance_id)
 
 
 def test_the_health_check_switch(operator: Operator) -> None:

@@ -81,9 +81,10 @@ def test_a_nuke_killed_in_the_middle(operator: Operator, instance_id: str) -> No
 
 
 def test_a_restore_killed_in_the_middle(operator: Operator, instance_id: str, tmp_path: Path) -> None:
-    before, path = operator.tree(), str(tmp_path / "backup")
+    before, path, other = operator.tree(), str(tmp_path / "backup"), str(tmp_path / "other")
     operator.configure("")
     operator.succeed("cluster", "backup", path)
+    operator.succeed("cluster", "backup", other)
     operator.succeed("cluster", "nuke", "--confirm", instance_id)
     operator.configure(SLOWLY)
     kill_when(operator.begin("cluster", "restore", path, "--confirm", instance_id), lambda: is_half_done(operator))
@@ -91,10 +92,9 @@ def test_a_restore_killed_in_the_middle(operator: Operator, instance_id: str, tm
     assert "available" not in operator.tree(), "a bookie that registered now would delete its ledgers"
     init = operator.run("cluster", "init", "--if-not-exists")
     assert init.exit_code == 3
-    assert "has not ended: run it again" in init.stderr
-    other = str(tmp_path / "other")
-    operator.succeed("cluster", "backup", other)
-    mixed_up = operator.run("cluster", "restore", other, "--confirm", operator.root)
+    assert "has not ended" in init.stderr
+    assert operator.run("cluster", "backup", str(tmp_path / "part")).exit_code == 3
+    mixed_up = operator.run("cluster", "restore", other, "--confirm", instance_id)
     assert mixed_up.exit_code == 5
     assert "a restore of another backup" in mixed_up.stderr
     report = operator.succeed("cluster", "restore", path, "--confirm", instance_id).json()
