@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+WORKERS ?= auto
 VENV_PYTHON := .venv/bin/python
 PYTEST := $(VENV_PYTHON) -m pytest --durations=15
 INTEROP_TARGET := tests/interop/target
@@ -24,8 +25,8 @@ check: setup ## the gate: format, lint, types, layers
 	.venv/bin/mypy scripts/demo.py scripts/terminal_picture.py
 	.venv/bin/lint-imports --no-cache
 
-test: setup ## rings 1 to 3: unit tests, and real processes on this machine (PYTEST_ARGS=... is passed on)
-	$(PYTEST) -m "not interop" $(PYTEST_ARGS)
+test: setup ## rings 1 to 3: unit tests, and real processes on this machine (PYTEST_ARGS=..., WORKERS=1)
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not interop" $(PYTEST_ARGS)
 
 interop: setup ## ring 4: Apache BookKeeper (Java) against bkctl; needs a JDK and Maven
 	@scripts/build_interop.sh
