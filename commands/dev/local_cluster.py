@@ -163,16 +163,23 @@ class LocalCluster:
     async def _start_zookeeper(self, state: ClusterState, started: list[tuple[str, ProcessIdentity]]) -> None:
         if self._process(ZOOKEEPER) is not None:
             return
-        folder = self._folder(ZOOKEEPER)
         server = await EmbeddedZooKeeper.start(
-            folder, port=state.zookeeper_port, log_path=self._log(ZOOKEEPER), is_detached=True
+            self._folder(ZOOKEEPER),
+            port=state.zookeeper_port,
+            log_path=self._log(ZOOKEEPER),
+            is_detached=True,
+            on_spawned=self._remember_zookeeper,
         )
         process = identify(server.detach())
         if process is None:
             raise MetadataUnavailableError(f"ZooKeeper ended as soon as it served: see {self._log(ZOOKEEPER)}")
         started.append((ZOOKEEPER, process))
-        write_pid_file(os.path.join(folder, _PID_FILE), process)
         self._say(f"ZooKeeper serves on port {state.zookeeper_port} (pid {process.pid})")
+
+    def _remember_zookeeper(self, pid: int) -> None:
+        """Before it serves: a kill of this command in that second would leave a server that ``down`` does not know."""
+        if (process := identify(pid)) is not None:
+            write_pid_file(os.path.join(self._folder(ZOOKEEPER), _PID_FILE), process)
 
     async def _is_removed(self, live: LiveBookies, bookie: BookieRecord) -> bool:
         """Whether the bookie was decommissioned: its folders have a cookie, the cluster has none. It cannot start."""

@@ -14,7 +14,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from runtime.errors import ConfigurationError, ConflictError, MetadataUnavailableError, PortInUseError
@@ -207,13 +207,20 @@ class EmbeddedZooKeeper:
 
     @classmethod
     async def start(
-        cls, data_directory: str, *, port: int = 0, log_path: str | None = None, is_detached: bool = False
+        cls,
+        data_directory: str,
+        *,
+        port: int = 0,
+        log_path: str | None = None,
+        is_detached: bool = False,
+        on_spawned: Callable[[int], None] | None = None,
     ) -> Self:
         """Start a server and wait until it serves (about one second).
 
         ``port`` 0 takes a free one; ``log_path`` defaults to ``zookeeper.log`` in the data folder. A detached server
-        outlives this process and its terminal. ConfigurationError: no Java, no jars, port in use; ConflictError:
-        another server runs in the folder; MetadataUnavailableError: it did not come up, see the log.
+        outlives this process and its terminal; ``on_spawned`` is told its pid before it serves, so that who starts it
+        can lose its life in that second and the server is still known. ConfigurationError: no Java, no jars, port in
+        use; ConflictError: the folder has a server; MetadataUnavailableError: it did not come up: see the log.
         """
         # Everything that can refuse before anything is made: a failed start leaves no folder behind.
         command = _server_command()
@@ -225,6 +232,8 @@ class EmbeddedZooKeeper:
             process = _spawn(command, data_directory, chosen_port, log_path, is_detached=is_detached)
             server = cls(process, chosen_port, log_path)
             try:
+                if on_spawned is not None:
+                    on_spawned(server.pid)
                 if await server._wait_ready():
                     return server
             except BaseException:

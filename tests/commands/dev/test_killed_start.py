@@ -1,0 +1,52 @@
+"""``bkctl dev cluster up`` that is killed itself: what it had started stays known, and is ended or used."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.processes import (
+    COMMAND_TIMEOUT_S,
+    bkctl_command,
+    bkctl_environment,
+    kill_and_wait,
+    processes_below,
+    run_bkctl,
+)
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_zookeeper_that_did_not_serve_yet_is_known(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    zookeeper = folder / "zookeeper"
+    process = subprocess.Popen(
+        bkctl_command("dev", "cluster", "up", "--bookies", "1", "--dir", str(folder)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=bkctl_environment(),
+    )
+    try:
+        deadline = time.monotonic() + COMMAND_TIMEOUT_S
+        while not (zookeeper / "process.json").exists() and not (zookeeper / "data").exists():
+            assert time.monotonic() < deadline, "ZooKeeper was not started"
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        assert processes_below(zookeeper)
+        status = run_bkctl("dev", "cluster", "status", "--dir", str(folder)).json()
+        assert status["zookeeper"]["state"] == "running"
+        up_again = run_bkctl("dev", "cluster", "up", "--dir", str(folder))
+        assert up_again.exit_code == 0, up_again.stderr
+        assert up_again.json()["zookeeper"]["pid"] == status["zookeeper"]["pid"]
+        assert run_bkctl("dev", "cluster", "down", "--dir", str(folder)).exit_code == 0
+        assert processes_below(folder) == []
+    finally:
+        process.kill()
+        process.wait()
+        for pid in processes_below(folder):
+            kill_and_wait(pid)
