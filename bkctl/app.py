@@ -29,6 +29,10 @@ _MEMBERS = {
     "cookie": _Member(
         "commands.cookie.app", "Look at the cookies of bookies, find out why one does not start, and mend it."
     ),
+    "storage": _Member(
+        "commands.storage.app",
+        "Look into the files of the bookie on this machine, check them, and mend them while it is stopped.",
+    ),
     "ledger": _Member(
         "commands.ledger.app", "List, read, verify, export, import and delete ledgers; rename a bookie in them."
     ),

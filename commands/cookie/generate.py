@@ -10,7 +10,7 @@ from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import open_cookies
-from commands.cookie.own_settings import id_by_settings, load_config
+from commands.own_settings import id_by_settings, load_config
 
 
 def register(app: typer.Typer) -> None:

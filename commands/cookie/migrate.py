@@ -12,8 +12,8 @@ from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import require_bookie_id, require_not_registered, require_unnamed, scan_references
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
-from commands.cookie.own_settings import load_config
 from commands.errors import InvalidArgumentError
+from commands.own_settings import load_config
 from commands.safety.plan import Plan
 from runtime.errors import ConflictError, RefusedError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from commands.context import CommandContext
 from commands.cookie.access import CookieAccess, open_cookies
-from commands.cookie.own_settings import id_by_settings
+from commands.own_settings import id_by_settings
 from runtime.errors import RefusedError
 
 if TYPE_CHECKING:

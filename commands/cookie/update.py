@@ -24,8 +24,8 @@ from commands.cookie.access import (
     scan_references,
 )
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
-from commands.cookie.own_settings import load_config
 from commands.errors import InvalidArgumentError
+from commands.own_settings import load_config
 from commands.safety.plan import Plan
 
 if TYPE_CHECKING:

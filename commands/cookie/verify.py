@@ -13,8 +13,8 @@ from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import listed, scan_references
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
-from commands.cookie.own_settings import load_config
 from commands.outcome import Outcome
+from commands.own_settings import load_config
 from commands.rendering import Column
 
 if TYPE_CHECKING:

@@ -47,15 +47,16 @@ class Change:
 
 @asynccontextmanager
 async def open_change(
-    context: CommandContext, store: MetadataStore, plan: Plan, *, has_lock: bool = True
+    context: CommandContext, store: MetadataStore | None, plan: Plan, *, has_lock: bool = True
 ) -> AsyncIterator[Change]:
     """From here on the plan may be carried out; ConflictError while somebody else changes the cluster.
 
+    ``store`` None: the plan changes nothing but this machine's files, whose folders the caller has locked.
     RefusedError when undo data or audit trail cannot be written; for a plan of tier 1 a trail that cannot is a warning.
     What was read before must be checked again inside.
     """
     operation_id = secrets.token_hex(8)
-    lock = await _acquire(context, store, plan) if has_lock else None
+    lock = await _acquire(context, store, plan) if has_lock and store is not None else None
     try:
         with Trash(context.settings, plan.command, operation_id) as trash:
             change = Change(plan, operation_id, trash, lock)

@@ -1,0 +1,14 @@
+"""``bkctl storage``: the files of the bookie on this machine, looked at and mended while it is stopped."""
+
+from __future__ import annotations
+
+from commands.command import group
+from commands.storage import mark
+
+app = group("Look into the files of the bookie on this machine, check them, and mend them while it is stopped.")
+mark.register(app)
+
+
+@app.callback()
+def _group() -> None:
+    """A group even of one command."""

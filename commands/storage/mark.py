@@ -1,0 +1,84 @@
+"""``bkctl storage mark``: up to where each journal is in the ledger storage, by every file that says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from commands.bookie_options import takes_bookie_options
+from commands.command import command
+from commands.context import BookieFlags, CommandContext
+from commands.rendering import Column
+from commands.storage.own_storage import open_own_storage
+
+if TYPE_CHECKING:
+    from storage.ids import LogMark
+    from storage.mark_survey import JournalMarks
+
+_COLUMNS = (
+    Column("journal", "JOURNAL", is_right=True),
+    Column("source", "SAID BY"),
+    Column("file", "JOURNAL FILE"),
+    Column("journal_id", "JOURNAL ID", is_right=True),
+    Column("offset", "OFFSET", is_right=True),
+    Column("state", "STATE"),
+    Column("is_used", "USED"),
+    Column("path", "PATH"),
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl storage``."""
+    command(app, "mark", is_listing=True, is_local=True, is_configured_by_files=True)(mark)
+
+
+@takes_bookie_options
+def mark(context: CommandContext, flags: BookieFlags) -> None:
+    """Show the marks of the bookie's journals: what stands before a mark is safe in the ledger storage.
+
+    One line for each file that holds a mark: lastMark, which Java reads, and bkctl.mark, which says the same under a
+    checksum and is what a bkctl bookie believes. The last line of a journal is where replay would start; "used" marks
+    the files that say so. A journal id is the file's name without .txn, there in hexadecimal.
+    """
+    from storage.mark_survey import survey_marks
+
+    with (
+        open_own_storage(context, flags, is_locked=False) as own,
+        context.console.listing("StorageMarkList", _COLUMNS, name="path") as listing,
+    ):
+        for journal in survey_marks(own.file_system, own.config):
+            for row in _rows(journal):
+                listing.add(row)
+            if journal.trouble is not None:
+                context.console.warn(journal.trouble)
+
+
+def _rows(journal: JournalMarks) -> list[dict[str, object]]:
+    start = journal.replay_start
+    # Once there is a record of ours, Java's mark is not asked.
+    counts = any(file.is_record and file.mark is not None for file in journal.files)
+    rows: list[dict[str, object]] = []
+    for file in journal.files:
+        is_used = file.mark is not None and file.mark == start and file.is_record == counts
+        source = "bkctl.mark" if file.is_record else "lastMark"
+        rows.append(_row(journal.journal_index, source, file.mark, file.state.value, file.path) | {"is_used": is_used})
+    state = "unknown" if start is None else ("everything" if start == (0, 0) else "intact")
+    rows.append(_row(journal.journal_index, "replay", start, state, journal.directory) | {"is_used": None})
+    return rows
+
+
+def _row(journal_index: int, source: str, mark: LogMark | None, state: str, path: str) -> dict[str, object]:
+    from storage.filenames import journal_file_name
+
+    is_named = mark is not None and mark.journal_id >= 0 and mark != (0, 0)
+    return {
+        "journal": journal_index,
+        "source": source,
+        "file": journal_file_name(mark.journal_id) if mark is not None and is_named else None,
+        "journal_id": None if mark is None else str(mark.journal_id),
+        "offset": None if mark is None else mark.offset,
+        "state": state,
+        "is_used": None,
+        "path": path,
+    }

@@ -1,0 +1,130 @@
+"""The folders of the bookie on this machine, as ``bkctl bookie start`` with the same settings would use them.
+
+What only looks at single files may do so beside a running bookie; what reads an index or changes anything holds the
+folders' locks, so that no bookie can start meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from commands.context import BookieFlags, CommandContext
+from commands.errors import NotFoundError
+from commands.own_settings import load_config
+from storage.errors import DirectoryLockedError
+
+if TYPE_CHECKING:
+    from commands.safety.plan import Plan
+    from storage.config import StorageConfig
+    from storage.filesystem import OsFileSystem
+    from storage.ports import DirectoryLock
+
+
+class OwnStorage(NamedTuple):
+    """The folders and limits of a bookie."""
+
+    config: StorageConfig
+    file_system: OsFileSystem
+    metadata_root: str
+    """Root of the cluster by the settings, for plans and the audit trail; empty when no cluster is named."""
+    locks: Sequence[DirectoryLock] | None
+    """Of ``lock_directories``, for whoever opens the storage as a whole; None: the folders are not locked."""
+
+    @property
+    def index_directories(self) -> tuple[str, ...]:
+        """One for each ledger directory."""
+        return self.config.index_directories or self.config.ledger_directories
+
+    @property
+    def directories(self) -> list[str]:
+        """Every configured folder, once each, in the order of the settings."""
+        lists = (*self.config.journal_directories, *self.config.ledger_directories, *self.index_directories)
+        return list(dict.fromkeys(lists))
+
+
+@contextlib.contextmanager
+def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: bool) -> Iterator[OwnStorage]:
+    """The folders of these settings; ``is_locked``: held until the end of the block.
+
+    ConfigurationError, InvalidArgumentError; NotFoundError names a folder that is not there; DirectoryLockedError says
+    that the bookie must be stopped first. Of folders it makes at most ``current`` in an index folder, when it locks.
+    """
+    from storage.filesystem import OsFileSystem
+    from storage.ledger_storage import lock_directories
+
+    bookie = load_config(context, flags)
+    own = OwnStorage(bookie.storage, OsFileSystem(), _root(bookie.metadata_uri), None)
+    _require_folders(own)
+    if not is_locked:
+        yield own
+        return
+    try:
+        locks = lock_directories(own.file_system, own.config)
+    except DirectoryLockedError as error:
+        raise DirectoryLockedError(f"nothing was changed: {error}: stop the bookie first") from error
+    try:
+        yield own._replace(locks=locks)
+    finally:
+        for lock in locks:
+            lock.release()
+
+
+def make_plan(
+    own: OwnStorage,
+    command: str,
+    *,
+    tier: int,
+    summary: Sequence[str],
+    items: Sequence[dict[str, Any]],
+    arguments: dict[str, Any] | None = None,
+) -> Plan:
+    """A plan that changes these folders and nothing else; its subject is the bookie id of their VERSION files.
+
+    ``items`` as ``Plan`` has them, their ``path`` a file or folder. Without a VERSION file the first ledger folder is
+    the subject.
+    """
+    from commands.safety.plan import Plan
+
+    bookie_id, instance_id = _identity(own)
+    return Plan(
+        command=command,
+        tier=tier,
+        root=own.metadata_root,
+        instance_id=instance_id,
+        subject=bookie_id or own.config.ledger_directories[0],
+        summary=tuple(summary),
+        items=tuple(items),
+        arguments=arguments or {},
+    )
+
+
+def _require_folders(own: OwnStorage) -> None:
+    from storage.filenames import current_directory
+
+    for directory in own.directories:
+        if not own.file_system.exists(directory):
+            raise NotFoundError(f"{directory} is not there: mount its disk, or name the bookie's folders as they are")
+    # An index folder may be new: a lost index is built again from what the others hold.
+    for directory in (*own.config.journal_directories, *own.config.ledger_directories):
+        if not os.path.isdir(current_directory(directory)):
+            raise NotFoundError(f"{directory} holds no bookie's files: it has no folder 'current'")
+
+
+def _root(metadata_uri: str) -> str:
+    from runtime.metadata.uri import parse_metadata_uri
+
+    return parse_metadata_uri(metadata_uri).root if metadata_uri else ""
+
+
+def _identity(own: OwnStorage) -> tuple[str | None, str | None]:
+    """Bookie id and instance id by the first VERSION file that can be read."""
+    from runtime.bookie.folders import read_folder
+
+    for directory in own.directories:
+        cookie = read_folder(own.file_system, directory).cookie
+        if cookie is not None:
+            return cookie.bookie_id, cookie.instance_id
+    return None, None

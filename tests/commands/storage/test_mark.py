@@ -1,0 +1,82 @@
+"""bkctl storage mark: every file that says where replay starts, and which one is believed."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from storage.filenames import journal_file_name
+from tests.commands.storage.conftest import Folders
+from tests.processes import run_bkctl
+
+
+def rows(folders: Folders) -> dict[tuple[int, str], dict[str, object]]:
+    items = folders.succeed("mark", "-o", "json").json()["items"]
+    return {(item["journal"], f"{item['source']} {Path(item['path']).name}"): item for item in items}
+
+
+def test_the_marks_after_a_checkpoint(folders: Folders) -> None:
+    folders.fill()
+    found = rows(folders)
+    java, record = found[0, "lastMark lastMark"], found[0, "bkctl.mark bkctl.mark"]
+    assert java["state"] == record["state"] == "intact"
+    assert (java["is_used"], record["is_used"]) == (False, True)
+    assert java["offset"] == record["offset"] == found[0, "replay j0"]["offset"]
+    current = Path(folders.config.journal_directories[0]) / "current"
+    assert java["file"] in {path.name for path in current.iterdir()}
+    assert journal_file_name(int(str(java["journal_id"]))) == java["file"]
+
+
+def test_a_mark_that_java_left_counts_until_there_is_a_record(folders: Folders) -> None:
+    current = Path(folders.config.ledger_directories[0]) / "current"
+    current.mkdir(parents=True)
+    (Path(folders.config.journal_directories[0]) / "current").mkdir(parents=True)
+    (current / "lastMark").write_bytes(struct.pack(">qq", 0x19A2B3C4D5E, 1024))
+    found = rows(folders)
+    assert found[0, "lastMark lastMark"]["is_used"] is True
+    assert found[0, "bkctl.mark bkctl.mark"]["state"] == "missing"
+    assert (found[0, "replay j0"]["file"], found[0, "replay j0"]["offset"]) == ("19a2b3c4d5e.txn", 1024)
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, journals=2, ledgers=2)
+    folders.fill()
+    one, other = (Path(path) / "current" for path in folders.config.ledger_directories)
+    (one / "lastMark.1").write_bytes(b"")
+    (one / "bkctl.mark.1").write_bytes(b"junk")
+    before = (one / "bkctl.mark.0").read_bytes()
+    (other / "bkctl.mark.0").unlink()
+    result = folders.succeed("mark", "-o", "json").json()["items"]
+    states = {(item["path"].removeprefix(str(tmp_path)), item["state"]) for item in result}
+    assert ("/l0/current/lastMark.1", "short") in states
+    assert ("/l0/current/bkctl.mark.1", "damaged") in states
+    assert ("/l1/current/bkctl.mark.0", "missing") in states
+    used = [item["path"].removeprefix(str(tmp_path)) for item in result if item["is_used"]]
+    assert used == ["/l0/current/bkctl.mark.0", "/l1/current/bkctl.mark.1"]
+    assert (one / "bkctl.mark.0").read_bytes() == before
+
+
+def test_a_folder_that_is_not_there(folders: Folders) -> None:
+    folders.fill()
+    result = run_bkctl("storage", "mark", *folders.arguments, "--ledger-dir", str(folders.root / "l9"))
+    assert result.exit_code == 4
+    assert f"{folders.root / 'l9'} is not there" in result.stderr
+    assert not (folders.root / "l9").exists()
+
+
+def test_a_folder_without_a_bookies_files(folders: Folders) -> None:
+    folders.fill()
+    (folders.root / "empty").mkdir()
+    result = run_bkctl("storage", "mark", *folders.arguments, "--ledger-dir", str(folders.root / "empty"))
+    assert result.exit_code == 4
+    assert "holds no bookie's files" in result.stderr
+
+
+def test_help_pages() -> None:
+    result = run_bkctl("storage", "--help")
+    assert result.exit_code == 0
+    assert "mark" in result.stdout
+    page = run_bkctl("storage", "mark", "--help").stdout
+    assert "--ledger-dir" in page
+    assert "--sort" in page
+    assert "--metadata-uri" not in page
