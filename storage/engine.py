@@ -2,7 +2,8 @@
 
 Two sides (design section 3). The loop side changes caches, memtables and ledger rows and never touches the disk. The
 lane side reads and writes the disk: ``write_checkpoint`` in one lane, the reads in another; both get what they need as
-arguments that do not change any more. A checkpoint goes
+arguments that do not change any more. The lane side is three parts that the engine hands on: ``checkpoint`` writes,
+``stored_entries`` reads, ``relocation`` moves entries between logs for the collector. A checkpoint goes
 
     loop: job = begin_checkpoint()      freeze the memtable, take the changed rows
     lane: write_checkpoint(job)         the order of storage section 5.8
@@ -13,60 +14,25 @@ arguments that do not change any more. A checkpoint goes
 
 from __future__ import annotations
 
-import os
 import struct
-from typing import Final
 
-import msgspec
-
+from storage.checkpoint import CheckpointJob, CheckpointWriter
 from storage.config import EngineConfig
-from storage.entry_log_format import HEADER_BYTES
-from storage.entry_log_reader import EntryLogReader, list_entry_logs
+from storage.engine_indexes import open_indexes
+from storage.entry_log_reader import EntryLogReader
 from storage.entry_log_writer import EntryLogWriter
-from storage.errors import EntryTooLargeError, IndexMissingError, MemtableFullError
-from storage.filenames import (
-    LEDGERS_DATABASE,
-    LOCATIONS_DATABASE,
-    entry_log_file_name,
-    last_mark_file_name,
-    seal_file_name,
-)
-from storage.ids import INVALID_ENTRY_ID, EntryId, LedgerId
-from storage.ledger_index import LedgerIndex, LedgerRowChanges
-from storage.location_index import LocationIndex, encode_keys, encode_locations
+from storage.errors import EntryTooLargeError, MemtableFullError
+from storage.ids import INVALID_ENTRY_ID, EntryId, EntryLogId, LedgerId
+from storage.ledger_index import LedgerIndex
+from storage.location_index import LocationIndex
 from storage.memtable import ENTRY_OVERHEAD_BYTES, Memtable
 from storage.ports import FileSystem, OpenIndexStore
 from storage.read_cache import ReadCache
-from storage.seal import (
-    REPAIR_ADVICE,
-    SealedIndex,
-    create_sealed_index,
-    is_sealed_index_present,
-    open_sealed_index,
-)
-
-SLICE_ENTRY_COUNT_MAX: Final = 8192
-SLICE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bounds of one append to the entry log and of the index batch that names it: a lane must not hold the interpreter."""
+from storage.relocation import EntryRelocation
+from storage.stored_entries import StoredEntries
 
 _LAST_ADD_CONFIRMED = struct.Struct(">16xq")
 _EXPLICIT_LAC = struct.Struct(">8xq")
-
-
-class CheckpointJob(msgspec.Struct, frozen=True):
-    """What one checkpoint of a directory makes durable."""
-
-    memtable: Memtable
-    row_changes: LedgerRowChanges
-    deleted_ledgers: tuple[LedgerId, ...]
-    """Ledgers to delete first: entries of them in ``memtable`` were added after the deletion (H6)."""
-
-
-class CheckpointDone(msgspec.Struct, frozen=True):
-    """What a checkpoint wrote."""
-
-    entry_count: int
-    body_bytes: int
 
 
 class LedgerDirectoryEngine:
@@ -79,6 +45,9 @@ class LedgerDirectoryEngine:
         log_writer: EntryLogWriter,
         log_reader: EntryLogReader,
         config: EngineConfig,
+        *,
+        filesystem: FileSystem,
+        ledger_directory: str,
     ) -> None:
         self._ledgers = ledgers
         self._locations = locations
@@ -95,8 +64,30 @@ class LedgerDirectoryEngine:
         self._last_add_confirmed: dict[LedgerId, EntryId] = {}
         self._deletes_pending: set[LedgerId] = set()
         self._hidden_ledgers: set[LedgerId] = set()
-        """Deleted, but maybe still in the index. The reads lane only asks whether an id is in it."""
+        """Deleted, but maybe still in the index. The lanes only ask whether an id is in it."""
+        self.negatives_are_unknown = False
+        """While True "not here" proves nothing, for instance while the index is rebuilt: the bookie's answer to every
+        question that it would deny is "unknown" (storage section 9.2)."""
         self.ledger = ledgers.find
+        self.read_flags = ledgers.read_flags
+        self.write_flags = ledgers.write_flags
+        """Lane side, of the first directory of a bookie."""
+        stored = StoredEntries(locations, log_reader, self._hidden_ledgers)
+        self.read = stored.read
+        self.find_last = stored.find_last
+        self.list_entries = stored.list_entries
+        self.write_checkpoint = CheckpointWriter(ledgers, locations, log_writer).write
+        relocation = EntryRelocation(
+            filesystem, ledger_directory, locations, log_writer, log_reader, self._hidden_ledgers
+        )
+        self.log_ids = relocation.log_ids
+        self.finished_log_ids = relocation.finished_log_ids
+        self.claim_log_id = relocation.claim_log_id
+        self.current_locations = relocation.current_locations
+        self.append_survivors = relocation.append_survivors
+        self.sync_logs = relocation.sync_logs
+        self.relocate = relocation.relocate
+        self.remove_log = relocation.remove_log
 
     @classmethod
     def open(
@@ -112,11 +103,7 @@ class LedgerDirectoryEngine:
         Raises IndexMissingError when an index is missing although something was stored, IndexDamagedError when one
         lost or damaged a batch that was sealed: starting with less would turn lost entries into "no such entry" (H15).
         """
-        databases = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
-        missing = [name for name in databases if not _is_present(filesystem, index_directory, name)]
-        if missing:
-            _require_no_history(filesystem, ledger_directory, os.path.join(index_directory, missing[0]))
-        ledger_rows, location_rows = _open_indexes(filesystem, open_index, index_directory, missing)
+        ledger_rows, location_rows = open_indexes(filesystem, open_index, ledger_directory, index_directory)
         try:
             return cls(
                 LedgerIndex.load(ledger_rows),
@@ -124,13 +111,24 @@ class LedgerDirectoryEngine:
                 EntryLogWriter.open(filesystem, ledger_directory, config.entry_log),
                 EntryLogReader(filesystem, ledger_directory, config.entry_log),
                 config,
+                filesystem=filesystem,
+                ledger_directory=ledger_directory,
             )
         except BaseException:
             ledger_rows.close()
             location_rows.close()
             raise
 
+    @property
+    def active_log_id(self) -> EntryLogId | None:
+        """Log that the next checkpoint appends to; None before the first one and right after a roll."""
+        return self._log_writer.active_log_id
+
     # Loop side: ledgers
+
+    def ledger_ids(self) -> list[LedgerId]:
+        """Ids of all ledgers that have a row, in no order."""
+        return list(self._ledgers)
 
     def find_misplaced_ledger(self, position: int, directory_count: int) -> LedgerId | None:
         """A ledger that does not belong in the directory at this position of the list, if there is one."""
@@ -143,6 +141,18 @@ class LedgerDirectoryEngine:
     def set_fenced(self, ledger_id: LedgerId) -> bool:
         """Fence a ledger for good, known or not; returns whether that is new."""
         return self._ledgers.set_fenced(ledger_id)
+
+    def create_row(self, ledger_id: LedgerId, *, is_fenced: bool, is_limbo: bool) -> bool:
+        """Make sure of a row with these flags (``LedgerIndex.create_row``); returns whether it is new or changed."""
+        return self._ledgers.create_row(ledger_id, is_fenced=is_fenced, is_limbo=is_limbo)
+
+    def set_limbo(self, ledger_id: LedgerId) -> bool:
+        """Deny nothing of a ledger any more; returns whether that is new. False, too, for an unknown ledger."""
+        return self._ledgers.set_limbo(ledger_id, is_limbo=True)
+
+    def clear_limbo(self, ledger_id: LedgerId) -> bool:
+        """End a ledger's limbo; returns whether it was in one."""
+        return self._ledgers.set_limbo(ledger_id, is_limbo=False)
 
     def set_explicit_lac(self, ledger_id: LedgerId, body: bytes) -> bool:
         """Keep the body of an explicit-LAC request (16 bytes or more); False: the ledger is unknown, nothing is kept.
@@ -270,51 +280,7 @@ class LedgerDirectoryEngine:
         assert self._is_job_running, "begin_checkpoint comes first"
         self._is_job_running = False
 
-    # Lane side
-
-    def read(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
-        """Body of an entry on disk, or None: it is certainly not there (an entry in a write cache may not be).
-
-        Raises EntryLogError, IndexDamagedError or another StorageError when that cannot be told.
-        """
-        if ledger_id in self._hidden_ledgers:
-            return None
-        location = self._locations.find(ledger_id, entry_id)
-        return None if location is None else self._log_reader.read(location, ledger_id, entry_id)
-
-    def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
-        """Highest entry of a ledger on disk; the true last one is the greater of this and ``last_cached`` (H8).
-
-        Ask ``last_cached`` first: a checkpoint moves entries from the caches to the disk. Raises like ``read``.
-        """
-        last = None if ledger_id in self._hidden_ledgers else self._locations.find_last(ledger_id)
-        if last is None:
-            return None
-        entry_id, location = last
-        return entry_id, self._log_reader.read(location, ledger_id, entry_id)
-
-    def list_entries(self, ledger_id: LedgerId) -> list[EntryId]:
-        """Ids of a ledger's entries on disk, ascending; ask ``list_cached_entries`` first. Raises like ``read``."""
-        return [] if ledger_id in self._hidden_ledgers else list(self._locations.list_entries(ledger_id))
-
-    def write_checkpoint(self, job: CheckpointJob) -> CheckpointDone:
-        """Make a job durable in the order of storage section 5.8; a crash between any two steps is mended by replay.
-
-        Raises StorageError or OSError with nothing lost: the job can be written again, whole, unless the error is an
-        IndexFailedError. The mark may move only when this has returned for every directory.
-        """
-        if job.deleted_ledgers:
-            # The row goes first: a row whose entries are half deleted would deny entries as a matter of fact.
-            self._ledgers.write(dict.fromkeys(job.deleted_ledgers))
-            self._locations.delete_ledgers(job.deleted_ledgers)
-        batches, done = self._write_entries(job.memtable)
-        for keys, locations in batches:
-            self._locations.write(keys, locations)
-        # Also when there was no entry: the fence of an idle ledger is behind the mark like everything else (H1).
-        self._ledgers.write(job.row_changes)
-        self._locations.seal()
-        self._ledgers.seal()
-        return done
+    # Lane side: ``read``, ``find_last``, ``list_entries`` and ``write_checkpoint`` are attributes, see above
 
     def close(self) -> None:
         """Close all files; safe to repeat. What no checkpoint has written is left to the journal."""
@@ -322,23 +288,6 @@ class LedgerDirectoryEngine:
         self._log_reader.close()
         self._ledgers.close()
         self._locations.close()
-
-    def _write_entries(self, memtable: Memtable) -> tuple[list[tuple[bytes, bytes]], CheckpointDone]:
-        """Append all entries in order and sync; returns joined keys and locations, which no index may hold earlier."""
-        batches: list[tuple[bytes, bytes]] = []
-        entry_count = body_bytes = 0
-        try:
-            for part in memtable.slices(SLICE_ENTRY_COUNT_MAX, SLICE_BYTES_MAX):
-                locations = self._log_writer.append(part.bodies)
-                batches.append((encode_keys(part.ids), encode_locations(locations)))
-                entry_count += len(part.bodies)
-                body_bytes += part.body_bytes
-            self._log_writer.sync()
-        except BaseException:
-            # Rule: a failed sync is final for the file. The retry appends everything again, to a new log.
-            self._log_writer.discard_unsynced()
-            raise
-        return batches, CheckpointDone(entry_count, body_bytes)
 
     def _frozen(self, ledger_id: LedgerId) -> Memtable | None:
         """The memtable under checkpoint, unless its entries of this ledger were deleted since it was frozen."""
@@ -354,52 +303,4 @@ class LedgerDirectoryEngine:
         self._was_full = True
         raise MemtableFullError(
             f"the write cache has no room for the {len(body)} bytes of entry {ledger_id}:{entry_id}"
-        )
-
-
-def _is_present(filesystem: FileSystem, index_directory: str, database: str) -> bool:
-    return is_sealed_index_present(filesystem, *_index_paths(index_directory, database))
-
-
-def _index_paths(index_directory: str, database: str) -> tuple[str, str]:
-    """Folder of a database, and its seal record."""
-    return os.path.join(index_directory, database), os.path.join(index_directory, seal_file_name(database))
-
-
-def _open_indexes(
-    filesystem: FileSystem, open_index: OpenIndexStore, index_directory: str, missing: list[str]
-) -> tuple[SealedIndex, SealedIndex]:
-    """Open or, where missing, create the ledgers and the locations database."""
-    opened: list[SealedIndex] = []
-    try:
-        for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE):
-            open_or_create = create_sealed_index if database in missing else open_sealed_index
-            opened.append(open_or_create(filesystem, open_index, *_index_paths(index_directory, database)))
-    except BaseException:
-        for index in opened:
-            index.close()
-        raise
-    ledger_rows, location_rows = opened
-    return ledger_rows, location_rows
-
-
-def _require_no_history(filesystem: FileSystem, ledger_directory: str, index_path: str) -> None:
-    """Refuse to make an empty index beside what only a lost one can have named (H15, storage section 5.9).
-
-    A log of nothing but its header holds no entry. A mark says that rows were flushed here once, entries or not.
-    """
-    mark_name = last_mark_file_name(0, 1)
-    witnesses = [name for name in filesystem.list_directory(ledger_directory) if name.startswith(mark_name)]
-    for log_id in list_entry_logs(filesystem, ledger_directory):
-        name = entry_log_file_name(log_id)
-        file = filesystem.open(os.path.join(ledger_directory, name))
-        try:
-            if file.size() > HEADER_BYTES:
-                witnesses.append(name)
-        finally:
-            file.close()
-    if witnesses:
-        raise IndexMissingError(
-            f"{index_path} is missing although {os.path.join(ledger_directory, witnesses[0])} exists: stored entries "
-            f"would be denied; {REPAIR_ADVICE}"
         )

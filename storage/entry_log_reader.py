@@ -7,6 +7,7 @@ holds before anything is allocated (hazard H20).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections import Counter, OrderedDict
@@ -24,7 +25,7 @@ from storage.entry_log_format import (
     decode_map_batch,
     decode_map_batch_size,
 )
-from storage.errors import EntryLogError
+from storage.errors import EntryLogError, EntryLogMissingError
 from storage.filenames import entry_log_file_name, parse_entry_log_file_name
 from storage.framing import LENGTH_BYTES, ReadWindow
 from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
@@ -105,8 +106,8 @@ class _SharedFile:
 class EntryLogReader:
     """Reads the entry logs of one ledger directory, the active one included.
 
-    The loop may call ``read_nowait`` while a lane calls ``read``: the only thing they share is the table of open files,
-    and each step on it is one operation that the interpreter does not interrupt.
+    The loop may call ``read_nowait`` while one lane calls ``read`` and another ``forget``: all that they share is the
+    table of open files, and each step on it is one operation that the interpreter does not interrupt.
     """
 
     def __init__(self, fs: FileSystem, directory: str, config: EntryLogConfig) -> None:
@@ -116,9 +117,17 @@ class EntryLogReader:
         self._open: OrderedDict[EntryLogId, _SharedFile] = OrderedDict()
 
     def read(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId) -> bytes:
-        """Body of an entry that the index places at ``location``; EntryLogError for whatever is wrong."""
+        """Body of an entry that the index places at ``location``; EntryLogError for whatever is wrong.
+
+        EntryLogMissingError when the log is not there.
+        """
         try:
             shared = self._shared_file(location.log_id)
+        except FileNotFoundError as error:
+            raise EntryLogMissingError(self._sentence(location, ledger_id, entry_id, str(error))) from error
+        except OSError as error:
+            raise self._error(location, ledger_id, entry_id, str(error)) from error
+        try:
             start = shared.file.pread(_FIRST_READ_BYTES, self._frame_offset(location))
             frame_bytes = self._frame_bytes(start, location, ledger_id, entry_id)
             if len(start) < frame_bytes:
@@ -176,19 +185,28 @@ class EntryLogReader:
             counted[entry.ledger_id] += LENGTH_BYTES + entry.size_bytes
         return dict(counted)
 
+    def forget(self, log_id: EntryLogId) -> None:
+        """Let go of a log that was removed; call it after the removal. Reads under way end with what they began."""
+        self._open.pop(log_id, None)
+
     def close(self) -> None:
         """Let go of all files; safe to repeat."""
         self._open.clear()
 
     def _shared_file(self, log_id: EntryLogId) -> _SharedFile:
         shared = self._open.get(log_id)
-        if shared is None:
-            shared = _SharedFile(self._fs.open(os.path.join(self._directory, entry_log_file_name(log_id))))
-            self._open[log_id] = shared
-            while len(self._open) > self._config.open_files_max:
-                self._open.popitem(last=False)
-        else:
-            self._open.move_to_end(log_id)
+        if shared is not None:
+            with contextlib.suppress(KeyError):  # another lane may forget it at any moment
+                self._open.move_to_end(log_id)
+            return shared
+        path = os.path.join(self._directory, entry_log_file_name(log_id))
+        shared = _SharedFile(self._fs.open(path))
+        self._open[log_id] = shared
+        if not self._fs.exists(path):
+            # Removed between the two: ``forget`` may have come too early, and the file would keep its room on the disk.
+            self.forget(log_id)
+        while len(self._open) > self._config.open_files_max:
+            self._open.popitem(last=False)
         return shared
 
     def _frame_offset(self, location: EntryLocation) -> int:
@@ -213,8 +231,11 @@ class EntryLogReader:
         return frame[LENGTH_BYTES:frame_bytes]
 
     def _error(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId, reason: str) -> EntryLogError:
+        return EntryLogError(self._sentence(location, ledger_id, entry_id, reason))
+
+    def _sentence(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId, reason: str) -> str:
         path = os.path.join(self._directory, entry_log_file_name(location.log_id))
-        return EntryLogError(f"{path}: entry {ledger_id}:{entry_id} at offset {location.offset}: {reason}")
+        return f"{path}: entry {ledger_id}:{entry_id} at offset {location.offset}: {reason}"
 
 
 def list_entry_logs(fs: FileSystem, directory: str) -> list[EntryLogId]:

@@ -63,6 +63,8 @@ class EntryLogWriter:
         self._begun_since_sync: list[str] = []
         self._is_directory_synced = True
         self._failure: OSError | None = None
+        self.discard_count = 0
+        """Times that ``discard_unsynced`` gave something up: who appended before must not rely on a later ``sync``."""
 
     @classmethod
     def open(cls, fs: FileSystem, directory: str, config: EntryLogConfig) -> EntryLogWriter:
@@ -81,6 +83,18 @@ class EntryLogWriter:
     def active_log_id(self) -> EntryLogId | None:
         """Id of the log that the next entry goes to; None before the first append and right after a roll."""
         return None if self._active is None else self._active.log_id
+
+    @property
+    def unfinished_log_ids(self) -> frozenset[EntryLogId]:
+        """Logs that are still written to, or not synced yet."""
+        return frozenset(log.log_id for log in [*self._rolled, *([self._active] if self._active else [])])
+
+    def claim_log_id(self) -> EntryLogId:
+        """Take the next id for a log that somebody else writes; it will not be given again. EntryLogError."""
+        try:
+            return self._claim_log_id()
+        except OSError as error:
+            raise EntryLogError(f"{self._directory}: no entry log id can be claimed: {error}") from error
 
     def append(self, entries: Sequence[tuple[LedgerId, Buffer]]) -> list[EntryLocation]:
         """Write bodies in order, each with its ledger; returns their locations, to be used only after ``sync``.
@@ -130,6 +144,7 @@ class EntryLogWriter:
                 self._fs.remove(path)
         self._begun_since_sync.clear()
         self._failure = None
+        self.discard_count += 1
 
     def close(self) -> None:
         """Close all files without syncing; safe to repeat. The active log never gets a map, as in Java."""
@@ -168,12 +183,16 @@ class EntryLogWriter:
         self._roll()
         return self._begin_log()
 
-    def _begin_log(self) -> _OpenLog:
+    def _claim_log_id(self) -> EntryLogId:
         log_id = _next_free_id(self._last_log_id, self._fs.list_directory(self._directory))
-        self._last_log_id = log_id
         # The hint goes first and is durable: an id that the index has seen must not be given twice, even if the
         # collector deletes the newest logs before the next boot.
         self._fs.write_file_atomically(os.path.join(self._directory, LAST_ID), b"%x\n" % log_id)
+        self._last_log_id = log_id
+        return log_id
+
+    def _begin_log(self) -> _OpenLog:
+        log_id = self._claim_log_id()
         self._is_directory_synced = False
         path = os.path.join(self._directory, entry_log_file_name(log_id))
         file = self._fs.create(path)

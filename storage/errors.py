@@ -6,6 +6,7 @@ BkctlError                      carries one sentence for the user
     ├── JournalError
     │   └── JournalFailedError  a write or sync failed: final, nothing more is acknowledged
     ├── EntryLogError           an entry that the index names cannot be read: never "no such entry"
+    │   └── EntryLogMissingError  its log is not there: compaction may have moved it meanwhile
     ├── IndexDamagedError       the database lost or damaged part of what was sealed
     ├── IndexMissingError       entry logs without the index that belongs to them
     ├── IndexFailedError        an index write failed: final for this process, no checkpoint can succeed
@@ -47,6 +48,10 @@ class JournalFailedError(JournalError):
 
 class EntryLogError(StorageError):
     """An entry that the index names could not be read. The answer is "I/O error", never "no such entry"."""
+
+
+class EntryLogMissingError(EntryLogError):
+    """The log that the index names is not there. Whoever looked the location up earlier looks once more."""
 
 
 class IndexDamagedError(StorageError):

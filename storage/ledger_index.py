@@ -21,6 +21,8 @@ from storage.seal import SealedIndex, advising_repair
 
 _KEY = struct.Struct(">q")
 _LONG_KEY_TAIL = bytes(8)
+_FLAGS = struct.Struct(">q")
+_FLAGS_KEY = _KEY.pack(-0xEEFD)
 _NOT_LEDGERS = b"\x80"
 """Keys from here on are negative ids."""
 _BATCH_ROW_COUNT_MAX = 4096
@@ -113,6 +115,29 @@ class LedgerIndex:
         self._put(ledger_id, msgspec.structs.replace(row, explicit_lac=body))
         return True
 
+    def set_limbo(self, ledger_id: LedgerId, *, is_limbo: bool) -> bool:
+        """Begin or end a ledger's limbo. Returns whether that changes anything; an unknown ledger has none."""
+        row = self._ledgers.get(ledger_id)
+        if row is None or row.is_limbo == is_limbo:
+            return False
+        self._put(ledger_id, msgspec.structs.replace(row, is_limbo=is_limbo))
+        return True
+
+    def create_row(self, ledger_id: LedgerId, *, is_fenced: bool, is_limbo: bool) -> bool:
+        """Make sure that a ledger has a row, with an empty key if it is new, and with these flags; none is taken away.
+
+        Returns whether the row is new or changed.
+        """
+        row = self._ledgers.get(ledger_id)
+        wanted = row or LedgerRow()
+        wanted = msgspec.structs.replace(
+            wanted, is_fenced=wanted.is_fenced or is_fenced, is_limbo=wanted.is_limbo or is_limbo
+        )
+        if row == wanted:
+            return False
+        self._put(ledger_id, wanted)
+        return True
+
     def delete(self, ledger_id: LedgerId) -> None:
         """Forget a ledger."""
         self._ledgers.pop(ledger_id, None)
@@ -134,6 +159,21 @@ class LedgerIndex:
             deletes += [_KEY.pack(ledger_id) + _LONG_KEY_TAIL for ledger_id in outdated]
             self._rows.write(puts, deletes)
             self._long_key_ids.difference_update(outdated)
+
+    def read_flags(self) -> int:
+        """Bits that say something about the whole bookie (storage section 5.2); 0 while none was ever written."""
+        value = self._rows.get(_FLAGS_KEY)
+        if value is None:
+            return 0
+        if len(value) != _FLAGS.size:
+            raise IndexDamagedError(f"{self._rows.path}: the storage flags are {value.hex()}")
+        flags: int = _FLAGS.unpack(value)[0]
+        return flags
+
+    def write_flags(self, flags: int) -> None:
+        """Replace the bits, durably. Like ``write`` it belongs to one lane, so nobody else changes them meanwhile."""
+        self._rows.write([(_FLAGS_KEY, _FLAGS.pack(flags))])
+        self._rows.record()
 
     def seal(self) -> None:
         """Record that all batches written so far must be there at every later open."""

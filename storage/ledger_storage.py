@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from storage.checkpoint import CheckpointDone, CheckpointJob
 from storage.config import StorageConfig
-from storage.engine import CheckpointDone, CheckpointJob, LedgerDirectoryEngine
+from storage.engine import LedgerDirectoryEngine
 from storage.errors import MisplacedLedgerError
 from storage.filenames import current_directory
 from storage.ids import LedgerId, LogMark

@@ -94,7 +94,7 @@ class BookieRequestHandler:
             return
         engine = self._storage.engine_of(ledger_id)
         if engine.ledger(ledger_id) is None:
-            connection.respond_read(txn_id, ledger_id, entry_id, Status.NO_SUCH_LEDGER, None, None)
+            connection.respond_read(txn_id, ledger_id, entry_id, _no_such_ledger(engine), None, None)
             return
         max_lac = engine.last_add_confirmed(ledger_id)
         cached = engine.last_cached(ledger_id) if entry_id == INVALID_ENTRY_ID else None
@@ -116,11 +116,10 @@ class BookieRequestHandler:
 
     def read_lac(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
         """Explicit LAC and last entry of a ledger (wire 5.6)."""
-        row = self._storage.engine_of(ledger_id).ledger(ledger_id) if ledger_id >= 0 else None
-        if row is None:
-            connection.respond_read_lac(txn_id, ledger_id, Status.NO_SUCH_LEDGER, None, None)
-            return
         engine = self._storage.engine_of(ledger_id)
+        if engine.ledger(ledger_id) is None:
+            connection.respond_read_lac(txn_id, ledger_id, _no_such_ledger(engine), None, None)
+            return
         job = ReadJob(engine, ledger_id, INVALID_ENTRY_ID, True, engine.read_generation)
         cached = engine.last_cached(ledger_id)
 
@@ -221,7 +220,8 @@ def _join(
     """Answer from what the disk said and what the cache held when the question was asked.
 
     ``cached`` must be taken before the disk is asked: a checkpoint may move entries from the cache to the disk
-    meanwhile. The last entry is the greater of the two (hazard H8). A ledger in limbo gives no negative answer.
+    meanwhile. The last entry is the greater of the two (hazard H8). A ledger in limbo gives no negative answer; no ledger
+    does while the index may be incomplete.
     """
     status, body = outcome.status, outcome.body
     if job.entry_id == INVALID_ENTRY_ID and status is Status.OK:
@@ -230,9 +230,14 @@ def _join(
         status = Status.OK if known else Status.NO_SUCH_ENTRY
     if status is Status.NO_SUCH_ENTRY:
         row = engine.ledger(job.ledger_id)
-        if row is not None and row.is_limbo:
+        if engine.negatives_are_unknown or (row is not None and row.is_limbo):
             return Status.UNKNOWN_LEDGER_STATE, None
     return status, body
+
+
+def _no_such_ledger(engine: LedgerDirectoryEngine) -> Status:
+    """What to say of a ledger without a row: a fact, unless rows may be missing."""
+    return Status.UNKNOWN_LEDGER_STATE if engine.negatives_are_unknown else Status.NO_SUCH_LEDGER
 
 
 def _entry_id_of(last: tuple[int, bytes]) -> int:

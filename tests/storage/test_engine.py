@@ -374,7 +374,7 @@ def test_an_idle_checkpoint_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_many_entries_are_written_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.engine.SLICE_ENTRY_COUNT_MAX", 7)
+    monkeypatch.setattr("storage.checkpoint.SLICE_ENTRY_COUNT_MAX", 7)
     batches: list[str] = []
     engine = open_engine(tmp_path / "live", open_index=opening_watched(batches.append))
     for ledger_id in (6, 5):
@@ -452,6 +452,59 @@ def test_a_failed_index_write_is_final(tmp_path: Path) -> None:
         with pytest.raises(IndexFailedError):
             checkpoint_now(engine)
     assert engine.find_cached(5, 1) == entry(5, 1)
+
+
+# Rows that somebody else decides about
+
+
+def test_limbo_comes_and_goes_with_the_checkpoints(tmp_path: Path) -> None:
+    """H1 again: the flag of a ledger without entries reaches the disk."""
+    engine = open_engine(tmp_path / "live")
+    engine.set_master_key(5, KEY)
+    assert not engine.set_limbo(6)
+    assert not engine.clear_limbo(6)
+    assert engine.ledger_ids() == [5]
+    assert engine.set_limbo(5)
+    assert not engine.set_limbo(5)
+    checkpoint_now(engine)
+    assert after_kill(tmp_path / "live").ledger(5) == LedgerRow(master_key=KEY, is_limbo=True)
+    shutil.rmtree(tmp_path / "live-after-kill")
+    assert engine.clear_limbo(5)
+    assert not engine.clear_limbo(5)
+    checkpoint_now(engine)
+    assert after_kill(tmp_path / "live").ledger(5) == LedgerRow(master_key=KEY)
+
+
+def test_a_row_without_a_key_waits_for_its_owner(tmp_path: Path) -> None:
+    engine = open_engine(tmp_path / "live")
+    assert engine.create_row(5, is_fenced=True, is_limbo=True)
+    assert not engine.create_row(5, is_fenced=False, is_limbo=False)  # takes no flag away
+    assert engine.create_row(6, is_fenced=False, is_limbo=False)
+    assert engine.create_row(6, is_fenced=True, is_limbo=False)
+    checkpoint_now(engine)
+    reopened = after_kill(tmp_path / "live")
+    assert sorted(reopened.ledger_ids()) == [5, 6]
+    assert reopened.set_master_key(5, KEY)
+    assert reopened.ledger(5) == LedgerRow(master_key=KEY, is_fenced=True, is_limbo=True)
+    assert reopened.ledger(6) == LedgerRow(is_fenced=True)
+
+
+def test_storage_flags_are_durable_at_once(tmp_path: Path) -> None:
+    """Storage section 5.2: under the key of Java's, which is no ledger's."""
+    engine = open_engine(tmp_path / "live")
+    assert engine.read_flags() == 0
+    engine.write_flags(1)
+    reopened = after_kill(tmp_path / "live")
+    assert reopened.read_flags() == 1
+    assert reopened.ledger_ids() == []
+    reopened.close()
+    engine.close()
+    store = open_plyvel(str(tmp_path / "live" / LEDGERS_DATABASE), create=False, strict=True)
+    assert store.get(bytes.fromhex("ffffffffffff1103")) == (1).to_bytes(8, "big")
+    store.write([(bytes.fromhex("ffffffffffff1103"), b"\x01")])
+    store.close()
+    with pytest.raises(IndexDamagedError, match="flags"):
+        open_engine(tmp_path / "live").read_flags()
 
 
 # Opening

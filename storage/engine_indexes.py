@@ -1,0 +1,87 @@
+"""Opening the two indexes of a ledger directory, or making them where nothing was ever stored."""
+
+from __future__ import annotations
+
+import os
+
+from storage.entry_log_format import HEADER_BYTES
+from storage.entry_log_reader import list_entry_logs
+from storage.errors import IndexMissingError
+from storage.filenames import (
+    LEDGERS_DATABASE,
+    LOCATIONS_DATABASE,
+    entry_log_file_name,
+    last_mark_file_name,
+    seal_file_name,
+)
+from storage.ports import FileSystem, OpenIndexStore
+from storage.seal import (
+    REPAIR_ADVICE,
+    SealedIndex,
+    create_sealed_index,
+    is_sealed_index_present,
+    open_sealed_index,
+)
+
+
+def open_indexes(
+    filesystem: FileSystem, open_index: OpenIndexStore, ledger_directory: str, index_directory: str
+) -> tuple[SealedIndex, SealedIndex]:
+    """The ledgers and the locations database of a directory (both folders are ``current`` ones).
+
+    Raises IndexMissingError when one is missing although something was stored, IndexDamagedError when one lost or
+    damaged a batch that was sealed: starting with less would turn lost entries into "no such entry" (H15).
+    """
+    databases = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
+    missing = [name for name in databases if not _is_present(filesystem, index_directory, name)]
+    if missing:
+        _require_no_history(filesystem, ledger_directory, os.path.join(index_directory, missing[0]))
+    return _open_or_create(filesystem, open_index, index_directory, missing)
+
+
+def _is_present(filesystem: FileSystem, index_directory: str, database: str) -> bool:
+    return is_sealed_index_present(filesystem, *_index_paths(index_directory, database))
+
+
+def _index_paths(index_directory: str, database: str) -> tuple[str, str]:
+    """Folder of a database, and its seal record."""
+    return os.path.join(index_directory, database), os.path.join(index_directory, seal_file_name(database))
+
+
+def _open_or_create(
+    filesystem: FileSystem, open_index: OpenIndexStore, index_directory: str, missing: list[str]
+) -> tuple[SealedIndex, SealedIndex]:
+    """Open or, where missing, create the ledgers and the locations database."""
+    opened: list[SealedIndex] = []
+    try:
+        for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE):
+            open_or_create = create_sealed_index if database in missing else open_sealed_index
+            opened.append(open_or_create(filesystem, open_index, *_index_paths(index_directory, database)))
+    except BaseException:
+        for index in opened:
+            index.close()
+        raise
+    ledger_rows, location_rows = opened
+    return ledger_rows, location_rows
+
+
+def _require_no_history(filesystem: FileSystem, ledger_directory: str, index_path: str) -> None:
+    """Refuse to make an empty index beside what only a lost one can have named (H15, storage section 5.9).
+
+    A log of nothing but its header holds no entry. A mark says that rows were flushed here once, entries or not.
+    """
+    mark_name = last_mark_file_name(0, 1)
+    witnesses = [name for name in filesystem.list_directory(ledger_directory) if name.startswith(mark_name)]
+    for log_id in list_entry_logs(filesystem, ledger_directory):
+        name = entry_log_file_name(log_id)
+        file = filesystem.open(os.path.join(ledger_directory, name))
+        try:
+            if file.size() > HEADER_BYTES:
+                witnesses.append(name)
+        finally:
+            file.close()
+    if witnesses:
+        raise IndexMissingError(
+            f"{index_path} is missing although {os.path.join(ledger_directory, witnesses[0])} exists: stored entries "
+            f"would be denied; {REPAIR_ADVICE}"
+        )

@@ -1,0 +1,67 @@
+"""The entries of one ledger directory that are on disk: index first, then the entry log. For the reads lane.
+
+"No such entry" is a statement of fact (storage section 12): it is given only when the index says so. Everything that
+stands between the index row and the body is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from storage.entry_log_reader import EntryLogReader
+from storage.errors import EntryLogMissingError
+from storage.ids import EntryId, LedgerId
+from storage.location_index import LocationIndex
+
+
+class StoredEntries:
+    """Reads beside the one lane that writes. ``hidden_ledgers``: deleted ones whose rows may still be there."""
+
+    def __init__(
+        self, locations: LocationIndex, log_reader: EntryLogReader, hidden_ledgers: AbstractSet[LedgerId]
+    ) -> None:
+        self._locations = locations
+        self._log_reader = log_reader
+        self._hidden_ledgers = hidden_ledgers
+
+    def read(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+        """Body of an entry on disk, or None: it is certainly not there (an entry in a write cache may not be).
+
+        Raises EntryLogError, IndexDamagedError or another StorageError when that cannot be told.
+        """
+        if ledger_id in self._hidden_ledgers:
+            return None
+        location = self._locations.find(ledger_id, entry_id)
+        if location is None:
+            return None
+        try:
+            return self._log_reader.read(location, ledger_id, entry_id)
+        except EntryLogMissingError:
+            return self._read_moved(ledger_id, entry_id)
+
+    def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
+        """Highest entry of a ledger on disk; the true last one is the greater of this and the cached one (H8).
+
+        Ask the write caches first: a checkpoint moves entries from there to the disk. Raises like ``read``.
+        """
+        last = None if ledger_id in self._hidden_ledgers else self._locations.find_last(ledger_id)
+        if last is None:
+            return None
+        entry_id, location = last
+        try:
+            return entry_id, self._log_reader.read(location, ledger_id, entry_id)
+        except EntryLogMissingError:
+            body = self._read_moved(ledger_id, entry_id)
+            return None if body is None else (entry_id, body)
+
+    def list_entries(self, ledger_id: LedgerId) -> list[EntryId]:
+        """Ids of a ledger's entries on disk, ascending; ask the write caches first. Raises like ``read``."""
+        return [] if ledger_id in self._hidden_ledgers else list(self._locations.list_entries(ledger_id))
+
+    def _read_moved(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+        """Read again an entry whose log was removed after its location was looked up.
+
+        A log is removed only once no row names it: the row has changed or was deleted meanwhile, or a log is lost.
+        """
+        location = self._locations.find(ledger_id, entry_id)
+        return None if location is None else self._log_reader.read(location, ledger_id, entry_id)
