@@ -220,8 +220,8 @@ def _join(
     """Answer from what the disk said and what the cache held when the question was asked.
 
     ``cached`` must be taken before the disk is asked: a checkpoint may move entries from the cache to the disk
-    meanwhile. The last entry is the greater of the two (hazard H8). A ledger in limbo gives no negative answer; no ledger
-    does while the index may be incomplete.
+    meanwhile. The last entry is the greater of the two (hazard H8). A ledger in limbo gives no negative answer; no
+    ledger does while the index may be incomplete.
     """
     status, body = outcome.status, outcome.body
     if job.entry_id == INVALID_ENTRY_ID and status is Status.OK:
