@@ -34,7 +34,7 @@ from storage.ports import File, FileSystem
 _FIRST_READ_BYTES = 4096
 """One read usually brings the size word and the whole entry."""
 
-_FILLER_BYTES = b"\x00\xf0"
+FILLER_BYTES = b"\x00\xf0"
 """What stands between entries: nothing written there, or the filler of direct-I/O logs."""
 _NEGATIVE = re.compile(rb"[\x80-\xff]*")
 """Bytes with which no positive size word can start."""
@@ -78,11 +78,11 @@ class EntryLogScan:
         while True:
             frame = decode_frame_start(window.read(FRAME_START_BYTES, offset))
             if frame is None:
-                self.dropped_bytes = len(window.read(FRAME_START_BYTES, offset).strip(_FILLER_BYTES))
+                self.dropped_bytes = len(window.read(FRAME_START_BYTES, offset).strip(FILLER_BYTES))
                 return
             if frame.size_bytes < ENTRY_BYTES_MIN:
                 # No entry: filler. Going on byte by byte, but for runs in which no size word can start.
-                offset = _behind_filler(window, offset)
+                offset = behind_filler(window, offset)
                 continue
             if frame.size_bytes > window.size_bytes - offset - LENGTH_BYTES:
                 self.dropped_bytes = window.data_end(offset) - offset
@@ -244,7 +244,7 @@ def list_entry_logs(fs: FileSystem, directory: str) -> list[EntryLogId]:
     return sorted(log_id for log_id in log_ids if log_id is not None)
 
 
-def _behind_filler(window: ReadWindow, offset: int) -> int:
+def behind_filler(window: ReadWindow, offset: int) -> int:
     """Next offset at which a positive size word can start: the same place that single steps would reach."""
     if window.read(1, offset)[0] >= 0x80:
         return window.skip(_NEGATIVE, offset)

@@ -29,8 +29,9 @@ def framed(payloads: Sequence[Buffer]) -> list[Buffer]:
 class ReadWindow:
     """A file read mostly forwards in small pieces, with few large reads. The size is taken once, at the start."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, window_bytes: int = _WINDOW_BYTES) -> None:
         self._file = file
+        self._window_bytes = window_bytes
         self._data = b""
         self._start = 0
         self.size_bytes = file.size()
@@ -40,6 +41,11 @@ class ReadWindow:
         self._load(size_bytes, offset)
         first = offset - self._start
         return self._data[first : first + size_bytes]
+
+    def loaded(self, size_bytes: int, offset: int) -> tuple[bytes, int]:
+        """All bytes that are in memory, ``size_bytes`` at ``offset`` among them, and where in them ``offset`` is."""
+        self._load(size_bytes, offset)
+        return self._data, offset - self._start
 
     def skip(self, run: re.Pattern[bytes], offset: int) -> int:
         """Offset of the first byte at or behind ``offset`` which a pattern like ``x*`` does not match, or the size."""
@@ -70,5 +76,5 @@ class ReadWindow:
         if self._start <= offset and offset + size_bytes <= self._start + len(self._data):
             return
         left_bytes = max(0, self.size_bytes - offset)
-        self._data = self._file.pread(min(max(size_bytes, _WINDOW_BYTES), left_bytes), offset)
+        self._data = self._file.pread(min(max(size_bytes, self._window_bytes), left_bytes), offset)
         self._start = offset
