@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from commands.command import group
-from commands.storage import mark
+from commands.storage import entrylog, journal, mark
 
 app = group("Look into the files of the bookie on this machine, check them, and mend them while it is stopped.")
 mark.register(app)
-
-
-@app.callback()
-def _group() -> None:
-    """A group even of one command."""
+app.add_typer(journal.app, name="journal")
+app.add_typer(entrylog.app, name="entrylog")

@@ -1,0 +1,249 @@
+"""``bkctl storage entrylog``: what is in one entry log, beside a running bookie or on a copy of its files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.bookie_options import takes_bookie_options
+from commands.command import command, group
+from commands.console import Console
+from commands.context import BookieFlags, CommandContext
+from commands.errors import InvalidArgumentError, NotFoundError
+from commands.ledger.rows import bytes_text
+from commands.parse import parse_ledger_id
+from commands.rendering import Column, size
+from commands.storage.offline import ENTRY_LOG, NumberedFile, choose_directories, find_by_path, find_file, is_path
+from commands.storage.own_storage import open_own_storage
+
+if TYPE_CHECKING:
+    from storage.entry_log_reader import EntryLogReader, EntryLogScan, ScannedEntry
+
+app = group("Look into one entry log: what it says of itself, its entries, and what each ledger has in it.")
+
+_LogArgument = Annotated[
+    str, typer.Argument(metavar="LOG", help="Decimal id, 0x and hexadecimal digits, a name like 1f.log, or a path.")
+]
+_DirectoryOption = Annotated[
+    str | None, typer.Option("--directory", metavar="DIR", help="Which of several ledger folders.")
+]
+_LedgerOption = Annotated[str | None, typer.Option("--ledger", metavar="ID", help="Entries of this ledger alone.")]
+_EntryOption = Annotated[int | None, typer.Option("--entry", metavar="N", min=0, help="This entry of the ledger.")]
+
+_CELL_CHARACTERS_MAX = 100
+
+
+def _cell(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _CELL_CHARACTERS_MAX else text[: _CELL_CHARACTERS_MAX - 3] + "..."
+
+
+_SCAN_COLUMNS = (
+    Column("offset", "OFFSET", is_right=True),
+    Column("type", "TYPE"),
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("entry_id", "ENTRY", is_right=True),
+    Column("size_bytes", "BYTES", is_right=True),
+    Column("location", "LOCATION", is_wide=True),
+)
+_ENTRY_COLUMNS = (
+    Column("offset", "OFFSET", is_right=True),
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("entry_id", "ENTRY", is_right=True),
+    Column("last_add_confirmed", "LAC", is_right=True),
+    Column("length", "LENGTH", is_right=True),
+    Column("size_bytes", "BYTES", is_right=True),
+    Column("digest_and_data", "DIGEST AND DATA", _cell),
+)
+_LEDGER_COLUMNS = (
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("bytes", "BYTES", is_right=True),
+)
+
+
+def _register() -> None:
+    command(app, "show", is_listing=True, is_local=True, is_configured_by_files=True)(show)
+    command(app, "scan", is_listing=True, is_local=True, is_configured_by_files=True)(scan)
+    command(app, "ledgers", is_listing=True, is_local=True, is_configured_by_files=True)(ledgers)
+
+
+@takes_bookie_options
+def show(
+    context: CommandContext,
+    flags: BookieFlags,
+    log: _LogArgument,
+    ledger: _LedgerOption = None,
+    entry: _EntryOption = None,
+    directory: _DirectoryOption = None,
+) -> None:
+    """Show what an entry log says of itself; with --ledger, the entries of a ledger with their contents.
+
+    An entry that was added again may be there more than once: the index, not the log, says which copy counts
+    (bkctl storage index show). Digests are not checked, as no bookie knows the ledger's password.
+    """
+    ledger_id = None if ledger is None else parse_ledger_id(ledger)
+    if entry is not None and ledger_id is None:
+        raise InvalidArgumentError("--entry needs --ledger")
+    file = _find(context, flags, log, directory)
+    reader = _open_reader(file)
+    try:
+        if ledger_id is None:
+            context.console.record("EntryLog", _header(file), name="log_id", show={"size_bytes": size})
+            return
+        is_found = _show_entries(context.console, reader, file, ledger_id, entry)
+    finally:
+        reader.close()
+    if not is_found:
+        which = f"entry {ledger_id}:{entry}" if entry is not None else f"entry of ledger {ledger_id}"
+        raise NotFoundError(f"{file.path} has no {which}")
+
+
+@takes_bookie_options
+def scan(
+    context: CommandContext,
+    flags: BookieFlags,
+    log: _LogArgument,
+    ledger: _LedgerOption = None,
+    entry: _EntryOption = None,
+    start: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="Frames from this offset on.")] = 0,
+    stop: Annotated[
+        int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Frames before this offset.")
+    ] = None,
+    directory: _DirectoryOption = None,
+) -> None:
+    """List the entries of an entry log in the order of the file, without their contents.
+
+    The offset is that of an entry's size word. Bytes at the end that start like an entry which the file does not hold
+    whole are a line of the type "dropped": the end of a log that was not synced when its bookie died, or damage
+    (bkctl storage check tells more).
+    """
+    ledger_id = None if ledger is None else parse_ledger_id(ledger)
+    file = _find(context, flags, log, directory)
+    reader = _open_reader(file)
+    found = reader.scan(file.number)
+    try:
+        with context.console.listing("EntryLogScan", _SCAN_COLUMNS, name="offset") as listing:
+            for each in _frames(found, ledger_id, entry):
+                if not start <= _frame_offset(each) < (_end(stop)):
+                    continue
+                listing.add(_scan_row(each))
+                if listing.is_full:
+                    listing.truncate()
+                    return
+            if found.dropped_bytes:
+                listing.add({"type": "dropped", "size_bytes": found.dropped_bytes})
+    finally:
+        reader.close()
+    if found.dropped_bytes:
+        context.console.warn(f"{file.path}: {found.dropped_bytes} bytes at its end are no whole entry")
+
+
+@takes_bookie_options
+def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument, directory: _DirectoryOption = None) -> None:
+    """List the bytes that each ledger has in an entry log: by the map at its end, else by reading all of it.
+
+    The bytes count every copy, also those of deleted ledgers and of entries that were added again since.
+    """
+    file = _find(context, flags, log, directory)
+    reader = _open_reader(file)
+    try:
+        found = reader.ledgers_map(file.number)
+    finally:
+        reader.close()
+    with context.console.listing("EntryLogLedgers", _LEDGER_COLUMNS, name="ledger_id") as listing:
+        for ledger_id in sorted(found):
+            listing.add({"ledger_id": str(ledger_id), "bytes": found[ledger_id]})
+
+
+def _find(context: CommandContext, flags: BookieFlags, log: str, directory: str | None) -> NumberedFile:
+    from storage.filesystem import OsFileSystem
+
+    if is_path(log):
+        return find_by_path(OsFileSystem(), ENTRY_LOG, log)
+    with open_own_storage(context, flags, is_locked=False) as own:
+        directories = choose_directories(own.config.ledger_directories, directory)
+        return find_file(own.file_system, ENTRY_LOG, log, directories)
+
+
+def _open_reader(file: NumberedFile) -> EntryLogReader:
+    from storage.config import ENTRY_LOG_SIZE_BYTES_MAX, EntryLogConfig
+    from storage.entry_log_reader import EntryLogReader
+    from storage.filesystem import OsFileSystem
+
+    # Whatever the bookie's limit is now: the log may be from before it was lowered.
+    config = EntryLogConfig(entry_bytes_max=ENTRY_LOG_SIZE_BYTES_MAX)
+    return EntryLogReader(OsFileSystem(), file.folder, config)
+
+
+def _header(file: NumberedFile) -> dict[str, object]:
+    from storage.entry_log_format import HEADER_BYTES, decode_header
+
+    with open(file.path, "rb") as stream:
+        header = decode_header(stream.read(HEADER_BYTES))
+    return {
+        "log_id": str(file.number),
+        "path": file.path,
+        "size_bytes": os.path.getsize(file.path),
+        "version": None if header is None else header.version,
+        "is_rolled": header is not None and header.map_offset > 0,
+        "map_offset": None if header is None else header.map_offset,
+        "ledgers": header.ledger_count if header is not None and header.has_map else None,
+    }
+
+
+def _show_entries(
+    console: Console, reader: EntryLogReader, file: NumberedFile, ledger_id: int, entry_id: int | None
+) -> bool:
+    from storage.entry import ENTRY_HEADER_BYTES, decode_header
+
+    is_found = False
+    with console.listing("EntryLogEntryList", _ENTRY_COLUMNS, name="entry_id") as listing:
+        for each in _frames(reader.scan(file.number), ledger_id, entry_id):
+            is_found = True
+            if listing.is_full:
+                listing.truncate()
+                break
+            body = reader.read(each.location, each.ledger_id, each.entry_id)
+            header = decode_header(body)
+            listing.add(
+                {
+                    **_scan_row(each),
+                    "last_add_confirmed": str(header.last_add_confirmed),
+                    "length": str(header.length),
+                    "digest_and_data": bytes_text(body[ENTRY_HEADER_BYTES:]),
+                }
+            )
+    return is_found
+
+
+def _frames(found: EntryLogScan, ledger_id: int | None, entry_id: int | None) -> Iterator[ScannedEntry]:
+    for each in found:
+        if (ledger_id is None or each.ledger_id == ledger_id) and (entry_id is None or each.entry_id == entry_id):
+            yield each
+
+
+def _frame_offset(entry: ScannedEntry) -> int:
+    from storage.framing import LENGTH_BYTES
+
+    return entry.location.offset - LENGTH_BYTES
+
+
+def _end(stop: int | None) -> int:
+    return 2**63 if stop is None else stop
+
+
+def _scan_row(entry: ScannedEntry) -> dict[str, object]:
+    return {
+        "offset": _frame_offset(entry),
+        "type": "entry",
+        "ledger_id": str(entry.ledger_id),
+        "entry_id": str(entry.entry_id),
+        "size_bytes": entry.size_bytes,
+        "location": str(entry.location.log_id << 32 | entry.location.offset),
+    }
+
+
+_register()

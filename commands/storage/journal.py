@@ -1,0 +1,179 @@
+"""``bkctl storage journal``: the records of journal files, and applying them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from commands.bookie_options import takes_bookie_options
+from commands.command import command, group
+from commands.context import BookieFlags, CommandContext
+from commands.errors import InvalidArgumentError
+from commands.parse import parse_ledger_id
+from commands.rendering import Column
+from commands.storage.offline import JOURNAL, NumberedFile, choose_directories, find_by_path, find_file, is_path
+from commands.storage.own_storage import open_own_storage
+from storage.errors import CorruptFileError
+
+if TYPE_CHECKING:
+    from commands.listing import Listing
+    from storage.filesystem import OsFileSystem
+    from storage.journal_format import JournalRecord
+    from storage.journal_reader import JournalScan
+
+app = group("Look into journal files, and apply them again.")
+
+_COLUMNS = (
+    Column("file", "FILE"),
+    Column("offset", "OFFSET", is_right=True),
+    Column("type", "TYPE"),
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("entry_id", "ENTRY", is_right=True),
+    Column("size_bytes", "BYTES", is_right=True),
+    Column("last_add_confirmed", "LAC", is_right=True),
+    Column("note", "NOTE"),
+    Column("path", "PATH", is_wide=True),
+)
+
+
+class _Wanted(NamedTuple):
+    start: int
+    ledger_id: int | None
+    is_entries_only: bool
+
+    def takes(self, record: JournalRecord) -> bool:
+        is_entry = record.entry_id >= 0
+        return (self.ledger_id in {None, record.ledger_id}) and (is_entry or not self.is_entries_only)
+
+
+def _register() -> None:
+    command(app, "scan", is_listing=True, is_local=True, is_configured_by_files=True)(scan)
+
+
+@takes_bookie_options
+def scan(
+    context: CommandContext,
+    flags: BookieFlags,
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JOURNAL]",
+            help="Decimal id, 0x and hexadecimal digits, a name like 1f.txn, or a path; all files if absent.",
+        ),
+    ] = None,
+    start: Annotated[
+        int, typer.Option("--from", metavar="OFFSET", min=0, help="Start there; it must be where a record starts.")
+    ] = 0,
+    ledger: Annotated[str | None, typer.Option("--ledger", metavar="ID", help="Records of this ledger alone.")] = None,
+    entries: Annotated[bool, typer.Option("--entries", help="Only entries: no keys, fences and LACs.")] = False,
+    directory: Annotated[
+        str | None, typer.Option("--directory", metavar="DIR", help="Which of several journal folders.")
+    ] = None,
+) -> None:
+    """List the records of journal files in their order, from the start of each file, whatever the marks say.
+
+    How a file ends is a line of its own where bytes were dropped ("dropped": they were never synced, so nobody was told
+    that they were stored) or where no crash explains what is there ("damaged": then the exit code is 12). Master keys
+    are not shown.
+    """
+    wanted = _Wanted(start, None if ledger is None else parse_ledger_id(ledger), entries)
+    if start and file is None:
+        raise InvalidArgumentError("--from needs a journal file")
+    damage: CorruptFileError | None = None
+    with context.console.listing("JournalRecordList", _COLUMNS, name="offset") as listing:
+        for each in _files(context, flags, file, directory):
+            if listing.is_full:
+                listing.truncate()
+                break
+            try:
+                _list_file(listing, each, wanted)
+            except CorruptFileError as error:
+                damage = damage or error
+                listing.add(_line(each, "damaged", error.offset, error.reason))
+    if damage is not None:
+        raise damage
+
+
+def _files(
+    context: CommandContext, flags: BookieFlags, file: str | None, directory: str | None
+) -> Iterator[NumberedFile]:
+    from storage.filenames import current_directory
+    from storage.filesystem import OsFileSystem
+    from storage.journal_reader import list_journals
+
+    if file is not None and is_path(file):
+        yield find_by_path(OsFileSystem(), JOURNAL, file)
+        return
+    with open_own_storage(context, flags, is_locked=False) as own:
+        directories = choose_directories(own.config.journal_directories, directory)
+        if file is not None:
+            yield find_file(own.file_system, JOURNAL, file, directories)
+            return
+        for folder in map(current_directory, directories):
+            for journal_id in list_journals(own.file_system, folder):
+                name = JOURNAL.file_name(journal_id)
+                yield NumberedFile(folder, journal_id, f"{folder}/{name}")
+
+
+def _list_file(listing: Listing, file: NumberedFile, wanted: _Wanted) -> None:
+    from storage.filesystem import OsFileSystem
+
+    records = open_scan(OsFileSystem(), file, wanted.start)
+    for record in records:
+        if not wanted.takes(record):
+            continue
+        if listing.is_full:
+            listing.truncate()
+            return
+        listing.add(_row(file, record))
+    end = records.end
+    if end.dropped_bytes:
+        listing.add({**_line(file, "dropped", end.data_end_offset, end.reason.value), "size_bytes": end.dropped_bytes})
+
+
+def open_scan(fs: OsFileSystem, file: NumberedFile, start: int) -> JournalScan:
+    """The records of a file, judged as replay would judge it: by the catalog, and by whether it is the newest."""
+    from storage.journal_catalog import read_catalog
+    from storage.journal_reader import list_journals, scan_journal
+
+    catalog = read_catalog(fs, file.folder)
+    return scan_journal(
+        fs,
+        file.path,
+        start,
+        is_newest=file.number == max(list_journals(fs, file.folder)),
+        cataloged=None if catalog is None else catalog.find(file.number),
+    )
+
+
+def _row(file: NumberedFile, record: JournalRecord) -> dict[str, object]:
+    import struct
+
+    from storage.entry import decode_header
+    from storage.journal_format import JournalRecordKind
+
+    last_add_confirmed: int | None = None
+    if record.kind is JournalRecordKind.ENTRY:
+        last_add_confirmed = decode_header(record.payload).last_add_confirmed
+    elif record.kind is JournalRecordKind.EXPLICIT_LAC and len(record.payload) >= 16:
+        last_add_confirmed = struct.unpack_from(">8xq", record.payload)[0]
+    return {
+        "file": JOURNAL.file_name(file.number),
+        "offset": record.offset,
+        "type": record.kind.value,
+        "ledger_id": str(record.ledger_id),
+        "entry_id": str(record.entry_id) if record.entry_id >= 0 else None,
+        "size_bytes": len(record.payload),
+        "last_add_confirmed": None if last_add_confirmed is None else str(last_add_confirmed),
+        "note": None,
+        "path": file.path,
+    }
+
+
+def _line(file: NumberedFile, kind: str, offset: int, note: str) -> dict[str, object]:
+    return {"file": JOURNAL.file_name(file.number), "offset": offset, "type": kind, "note": note, "path": file.path}
+
+
+_register()

@@ -1,0 +1,111 @@
+"""Which file a command of ``bkctl storage`` means: an id, a file name, or a path, among one or several folders.
+
+Java names its files in hexadecimal and its tools read ids now as decimal, now as hexadecimal. Here a bare number is
+decimal, ``0x`` and what ends like a file are hexadecimal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from commands.errors import InvalidArgumentError, NotFoundError
+from commands.rendering import counted
+from storage.filenames import (
+    current_directory,
+    entry_log_file_name,
+    journal_file_name,
+    parse_entry_log_file_name,
+    parse_journal_file_name,
+)
+from storage.ports import FileSystem
+
+_HEXADECIMAL = re.compile(r"0[xX]([0-9a-fA-F]{1,16})")
+_DECIMAL = re.compile(r"[0-9]{1,19}")
+
+
+class FileKind(NamedTuple):
+    """A sort of numbered files, and the options that choose among their folders."""
+
+    noun: str
+    article: str
+    file_name: Callable[[int], str]
+    parse_name: Callable[[str], int | None]
+
+
+JOURNAL = FileKind("journal", "a", journal_file_name, parse_journal_file_name)
+ENTRY_LOG = FileKind("entry log", "an", entry_log_file_name, parse_entry_log_file_name)
+
+
+class NumberedFile(NamedTuple):
+    """One file: the folder that holds it (``current``), and its id."""
+
+    folder: str
+    number: int
+    path: str
+
+
+def find_file(fs: FileSystem, kind: FileKind, text: str, directories: Sequence[str]) -> NumberedFile:
+    """The file that ``text`` means, in exactly one of the configured ``directories``.
+
+    InvalidArgumentError for a text that names no such file, or when several folders have one; NotFoundError.
+    """
+    number = _parse_id(kind, text)
+    name = kind.file_name(number)
+    folders = [current_directory(directory) for directory in directories]
+    found = [folder for folder in folders if fs.exists(os.path.join(folder, name))]
+    if not found:
+        raise NotFoundError(f"there is no {kind.noun} {name} in {', '.join(folders)}")
+    if len(found) > 1:
+        raise InvalidArgumentError(
+            f"{counted(len(found), 'folder')} have {kind.article} {kind.noun} {name}: choose one with --directory "
+            f"({', '.join(os.path.dirname(folder) for folder in found)})"
+        )
+    return NumberedFile(found[0], number, os.path.join(found[0], name))
+
+
+def find_by_path(fs: FileSystem, kind: FileKind, path: str) -> NumberedFile:
+    """The file at a path, wherever it is; InvalidArgumentError, NotFoundError."""
+    number = kind.parse_name(os.path.basename(path))
+    if number is None:
+        example = kind.file_name(0x1F)
+        raise InvalidArgumentError(
+            f"{path} is not named like {kind.article} {kind.noun}: its name must be like {example}"
+        )
+    if not fs.exists(path):
+        raise NotFoundError(f"there is no {kind.noun} {path}")
+    return NumberedFile(os.path.dirname(path), number, path)
+
+
+def is_path(text: str) -> bool:
+    """Whether an argument names a file by its path, so that no settings are needed to find it."""
+    return os.sep in text
+
+
+def choose_directories(directories: Sequence[str], chosen: str | None) -> Sequence[str]:
+    """Those of the configured folders that ``--directory`` leaves; InvalidArgumentError."""
+    if chosen is None:
+        return directories
+    wanted = os.path.abspath(chosen)
+    found = [
+        each for each in directories if wanted in {os.path.abspath(each), os.path.abspath(current_directory(each))}
+    ]
+    if not found:
+        raise InvalidArgumentError(f"--directory {chosen}: the bookie's folders are {', '.join(directories)}")
+    return found
+
+
+def _parse_id(kind: FileKind, text: str) -> int:
+    by_name = kind.parse_name(text)
+    if by_name is not None:
+        return by_name
+    if found := _HEXADECIMAL.fullmatch(text):
+        return int(found[1], 16)
+    if _DECIMAL.fullmatch(text):
+        return int(text)
+    raise InvalidArgumentError(
+        f"'{text}' names no {kind.noun}: give a decimal id, 0x and hexadecimal digits, a file name like "
+        f"{kind.file_name(0x1F)}, or a path"
+    )

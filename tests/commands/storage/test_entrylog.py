@@ -1,0 +1,98 @@
+"""bkctl storage entrylog, held against the manifest of Java's own files."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.commands.storage.conftest import Folders
+from tests.processes import run_bkctl
+from tests.storage.engines import entry
+from tests.storage.golden import FILES, content
+
+LOGS = ("db-4.18.0/crash/ledgers/0.log.gz", "direct-io-4.18.0/replayed/ledgers/1.log.gz")
+
+
+@pytest.fixture(params=LOGS)
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, object]]:
+    path = tmp_path / "1f.log"
+    path.write_bytes(content(request.param))
+    return path, FILES[request.param]
+
+
+def test_scan_of_a_log_of_java(golden: tuple[Path, dict[str, object]]) -> None:
+    path, expected = golden
+    entries = [each for each in expected["entries"] if each["ledger"] >= 0]  # type: ignore[attr-defined]
+    items = run_bkctl("storage", "entrylog", "scan", str(path), "-o", "json").json()["items"]
+    found = [(item["offset"], item["ledger_id"], item["entry_id"], item["size_bytes"]) for item in items]
+    assert found == [(each["offset"], str(each["ledger"]), str(each["entry"]), each["size"]) for each in entries]
+    one = run_bkctl("storage", "entrylog", "scan", str(path), "--ledger", "1", "--entry", "2", "-o", "name").stdout
+    assert one.split() == [str(each["offset"]) for each in entries if (each["ledger"], each["entry"]) == (1, 2)]
+
+
+def test_show_of_a_log_of_java(golden: tuple[Path, dict[str, object]]) -> None:
+    path, expected = golden
+    header = run_bkctl("storage", "entrylog", "show", str(path), "-o", "json").json()
+    assert (header["version"], header["map_offset"], header["ledgers"], header["is_rolled"], header["size_bytes"]) == (
+        expected["header_version"],
+        expected["map_offset"],
+        expected["ledgers_count"] or None,
+        expected["rolled"],
+        path.stat().st_size,
+    )
+    items = run_bkctl("storage", "entrylog", "show", str(path), "--ledger", "1", "-o", "json").json()["items"]
+    ours = [each for each in expected["entries"] if each["ledger"] == 1]  # type: ignore[attr-defined]
+    assert len(items) == len(ours) > 0
+    for item, each in zip(items, ours, strict=True):
+        head = struct.pack(">qqqq", 1, each["entry"], int(item["last_add_confirmed"]), int(item["length"]))
+        text = item["digest_and_data"]
+        data = base64.b64decode(text[7:]) if text.startswith("base64:") else text.encode()
+        assert hashlib.sha1(head + data).hexdigest() == each["sha1"]
+
+
+def test_ledgers_of_a_log_of_java(golden: tuple[Path, dict[str, object]]) -> None:
+    path, expected = golden
+    counted: dict[str, int] = {}
+    for each in expected["entries"]:  # type: ignore[attr-defined]
+        if each["ledger"] >= 0:
+            counted[str(each["ledger"])] = counted.get(str(each["ledger"]), 0) + each["size"] + 4
+    items = run_bkctl("storage", "entrylog", "ledgers", str(path), "-o", "json").json()["items"]
+    assert {item["ledger_id"]: item["bytes"] for item in items} == counted
+
+
+def test_a_torn_end_is_told(folders: Folders) -> None:
+    folders.fill()
+    current = Path(folders.config.ledger_directories[0]) / "current"
+    with (current / "0.log").open("ab") as file:
+        file.write(struct.pack(">i", 100) + entry(1, 3)[:16])
+    result = folders.succeed("entrylog", "scan", "0", "-o", "json")
+    assert result.json()["items"][-1] == {"type": "dropped", "size_bytes": 20}
+    assert "20 bytes at its end" in result.stderr
+    rest = folders.succeed("entrylog", "scan", "0x0", "--from", "1100", "--to", "1200", "-o", "json").json()["items"]
+    assert rest
+    assert all(1100 <= item["offset"] < 1200 for item in rest if item["type"] == "entry")
+
+
+def test_names_and_folders(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, ledgers=2)
+    folders.fill()
+    result = folders.run("entrylog", "scan", "0.log")
+    assert result.exit_code == 2
+    assert "choose one with --directory" in result.stderr
+    chosen = folders.succeed("entrylog", "scan", "0.log", "--directory", str(tmp_path / "l1"), "-o", "json")
+    assert {item["ledger_id"] for item in chosen.json()["items"]} == {"1", "3"}
+    for words, code, said in (
+        (("show", "7"), 4, "there is no entry log 7.log"),
+        (("show", "x"), 2, "'x' names no entry log"),
+        (("show", str(tmp_path / "foo.log")), 2, "not named like an entry log"),
+        (("show", str(tmp_path / "9.log")), 4, "there is no entry log"),
+        (("scan", "0", "--directory", str(tmp_path)), 2, "the bookie's folders are"),
+        (("show", "0", "--directory", str(tmp_path / "l0"), "--entry", "3"), 2, "--entry needs --ledger"),
+        (("show", "0", "--directory", str(tmp_path / "l0"), "--ledger", "9"), 4, "has no entry of ledger 9"),
+    ):
+        failed = folders.run("entrylog", *words)
+        assert (failed.exit_code, said in failed.stderr) == (code, True), failed

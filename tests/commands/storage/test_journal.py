@@ -1,0 +1,77 @@
+"""bkctl storage journal scan, held against the manifest of Java's own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands.storage.conftest import PREALLOCATION_BYTES, Folders
+from tests.processes import run_bkctl
+from tests.storage.engines import KEY
+from tests.storage.golden import FILES, content
+
+JOURNALS = ("db-4.18.0/crash/journal/1a1fb79cb57.txn.gz", "journal-v4-4.18.0/crash/journal/1a1fb8bffcc.txn.gz")
+
+
+@pytest.mark.parametrize("name", JOURNALS)
+def test_scan_of_a_journal_of_java(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "1f.txn"
+    path.write_bytes(content(name))
+    expected = [each for each in FILES[name]["records"] if each["type"] != "padding"]
+    items = run_bkctl("storage", "journal", "scan", str(path), "-o", "json").json()["items"]
+    assert [(item["offset"], item["ledger_id"]) for item in items] == [
+        (each["offset"], str(each["ledger"])) for each in expected
+    ]
+    assert [item["type"] == "entry" for item in items] == [each["type"] == "entry" for each in expected]
+    second = items[1]["offset"]
+    rest = run_bkctl("storage", "journal", "scan", str(path), "--from", str(second), "-o", "json").json()["items"]
+    assert rest == items[1:]
+
+
+def test_all_files_of_all_folders(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, journals=2)
+    folders.fill()
+    result = folders.succeed("journal", "scan", "-o", "json")
+    items = result.json()["items"]
+    assert len({item["path"] for item in items}) == 2
+    assert sorted({(item["ledger_id"], item["type"]) for item in items}) == [
+        *[("1", "entry"), ("1", "ledger key"), ("2", "entry"), ("2", "ledger key")],
+        *[("3", "entry"), ("3", "fence"), ("3", "ledger key"), ("4", "entry"), ("4", "ledger key")],
+    ]
+    assert KEY.hex() not in result.stdout
+    assert KEY.decode() not in result.stdout
+    entries = folders.succeed("journal", "scan", "--entries", "--ledger", "3", "-o", "csv").stdout.splitlines()[1:]
+    assert [line.split(",")[4] for line in entries] == ["0", "1", "2"]
+    odd = folders.succeed("journal", "scan", "--directory", str(tmp_path / "j1"), "-o", "json").json()["items"]
+    assert {item["ledger_id"] for item in odd} == {"1", "3"}
+
+
+def test_what_was_torn_or_damaged_is_told(folders: Folders) -> None:
+    folders.fill(is_flushed=False)
+    current = Path(folders.config.journal_directories[0]) / "current"
+    newest = max(current.glob("*.txn"), key=lambda path: int(path.stem, 16))
+    whole = newest.read_bytes()
+    assert len(whole) == PREALLOCATION_BYTES
+    newest.write_bytes(whole[:540] + bytes(len(whole) - 540))
+    result = folders.run("journal", "scan", newest.name, "-o", "json")
+    items = result.json()["items"]
+    assert items[-1]["type"] in {"dropped", "damaged"}
+    newest.write_bytes(whole[:512] + b"\xff\xff\x00\x00" + whole[516:])
+    result = folders.run("journal", "scan", "-o", "json")
+    assert result.exit_code == 12
+    assert result.json()["items"][-1]["type"] == "damaged"
+    assert str(newest) in result.stderr
+    assert "at offset 512" in result.stderr
+
+
+def test_refusals(folders: Folders) -> None:
+    folders.fill()
+    for words, code, said in (
+        (("scan", "7"), 4, "there is no journal 7.txn"),
+        (("scan", "--from", "512"), 2, "--from needs a journal file"),
+        (("scan", "foo.txn"), 2, "'foo.txn' names no journal"),
+    ):
+        failed = folders.run("journal", *words)
+        assert (failed.exit_code, said in failed.stderr) == (code, True), failed
+    assert not (Path(folders.config.journal_directories[0]) / "current" / "7.txn").exists()
