@@ -40,6 +40,9 @@ LEDGERS_DATABASE = "ldb-ledgers"
 TEMPORARY_SUFFIX = ".tmp"
 """Ends the name of a file that is written before it takes the place of another."""
 
+KEPT_SUFFIX = ".kept"
+"""Ends the name of the folder that holds a database's files while it is opened."""
+
 ENTRY_LOG_ID_MAX: EntryLogId = 2**31 - 1
 """Largest entry log id; the one behind it is 0."""
 

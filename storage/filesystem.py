@@ -219,6 +219,10 @@ class OsFileSystem:
         """Delete a file."""
         os.unlink(path)
 
+    def remove_directory(self, path: str) -> None:
+        """Delete an empty folder."""
+        os.rmdir(path)
+
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in this folder durable."""
         descriptor = os.open(path or os.curdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -95,6 +95,9 @@ class FileSystem(Protocol):
     def remove(self, path: str) -> None:
         """Delete a file."""
 
+    def remove_directory(self, path: str) -> None:
+        """Delete an empty folder."""
+
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in this folder durable."""
 

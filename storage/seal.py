@@ -23,7 +23,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from storage.errors import IndexDamagedError, IndexFailedError, IndexMissingError, StorageError
+from storage.errors import DirectoryLockedError, IndexDamagedError, IndexFailedError, IndexMissingError, StorageError
+from storage.kept_files import KeptFiles, remove_files
 from storage.ports import FileSystem, IndexStore, OpenIndexStore
 
 REPAIR_ADVICE: Final = (
@@ -140,12 +141,13 @@ def create_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path
     """
     unfinished = SealRecord(0, 0)
     filesystem.write_file_atomically(record_path, encode_seal_record(unfinished))
+    if filesystem.exists(path):
+        # A crash cut a creation off: LevelDB syncs its first files late, and nothing was ever sealed there.
+        remove_files(filesystem, path)
     with advising_repair():
         store = open_index(path, create=True, strict=True)
         filesystem.sync_directory(os.path.dirname(path))
-        # A creation that a crash cut off may have left its first batches; numbers go on behind them.
-        numbers = list(_numbers(store, path, 0))
-    index = SealedIndex(filesystem, store, path, record_path, SealRecord(1, 0), max(numbers, default=0))
+    index = SealedIndex(filesystem, store, path, record_path, SealRecord(1, 0), 0)
     index.write(())
     index.trim()
     return index
@@ -159,13 +161,21 @@ def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: 
     """
     record = _read_record(filesystem, record_path)
     assert record is not None, "is_sealed_index_present comes first"
+    kept = KeptFiles(filesystem, path)
+    kept.restore()
+    kept.keep()
     with advising_repair():
         try:
             store = _open_strictly(open_index, path)
+        except DirectoryLockedError:
+            kept.drop()  # its owner goes on writing: what was kept is outdated
+            raise
         except IndexMissingError as error:
             raise IndexMissingError(f"{error}, though {record.number} batches were sealed there") from error
         try:
             number = _verified_end(store, path, record)
+            filesystem.sync_directory(path)
+            kept.drop()
             index = SealedIndex(filesystem, store, path, record_path, record, number)
             index.trim()
         except BaseException:

@@ -1,0 +1,75 @@
+"""The files of a database as they were before it was opened, until what the opening made of them is durable.
+
+Opening a LevelDB database rewrites it: its log becomes a table, a new manifest is written, CURRENT is pointed at it,
+and the old log and manifest are deleted. LevelDB does not sync the folder in between, so that a file system which keeps
+the changes of names in no order may lose the new CURRENT and keep the deletions: then nothing is left to open. So the
+old files get second names in a folder beside the database first. If that folder is there at the next opening, the one
+before it did not end, nothing was written since, and the database is put back as it was.
+
+``<database>.kept`` holds a whole set; ``<database>.kept.tmp`` is one being made or given up.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from storage.filenames import KEPT_SUFFIX, TEMPORARY_SUFFIX
+from storage.ports import FileSystem
+
+_NOT_CONTENTS: Final = frozenset({"LOCK", "LOG", "LOG.old"})
+"""LevelDB's claim on the folder and its own talk: nothing of the database."""
+
+
+class KeptFiles:
+    """The files kept of the database folder ``path``; all errors are OSError."""
+
+    def __init__(self, filesystem: FileSystem, path: str) -> None:
+        self._filesystem = filesystem
+        self._path = path
+        self._kept = path + KEPT_SUFFIX
+        self._unfinished = path + KEPT_SUFFIX + TEMPORARY_SUFFIX
+
+    def restore(self) -> None:
+        """Put the database back as it was before an opening that did not end; repeatable when cut off."""
+        if not self._filesystem.exists(self._kept):
+            return
+        remove_files(self._filesystem, self._path)
+        self._link_all(self._kept, self._path)
+
+    def keep(self) -> None:
+        """Keep the files as they are now, durably. ``restore`` comes first."""
+        if not self._filesystem.exists(self._path):
+            return
+        self.drop()
+        self._filesystem.make_directories(self._unfinished)
+        self._link_all(self._path, self._unfinished)
+        self._filesystem.rename(self._unfinished, self._kept)
+        self._filesystem.sync_directory(os.path.dirname(self._kept))
+
+    def drop(self) -> None:
+        """Let go of what is kept: once the opened database is durable, and before anything is written to it."""
+        if self._filesystem.exists(self._unfinished):
+            self._remove_unfinished()
+        if self._filesystem.exists(self._kept):
+            # In one step: of half a set nothing may be restored.
+            self._filesystem.rename(self._kept, self._unfinished)
+            self._filesystem.sync_directory(os.path.dirname(self._kept))
+            self._remove_unfinished()
+
+    def _link_all(self, source: str, target: str) -> None:
+        for name in self._filesystem.list_directory(source):
+            if name not in _NOT_CONTENTS:
+                self._filesystem.link(os.path.join(source, name), os.path.join(target, name))
+        self._filesystem.sync_directory(target)
+
+    def _remove_unfinished(self) -> None:
+        remove_files(self._filesystem, self._unfinished)
+        self._filesystem.remove_directory(self._unfinished)
+
+
+def remove_files(filesystem: FileSystem, path: str) -> None:
+    """Delete all files of a database folder, and make that durable; the folder stays."""
+    for name in filesystem.list_directory(path):
+        filesystem.remove(os.path.join(path, name))
+    filesystem.sync_directory(path)
