@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from bkctl import engine_settings
 from bkctl.java_conf import JavaConf
 from bkctl.settings import Sources, convert, java_metadata_uri, put, resolve_metadata_uri, zookeeper_values
 from commands.context import BookieFlags, BookieSettings
@@ -33,6 +34,7 @@ _PROTECTION_KEYS = ("tlsProviderFactoryClass", "bookieAuthProviderFactoryClass")
 """Keys that protect a Java bookie and that this bookie cannot honour: ignoring them would open it to everybody."""
 
 _IGNORED_LOUDLY = {
+    **engine_settings.IGNORED_LOUDLY,
     "httpServerEnabled": "there is no HTTP server yet",
     "autoRecoveryDaemonEnabled": "there is no autorecovery inside the bookie yet",
 }
@@ -125,19 +127,7 @@ def _java_values(conf: JavaConf) -> dict[str, Any]:
     put(journal, "preallocation_bytes", _mebibytes(conf, "journalPreAllocSizeMB"))
     put(journal, "alignment_bytes", conf.whole_number("journalAlignmentSize"))
     put(journal, "backup_count_max", conf.whole_number("journalMaxBackups"))
-    entry_log: dict[str, Any] = {}
-    put(entry_log, "size_bytes_max", conf.whole_number("logSizeLimit"))
-    put(entry_log, "entry_bytes_max", conf.whole_number("nettyMaxFrameSizeBytes"))
-    engine: dict[str, Any] = {"entry_log": entry_log}
-    # Java's cache sizes are sums over all ledger directories.
-    directory_count = max(1, len(conf.texts("ledgerDirectories")))
-    for name, key in (
-        ("memtable_bytes_max", "dbStorage_writeCacheMaxSizeMb"),
-        ("read_cache_bytes_max", "dbStorage_readAheadCacheMaxSizeMb"),
-    ):
-        if (size_bytes := _mebibytes(conf, key)) is not None:
-            engine[name] = size_bytes // directory_count
-    values["storage"] = {**storage, "journal": journal, "engine": engine}
+    values["storage"] = {**storage, "journal": journal, "engine": engine_settings.engine_values(conf)}
     return values
 
 

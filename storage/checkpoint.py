@@ -63,6 +63,7 @@ class CheckpointWriter:
         self._ledgers.write(job.row_changes)
         self._locations.seal()
         self._ledgers.seal()
+        self._log_writer.prepare_next()
         return done
 
     def _write_entries(self, memtable: Memtable) -> tuple[list[tuple[bytes, bytes]], CheckpointDone]:

@@ -55,6 +55,13 @@ class EntryLogConfig(msgspec.Struct, frozen=True, kw_only=True):
     entry_bytes_max: int = 5 * MEBIBYTE
     """Larger size words are damage, not entries; 1 KiB to 1 GiB. Java: nettyMaxFrameSizeBytes."""
 
+    is_next_log_prepared: bool = True
+    """Whether the log that will follow the active one is made beforehand. Java: entryLogFilePreallocationEnabled."""
+
+    unsynced_bytes_max: int = 0
+    """Sync in mid-checkpoint after so many bytes, so that its end need not wait for all of them; 0: never. Java:
+    flushEntrylogBytes."""
+
     open_files_max: int = 256
     """Logs kept open for reading; 1 or more. Java has no such key: it keeps all of them open."""
 
@@ -63,6 +70,7 @@ class EntryLogConfig(msgspec.Struct, frozen=True, kw_only=True):
         _require(
             1024 <= self.entry_bytes_max <= ENTRY_LOG_SIZE_BYTES_MAX, "entry_bytes_max must be from 1 KiB to 1 GiB"
         )
+        _require(self.unsynced_bytes_max >= 0, "unsynced_bytes_max must not be negative")
         _require(self.open_files_max >= 1, "open_files_max must be at least 1")
 
 
@@ -76,12 +84,22 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     read_cache_bytes_max: int = 32 * MEBIBYTE
     """Bodies kept after a read; 0 or more. Java: dbStorage_readAheadCacheMaxSizeMb, again the sum."""
 
+    read_ahead_count_max: int = 100
+    """Entries that a sequential read brings into the read cache beyond its own; 0: none. Java:
+    dbStorage_readAheadCacheBatchSize."""
+
+    read_ahead_bytes_max: int = 0
+    """Bytes of them; never more than half the read cache, which 0 stands for. Java:
+    dbStorage_readAheadCacheBatchBytesSize."""
+
     entry_log: EntryLogConfig = EntryLogConfig()
     """The entry logs of the directory."""
 
     def __post_init__(self) -> None:
         _require(self.memtable_bytes_max >= 64 * 1024, "memtable_bytes_max must be at least 64 KiB")
         _require(self.read_cache_bytes_max >= 0, "read_cache_bytes_max must not be negative")
+        _require(self.read_ahead_count_max >= 0, "read_ahead_count_max must not be negative")
+        _require(self.read_ahead_bytes_max >= 0, "read_ahead_bytes_max must not be negative")
 
 
 class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,6 +47,7 @@ class _OpenLog:
         self.log_id = log_id
         self.file = file
         self.position = HEADER_BYTES
+        self.synced_position = 0
         self.ledger_bytes: Counter[LedgerId] = Counter()
 
 
@@ -59,6 +60,8 @@ class EntryLogWriter:
         self._config = config
         self._last_log_id = last_log_id
         self._active: _OpenLog | None = None
+        self._next: _OpenLog | None = None
+        """Made beforehand, with its header and no entry."""
         self._rolled: list[_OpenLog] = []
         self._begun_since_sync: list[str] = []
         self._is_directory_synced = True
@@ -86,8 +89,8 @@ class EntryLogWriter:
 
     @property
     def unfinished_log_ids(self) -> frozenset[EntryLogId]:
-        """Logs that are still written to, or not synced yet."""
-        return frozenset(log.log_id for log in [*self._rolled, *([self._active] if self._active else [])])
+        """Logs that are still written to or will be, or are not synced yet."""
+        return frozenset(log.log_id for log in (*self._rolled, self._active, self._next) if log is not None)
 
     def claim_log_id(self) -> EntryLogId:
         """Take the next id for a log that somebody else writes; it will not be given again. EntryLogError."""
@@ -120,10 +123,20 @@ class EntryLogWriter:
                 self._rolled.pop(0).file.close()
             if self._active is not None:
                 self._active.file.sync()
+                self._active.synced_position = self._active.position
             if not self._is_directory_synced:
                 self._fs.sync_directory(self._directory)
                 self._is_directory_synced = True
             self._begun_since_sync.clear()
+
+    def prepare_next(self) -> None:
+        """Make the log that follows the active one, if that is wanted and not done: a roll then waits for nothing.
+
+        Nothing depends on it: what fails here is tried again, and told, by the roll.
+        """
+        if self._config.is_next_log_prepared and self._active is not None and self._next is None:
+            with contextlib.suppress(OSError):
+                self._next = self._new_log()
 
     def roll(self) -> None:
         """Finish the active log with its map; the next entry starts a new one. Not durable before ``sync``."""
@@ -138,7 +151,7 @@ class EntryLogWriter:
         the last good ``sync`` (hazard H2). Logs that hold entries synced earlier stay; those begun since then are
         removed, or each try on a full disk would take more of it.
         """
-        self.close()
+        self._close_begun()
         for path in self._begun_since_sync:
             with contextlib.suppress(OSError):
                 self._fs.remove(path)
@@ -147,9 +160,19 @@ class EntryLogWriter:
         self.discard_count += 1
 
     def close(self) -> None:
-        """Close all files without syncing; safe to repeat. The active log never gets a map, as in Java."""
-        for log in [*self._rolled, *([self._active] if self._active else [])]:
-            log.file.close()
+        """Close all files without syncing; safe to repeat. The active log never gets a map, as in Java.
+
+        A next log stays as it is, for the collector: its id is not used again.
+        """
+        self._close_begun()
+        if self._next is not None:
+            self._next.file.close()
+            self._next = None
+
+    def _close_begun(self) -> None:
+        for log in (*self._rolled, self._active):
+            if log is not None:
+                log.file.close()
         self._rolled.clear()
         self._active = None
 
@@ -172,6 +195,9 @@ class EntryLogWriter:
             for ledger_id, size_bytes in zip(ledger_ids[first:stop], frame_bytes[first:stop], strict=True):
                 log.ledger_bytes[ledger_id] += size_bytes
             log.position += ends[stop - 1] - done_bytes
+            if 0 < self._config.unsynced_bytes_max <= log.position - log.synced_position:
+                log.file.sync_data()
+                log.synced_position = log.position
             first, done_bytes = stop, ends[stop - 1]
         return locations
 
@@ -192,14 +218,24 @@ class EntryLogWriter:
         return log_id
 
     def _begin_log(self) -> _OpenLog:
-        log_id = self._claim_log_id()
+        log, self._next = self._next or self._new_log(), None
+        self._begun_since_sync.append(log.file.path)
         self._is_directory_synced = False
+        self._active = log
+        return log
+
+    def _new_log(self) -> _OpenLog:
+        log_id = self._claim_log_id()
         path = os.path.join(self._directory, entry_log_file_name(log_id))
-        file = self._fs.create(path)
-        self._begun_since_sync.append(path)
-        self._active = _OpenLog(log_id, file)
-        file.pwrite(encode_header(), 0)
-        return self._active
+        log = _OpenLog(log_id, self._fs.create(path))
+        try:
+            log.file.pwrite(encode_header(), 0)
+        except OSError:
+            log.file.close()
+            with contextlib.suppress(OSError):
+                self._fs.remove(path)
+            raise
+        return log
 
     def _roll(self) -> None:
         log = self._active

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "storage"
-FILES: dict[str, dict[str, Any]] = json.loads((GOLDEN / "manifest.json").read_text())["files"]
+_MANIFEST = json.loads((GOLDEN / "manifest.json").read_text())
+FILES: dict[str, dict[str, Any]] = _MANIFEST["files"]
+ENTRIES: dict[str, list[str]] = _MANIFEST["entries"]
+"""sha1 of every acknowledged copy of an entry, by ``<ledger>:<entry>``; the last one counts."""
+EXPECTED: dict[str, Any] = _MANIFEST["expected_after_replay"]
+DAMAGE_CASES: dict[str, dict[str, str]] = json.loads((GOLDEN / "damage.json").read_text())["cases"]
+"""What Java answers when logs or indexes of ``db-4.18.0/replayed`` are damaged."""
 REPLAY_CASES: list[dict[str, Any]] = json.loads((GOLDEN / "replay.json").read_text())["cases"]
 
 

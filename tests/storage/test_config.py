@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from storage.config import EntryLogConfig, JournalConfig
+from storage.config import EngineConfig, EntryLogConfig, JournalConfig
 
 
 @pytest.mark.parametrize(
@@ -17,11 +19,22 @@ def test_journal_settings_out_of_range_are_refused(values: dict[str, int]) -> No
 
 @pytest.mark.parametrize(
     "values",
-    [{"size_bytes_max": 4095}, {"size_bytes_max": 2**30 + 1}, {"entry_bytes_max": 10}, {"open_files_max": 0}],
-)
-def test_entry_log_settings_out_of_range_are_refused(values: dict[str, int]) -> None:
+    [{"size_bytes_max": 4095}, {"size_bytes_max": 2**30 + 1}, {"entry_bytes_max": 10}, {"open_files_max": 0},
+     {"unsynced_bytes_max": -1}],
+)  # fmt: skip
+def test_entry_log_settings_out_of_range_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(values))):
         EntryLogConfig(**values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"memtable_bytes_max": 1000}, {"read_cache_bytes_max": -1}, {"read_ahead_count_max": -1},
+     {"read_ahead_bytes_max": -1}],
+)  # fmt: skip
+def test_engine_settings_out_of_range_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(values))):
+        EngineConfig(**values)
 
 
 def test_defaults_are_those_of_java() -> None:

@@ -253,6 +253,80 @@ def test_the_log_that_java_kept_in_reserve_is_left_alone(tmp_path: Path) -> None
     writer.close()
 
 
+def test_the_next_log_is_made_beforehand(tmp_path: Path) -> None:
+    """Storage section 4.1: with its header alone it is what Java leaves too, and its id is not used again."""
+    writer = EntryLogWriter.open(FS, str(tmp_path), SMALL)
+    writer.prepare_next()
+    assert names(tmp_path) == [], "nothing follows what was never begun"
+    writer.append(entries(2000))
+    for _ in range(2):
+        writer.prepare_next()
+    assert names(tmp_path) == ["0.log", "1.log", "lastId"]
+    assert (tmp_path / "1.log").stat().st_size == 1024
+    assert writer.unfinished_log_ids == {0, 1}
+    assert writer.claim_log_id() == 2
+    locations = writer.append(entries(2000, 2000))
+    assert [location.log_id for location in locations] == [1, 3]
+    writer.sync()
+    assert writer.unfinished_log_ids == {3}
+    writer.prepare_next()
+    writer.close()
+    assert EntryLogWriter.open(FS, str(tmp_path), SMALL).claim_log_id() == 5
+
+
+def test_a_next_log_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
+    disk = TracedDisk()
+    writer = EntryLogWriter.open(disk, str(tmp_path), SMALL)
+    append_and_sync(writer)
+    for operation in ("replace", "create", "write"):
+        disk.fail_on = operation
+        writer.prepare_next()
+    disk.fail_on = None
+    assert names(tmp_path) == ["0.log", "lastId"]
+    assert writer.append(entries(3000))[0] == (3, 1028)
+    writer.sync()
+
+
+def test_a_next_log_that_was_taken_into_use_is_given_up_like_any_other(tmp_path: Path) -> None:
+    disk = TracedDisk()
+    writer = EntryLogWriter.open(disk, str(tmp_path), SMALL)
+    append_and_sync(writer)
+    writer.prepare_next()
+    writer.append(entries(3000))
+    disk.fail_on = "sync"
+    with pytest.raises(EntryLogError):
+        writer.sync()
+    disk.fail_on = None
+    writer.discard_unsynced()
+    assert names(tmp_path) == ["0.log", "lastId"]
+
+
+def test_the_name_of_a_prepared_log_is_durable_with_its_first_entries(tmp_path: Path) -> None:
+    disk = TracedDisk()
+    writer = EntryLogWriter.open(disk, str(tmp_path), SMALL)
+    append_and_sync(writer)
+    writer.prepare_next()
+    disk.take_calls()
+    writer.append(entries(3000))
+    writer.sync()
+    assert disk.take_calls()[-1] == ("sync directory", tmp_path.name)
+
+
+def test_large_appends_are_synced_on_the_way(tmp_path: Path) -> None:
+    """flushEntrylogBytes."""
+    disk = TracedDisk()
+    writer = EntryLogWriter.open(disk, str(tmp_path), EntryLogConfig(unsynced_bytes_max=3000))
+    disk.take_calls()
+    for _ in range(5):
+        writer.append(entries(1000))
+    assert [operation for operation, name in disk.take_calls() if name == "0.log"] == [
+        *("create", "write", "write", "write", "sync", "write", "write", "write", "sync")
+    ]
+    disk.fail_on = "sync"
+    with pytest.raises(EntryLogError):
+        writer.append(entries(3000))
+
+
 def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EntryLogError, match="next entry log id"):
         EntryLogWriter.open(FS, str(tmp_path / "absent"), SMALL)

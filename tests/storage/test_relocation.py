@@ -16,7 +16,9 @@ from storage.relocation import EntryMove
 from storage.replay import checkpoint_now
 from tests.storage.engines import KEY, FailingOnceDisk, entry, open_engine
 
-LOG_OF_ONE_ENTRY = EngineConfig(memtable_bytes_max=64 * 1024, entry_log=EntryLogConfig(size_bytes_max=4096))
+LOG_OF_ONE_ENTRY = EngineConfig(
+    memtable_bytes_max=64 * 1024, entry_log=EntryLogConfig(size_bytes_max=4096, is_next_log_prepared=False)
+)
 
 
 def filled(root: Path, disk: FailingOnceDisk | None = None) -> LedgerDirectoryEngine:

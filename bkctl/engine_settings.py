@@ -1,0 +1,37 @@
+"""Settings of the ledger directories: entry logs and caches, under their Java keys (storage sections 4.5, 5.3, 5.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bkctl.java_conf import JavaConf
+from bkctl.settings import put
+from storage.config import MEBIBYTE
+
+IGNORED_LOUDLY = {
+    "entryLogPerLedgerEnabled": "the ledgers of a directory share its entry logs; logs written with it are read",
+    "dbStorage_directIOEntryLogger": "entry logs are written through the page cache; logs written with it are read",
+}
+"""Keys that change how Java writes entry logs and nothing that a client sees, with what happens here instead."""
+
+
+def engine_values(conf: JavaConf) -> dict[str, Any]:
+    """Fields of ``EngineConfig`` that a bk_server.conf sets."""
+    entry_log: dict[str, Any] = {}
+    put(entry_log, "size_bytes_max", conf.whole_number("logSizeLimit"))
+    put(entry_log, "entry_bytes_max", conf.whole_number("nettyMaxFrameSizeBytes"))
+    put(entry_log, "is_next_log_prepared", conf.truth("entryLogFilePreallocationEnabled"))
+    put(entry_log, "unsynced_bytes_max", conf.whole_number("flushEntrylogBytes"))
+    engine: dict[str, Any] = {"entry_log": entry_log}
+    # Java's cache sizes are sums over all ledger directories.
+    directory_count = max(1, len(conf.texts("ledgerDirectories")))
+    for name, key in (
+        ("memtable_bytes_max", "dbStorage_writeCacheMaxSizeMb"),
+        ("read_cache_bytes_max", "dbStorage_readAheadCacheMaxSizeMb"),
+    ):
+        if (mebibytes := conf.whole_number(key)) is not None:
+            engine[name] = mebibytes * MEBIBYTE // directory_count
+    put(engine, "read_ahead_count_max", conf.whole_number("dbStorage_readAheadCacheBatchSize"))
+    if (size_bytes := conf.whole_number("dbStorage_readAheadCacheBatchBytesSize")) is not None:
+        engine["read_ahead_bytes_max"] = max(0, size_bytes)  # Java: -1 for no limit of its own
+    return engine
