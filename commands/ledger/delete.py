@@ -141,14 +141,14 @@ def _require_deletable(items: list[dict[str, Any]], *, is_unreadable_allowed: bo
     kept = [item for item in items if item["state"] in refused]
     if not kept:
         return
-    named = ", ".join(f"{item['ledger_id']} is {item['state']}" for item in kept[:_NAMED_MAX])
-    more = f" and {len(kept) - _NAMED_MAX} more are" if len(kept) > _NAMED_MAX else ""
+    named = ", ".join(f"ledger {item['ledger_id']} is {item['state']}" for item in kept[:_NAMED_MAX])
+    more = f" and {len(kept) - _NAMED_MAX} more are not closed either" if len(kept) > _NAMED_MAX else ""
     way_out = (
         "somebody may be writing there; only what is closed may go"
         if any(item["state"] != "unreadable" for item in kept)
         else "--unreadable deletes those too, whatever their state was"
     )
-    raise RefusedError(f"nothing was changed: ledger {named}{more} not to be deleted: {way_out}")
+    raise RefusedError(f"nothing was changed: {named}{more}: {way_out}")
 
 
 async def _plan(client: LedgerClient, items: list[dict[str, Any]], gone: int) -> Plan:

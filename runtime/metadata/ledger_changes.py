@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 
 import msgspec
 
-from runtime.errors import BadVersionError, LedgerNotFoundError, NodeExistsError, NoNodeError
+from runtime.errors import BadVersionError, LedgerNotFoundError, NodeExistsError, NoNodeError, NotEmptyError
 from runtime.metadata.ledgers import LedgerStore
 from runtime.metadata.request_budget import RequestBudget
 from runtime.metadata.store import MetadataStore, Node
@@ -132,7 +132,9 @@ class LedgerChanges:
         again = []
         error = None
         for (ledger_id, _, step), result in zip(changes, results, strict=True):
-            if isinstance(result, BaseException):
+            if isinstance(result, NotEmptyError):  # this one node is like that: no reason to hide what others became
+                fates.append(LedgerFate(ledger_id, Action.FAIL, f"{result}: bkctl metadata doctor lists them"))
+            elif isinstance(result, BaseException):
                 error = error or result
             elif result:
                 fates.append(LedgerFate(ledger_id, step.action, step.reason))

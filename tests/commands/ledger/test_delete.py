@@ -114,6 +114,19 @@ async def test_a_file_of_ids_may_be_partly_done(stage: LedgerStage) -> None:
     assert (await stage.run("delete", "--from-file", str(ids), "--confirm", "0")).exit_code == 4
 
 
+async def test_a_ledger_with_a_stray_child_does_not_hide_what_became_of_the_others(stage: LedgerStage) -> None:
+    for ledger_id in (1, 2, 3):
+        await stage.plant(ledger_id, CLOSED)
+    await stage.store.create(f"{stage.path(2)}/stray")
+    result = await stage.run("delete", "1", "2", "3", "--confirm", "3")
+    assert result.exit_code == 9, result
+    body = result.json()
+    assert (body["deleted"], body["failed"]) == (2, 1)
+    reason = f"{stage.path(2)}: node has children: bkctl metadata doctor lists them"
+    assert body["failures"] == [{"ledger_id": "2", "reason": reason}]
+    assert list(await stage.contents()) == [2]
+
+
 async def test_a_ledger_changed_since_the_plan_is_left(stage: LedgerStage) -> None:
     await stage.plant(1, CLOSED)
     await stage.plant(2, CLOSED)
