@@ -135,7 +135,9 @@ _CRITICAL = _rules(
     (
         "directory-missing",
         "Bookies cannot register, and clients fail when they list them.",
-        "bkctl cluster init --if-not-exists adds missing directories and changes nothing else.",
+        "If a format or nuke was cut off, the rest of the ledgers is in the backup that it made: bkctl cluster restore "
+        "with that, before any bookie starts. Else bkctl cluster init --if-not-exists adds missing directories and "
+        "changes nothing else.",
     ),
     (
         "session-node-without-session",
@@ -205,7 +207,12 @@ _WARNINGS = _rules(
         "stray-among-ledgers",
         "Java does not filter names there: it makes a ledger id of whatever digits it finds, and meets a ledger that "
         "does not exist, or fails on the name.",
-        _REMOVE,
+        "zkCli: delete {path}; if it has children, deleteall, once none below it is reported as a ledger.",
+    ),
+    (
+        "ledger-with-children",
+        "The ledger cannot be deleted, by nobody: ZooKeeper keeps a node that has children.",
+        "Remove what lies below the node, which is reported by itself; the node is the ledger and stays.",
     ),
     (
         "layout-missing",

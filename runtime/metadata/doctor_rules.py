@@ -187,7 +187,7 @@ def _examine_id_node(path: str, place: Place, node: Node, _: Surroundings) -> It
 def _examine_ledger(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[Finding]:
     assert place.number is not None
     if node.stat.children_count:
-        yield finding("stray-among-ledgers", path, f"A ledger's node has no children{_children(node)}.", place.number)
+        yield finding("ledger-with-children", path, f"A ledger's node has no children{_children(node)}.", place.number)
     yield from examine_ledger(path, place.number, node.data)
 
 

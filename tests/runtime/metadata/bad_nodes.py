@@ -276,7 +276,7 @@ BAD_NODES = (
     _bad("ledger of the flat form", "ledger-outside-layout", "L0000000009", encode_ledger_metadata(CLOSED)),
     _bad("name among the ledgers", "stray-among-ledgers", "00/0000/Lxyz", b""),
     _bad("name among the buckets", "stray-among-ledgers", "00/00000", b""),
-    _bad("child of a ledger", "stray-among-ledgers", f"{LEDGER}/x", b""),
+    _bad("child of a ledger", "stray-among-ledgers ledger-with-children", f"{LEDGER}/x", b""),
     BadNode(
         "ephemeral ledger",
         frozenset({"node-of-a-session"}),

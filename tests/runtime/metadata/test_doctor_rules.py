@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from runtime.ledger.metadata_format import encode_ledger_metadata
 from runtime.metadata.doctor_places import place_of
 from runtime.metadata.doctor_rules import DISABLED_LONG_MS, Surroundings, examine
 from runtime.metadata.layout import LedgerTree
 from runtime.metadata.store import Node, NodeStat
+from tests.runtime.metadata.bad_nodes import CLOSED, LEDGER
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -50,6 +52,15 @@ def test_whose_node_it_is() -> None:
     assert rules("idgen/ID-0000000001", b"") == {"id-node-left"}
     assert rules("idgen/ID-2147483647", b"") == {"id-node-blocks-counter"}
     assert rules("underreplication/disable", b"", owner=5) == {"replication-disabled", "node-of-a-session"}
+
+
+def test_no_way_out_removes_a_ledger_that_has_a_child() -> None:
+    data = encode_ledger_metadata(CLOSED)
+    around = Surroundings("/r", LedgerTree.HIERARCHICAL, None, False, False, 0)
+    node = Node(data, NodeStat(0, 0, 0, 0, 1))
+    [found] = examine(place_of(LEDGER, around.tree), node, around)
+    assert found.rule.id == "ledger-with-children"
+    assert "delete" not in found.cure
 
 
 def test_data_of_the_read_only_directory_is_nobodys_business() -> None:
