@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from bkctl import engine_settings
+from bkctl.disk_settings import java_disk_values
 from bkctl.java_conf import JavaConf
 from bkctl.settings import Sources, convert, java_metadata_uri, put, resolve_metadata_uri, zookeeper_values
 from commands.context import BookieFlags, BookieSettings
@@ -83,6 +84,8 @@ def _own_cluster_values() -> dict[str, Any]:
     return {
         "advertised_address": _LOOPBACK,
         "is_loopback_allowed": True,
+        # A machine of one's own is not a server of disks: 5 % of a large disk is more than a trial ever needs.
+        "disks": {"full_fraction": 0.99},
         "storage": {
             "journal_directories": [f"{DATA_DIRECTORY}/journal"],
             "ledger_directories": [f"{DATA_DIRECTORY}/ledgers"],
@@ -116,6 +119,7 @@ def _java_values(conf: JavaConf) -> dict[str, Any]:
     for name, key in (("flush_interval_s", "flushInterval"), ("throttle_max_s", "dbStorage_maxThrottleTimeMs")):
         if (milliseconds := conf.whole_number(key)) is not None:
             values[name] = milliseconds / 1000
+    values["disks"] = java_disk_values(conf)
     storage: dict[str, Any] = {}
     put(
         storage, "journal_directories", list(conf.texts("journalDirectories") or conf.texts("journalDirectory")) or None

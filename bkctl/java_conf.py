@@ -16,6 +16,7 @@ import javaproperties
 from runtime.errors import ConfigurationError
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)", re.ASCII)
 _DEPTH_MAX = 16
 _TRUE = frozenset({"true", "yes", "on"})
 _FALSE = frozenset({"false", "no", "off"})
@@ -73,6 +74,15 @@ class JavaConf:
             return int(text)
         except ValueError:
             raise ConfigurationError(f"{self.origin}: {key} = {text}: not a whole number") from None
+
+    def decimal_number(self, key: str) -> float | None:
+        """A number with or without a decimal point; no exponents, no NaN."""
+        text = self.text(key)
+        if text is None:
+            return None
+        if _DECIMAL.fullmatch(text) is None:
+            raise ConfigurationError(f"{self.origin}: {key} = {text}: not a decimal number")
+        return float(text)
 
     def truth(self, key: str) -> bool | None:
         """true/false, yes/no, on/off."""

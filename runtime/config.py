@@ -12,6 +12,8 @@ from storage.config import StorageConfig
 
 PositiveFloat = Annotated[float, Meta(gt=0)]
 PositiveInt = Annotated[int, Meta(gt=0)]
+NonNegativeInt = Annotated[int, Meta(ge=0)]
+Fraction = Annotated[float, Meta(gt=0, lt=1)]
 
 
 class LayoutConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +116,57 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a bookie that failed is chosen last, for reads and for new ensembles."""
 
 
+class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """When disks count as full, and what happens then (storage section 8)."""
+
+    full_fraction: Fraction = 0.95
+    """Used part above which a disk is full (diskUsageThreshold)."""
+    almost_full_fraction: Fraction = 0.90
+    """Used part above which it is almost full; at most ``full_fraction`` (diskUsageWarnThreshold)."""
+    recovered_fraction: Fraction | None = None
+    """Used part below which a full disk takes writes again; at most ``full_fraction``. None: half way between the two
+    above (diskUsageLwmThreshold, there of all disks together, and as high as the threshold)."""
+    check_interval_s: PositiveFloat = 10.0
+    """Longest time between two looks; shorter when little is missing to the limit (diskCheckInterval, there in ms)."""
+    is_read_only_mode_enabled: bool = True
+    """Whether a full disk makes the bookie read-only; False: it stops (readOnlyModeEnabled)."""
+    is_read_only_when_any_is_full: bool = True
+    """Whether one full ledger disk is enough; False: only the ledgers on it are refused until all are full
+    (readOnlyModeOnAnyDiskFullEnabled)."""
+    is_status_kept: bool = False
+    """Whether the mode survives a restart, in the files BOOKIE_STATUS (persistBookieStatusEnabled)."""
+    checkpoint_reserve_bytes: NonNegativeInt | None = None
+    """What a checkpoint leaves free; None: 5 % of the disk, at most 256 MiB (minUsableSizeForEntryLogCreation)."""
+    high_priority_room_bytes: NonNegativeInt | None = None
+    """What must be free on a full disk for the adds of recovery; None: ``checkpoint_reserve_bytes``, without which it
+    is the size of an entry log (minUsableSizeForHighPriorityWrites)."""
+
+    def __post_init__(self) -> None:
+        for name, java_key, fraction in (
+            ("almost_full_fraction", "diskUsageWarnThreshold", self.almost_full_fraction),
+            ("recovered_fraction", "diskUsageLwmThreshold", self.recovered_fraction),
+        ):
+            if fraction is not None and fraction > self.full_fraction:
+                raise ValueError(
+                    f"{name} ({java_key}) is {fraction:g} and must not be above full_fraction (diskUsageThreshold), "
+                    f"which is {self.full_fraction:g}"
+                )
+
+    @property
+    def recovered_fraction_or_default(self) -> float:
+        """The mark below which a full disk takes writes again."""
+        if self.recovered_fraction is not None:
+            return self.recovered_fraction
+        return (self.full_fraction + self.almost_full_fraction) / 2
+
+    def high_priority_room_bytes_or_default(self, entry_log_bytes_max: int) -> int:
+        """What must be free on a full disk for the adds of recovery."""
+        for size_bytes in (self.high_priority_room_bytes, self.checkpoint_reserve_bytes):
+            if size_bytes is not None:
+                return size_bytes
+        return entry_log_bytes_max
+
+
 class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One bookie: who it is, where it listens, where its data is."""
 
@@ -153,5 +206,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a peer may stand still within a frame or with answers untaken. Silence between requests has no limit."""
     frame_bytes_max: PositiveInt = 5 * 1024 * 1024
     """Largest frame, its length word included (nettyMaxFrameSizeBytes)."""
+    disks: DiskConfig = DiskConfig()
+    """When disks count as full, and what happens then."""
     zookeeper: ZooKeeperConfig = ZooKeeperConfig()
     """Session with the metadata store."""

@@ -1,8 +1,8 @@
 """Whether there is room left for what must be written. Source: storage section 8.
 
 A checkpoint that fails half way costs the room it took, and a LevelDB write that fails ends the process. So nothing is
-begun that would take the last 5 % of a disk (diskUsageThreshold is 0.95), of which 256 MiB are enough: LevelDB moves
-its own rows about with them, the marks and the next boot need some, too.
+begun that would take the last 5 % of a disk (diskUsageThreshold is 0.95), of which 256 MiB are enough unless the
+settings say otherwise: LevelDB moves its own rows about with them, the marks and the next boot need some, too.
 """
 
 from __future__ import annotations
@@ -20,19 +20,25 @@ RESERVE_PERCENT: Final = 5
 _OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Disk full, quota used up, a limit on file sizes: each goes away when somebody tidies up."""
 
+_FAILING = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN})
+"""The disk is broken, gone, or was mounted read-only because of an error: nothing that is written to it is safe."""
+
 
 class DiskRoom:
-    """The disks under some folders."""
+    """The disks under some folders. ``reserve_bytes`` None: ``RESERVE_PERCENT`` of a disk, ``RESERVE_BYTES_MAX``."""
 
-    def __init__(self, filesystem: FileSystem, directories: Sequence[str]) -> None:
+    def __init__(self, filesystem: FileSystem, directories: Sequence[str], reserve_bytes: int | None = None) -> None:
         self._filesystem = filesystem
         self._directories = tuple(dict.fromkeys(directories))
+        self._reserve_bytes = reserve_bytes
 
     def require(self, needed_bytes: int) -> None:
         """Raise OSError (ENOSPC), naming the folder, where a disk cannot take that much beside its reserve."""
         for directory in self._directories:
             space = self._filesystem.space(directory)
-            reserve_bytes = min(space.total_bytes * RESERVE_PERCENT // 100, RESERVE_BYTES_MAX)
+            reserve_bytes = self._reserve_bytes
+            if reserve_bytes is None:
+                reserve_bytes = min(space.total_bytes * RESERVE_PERCENT // 100, RESERVE_BYTES_MAX)
             missing_bytes = needed_bytes + reserve_bytes - space.usable_bytes
             # A file system that cannot tell its size says 0.
             if missing_bytes > 0 and space.total_bytes > 0:
@@ -42,9 +48,18 @@ class DiskRoom:
 
 def is_out_of_room(error: BaseException) -> bool:
     """Whether an error, or what it was raised from, says that a disk is full."""
+    return _is_caused_by(error, _OUT_OF_ROOM)
+
+
+def is_disk_failing(error: BaseException) -> bool:
+    """Whether an error, or what it was raised from, says that a disk is broken or gone."""
+    return _is_caused_by(error, _FAILING)
+
+
+def _is_caused_by(error: BaseException, numbers: frozenset[int]) -> bool:
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in _OUT_OF_ROOM:
+        if isinstance(cause, OSError) and cause.errno in numbers:
             return True
         cause = cause.__cause__
     return False

@@ -11,6 +11,8 @@ BkctlError                      carries one sentence for the user
     ├── IndexMissingError       entry logs without the index that belongs to them
     ├── IndexFailedError        an index write failed: final for this process, no checkpoint can succeed
     ├── DirectoryLockedError    another process owns the folder
+    ├── DiskUnusableError       a folder cannot be used any more: gone, mounted read-only, failing
+    ├── NoWritableDiskError     a disk is full, and the settings forbid to go on read-only
     ├── MemtableFullError       the write cache has no room: throttle, nothing was stored
     ├── EntryTooLargeError      the entry can never fit
     ├── MisplacedLedgerError    a directory holds a ledger that belongs in another: their list has changed
@@ -68,6 +70,14 @@ class IndexFailedError(StorageError):
 
 class DirectoryLockedError(StorageError):
     """Another process owns the folder."""
+
+
+class DiskUnusableError(StorageError):
+    """A folder of the bookie cannot be used any more: it is gone, mounted read-only, or its disk fails."""
+
+
+class NoWritableDiskError(StorageError):
+    """A disk is full, and read-only mode is switched off."""
 
 
 class MemtableFullError(StorageError):

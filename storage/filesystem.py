@@ -239,6 +239,7 @@ class OsFileSystem:
             total_bytes=numbers.f_blocks * numbers.f_frsize,
             usable_bytes=numbers.f_bavail * numbers.f_frsize,
             filesystem_id=os.stat(path).st_dev,
+            is_read_only=bool(numbers.f_flag & os.ST_RDONLY),
         )
 
     def lock_directory(self, path: str) -> DirectoryLock:

@@ -60,6 +60,8 @@ class DiskSpace(NamedTuple):
     total_bytes: int
     usable_bytes: int
     filesystem_id: int
+    is_read_only: bool = False
+    """Whether it is mounted so: what the kernel does to a disk that fails."""
 
 
 class FileSystem(Protocol):

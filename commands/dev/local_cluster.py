@@ -218,6 +218,7 @@ class LocalCluster:
             *("--port", str(bookie.port), "--bookie-id", bookie.id, "--advertised-address", LOOPBACK),
             *("--journal-dir", os.path.join(folder, "journal"), "--ledger-dir", os.path.join(folder, "ledgers")),
             *("--set", "allowLoopback=true"),
+            *("--set", "diskUsageThreshold=0.99"),  # of a developer's disk, 5 % is more than a trial ever needs
         ]
         # A development cluster is the same for everybody: neither the user's environment nor files reach into it.
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("BKCTL_", "BOOKIE_"))}

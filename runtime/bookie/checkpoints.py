@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from runtime.bookie.modes import BookieModes, sentence
 from runtime.ports import Workers
-from storage.disk_room import DiskRoom, is_out_of_room
-from storage.errors import IndexFailedError, StorageError
+from storage.disk_room import DiskRoom, is_disk_failing, is_out_of_room
+from storage.errors import DiskUnusableError, IndexFailedError, StorageError
 from storage.ledger_storage import LedgerStorage
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class CheckpointService:
     async def run(self) -> None:
         """Checkpoint until ``stop``. A failed one is tried again: the journal keeps what it could not flush.
 
-        Raises IndexFailedError, which only a restart can mend.
+        Raises what trying again does not mend: IndexFailedError, DiskUnusableError; and NoWritableDiskError.
         """
         while await self._wait_due():
             if await self.require_room():
@@ -82,6 +82,8 @@ class CheckpointService:
 
     def _note_failure(self, error: StorageError | OSError) -> None:
         self._has_failed = True
+        if is_disk_failing(error):
+            raise DiskUnusableError(f"a disk has failed: {sentence(error)}") from error
         if is_out_of_room(error):
             self._modes.note_disk_full(error)
         else:

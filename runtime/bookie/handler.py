@@ -71,7 +71,7 @@ class BookieRequestHandler:
         is_deferred_sync: bool,  # noqa: ARG002  an answer after the sync is always allowed
     ) -> None:
         """Store an entry (wire 5.1)."""
-        if not self._modes.allows_add(is_high_priority=is_high_priority):
+        if not self._modes.allows_add(ledger_id, is_high_priority=is_high_priority):
             connection.respond_add(txn_id, ledger_id, entry_id, Status.READ_ONLY)
         else:
             self._adds.add(PendingAdd(connection, txn_id, ledger_id, entry_id, master_key, body, is_recovery_add))

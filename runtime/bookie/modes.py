@@ -1,80 +1,126 @@
 """Whether a bookie takes writes: by its settings, by the room on its disks. Source: storage section 8, metadata 8.3.
 
-Requests see a change at once; the registration follows as soon as ZooKeeper lets it.
+Requests see a change at once; then the status files are written, then the registration follows as soon as ZooKeeper
+lets it. The reasons for being read-only stand side by side: the bookie is writable when the last of them is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from runtime.bookie.disk_rules import DiskSample, DiskVerdict
 from runtime.errors import MetadataUnavailableError
 from runtime.metadata.registration import BookieMode
-from storage.errors import StorageError
+from storage.bookie_status import BookieStatus
+from storage.errors import NoWritableDiskError, StorageError
 
 logger = logging.getLogger(__name__)
 
 RETRY_DELAY_S: Final = 1.0
 
 
-class BookieModes:
-    """The mode of one bookie. Forced read-only (forceReadOnlyBookie) is for good, a full disk is not."""
+class ReadOnlyReason(enum.Enum):
+    """Why a bookie takes no ordinary adds."""
 
-    def __init__(self, *, is_forced_read_only: bool) -> None:
-        self._is_forced_read_only = is_forced_read_only
-        self._is_disk_full = False
+    FORCED = "by its settings (forceReadOnlyBookie)"
+    MANUAL = "set by hand, as its file BOOKIE_STATUS says"
+    DISK_FULL = "a disk is full"
+    NO_ROOM = "a disk has no room for a checkpoint"
+
+
+class BookieModes:
+    """The mode of one bookie.
+
+    ``position_count``: ledger directories; the position of a ledger is its id modulo that (storage section 1).
+    """
+
+    def __init__(
+        self, *, is_forced_read_only: bool, is_read_only_mode_enabled: bool = True, position_count: int = 1
+    ) -> None:
+        self._is_read_only_mode_enabled = is_read_only_mode_enabled
+        self._position_count = position_count
+        self._reasons: set[ReadOnlyReason] = {ReadOnlyReason.FORCED} if is_forced_read_only else set()
+        self._refused_positions: frozenset[int] = frozenset()
+        self._high_priority_positions: frozenset[int] = frozenset(range(position_count))
         self._changed = asyncio.Event()
-        self._full_callbacks: list[Callable[[], None]] = []
+        self._no_room_callbacks: list[Callable[[], None]] = []
 
     @property
     def mode(self) -> BookieMode:
         """Mode to be registered in."""
-        is_writable = not (self._is_forced_read_only or self._is_disk_full)
-        return BookieMode.WRITABLE if is_writable else BookieMode.READ_ONLY
+        return BookieMode.READ_ONLY if self._reasons else BookieMode.WRITABLE
+
+    @property
+    def reasons(self) -> tuple[ReadOnlyReason, ...]:
+        """Why it is read-only; empty while it is writable."""
+        return tuple(reason for reason in ReadOnlyReason if reason in self._reasons)
 
     @property
     def is_disk_full(self) -> bool:
         """Whether no checkpoint can be finished for want of room."""
-        return self._is_disk_full
+        return ReadOnlyReason.NO_ROOM in self._reasons
 
-    def allows_add(self, *, is_high_priority: bool) -> bool:
-        """Whether an add may be stored: one of high priority, as recovery makes, also while forced read-only.
+    def allows_add(self, ledger_id: int, *, is_high_priority: bool) -> bool:
+        """Whether an add may be stored: one of high priority, as recovery makes, also while read-only.
 
-        On a full disk there are no "high-priority writes available": what they add could not be flushed either.
+        Not of high priority either while no checkpoint can be made: what it adds could not be flushed.
         """
-        return self.mode is BookieMode.WRITABLE or (is_high_priority and not self._is_disk_full)
+        if not self._reasons and not self._refused_positions:
+            return True
+        position = ledger_id % self._position_count
+        if not self._reasons and position not in self._refused_positions:
+            return True
+        return is_high_priority and not self.is_disk_full and position in self._high_priority_positions
 
-    def on_disk_full(self, callback: Callable[[], None]) -> None:
-        """Call back when writes have stopped because a disk is full."""
-        self._full_callbacks.append(callback)
+    def on_no_room(self, callback: Callable[[], None]) -> None:
+        """Call back when writes have stopped because no checkpoint can be made."""
+        self._no_room_callbacks.append(callback)
+
+    def restore(self, status: BookieStatus) -> None:
+        """Take over what a former process noted. One that was set by hand stays until somebody changes the file."""
+        if status.is_read_only and status.is_manual:
+            self._reasons.add(ReadOnlyReason.MANUAL)
+
+    def status(self, now_ms: int) -> BookieStatus:
+        """What the next process is to know."""
+        return BookieStatus(bool(self._reasons), now_ms, ReadOnlyReason.MANUAL in self._reasons)
+
+    def note_disks(self, verdict: DiskVerdict) -> None:
+        """The disks were looked at. NoWritableDiskError when that means read-only and the settings forbid it."""
+        self._refused_positions = verdict.refused_positions
+        self._high_priority_positions = verdict.high_priority_positions
+        if verdict.is_read_only:
+            self._add(ReadOnlyReason.DISK_FULL, "; ".join(map(_used, verdict.full)))
+        else:
+            self._remove(ReadOnlyReason.DISK_FULL)
 
     def note_disk_full(self, error: StorageError | OSError) -> None:
-        """A checkpoint has no room: read-only from now on."""
-        if self._is_disk_full:
-            return
-        self._is_disk_full = True
-        logger.warning(
-            "disk full, read-only until there is room (%s); reads go on, the journal holds what was not flushed",
-            sentence(error),
-        )
-        self._changed.set()
-        for callback in self._full_callbacks:
-            callback()
+        """A checkpoint has no room: read-only from now on. NoWritableDiskError when the settings forbid that."""
+        if not self.is_disk_full:
+            self._add(ReadOnlyReason.NO_ROOM, f"{sentence(error)}; the journal holds what was not flushed")
+            for callback in self._no_room_callbacks:
+                callback()
 
     def note_room(self) -> None:
         """A checkpoint succeeded."""
-        if self._is_disk_full:
-            self._is_disk_full = False
-            logger.warning("there is room on the disk again: %s, everything is flushed", self.mode.value)
-            self._changed.set()
+        self._remove(ReadOnlyReason.NO_ROOM)
 
-    async def follow(self, registered: BookieMode, register: Callable[[BookieMode], Awaitable[None]]) -> None:
-        """Keep the registration in step, from ``registered`` on, until cancelled; RegistrationError ends it."""
+    async def follow(
+        self,
+        registered: BookieMode,
+        register: Callable[[BookieMode], Awaitable[None]],
+        keep_status: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Keep status files and registration in step, from ``registered`` on, until cancelled; RegistrationError ends
+        it. The order of storage section 8: the state itself, the files, the registration."""
         while True:
             await self._changed.wait()
             self._changed.clear()
+            await keep_status()
             while (mode := self.mode) is not registered:
                 try:
                     await register(mode)
@@ -83,9 +129,32 @@ class BookieModes:
                     logger.warning("not registered as %s yet: %s", mode.value, error)
                     await asyncio.sleep(RETRY_DELAY_S)
 
+    def _add(self, reason: ReadOnlyReason, detail: str) -> None:
+        if reason in self._reasons:
+            return
+        if not self._is_read_only_mode_enabled:
+            raise NoWritableDiskError(
+                f"{reason.value} ({detail}), and read-only mode is switched off (readOnlyModeEnabled=false)"
+            )
+        self._reasons.add(reason)
+        logger.warning("disk full, read-only until there is room: %s (%s); reads go on", reason.value, detail)
+        self._changed.set()
+
+    def _remove(self, reason: ReadOnlyReason) -> None:
+        if reason not in self._reasons:
+            return
+        self._reasons.discard(reason)
+        still = ", ".join(other.value for other in self.reasons)
+        logger.warning("there is room on the disk again: %s%s", self.mode.value, f" ({still})" if still else "")
+        self._changed.set()
+
 
 def sentence(error: StorageError | OSError) -> str:
     """What happened, and where."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)
+
+
+def _used(sample: DiskSample) -> str:
+    return f"{sample.directory}: {sample.used_fraction:.1%} used, {sample.usable_bytes / 2**20:.1f} MiB free"

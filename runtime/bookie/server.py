@@ -28,6 +28,7 @@ from runtime.bookie.cookie_check import (
     expected_cookie,
     require_no_ledgers,
 )
+from runtime.bookie.disk_monitor import DISKS_LANE, DiskMonitor
 from runtime.bookie.folders import record_places
 from runtime.bookie.group_commit import GroupCommit
 from runtime.bookie.handler import BookieRequestHandler
@@ -50,6 +51,7 @@ from runtime.net.listener_limits import ListenerLimits
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.ports import BookieInfo
 from storage import filenames
+from storage.bookie_status import read_bookie_status, write_bookie_status
 from storage.disk_room import DiskRoom
 from storage.errors import StorageError
 from storage.filesystem import OsFileSystem
@@ -69,7 +71,11 @@ class BookieServer:
         self._config = config
         self._identity = resolve_identity(config)
         self._file_system = OsFileSystem()
-        self._modes = BookieModes(is_forced_read_only=config.is_read_only)
+        self._modes = BookieModes(
+            is_forced_read_only=config.is_read_only,
+            is_read_only_mode_enabled=config.disks.is_read_only_mode_enabled,
+            position_count=len(config.storage.ledger_directories),
+        )
         self._clock = LoopClock()
         self._workers = LaneWorkers()
         self._undo = contextlib.AsyncExitStack()
@@ -122,6 +128,7 @@ class BookieServer:
         self._undo.push_async_callback(store.close)
         storage = await self._open_storage(store, uri)
         checkpoints = self._new_checkpoints(storage)
+        disks = await self._check_disks()
         await checkpoints.require_room()
         handler = self._start_lanes(storage, checkpoints)
         self._mark_dirty()
@@ -136,9 +143,11 @@ class BookieServer:
         )
         self._undo.push_async_callback(listener.close)
         self._undo.push_async_callback(registration.unregister)
+        await self._keep_status()
         mode = self._modes.mode
         await registration.register(mode)
-        self._undo.push_async_callback(_end, self._watch(self._modes.follow(mode, registration.register)))
+        for service in (self._modes.follow(mode, registration.register, self._keep_status), disks.run()):
+            self._undo.push_async_callback(_end, self._watch(service))
         logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
 
     async def _bind(self, listener: BookieListener) -> int:
@@ -210,8 +219,42 @@ class BookieServer:
 
     def _new_checkpoints(self, storage: LedgerStorage) -> CheckpointService:
         config = self._config.storage
-        room = DiskRoom(self._file_system, (*config.ledger_directories, *config.index_directories))
+        directories = (*config.ledger_directories, *config.index_directories)
+        room = DiskRoom(self._file_system, directories, self._config.disks.checkpoint_reserve_bytes)
         return CheckpointService(storage, self._workers, self._config.flush_interval_s, room, self._modes)
+
+    async def _check_disks(self) -> DiskMonitor:
+        """A first look, by the mode that the last process kept. NoWritableDiskError, DiskUnusableError."""
+        disks = self._config.disks
+        status = None
+        if disks.is_status_kept and not self._config.is_read_only:
+            status = read_bookie_status(self._file_system, self._ledger_folders())
+        if status is not None:
+            self._modes.restore(status)
+        monitor = DiskMonitor(
+            self._file_system,
+            self._config.storage,
+            disks,
+            self._workers,
+            self._clock,
+            self._modes.note_disks,
+            was_full=status is not None and status.is_read_only and not status.is_manual,
+        )
+        await monitor.check()
+        return monitor
+
+    async def _keep_status(self) -> None:
+        if not self._config.disks.is_status_kept:
+            return
+        status = self._modes.status(self._clock.now_ms())
+        error = await self._workers.run(
+            DISKS_LANE, write_bookie_status, self._file_system, self._ledger_folders(), status
+        )
+        if error is not None:
+            logger.warning("the mode of the bookie is not noted everywhere: %s", sentence(error))
+
+    def _ledger_folders(self) -> list[str]:
+        return [filenames.current_directory(directory) for directory in self._config.storage.ledger_directories]
 
     def _start_lanes(self, storage: LedgerStorage, checkpoints: CheckpointService) -> BookieRequestHandler:
         config = self._config
@@ -221,7 +264,7 @@ class BookieServer:
         handles = LedgerHandles(storage, journals)
         adds = AddPath(handles, self._clock, config.throttle_max_s, checkpoints.request)
         checkpoints.on_caches_swapped(adds.retry_waiting)
-        self._modes.on_disk_full(adds.refuse_waiting)
+        self._modes.on_no_room(adds.refuse_waiting)
         handler = BookieRequestHandler(
             storage, handles, adds, ReadBatcher(self._workers), self._disk_space, self._modes
         )
@@ -266,10 +309,7 @@ class BookieServer:
         )
 
     def _dirty_paths(self) -> list[str]:
-        return [
-            os.path.join(filenames.current_directory(directory), filenames.DIRTY)
-            for directory in self._config.storage.ledger_directories
-        ]
+        return [os.path.join(folder, filenames.DIRTY) for folder in self._ledger_folders()]
 
     def _report_unclean_shutdown(self) -> None:
         if any(self._file_system.exists(path) for path in self._dirty_paths()):
