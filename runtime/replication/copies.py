@@ -80,8 +80,9 @@ def entry_bytes_estimate(metadata: LedgerMetadata) -> int:
 class CopyReader:
     """Reads copies for all ledgers of a run.
 
-    A bookie that stayed silent through all attempts is asked once per entry from then on, until it answers again: a
-    dead bookie that is still registered costs its back-off once and not once per entry.
+    A bookie that stayed silent through all attempts is from then on asked for one entry at a time, once, until it
+    answers again; meanwhile its other copies are unreachable without a request. So a dead bookie that is still
+    registered costs its back-off once, and neither that nor a time-out per entry.
     """
 
     def __init__(
@@ -98,6 +99,8 @@ class CopyReader:
         self._config = config
         self._is_registered = is_registered
         self._silent: set[str] = set()
+        self._probed: set[str] = set()
+        """Silent bookies that a request is under way to, to see whether they answer again."""
 
     async def read_all(self, bookie_ids: Sequence[str], credentials: LedgerCredentials, entry_id: int) -> list[Copy]:
         """The copies of one entry on these bookies, asked all at once, in the order of ``bookie_ids``."""
@@ -113,6 +116,17 @@ class CopyReader:
         attempts = self._config.attempts_max if attempts_max is None else attempts_max
         if not self._is_registered(bookie_id):
             return Copy(bookie_id, CopyState.UNREACHABLE, "not registered")
+        if bookie_id not in self._silent:
+            return await self._ask(bookie_id, credentials, entry_id, attempts)
+        if bookie_id in self._probed:
+            return Copy(bookie_id, CopyState.UNREACHABLE, "it does not answer")
+        self._probed.add(bookie_id)
+        try:
+            return await self._ask(bookie_id, credentials, entry_id, attempts)
+        finally:
+            self._probed.discard(bookie_id)
+
+    async def _ask(self, bookie_id: str, credentials: LedgerCredentials, entry_id: int, attempts: int) -> Copy:
         attempt = 0
         while True:
             attempt += 1

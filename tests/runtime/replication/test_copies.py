@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -54,6 +56,23 @@ async def test_a_silent_bookie_is_asked_often_once_and_then_once_until_it_answer
     assert (await copies.read("b1", keys, 0)).state is CopyState.PRESENT
     bookie.drop("read", times=2)
     assert (await copies.read("b1", keys, 0)).state is CopyState.PRESENT
+
+
+async def test_a_silent_bookie_is_asked_for_one_entry_at_a_time(stage: Stage) -> None:
+    await stage.start("b1")
+    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
+    bookie, copies, keys = stage.bookies["b1"], reader(stage, "b1"), credentials(ledger_id)
+    bookie.drop("read")
+    await copies.read("b1", keys, 0)
+    for round_number in (1, 2):
+        found = await asyncio.gather(*(copies.read("b1", keys, entry_id) for entry_id in range(10)))
+        assert {copy.state for copy in found} == {CopyState.UNREACHABLE}
+        assert all(copy.reason for copy in found)
+        assert bookie.count("read") == QUICK.attempts_max + round_number
+    bookie.obey()
+    assert (await copies.read("b1", keys, 0)).state is CopyState.PRESENT
+    found = await asyncio.gather(*(copies.read("b1", keys, entry_id) for entry_id in range(10)))
+    assert {copy.state for copy in found} == {CopyState.PRESENT}
 
 
 async def test_a_bookie_that_is_not_registered_is_not_asked(stage: Stage) -> None:
