@@ -11,7 +11,7 @@ from commands.cluster_access import open_store
 from commands.command import command
 from commands.context import CommandContext
 from commands.outcome import Outcome
-from commands.rendering import Column
+from commands.rendering import Column, counted
 from runtime.errors import ConflictError, RefusedError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 CONFLICT_COLUMNS = (Column("path", "NODE"), Column("reason", "LEFT AS IT IS BECAUSE"))
 _CONFLICTS_KEPT_MAX = 1000
+_FAULTS_NAMED_MAX = 5
 _PROGRESS_EVERY_NODES = 64
 
 
@@ -155,6 +156,9 @@ class _Tally:
         self.ledgers_same = 0
         self.others_created = 0
         self.invalid_count = 0
+        self.invalid: list[str] = []
+        self.bad_count = 0
+        self.bad: list[str] = []
         self.conflicts_count = 0
         self.conflicts: list[dict[str, object]] = []
 
@@ -171,7 +175,12 @@ class _Tally:
         self.ledgers_advanced += fate.fate is Fate.ADVANCED
         self.ledgers_same += fate.is_ledger and fate.fate is Fate.SAME
         self.others_created += not fate.is_ledger and fate.fate is Fate.CREATED
-        self.invalid_count += fate.is_ledger and fate.fate is Fate.SKIPPED
+        if fate.fate is Fate.SKIPPED and fate.is_ledger:
+            self.invalid_count += 1
+            self.invalid += [fate.reason] if len(self.invalid) < _FAULTS_NAMED_MAX else []
+        elif fate.fate is Fate.SKIPPED and fate.reason:
+            self.bad_count += 1
+            self.bad += [fate.reason] if len(self.bad) < _FAULTS_NAMED_MAX else []
         if fate.fate is Fate.CONFLICT:
             self.conflicts_count += 1
             if len(self.conflicts) < _CONFLICTS_KEPT_MAX:
@@ -185,6 +194,7 @@ class _Tally:
             "ledgers_there_already": self.ledgers_same,
             "other_nodes_created": self.others_created,
             "invalid_left_out": self.invalid_count,
+            "bad_nodes_left_out": self.bad_count,
             "conflicts": self.conflicts_count,
         }
 
@@ -211,8 +221,17 @@ def _summary(archive: ArchiveSummary, target: RestoreTarget, expected: _Tally, n
         f"{expected.conflicts_count} nodes differ and are left",
         f"bookies delete entries of ledgers that are in neither: all that were created after {archive.header.created} "
         "and are not in the cluster now",
+        *_left_out("ledger", "bookies delete entries of those", expected.invalid_count, expected.invalid),
+        *_left_out("other node", "of no use, or a danger to Java's processes", expected.bad_count, expected.bad),
         *_told_of_ids(archive, new_ids),
     )
+
+
+def _left_out(noun: str, why: str, count: int, named: list[str]) -> tuple[str, ...]:
+    if not count:
+        return ()
+    more = f"; and {count - len(named)} more" if count > len(named) else ""
+    return (f"left out: {counted(count, noun)}, {why}: {'; '.join(named)}{more}",)
 
 
 def _told_of_ids(archive: ArchiveSummary, new_ids: NewIds) -> tuple[str, ...]:

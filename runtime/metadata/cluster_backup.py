@@ -20,7 +20,7 @@ from runtime.ledger.metadata_format import decode_ledger_metadata
 from runtime.metadata.cluster_archive import ArchiveEnd, ArchiveHeader, ArchiveNode, ArchiveWriter
 from runtime.metadata.layout import LedgerTree
 from runtime.metadata.paths import AVAILABLE, COOKIES, ID_PREFIX, INSTANCE_ID, LAYOUT, READ_ONLY
-from runtime.metadata.store import MetadataStore
+from runtime.metadata.store import NODE_BYTES_MAX, MetadataStore
 from runtime.metadata.tree import walk_tree
 
 UNDER_REPLICATION = "underreplication"
@@ -118,6 +118,8 @@ def look_at_ledger(path: str, data: bytes, tree: LedgerTree) -> LedgerNode | Non
     ledger_id = tree.parse_ledger_path(path)
     if ledger_id is None:
         return LedgerNode(None, f"{path}: no ledger may be stored there")
+    if len(data) > NODE_BYTES_MAX:
+        return LedgerNode(ledger_id, f"ledger {ledger_id}: {len(data)} bytes are more than a node holds")
     try:
         decode_ledger_metadata(data)
     except MetadataFormatError as error:

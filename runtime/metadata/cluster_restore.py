@@ -35,6 +35,7 @@ from runtime.metadata.cluster_backup import LONG_IDS, UNDER_REPLICATION, is_left
 from runtime.metadata.layout import LedgerLayout, LedgerTree, encode_layout
 from runtime.metadata.paths import AVAILABLE, COOKIES, INSTANCE_ID, LAYOUT, Paths
 from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.restorable import find_node_fault
 from runtime.metadata.restored_ids import RestoredIds, advance_ids, least_new_id
 from runtime.metadata.store import CreateNode, MetadataStore, Node
 from runtime.metadata.tree import WINDOW
@@ -68,7 +69,10 @@ class Fate(enum.Enum):
 
 
 class NodeFate(msgspec.Struct, frozen=True):
-    """Fate of one node; a conflict has a reason. ``is_ledger``: nodes of the ledger tree and of nothing else."""
+    """Fate of one node. ``is_ledger``: nodes of the ledger tree and of nothing else.
+
+    A conflict has a reason, and so has a node that is not restored because of what it is.
+    """
 
     path: str
     fate: Fate
@@ -204,8 +208,7 @@ class ClusterRestore:
                 self._store, self._target.root, self._archive.tree, self._archive.ids, before_each=self._before_each
             )
             new_ids = NewIds(is_counted_anew=True, first_id=first_id)
-        if self._target.is_fresh:
-            await self._open_doors()
+        await (self._open_doors() if self._target.is_fresh else self._reopen_doors())
         return new_ids
 
     async def _has_generators(self) -> bool:
@@ -241,6 +244,14 @@ class ClusterRestore:
                 with contextlib.suppress(NodeExistsError):
                     await self._store.create(node.path, node.data)
         await clear_restore_mark(self._store, self._target.root)
+
+    async def _reopen_doors(self) -> None:
+        """Where bookies register, in a cluster that has lost it: a nuke that was cut off takes it first."""
+        for path in (self._paths.available, self._paths.read_only):
+            if await self._store.exists(path) is None:
+                self._before_each()
+                with contextlib.suppress(NodeExistsError):
+                    await self._store.create(path)
 
     # -- one node -----------------------------------------------------------------------------------------------
 
@@ -303,7 +314,8 @@ class ClusterRestore:
         is_own_business = top in {"", AVAILABLE, INSTANCE_ID, LAYOUT, LONG_IDS} or is_left_out(node.path)
         if is_own_business or not (self._target.is_fresh or node.path.startswith(f"{COOKIES}/")):
             return NodeFate(node.path, Fate.SKIPPED)
-        return None
+        fault = find_node_fault(node, self._archive.tree)
+        return None if fault is None else NodeFate(node.path, Fate.SKIPPED, reason=fault)
 
     def _compare(self, node: ArchiveNode, present: Node) -> NodeFate:
         is_ledger = self._is_ledger(node)

@@ -14,7 +14,7 @@ from runtime.ledger.changes import new_ledger, replace_bookies, to_closed, to_in
 from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from runtime.ledger.metadata_format import encode_ledger_metadata
 from runtime.metadata.cluster import init_cluster
-from runtime.metadata.cluster_archive import ArchiveHeader, ArchiveReader
+from runtime.metadata.cluster_archive import ArchiveHeader, ArchiveNode, ArchiveReader, ArchiveWriter
 from runtime.metadata.cluster_backup import backup_cluster
 from runtime.metadata.cluster_format import nuke_cluster
 from runtime.metadata.cluster_restore import (
@@ -29,7 +29,7 @@ from runtime.metadata.cluster_restore import (
 )
 from runtime.metadata.layout import LedgerTree
 from runtime.metadata.ledgers import open_ledger_store
-from runtime.metadata.store import Node
+from runtime.metadata.store import NODE_BYTES_MAX, Node
 from runtime.metadata.tree import delete_tree
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.runtime.metadata.test_cluster_format import AT_WORK, TREES, go_on, stop_after
@@ -361,6 +361,66 @@ async def test_ledgers_that_cannot_be_restored_are_counted(store: ZooKeeperStore
         "00/0000/L0777",
         "922/3372/0368/5477/L5807",
     }
+
+
+async def test_nodes_that_nobody_should_have_written_are_not_written_again(
+    store: ZooKeeperStore, root: str, tmp_path: Path
+) -> None:
+    """A cookie of an impossible id hangs Java clients (metadata section 9.4); the rest is of no use, or fatal too."""
+    planted = persistent(java_tree("hierarchical at work"))
+    await plant(store, root, planted)
+    bad = {
+        "cookies/READONLY": b"",
+        "00/0000/Lxyz": b"",
+        "00/zzzz": b"",
+        "00/zzzz/L0001": b"",
+        "underreplication/LAYOUT": b"junk",
+        "underreplication/lostBookieRecoveryDelay": b"junk",
+        "underreplication/checkallledgersctime": b"\xff",
+        "underreplication/ledgers/zzzz": b"",
+        "underreplication/ledgers/0000/0000/0000/0009/urL0000000009": b"junk",
+    }
+    theirs = ["of a third party", "of a third party/child"]
+    for path, data in {**bad, **dict.fromkeys(theirs, b"x")}.items():
+        if await store.exists(f"{root}/{path}") is not None:
+            await store.delete(f"{root}/{path}")
+        await store.create(f"{root}/{path}", data, make_parents=True)
+    path = await save(store, root, LedgerTree.HIERARCHICAL, tmp_path / "a")
+    await delete_tree(store, root, before_each=go_on)
+    restored = await bring_back(store, root, path)
+    found = await read_tree(store, root)
+    assert bad.keys() & found.keys() == set()
+    assert {fate.path for fate in restored.fates if fate.reason and not fate.is_ledger} == bad.keys()
+    assert found.keys() >= {*theirs}, "not BookKeeper's, so their owner's business"
+    assert found.keys() >= {path for path in sound(planted) if path.startswith(("00/0000/L", "cookies"))} - bad.keys()
+
+
+async def test_a_nuke_that_was_cut_off_is_undone(store: ZooKeeperStore, root: str, tmp_path: Path) -> None:
+    """With the place where bookies register, which goes first."""
+    planted = persistent(java_tree("longhierarchical at work"))
+    await plant(store, root, planted)
+    path = await save(store, root, LedgerTree.LONG_HIERARCHICAL, tmp_path / "a")
+    with pytest.raises(RefusedError):
+        await nuke_cluster(store, root, LedgerTree.LONG_HIERARCHICAL, before_each=stop_after(6))
+    assert await store.exists(f"{root}/available") is None
+    await bring_back(store, root, path)
+    found = await read_tree(store, root)
+    assert found.keys() >= {"available", "available/readonly"}
+    assert found.keys() >= {path for path in sound(planted) if path.startswith(("000", "cookies"))}
+
+
+async def test_a_ledger_larger_than_any_node_is_known_before_anything_is_written(
+    store: ZooKeeperStore, root: str, tmp_path: Path
+) -> None:
+    """Servers may be set to take more (jute.maxbuffer); this side never writes so much."""
+    path = str(tmp_path / "a")
+    header = ArchiveHeader(root=root, instance_id=None, layout="hierarchical", created="2026-01-01T00:00:00Z")
+    with ArchiveWriter(path, header) as writer:
+        for name in ("", "00", "00/0000"):
+            writer.add(ArchiveNode(name, 0, 0, b""))
+        writer.add(ArchiveNode("00/0000/L0001", 0, 0, encode_ledger_metadata(CLOSED) + bytes(NODE_BYTES_MAX)))
+        writer.finish(1)
+    assert (await summary_of(path)).faults_count == 1
 
 
 async def test_metadata_that_cannot_be_read_is_not_overwritten(
