@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,22 +22,23 @@ DATASETS = (WRITE_SETS, "bookies", "under_replicated", "unreadable", "summary")
 def new_report(directory: str | None) -> Iterator[None]:
     """The folder for one report, if one is wanted; when the report fails nothing of it stays.
 
-    RefusedError when it has anything in it: a report never overwrites another one.
+    RefusedError when it has anything in it, or when another report is being written there: a report never overwrites
+    another one, and one that fails never takes another one's files away.
     """
     if directory is None:
         yield
         return
     made = _missing_directories(directory)
-    _prepare(directory)
-    try:
-        yield
-    except BaseException:
-        for name in DATASETS:
-            shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
-        with contextlib.suppress(OSError):  # somebody may have put something in
-            for path in made:
-                os.rmdir(path)
-        raise
+    with _prepared(directory):
+        try:
+            yield
+        except BaseException:
+            for name in DATASETS:
+                shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
+            with contextlib.suppress(OSError):  # somebody may have put something in
+                for path in made:
+                    os.rmdir(path)
+            raise
 
 
 def _missing_directories(directory: str) -> list[str]:
@@ -48,11 +50,27 @@ def _missing_directories(directory: str) -> list[str]:
     return missing
 
 
-def _prepare(directory: str) -> None:
+@contextmanager
+def _prepared(directory: str) -> Iterator[None]:
+    """The folder, made if need be, found empty, and locked against other reports until the end."""
     try:
         os.makedirs(directory, exist_ok=True)
-        is_used = bool(os.listdir(directory))
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise RefusedError(f"{directory} cannot take the report: {error.strerror}") from error
-    if is_used:
-        raise RefusedError(f"{directory} is not empty: name a new folder for the report")
+    try:
+        _lock(directory, descriptor)
+        if os.listdir(descriptor):
+            raise RefusedError(f"{directory} is not empty: name a new folder for the report")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(directory: str, descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RefusedError(f"another report is being written to {directory}: name a new folder for this one") from error
+    except OSError:
+        pass  # a file system without locks: what is found in the folder must do

@@ -38,6 +38,14 @@ def test_a_folder_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / DATASETS[0]).exists()
 
 
+def test_two_reports_in_one_folder_do_not_mix(tmp_path: Path) -> None:
+    with new_report(str(tmp_path)):
+        with pytest.raises(RefusedError, match="another report is being written"), new_report(str(tmp_path)):
+            pass
+        (tmp_path / DATASETS[0]).mkdir()
+    assert (tmp_path / DATASETS[0]).exists()
+
+
 def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(RefusedError, match="cannot take the report: Not a directory"), new_report(f"{tmp_path}/file/x"):
