@@ -15,6 +15,7 @@ from bkctl import exit_codes
 from bkctl.app import build_app
 from bkctl.log_setup import configure_logging
 from bkctl.settings import Sources, read_sources, resolve_settings
+from bkctl.standard_streams import reopen_closed
 from commands.config import GlobalFlags, Settings
 from commands.console import Console, standard_console
 from commands.context import BookieFlags, BookieSettings, CommandContext
@@ -71,6 +72,7 @@ class _BookieSettingsLoader:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run bkctl with these arguments (default: the process's own) and return the exit code."""
+    reopen_closed()
     with contextlib.ExitStack() as at_end:
         command_line = list(sys.argv[1:] if arguments is None else arguments)
         return _run(command_line, CommandLineInvocation(command_line, os.environ, at_end))
