@@ -70,11 +70,16 @@ def _instance(evidence: Evidence) -> Finding | None:
     stored = None if evidence.stored is None else evidence.stored.instance_id or None
     remedy = Remedy(("cluster", "instance-id"), has_settings=False)
     if evidence.stored is not None and stored != own:
+        what_happened = (
+            "the id was replaced under a cluster that has bookies; put the old INSTANCEID back"
+            if stored is not None
+            else "there was no INSTANCEID when the bookie joined, and somebody made one; if the ledgers are those of "
+            "that time, remove it"
+        )
         return Finding(
             Cause.NEW_INSTANCE,
             f"new instance: the cluster's instance id is {own or 'none'}, but the stored cookie of bookie "
-            f"{evidence.bookie_id} is of instance {stored or 'none'}: the id was replaced under a cluster that has "
-            "bookies; put the old INSTANCEID back",
+            f"{evidence.bookie_id} is of instance {stored or 'none'}: {what_happened}",
             remedy,
         )
     if not foreign:
@@ -110,7 +115,8 @@ def _other_id_on_disk(evidence: Evidence) -> Finding | None:
 
 def _new_address(evidence: Evidence, other: str) -> Finding:
     own = evidence.bookie_id
-    if other in evidence.other_cookies and not evidence.is_named(other):
+    # An id that ledgers name is never given to folders: they might belong to another bookie.
+    if other in evidence.other_cookies and not evidence.is_named(other) and not evidence.is_named(own):
         remedy = Remedy(("cookie", "migrate", "--from", other, "--to", own), has_settings=True)
     else:
         remedy = Remedy(("bookie", "start", "--bookie-id", other), has_settings=True, without=("--bookie-id",))

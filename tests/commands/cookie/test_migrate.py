@@ -50,6 +50,16 @@ def test_ledgers_must_follow(host: BookieHost) -> None:
     host.boot(4)
 
 
+def test_half_way_through_a_change_the_doctor_sends_nobody_back(host: BookieHost) -> None:
+    """Ledgers name the old id still: no folders are given an id that ledgers name, so the new one is kept."""
+    host.boot(4)
+    host.name_in_ledgers(4)
+    host.operator.succeed(*migrate(host, "--ledgers-follow", "--confirm", ID))
+    found = host.verify()
+    assert (found["cause"], found["ledgers_naming_it"]) == ("new address", 0)
+    assert str(found["command"]).startswith(f"bkctl bookie start --bookie-id {NEW_ID} ")
+
+
 def test_an_emptied_disk_does_not_go_with_the_id(host: BookieHost) -> None:
     """Under the new id, which no ledger names yet, the start could not tell it from the disk of a new bookie."""
     host.boot(4)

@@ -161,6 +161,16 @@ def test_cause_command_and_cure(host: BookieHost, case: Case) -> None:
         host.boot(4, 5)
 
 
+def test_a_cookie_of_no_instance_in_a_cluster_that_has_one(host: BookieHost) -> None:
+    """Of layout 3, or of a cluster that was made without INSTANCEID: there is no old one to put back."""
+    host.boot(4)
+    host.plant(host.cookie("generate", "--instance-id", "").stdout.encode())
+    found = host.verify()
+    assert found["cause"] == "new instance"
+    assert "there was no INSTANCEID when the bookie joined" in str(found["sentence"])
+    assert "put the old INSTANCEID back" not in str(found["sentence"])
+
+
 @pytest.mark.parametrize("case", ["swapped", "one more"])
 def test_the_old_list_is_in_the_command(host: BookieHost, case: str) -> None:
     host.boot(4, 5)
