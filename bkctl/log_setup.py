@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 from commands.config import Settings
+from commands.rendering import clean
 
 if TYPE_CHECKING:
     import logging
@@ -33,7 +34,7 @@ def configure_logging(settings: Settings, *, is_server: bool) -> Callable[[], No
     levels: dict[logging.Logger, int] = {}
     if settings.is_debug or is_server:
         handler: logging.Handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter(_FORM))
+        handler.setFormatter(_clean_formatter(_FORM))
         levels[root] = logging.DEBUG if settings.is_debug else logging.INFO
         levels[logging.getLogger("asyncio")] = logging.INFO
         if not settings.is_debug:
@@ -71,9 +72,20 @@ def _warner(stream: TextIO) -> logging.Handler:
 
     handler = logging.StreamHandler(stream)
     handler.setLevel(logging.WARNING)
-    handler.setFormatter(logging.Formatter("warning: %(message)s"))
+    handler.setFormatter(_clean_formatter("warning: %(message)s"))
     handler.addFilter(is_new)
     return handler
+
+
+def _clean_formatter(form: str) -> logging.Formatter:
+    """Messages quote names and values that others wrote into the metadata; a terminal would obey what is in them."""
+    import logging
+
+    class CleanFormatter(logging.Formatter):
+        def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's spelling
+            return clean(super().formatMessage(record), "\n")
+
+    return CleanFormatter(form)
 
 
 def _set_levels(levels: dict[logging.Logger, int]) -> None:

@@ -396,3 +396,12 @@ def test_the_health_check_switch(operator: Operator) -> None:
     assert operator.run("cluster", "health-check", "enable", BKCTL_READ_ONLY="1").exit_code == 3
     assert operator.succeed("cluster", "health-check", "enable").json()["enabled"] is True
     assert "disableHealthCheck" not in operator.tree()
+
+
+def test_warnings_of_bad_names_move_no_cursor(operator: Operator) -> None:
+    """Also those that come up from the reading itself; a right-to-left mark turns the rest of the line round."""
+    operator.succeed("cluster", "init")
+    operator.on_store(lambda store: store.create(f"{operator.root}/available/\u202ekoob"))
+    told = operator.succeed("cluster", "info").stderr
+    assert "\\u202ekoob is no bookie id" in told
+    assert "\u202e" not in told
