@@ -28,7 +28,8 @@ class CheckpointJob(msgspec.Struct, frozen=True):
     memtable: Memtable
     row_changes: LedgerRowChanges
     deleted_ledgers: tuple[LedgerId, ...]
-    """Ledgers to delete first: entries of them in ``memtable`` were added after the deletion (H6)."""
+    """Ledgers to delete first: entries of them in ``memtable`` were added after the deletion (H6). ``row_changes`` says
+    of each whether it is there again."""
 
 
 class CheckpointDone(msgspec.Struct, frozen=True):
@@ -53,8 +54,9 @@ class CheckpointWriter:
         IndexFailedError. The mark may move only when this has returned for every directory.
         """
         if job.deleted_ledgers:
-            # The row goes first: a row whose entries are half deleted would deny entries as a matter of fact.
-            self._ledgers.write(dict.fromkeys(job.deleted_ledgers))
+            # The row goes first: a row whose entries are half deleted would deny entries as a matter of fact. What
+            # takes its place, until the rows are written below, makes a boot in between finish the deletion.
+            self._ledgers.begin_deletes(job.deleted_ledgers)
             self._locations.delete_ledgers(job.deleted_ledgers)
         batches, done = self._write_entries(job.memtable)
         for keys, locations in batches:

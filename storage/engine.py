@@ -31,6 +31,9 @@ from storage.read_cache import ReadCache
 from storage.relocation import EntryRelocation
 from storage.stored_entries import StoredEntries
 
+_READ_AHEAD_BYTES_MAX = 4 * 1024 * 1024
+"""Read at once by one job of the reads lane, whatever the settings say: others wait behind it."""
+
 _LAST_ADD_CONFIRMED = struct.Struct(">16xq")
 _EXPLICIT_LAC = struct.Struct(">8xq")
 
@@ -61,9 +64,19 @@ class LedgerDirectoryEngine:
         self._was_full = False
         self._read_cache = ReadCache(config.read_cache_bytes_max)
         self._read_generation = 0
+        self.read_ahead_bytes_max = min(
+            config.read_ahead_bytes_max or _READ_AHEAD_BYTES_MAX,
+            config.read_cache_bytes_max // 2,
+            _READ_AHEAD_BYTES_MAX,
+        )
+        """Bytes that one turn of the reads lane may bring beyond what it was asked for."""
+        self.read_ahead_count_max = config.read_ahead_count_max
+        """Entries that one read may bring so."""
         self._last_add_confirmed: dict[LedgerId, EntryId] = {}
-        self._deletes_pending: set[LedgerId] = set()
-        self._hidden_ledgers: set[LedgerId] = set()
+        self._stored_end_seen: set[LedgerId] = set()
+        """Ledgers whose LAC is the highest of caches and disk: what an earlier process stored has been looked at."""
+        self._deletes_pending: set[LedgerId] = set(ledgers.half_deleted)
+        self._hidden_ledgers: set[LedgerId] = set(ledgers.half_deleted)
         """Deleted, but maybe still in the index. The lanes only ask whether an id is in it."""
         self.negatives_are_unknown = False
         """While True "not here" proves nothing, for instance while the index is rebuilt: the bookie's answer to every
@@ -74,6 +87,7 @@ class LedgerDirectoryEngine:
         """Lane side, of the first directory of a bookie."""
         stored = StoredEntries(locations, log_reader, self._hidden_ledgers)
         self.read = stored.read
+        self.read_run = stored.read_run
         self.find_last = stored.find_last
         self.list_entries = stored.list_entries
         self.write_checkpoint = CheckpointWriter(ledgers, locations, log_writer).write
@@ -161,17 +175,34 @@ class LedgerDirectoryEngine:
         """
         if not self._ledgers.set_explicit_lac(ledger_id, body):
             return False
-        self.raise_last_add_confirmed(ledger_id, _EXPLICIT_LAC.unpack_from(body)[0])
+        self._raise_last_add_confirmed(ledger_id, _EXPLICIT_LAC.unpack_from(body)[0])
         return True
 
     def last_add_confirmed(self, ledger_id: LedgerId) -> EntryId | None:
-        """Highest LAC seen in this process, a lower bound of the ledger's; None: nothing seen, ask the last entry."""
-        return self._last_add_confirmed.get(ledger_id)
+        """Highest LAC that this bookie knows of a ledger, or None: ask the last stored entry first (H8).
 
-    def raise_last_add_confirmed(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
-        """Take note of a LAC, for instance that of the last entry as found on disk. Never lowers it."""
-        if last_add_confirmed > self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID - 1):
-            self._last_add_confirmed[ledger_id] = last_add_confirmed
+        An add knows the LAC of its own time alone, and re-replication adds old entries: what was stored before this
+        process began may say more.
+        """
+        return self._last_add_confirmed.get(ledger_id) if ledger_id in self._stored_end_seen else None
+
+    def note_last_stored(
+        self, ledger_id: LedgerId, last_entry: tuple[EntryId, bytes] | None, read_generation: int
+    ) -> EntryId | None:
+        """Take the answer of ``find_last`` into account; returns the highest LAC known, None when there is none.
+
+        ``read_generation`` is the one at the time the question was asked: the end of a ledger that was deleted since
+        then says nothing about the one that is there now.
+        """
+        stored = INVALID_ENTRY_ID if last_entry is None else _LAST_ADD_CONFIRMED.unpack_from(last_entry[1])[0]
+        row = self.ledger(ledger_id)
+        if row is None or read_generation != self._read_generation:
+            return max(stored, self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID))
+        if row.explicit_lac is not None:
+            stored = max(stored, _EXPLICIT_LAC.unpack_from(row.explicit_lac)[0])
+        self._raise_last_add_confirmed(ledger_id, stored)
+        self._stored_end_seen.add(ledger_id)
+        return self._last_add_confirmed[ledger_id]
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Forget a ledger and its entries. Adds behind it are those of a new ledger and stay (H6).
@@ -181,6 +212,8 @@ class LedgerDirectoryEngine:
         self._active.delete_ledger(ledger_id)
         self._read_cache.drop_ledger(ledger_id)
         self._last_add_confirmed.pop(ledger_id, None)
+        self._stored_end_seen.discard(ledger_id)
+        self._read_generation += 1
         self._ledgers.delete(ledger_id)
         self._deletes_pending.add(ledger_id)
         self._hidden_ledgers.add(ledger_id)
@@ -226,8 +259,15 @@ class LedgerDirectoryEngine:
 
     @property
     def read_generation(self) -> int:
-        """Changes when a checkpoint ends: what the reads lane found before may be outdated afterwards."""
+        """Changes with a checkpoint's end and a deletion: what the reads lane found before may be outdated then."""
         return self._read_generation
+
+    def is_sequential_read(self, ledger_id: LedgerId, entry_id: EntryId) -> bool:
+        """Whether somebody seems to go through the ledger: the entry before was read lately, or there is none.
+
+        Other reads, like those of an index lookup, must not pay for entries that are never asked for.
+        """
+        return entry_id == 0 or (ledger_id, entry_id - 1) in self._read_cache
 
     def remember_read(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes, read_generation: int) -> None:
         """Keep a body that ``read`` gave, unless it may be older than what is stored now (H18).
@@ -288,6 +328,10 @@ class LedgerDirectoryEngine:
         self._log_reader.close()
         self._ledgers.close()
         self._locations.close()
+
+    def _raise_last_add_confirmed(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
+        if last_add_confirmed > self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID - 1):
+            self._last_add_confirmed[ledger_id] = last_add_confirmed
 
     def _frozen(self, ledger_id: LedgerId) -> Memtable | None:
         """The memtable under checkpoint, unless its entries of this ledger were deleted since it was frozen."""

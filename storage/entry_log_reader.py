@@ -8,10 +8,11 @@ holds before anything is allocated (hazard H20).
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from storage.config import EntryLogConfig
@@ -121,12 +122,7 @@ class EntryLogReader:
 
         EntryLogMissingError when the log is not there.
         """
-        try:
-            shared = self._shared_file(location.log_id)
-        except FileNotFoundError as error:
-            raise EntryLogMissingError(self._sentence(location, ledger_id, entry_id, str(error))) from error
-        except OSError as error:
-            raise self._error(location, ledger_id, entry_id, str(error)) from error
+        shared = self._opened(location, ledger_id, entry_id)
         try:
             start = shared.file.pread(_FIRST_READ_BYTES, self._frame_offset(location))
             frame_bytes = self._frame_bytes(start, location, ledger_id, entry_id)
@@ -136,6 +132,35 @@ class EntryLogReader:
         except OSError as error:
             raise self._error(location, ledger_id, entry_id, str(error)) from error
         return self._body(start, frame_bytes, location, ledger_id, entry_id)
+
+    def read_run(
+        self, locations: Sequence[EntryLocation], ledger_id: LedgerId, entry_id: EntryId, bytes_max: int
+    ) -> list[bytes]:
+        """Bodies of an entry and of as many of the next as lie behind it in its log, within ``bytes_max``.
+
+        ``locations``: of the entry and of those with the next ids, as the index places them; each body is checked
+        against its own, so that none is of an older copy (H18). Raises like ``read``, for the first entry alone.
+        """
+        bytes_max = max(bytes_max, _FIRST_READ_BYTES)
+        start = self._frame_offset(locations[0])
+        near = list(itertools.takewhile(_is_near(locations[0], bytes_max), locations))
+        file = self._opened(locations[0], ledger_id, entry_id).file
+        try:
+            data = file.pread(min(bytes_max, near[-1].offset - start + _FIRST_READ_BYTES), start)
+            first_bytes = self._frame_bytes(data, locations[0], ledger_id, entry_id)
+            if len(data) < first_bytes:
+                data += file.pread(first_bytes - len(data), start + len(data))
+        except OSError as error:
+            raise self._error(locations[0], ledger_id, entry_id, str(error)) from error
+        bodies = [self._body(data[:first_bytes], first_bytes, locations[0], ledger_id, entry_id)]
+        with contextlib.suppress(EntryLogError):  # of entries that nobody has asked for yet
+            for next_id, location in enumerate(near[1:], entry_id + 1):
+                frame_start = self._frame_offset(location) - start
+                head = data[frame_start : frame_start + FRAME_START_BYTES]
+                frame_bytes = self._frame_bytes(head, location, ledger_id, next_id)
+                frame = data[frame_start : frame_start + frame_bytes]
+                bodies.append(self._body(frame, frame_bytes, location, ledger_id, next_id))
+        return bodies
 
     def read_nowait(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
         """Like ``read`` if that needs no disk, else None: the log is open already and in the page cache."""
@@ -193,6 +218,14 @@ class EntryLogReader:
         """Let go of all files; safe to repeat."""
         self._open.clear()
 
+    def _opened(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId) -> _SharedFile:
+        try:
+            return self._shared_file(location.log_id)
+        except FileNotFoundError as error:
+            raise EntryLogMissingError(self._sentence(location, ledger_id, entry_id, str(error))) from error
+        except OSError as error:
+            raise self._error(location, ledger_id, entry_id, str(error)) from error
+
     def _shared_file(self, log_id: EntryLogId) -> _SharedFile:
         shared = self._open.get(log_id)
         if shared is not None:
@@ -236,6 +269,15 @@ class EntryLogReader:
     def _sentence(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId, reason: str) -> str:
         path = os.path.join(self._directory, entry_log_file_name(location.log_id))
         return f"{path}: entry {ledger_id}:{entry_id} at offset {location.offset}: {reason}"
+
+
+def _is_near(first: EntryLocation, bytes_max: int) -> Callable[[EntryLocation], bool]:
+    """Whether an entry may lie in a read of so many bytes that begins at another."""
+
+    def is_near(location: EntryLocation) -> bool:
+        return location.log_id == first.log_id and 0 <= location.offset - first.offset < bytes_max
+
+    return is_near
 
 
 def list_entry_logs(fs: FileSystem, directory: str) -> list[EntryLogId]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -47,17 +47,26 @@ LedgerRowChanges: TypeAlias = Mapping[LedgerId, LedgerRow | None]
 class LedgerIndex:
     """The rows of one ledger directory. The loop alone reads and changes them; ``write`` belongs to one lane."""
 
-    def __init__(self, rows: SealedIndex, ledgers: dict[LedgerId, LedgerRow], long_key_ids: set[LedgerId]) -> None:
+    def __init__(
+        self,
+        rows: SealedIndex,
+        ledgers: dict[LedgerId, LedgerRow],
+        long_key_ids: set[LedgerId],
+        half_deleted: frozenset[LedgerId],
+    ) -> None:
         self._rows = rows
         self._ledgers = ledgers
         self._long_key_ids = long_key_ids
-        self._changes: dict[LedgerId, LedgerRow | None] = {}
+        self.half_deleted = half_deleted
+        """Ledgers whose deletion a crash cut off: their locations may still be there, and are to be deleted."""
+        self._changes: dict[LedgerId, LedgerRow | None] = dict.fromkeys(half_deleted)
         self.find = ledgers.get
 
     @classmethod
     def load(cls, rows: SealedIndex) -> LedgerIndex:
         """Read every row; IndexDamagedError, with the way out, for one that is damaged or not a ledger's."""
         ledgers: dict[LedgerId, LedgerRow] = {}
+        half_deleted: set[LedgerId] = set()
         short_key_ids: set[LedgerId] = set()
         long_key_ids: set[LedgerId] = set()
         with advising_repair():
@@ -73,7 +82,9 @@ class LedgerIndex:
                 row = _decode_row(rows.path, ledger_id, value)
                 if row is not None:
                     ledgers[ledger_id] = row
-        return cls(rows, ledgers, long_key_ids)
+                else:
+                    half_deleted.add(ledger_id)
+        return cls(rows, ledgers, long_key_ids, frozenset(half_deleted))
 
     def __len__(self) -> int:
         return len(self._ledgers)
@@ -150,10 +161,19 @@ class LedgerIndex:
 
     def write(self, changes: LedgerRowChanges) -> None:
         """Make changed rows durable, in bounded batches."""
-        items = iter(changes.items())
-        while batch := list(itertools.islice(items, _BATCH_ROW_COUNT_MAX)):
-            puts = [(_KEY.pack(ledger_id), encode_row(row)) for ledger_id, row in batch if row is not None]
-            deletes = [_KEY.pack(ledger_id) for ledger_id, row in batch if row is None]
+        self._write((ledger_id, None if row is None else encode_row(row)) for ledger_id, row in changes.items())
+
+    def begin_deletes(self, ledger_ids: Iterable[LedgerId]) -> None:
+        """Replace rows by the note that their ledgers are being deleted, until ``write`` has the last word.
+
+        A ledger that is used again must not find locations of its former life, crash or not.
+        """
+        self._write((ledger_id, _HALF_DELETED) for ledger_id in ledger_ids)
+
+    def _write(self, values: Iterator[tuple[LedgerId, bytes | None]]) -> None:
+        while batch := list(itertools.islice(values, _BATCH_ROW_COUNT_MAX)):
+            puts = [(_KEY.pack(ledger_id), value) for ledger_id, value in batch if value is not None]
+            deletes = [_KEY.pack(ledger_id) for ledger_id, value in batch if value is None]
             # A long key would outlive its ledger, or come back as an older state of it (H12).
             outdated = [ledger_id for ledger_id, _ in batch if ledger_id in self._long_key_ids]
             deletes += [_KEY.pack(ledger_id) + _LONG_KEY_TAIL for ledger_id in outdated]
@@ -203,6 +223,9 @@ def encode_row(row: LedgerRow) -> bytes:
         explicitLac=row.explicit_lac,
         limbo=row.is_limbo or None,
     ).SerializeToString(deterministic=True)
+
+
+_HALF_DELETED = LedgerData(exists=False, fenced=False, masterKey=b"").SerializeToString(deterministic=True)
 
 
 def _decode_row(path: str, ledger_id: LedgerId, value: bytes) -> LedgerRow | None:

@@ -44,9 +44,27 @@ class LocationIndex:
         entry_id: EntryId = _KEY.unpack(row[0])[1]
         return entry_id, self._decoded(ledger_id, entry_id, row[1])
 
-    def list_entries(self, ledger_id: LedgerId) -> Iterator[EntryId]:
-        """Entry ids of a ledger, ascending, of one point in time."""
-        for key, _ in self._scan(ledger_id):
+    def find_run(self, ledger_id: LedgerId, entry_id: EntryId, count_max: int) -> list[EntryLocation]:
+        """Locations of an entry and of those with the next ids, up to the first that has no row; one range scan.
+
+        Empty when the entry itself is certainly not stored.
+        """
+        locations: list[EntryLocation] = []
+        stop = _KEY.pack(ledger_id, min(entry_id + count_max, _ENTRY_ID_LAST))
+        try:
+            for key, value in self._rows.scan(_KEY.pack(ledger_id, entry_id), stop):
+                next_id = entry_id + len(locations)
+                if _KEY.unpack(key)[1] != next_id:
+                    break
+                locations.append(self._decoded(ledger_id, next_id, value))
+        except IndexDamagedError:
+            if not locations:  # else the damage is behind what was asked for
+                raise
+        return locations
+
+    def list_entries(self, ledger_id: LedgerId, first_entry_id: EntryId = 0) -> Iterator[EntryId]:
+        """Entry ids of a ledger from one on, ascending, of one point in time."""
+        for key, _ in self._scan(ledger_id, first_entry_id):
             yield _KEY.unpack(key)[1]
 
     def write(self, keys: bytes, locations: bytes) -> None:
@@ -67,9 +85,9 @@ class LocationIndex:
         """Close the database; safe to repeat."""
         self._rows.close()
 
-    def _scan(self, ledger_id: LedgerId) -> Iterator[tuple[bytes, bytes]]:
+    def _scan(self, ledger_id: LedgerId, first_entry_id: EntryId = 0) -> Iterator[tuple[bytes, bytes]]:
         # The row of entry 2^63-1, which no bookie accepts, would be the last before the next ledger.
-        return self._rows.scan(_KEY.pack(ledger_id, 0), _KEY.pack(ledger_id, _ENTRY_ID_LAST))
+        return self._rows.scan(_KEY.pack(ledger_id, first_entry_id), _KEY.pack(ledger_id, _ENTRY_ID_LAST))
 
     def _decoded(self, ledger_id: LedgerId, entry_id: EntryId, value: bytes) -> EntryLocation:
         location = int.from_bytes(value, "big")

@@ -12,15 +12,20 @@ from storage.memtable import ENTRY_OVERHEAD_BYTES
 class ReadCache:
     """Least recently used entries, by (ledger, entry). The loop alone uses it."""
 
-    __slots__ = ("_bodies", "limit_bytes", "used_bytes")
+    __slots__ = ("_bodies", "_entry_ids", "limit_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self._bodies: dict[tuple[LedgerId, EntryId], bytes] = {}
+        self._entry_ids: dict[LedgerId, set[EntryId]] = {}
+        """What is here of each ledger: a deletion must not search the whole cache."""
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
 
     def __len__(self) -> int:
         return len(self._bodies)
+
+    def __contains__(self, key: tuple[LedgerId, EntryId]) -> bool:
+        return key in self._bodies
 
     def find(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
         """Body of an entry, or None when it is not here."""
@@ -31,9 +36,12 @@ class ReadCache:
         return body
 
     def put(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
-        """Keep a body, dropping the least recently used ones over the limit."""
+        """Keep a body, dropping the least recently used ones over the limit; one that is over it alone is not kept."""
         self.drop(ledger_id, entry_id)
+        if len(body) + ENTRY_OVERHEAD_BYTES > self.limit_bytes:
+            return
         self._bodies[ledger_id, entry_id] = body
+        self._entry_ids.setdefault(ledger_id, set()).add(entry_id)
         self.used_bytes += len(body) + ENTRY_OVERHEAD_BYTES
         while self.used_bytes > self.limit_bytes:
             self.drop(*next(iter(self._bodies)))
@@ -43,8 +51,12 @@ class ReadCache:
         body = self._bodies.pop((ledger_id, entry_id), None)
         if body is not None:
             self.used_bytes -= len(body) + ENTRY_OVERHEAD_BYTES
+            entry_ids = self._entry_ids[ledger_id]
+            entry_ids.remove(entry_id)
+            if not entry_ids:
+                del self._entry_ids[ledger_id]
 
     def drop_ledger(self, ledger_id: LedgerId) -> None:
         """Forget all entries of a ledger."""
-        for key in [key for key in self._bodies if key[0] == ledger_id]:
-            self.drop(*key)
+        for entry_id in list(self._entry_ids.get(ledger_id, ())):
+            self.drop(ledger_id, entry_id)

@@ -6,6 +6,7 @@ stands between the index row and the body is an error.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Set as AbstractSet
 
 from storage.entry_log_reader import EntryLogReader
@@ -39,6 +40,22 @@ class StoredEntries:
         except EntryLogMissingError:
             return self._read_moved(ledger_id, entry_id)
 
+    def read_run(self, ledger_id: LedgerId, entry_id: EntryId, count_max: int, bytes_max: int) -> list[bytes]:
+        """Like ``read``, with the bodies of some of the entries behind it; empty: the entry is certainly not there.
+
+        For a reader that goes through the ledger. Each body is of the very copy that its row names (H18).
+        """
+        if ledger_id in self._hidden_ledgers:
+            return []
+        locations = self._locations.find_run(ledger_id, entry_id, count_max)
+        if not locations:
+            return []
+        try:
+            return self._log_reader.read_run(locations, ledger_id, entry_id, bytes_max)
+        except EntryLogMissingError:
+            body = self._read_moved(ledger_id, entry_id)
+            return [] if body is None else [body]
+
     def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
         """Highest entry of a ledger on disk; the true last one is the greater of this and the cached one (H8).
 
@@ -54,9 +71,13 @@ class StoredEntries:
             body = self._read_moved(ledger_id, entry_id)
             return None if body is None else (entry_id, body)
 
-    def list_entries(self, ledger_id: LedgerId) -> list[EntryId]:
-        """Ids of a ledger's entries on disk, ascending; ask the write caches first. Raises like ``read``."""
-        return [] if ledger_id in self._hidden_ledgers else list(self._locations.list_entries(ledger_id))
+    def list_entries(
+        self, ledger_id: LedgerId, first_entry_id: EntryId = 0, count_max: int | None = None
+    ) -> list[EntryId]:
+        """Ids of a ledger's entries on disk, from one on, ascending; ask the caches first. Raises like ``read``."""
+        if ledger_id in self._hidden_ledgers:
+            return []
+        return list(itertools.islice(self._locations.list_entries(ledger_id, first_entry_id), count_max))
 
     def _read_moved(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
         """Read again an entry whose log was removed after its location was looked up.

@@ -19,7 +19,7 @@ from typing import Any
 from runtime.bookie.adds import AddPath, PendingAdd
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes
-from runtime.bookie.reads import ReadBatcher, ReadJob, ReadOutcome
+from runtime.bookie.reads import ReadBatcher, ReadJob, ReadOutcome, new_job
 from runtime.metadata.registration import BookieMode
 from runtime.net.request_handler import Responder
 from runtime.ports import BookieInfo
@@ -32,7 +32,6 @@ from storage.ledger_storage import LedgerStorage
 
 logger = logging.getLogger(__name__)
 
-_LAC = struct.Struct(">16xq")
 _LEDGER_ID = struct.Struct(">q")
 _EXPLICIT_LAC_BYTES_MIN = 16
 """Ledger id and LAC; the digest behind them is the client's affair."""
@@ -105,13 +104,13 @@ class BookieRequestHandler:
 
         def finish(outcome: ReadOutcome) -> None:
             status, found = (Status.OK, body) if body is not None else _join(engine, job, cached, outcome)
-            if outcome.last_entry is not None:
-                engine.raise_last_add_confirmed(ledger_id, _LAC.unpack_from(outcome.last_entry[1])[0])
             lac = engine.last_add_confirmed(ledger_id)
+            if outcome.is_end_known:
+                lac = engine.note_last_stored(ledger_id, outcome.last_entry, job.read_generation)
             connection.respond_read(txn_id, ledger_id, entry_id, status, found, lac if status is Status.OK else None)
 
         is_last = entry_id == INVALID_ENTRY_ID
-        job = ReadJob(engine, ledger_id, entry_id, is_last or max_lac is None, engine.read_generation)
+        job = new_job(engine, ledger_id, entry_id, needs_last_entry=is_last or max_lac is None)
         self._reads.submit(job, finish)
 
     def read_lac(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
@@ -120,7 +119,7 @@ class BookieRequestHandler:
         if engine.ledger(ledger_id) is None:
             connection.respond_read_lac(txn_id, ledger_id, _no_such_ledger(engine), None, None)
             return
-        job = ReadJob(engine, ledger_id, INVALID_ENTRY_ID, True, engine.read_generation)
+        job = new_job(engine, ledger_id, INVALID_ENTRY_ID, needs_last_entry=True)
         cached = engine.last_cached(ledger_id)
 
         def finish(outcome: ReadOutcome) -> None:
@@ -183,7 +182,7 @@ class BookieRequestHandler:
         if body is not None:
             return Status.OK, body
         cached = engine.last_cached(ledger_id) if is_last else None
-        job = ReadJob(engine, ledger_id, entry_id, is_last, engine.read_generation)
+        job = new_job(engine, ledger_id, entry_id, needs_last_entry=is_last)
         return _join(engine, job, cached, await self._reads.read(job))
 
     async def _write_lac(

@@ -32,6 +32,10 @@ class ReadOutcome(NamedTuple):
     status: Status
     body: bytes | None
     last_entry: tuple[int, bytes] | None
+    is_end_known: bool = False
+    """Whether ``last_entry`` was asked for and could be told; None is then a fact."""
+    read_ahead: tuple[bytes, ...] = ()
+    """Bodies of the entries behind this one, of a ledger that somebody goes through."""
 
 
 class ReadJob(NamedTuple):
@@ -43,6 +47,14 @@ class ReadJob(NamedTuple):
     needs_last_entry: bool
     read_generation: int
     """``engine.read_generation`` when the question was asked: an answer older than a checkpoint is not cached."""
+    is_sequential: bool
+    """Whether to read ahead."""
+
+
+def new_job(engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int, *, needs_last_entry: bool) -> ReadJob:
+    """The question as of now."""
+    is_sequential = engine.is_sequential_read(ledger_id, entry_id)
+    return ReadJob(engine, ledger_id, entry_id, needs_last_entry, engine.read_generation, is_sequential)
 
 
 ReadDone: TypeAlias = Callable[[ReadOutcome], None]
@@ -86,30 +98,60 @@ class ReadBatcher:
             turn = slice(start, start + _JOBS_PER_TURN_MAX)
             outcomes = await self._workers.run(READS_LANE, read_all, jobs[turn])
             for job, done, outcome in zip(jobs[turn], callbacks[turn], outcomes, strict=True):
-                if outcome.body is not None:
-                    job.engine.remember_read(job.ledger_id, job.entry_id, outcome.body, job.read_generation)
+                bodies = () if outcome.body is None else (outcome.body, *outcome.read_ahead)
+                for entry_id, body in enumerate(bodies, job.entry_id):
+                    job.engine.remember_read(job.ledger_id, entry_id, body, job.read_generation)
                 done(outcome)
 
 
 def read_all(jobs: list[ReadJob]) -> list[ReadOutcome]:
     """Answer a batch of reads from index and entry logs; runs in a lane and never raises for one entry's sake."""
-    return [_read_one(job) for job in jobs]
+    turn = _Turn(jobs[0].engine.read_ahead_bytes_max)
+    return [turn.answer(job) for job in jobs]
 
 
-def _read_one(job: ReadJob) -> ReadOutcome:
-    try:
-        last_entry = job.engine.find_last(job.ledger_id) if job.needs_last_entry else None
-    except (StorageError, OSError) as error:
-        # The entry itself may still be readable: its answer then goes out without a LAC.
-        logger.error("ledger %d: the last entry cannot be read: %s", job.ledger_id, error)
-        if job.entry_id == INVALID_ENTRY_ID:
-            return ReadOutcome(Status.IO_ERROR, None, None)
+class _Turn:
+    """One turn of the reads lane: what a read brings beyond its own entry serves the next ones."""
+
+    def __init__(self, ahead_bytes_max: int) -> None:
+        self._ahead: dict[tuple[int, int], bytes] = {}
+        self._ahead_bytes_left = ahead_bytes_max
+        self._former = (INVALID_ENTRY_ID, INVALID_ENTRY_ID)
+
+    def answer(self, job: ReadJob) -> ReadOutcome:
+        """Answer one question."""
         last_entry = None
-    if job.entry_id == INVALID_ENTRY_ID:
-        return ReadOutcome(Status.OK, None, last_entry)
-    try:
-        body = job.engine.read(job.ledger_id, job.entry_id)
-    except (StorageError, OSError) as error:
-        logger.error("ledger %d entry %d cannot be read: %s", job.ledger_id, job.entry_id, error)
-        return ReadOutcome(Status.IO_ERROR, None, last_entry)
-    return ReadOutcome(Status.NO_SUCH_ENTRY if body is None else Status.OK, body, last_entry)
+        is_end_known = False
+        if job.needs_last_entry:
+            try:
+                last_entry = job.engine.find_last(job.ledger_id)
+                is_end_known = True
+            except (StorageError, OSError) as error:
+                # The entry itself may still be readable: its answer then goes out without a LAC.
+                logger.error("ledger %d: the last entry cannot be read: %s", job.ledger_id, error)
+        if job.entry_id == INVALID_ENTRY_ID:
+            return ReadOutcome(Status.OK if is_end_known else Status.IO_ERROR, None, last_entry, is_end_known)
+        try:
+            bodies = self._read(job)
+        except (StorageError, OSError) as error:
+            logger.error("ledger %d entry %d cannot be read: %s", job.ledger_id, job.entry_id, error)
+            return ReadOutcome(Status.IO_ERROR, None, last_entry, is_end_known)
+        if not bodies:
+            return ReadOutcome(Status.NO_SUCH_ENTRY, None, last_entry, is_end_known)
+        return ReadOutcome(Status.OK, bodies[0], last_entry, is_end_known, tuple(bodies[1:]))
+
+    def _read(self, job: ReadJob) -> list[bytes]:
+        """The body, and those read ahead; empty when the entry is certainly not there."""
+        engine, ledger_id, entry_id = job.engine, job.ledger_id, job.entry_id
+        is_sequential = job.is_sequential or self._former == (ledger_id, entry_id - 1)
+        self._former = (ledger_id, entry_id)
+        body = self._ahead.pop(self._former, None)
+        if body is None and is_sequential and self._ahead_bytes_left > 0 and engine.read_ahead_count_max:
+            bodies = engine.read_run(ledger_id, entry_id, 1 + engine.read_ahead_count_max, self._ahead_bytes_left)
+            for ahead_id, ahead in enumerate(bodies[1:], entry_id + 1):
+                self._ahead[ledger_id, ahead_id] = ahead
+                self._ahead_bytes_left -= len(ahead)
+            return bodies
+        if body is None:
+            body = engine.read(ledger_id, entry_id)
+        return [] if body is None else [body]

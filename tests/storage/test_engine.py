@@ -111,7 +111,9 @@ def test_a_full_memtable_refuses_and_asks_for_a_checkpoint(engine: LedgerDirecto
     count = fill(engine, 5)
     assert count > 10
     assert engine.find_cached(5, count) is None
-    assert engine.last_add_confirmed(5) == count - 2  # That of the refused entry does not count.
+    assert (
+        engine.note_last_stored(5, None, engine.read_generation) == count - 2
+    )  # That of the refused entry does not count.
     assert is_due(engine)
     job = engine.begin_checkpoint()
     assert not is_due(engine)
@@ -207,6 +209,27 @@ def test_a_slow_read_does_not_bring_an_older_copy_back(engine: LedgerDirectoryEn
     assert engine.read(5, 1) == entry(5, 1, b"new")
 
 
+def test_reading_on_is_told_by_what_was_read_lately(engine: LedgerDirectoryEngine) -> None:
+    add(engine, 5, 3, 4)
+    checkpoint_now(engine)
+    assert engine.is_sequential_read(5, 0)
+    assert not engine.is_sequential_read(5, 4)
+    engine.remember_read(5, 3, entry(5, 3), engine.read_generation)
+    assert engine.is_sequential_read(5, 4)
+    assert not engine.is_sequential_read(5, 5)
+
+
+def test_reading_ahead_takes_half_the_read_cache_at_most(tmp_path: Path) -> None:
+    configs = (
+        EngineConfig(read_cache_bytes_max=0),
+        EngineConfig(read_cache_bytes_max=1000),
+        EngineConfig(read_cache_bytes_max=1000, read_ahead_bytes_max=100),
+        EngineConfig(read_ahead_bytes_max=1 << 30),
+    )
+    engines = [open_engine(tmp_path / str(number), config=config) for number, config in enumerate(configs)]
+    assert [engine.read_ahead_bytes_max for engine in engines] == [0, 500, 100, 4 << 20]
+
+
 # Last entry and LAC
 
 
@@ -225,8 +248,12 @@ def test_the_last_entry_is_the_highest_of_all_places(engine: LedgerDirectoryEngi
     assert max(lasts) == (9, entry(5, 9))
 
 
+def look_at_stored_end(engine: LedgerDirectoryEngine, ledger_id: int) -> int | None:
+    return engine.note_last_stored(ledger_id, engine.find_last(ledger_id), engine.read_generation)
+
+
 def test_last_add_confirmed_only_rises(engine: LedgerDirectoryEngine) -> None:
-    assert engine.last_add_confirmed(5) is None
+    look_at_stored_end(engine, 5)
     engine.add(5, 0, entry(5, 0, last_add_confirmed=-1))
     assert engine.last_add_confirmed(5) == -1
     engine.add(5, 7, entry(5, 7, last_add_confirmed=6))
@@ -235,8 +262,37 @@ def test_last_add_confirmed_only_rises(engine: LedgerDirectoryEngine) -> None:
     assert engine.set_explicit_lac(5, explicit_lac(5, 7))
     engine.set_explicit_lac(5, explicit_lac(5, 4))
     assert engine.last_add_confirmed(5) == 7
-    engine.raise_last_add_confirmed(5, 8)
-    assert engine.last_add_confirmed(5) == 8
+    assert look_at_stored_end(engine, 5) == 7
+
+
+@pytest.mark.parametrize("explicit", [None, 11])
+def test_last_add_confirmed_is_the_highest_of_cache_and_disk(tmp_path: Path, explicit: int | None) -> None:
+    """H8: after a restart an old entry is added again, by re-replication; its LAC is not the ledger's."""
+    engine = open_engine(tmp_path / "live")
+    engine.set_master_key(5, KEY)
+    add(engine, 5, 8, 9)
+    if explicit is not None:
+        engine.set_explicit_lac(5, explicit_lac(5, explicit))
+    checkpoint_now(engine)
+    engine.close()
+    engine = open_engine(tmp_path / "live")
+    add(engine, 5, 3)
+    assert engine.last_add_confirmed(5) is None, "the disk is to be asked"
+    assert look_at_stored_end(engine, 5) == (8 if explicit is None else explicit)
+    assert engine.last_add_confirmed(5) == (8 if explicit is None else explicit)
+    engine.close()
+
+
+def test_the_end_of_a_deleted_ledger_says_nothing_of_the_next_of_its_id(engine: LedgerDirectoryEngine) -> None:
+    add(engine, 5, 9)
+    checkpoint_now(engine)
+    asked_at, last = engine.read_generation, engine.find_last(5)
+    engine.delete_ledger(5)
+    engine.set_master_key(5, KEY)
+    add(engine, 5, 0)
+    assert engine.note_last_stored(5, last, asked_at) == 8, "true of what was asked about"
+    assert engine.last_add_confirmed(5) is None
+    assert look_at_stored_end(engine, 5) == -1
 
 
 def test_explicit_lac_of_an_unknown_ledger(engine: LedgerDirectoryEngine) -> None:
@@ -311,6 +367,39 @@ def test_a_deleted_ledger_stays_deleted(tmp_path: Path) -> None:
         assert reader.ledger(5) is None
         assert reader.list_entries(5) == []
         assert len(reader.list_entries(6)) == 20
+
+
+@pytest.mark.parametrize("is_used_again", [False, True])
+def test_a_crash_in_mid_deletion_leaves_nothing_of_the_former_life(tmp_path: Path, is_used_again: bool) -> None:
+    """H6: the row is gone, locations are still there, and then the id is used again."""
+    failing = FailingOnce()
+    engine = open_engine(tmp_path / "live", open_index=opening_watched(failing))
+    engine.set_master_key(5, KEY)
+    add(engine, 5, *range(5))
+    checkpoint_now(engine)
+    engine.delete_ledger(5)
+    if is_used_again:
+        engine.set_master_key(5, b"other")
+        add(engine, 5, 1, payload=b"new")
+    failing.arm(f"before {LOCATIONS_DATABASE}")
+    with pytest.raises(IndexFailedError):
+        checkpoint_now(engine)
+    reopened = after_kill(tmp_path / "live")
+    assert reopened.ledger(5) is None
+    assert reopened._locations.find(5, 0) is not None, "else this tests nothing"
+    assert reopened.read(5, 0) is None
+    if is_used_again:  # by the journal
+        reopened.set_master_key(5, b"other")
+        add(reopened, 5, 1, payload=b"new")
+    for _ in range(2):
+        checkpoint_now(reopened)
+        assert reopened.list_entries(5) == ([1] if is_used_again else [])
+        assert (reopened.ledger(5) is not None) == is_used_again
+        assert reopened._locations.find(5, 0) is None
+    reopened.close()
+    again = open_engine(tmp_path / "live-after-kill")
+    assert (again.ledger(5) is not None) == is_used_again
+    assert again.ledger_ids() == ([5] if is_used_again else [])
 
 
 def test_a_delete_during_a_checkpoint_that_deletes(engine: LedgerDirectoryEngine) -> None:
