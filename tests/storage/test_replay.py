@@ -76,7 +76,7 @@ def test_every_kind_of_record(tmp_path: Path) -> None:
     engine = storage.engine_of(5)
     assert engine.ledger(5) == LedgerRow(master_key=KEY, is_fenced=True, explicit_lac=explicit_lac(5, 1))
     assert [engine.read(5, entry_id) for entry_id in (0, 1)] == [entry(5, 0), entry(5, 1)]
-    assert engine.last_add_confirmed(5) == 1
+    assert engine.note_last_stored(5, engine.find_last(5), engine.read_generation) == 1
     counts = (report.file_count, report.ledger_key_count, report.entry_count, report.fence_count)
     assert counts == (1, 1, 2, 1)
     assert (report.explicit_lac_count, report.skipped_count, report.unknown_count) == (1, 0, 0)
