@@ -11,6 +11,7 @@ Layout below the cluster's folder::
 from __future__ import annotations
 
 import os
+import re
 
 import msgspec
 
@@ -23,6 +24,8 @@ STATE_FILE = "cluster.json"
 LOOPBACK = "127.0.0.1"
 ROOT = "/ledgers"
 ZOOKEEPER = "zookeeper"
+
+_BOOKIE_FOLDER = re.compile(r"bookie-[0-9]+")
 
 
 class BookieRecord(msgspec.Struct, frozen=True):
@@ -60,14 +63,23 @@ def state_path(directory: str) -> str:
 
 
 def read_state(directory: str) -> ClusterState | None:
-    """State of the cluster below ``directory``; None when there is no cluster."""
+    """State of the cluster below ``directory``; None when there is no cluster.
+
+    RefusedError for what ``up`` cannot have written, folder names above all: ``down --delete`` removes what they name.
+    """
     try:
         with open(state_path(directory), "rb") as file:
-            return msgspec.json.decode(file.read(), type=ClusterState)
+            state = msgspec.json.decode(file.read(), type=ClusterState)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except msgspec.DecodeError as error:
         raise RefusedError(f"{state_path(directory)} is not the state of a development cluster: {error}") from error
+    for bookie in state.bookies:
+        if not _BOOKIE_FOLDER.fullmatch(bookie.name):
+            raise RefusedError(
+                f"{state_path(directory)}: {bookie.name!r} is no bookie's folder of a development cluster"
+            )
+    return state
 
 
 def write_state(directory: str, state: ClusterState) -> None:

@@ -36,6 +36,7 @@ from commands.dev.readiness import LiveBookies, wait_registered
 from commands.dev.status import ClusterStatus, ServerStatus
 from commands.errors import InvalidArgumentError, NotFoundError
 from commands.rendering import counted
+from runtime.bookie.cookie_check import require_cookie_path
 from runtime.errors import MetadataUnavailableError, RefusedError
 from runtime.metadata.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
 from storage import filenames
@@ -64,10 +65,14 @@ class LocalCluster:
         return ClusterStatus(state.metadata_uri, zookeeper, bookies)
 
     def plan(self, bookie_count: int | None, base_port: int | None) -> ClusterState:
-        """State that ``up`` would make of the folder, without touching anything; InvalidArgumentError, RefusedError."""
+        """State that ``up`` would make of the folder, without touching anything.
+
+        InvalidArgumentError, RefusedError; ConfigurationError for a folder that no cookie of a bookie can name.
+        """
         state = read_state(self._directory)
         if state is None:
             require_unused(self._directory)
+            require_cookie_path(self._directory)
             count = BOOKIES_DEFAULT if bookie_count is None else bookie_count
             ports = choose_ports(base_port, 0, count + 1)
             return ClusterState(ports[0], tuple(_bookie(number, port) for number, port in enumerate(ports[1:], 1)))

@@ -62,10 +62,7 @@ class CookieCheck(msgspec.Struct, frozen=True):
 def expected_cookie(config: StorageConfig, bookie_id: str, instance_id: str | None) -> Cookie:
     """The cookie that follows from the settings; ConfigurationError for a folder that no cookie can name."""
     for path in cookie_directories(config):
-        if not _SEPARATORS.isdisjoint(path) or path != path.strip() or not _is_text(path):
-            raise ConfigurationError(
-                f"folder {path!r} cannot be named in a cookie: no commas, tabs, line ends or outer blanks, and UTF-8"
-            )
+        require_cookie_path(path)
     return Cookie(
         bookie_id=bookie_id,
         journal_directories=config.journal_directories,
@@ -73,6 +70,14 @@ def expected_cookie(config: StorageConfig, bookie_id: str, instance_id: str | No
         index_directories=config.index_directories or None,
         instance_id=instance_id,
     )
+
+
+def require_cookie_path(path: str) -> None:
+    """ConfigurationError for a folder that no cookie can name."""
+    if not _SEPARATORS.isdisjoint(path) or path != path.strip() or not _is_text(path):
+        raise ConfigurationError(
+            f"folder {path!r} cannot be named in a cookie: no commas, tabs, line ends or outer blanks, and UTF-8"
+        )
 
 
 def _is_text(path: str) -> bool:

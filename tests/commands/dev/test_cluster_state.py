@@ -9,7 +9,7 @@ import pytest
 from commands.dev.cluster_state import BookieRecord, ClusterState, read_state, require_unused, state_path, write_state
 from commands.dev.local_cluster import LocalCluster
 from commands.errors import InvalidArgumentError, NotFoundError
-from runtime.errors import BookieNotFoundError, RefusedError
+from runtime.errors import BookieNotFoundError, ConfigurationError, RefusedError
 
 STATE = ClusterState(4000, (BookieRecord("bookie-1", "127.0.0.1:4001", 4001), BookieRecord("bookie-2", "b", 4002)))
 
@@ -32,6 +32,19 @@ def test_a_file_that_is_no_state_is_refused(tmp_path: Path) -> None:
     Path(state_path(str(tmp_path))).write_text("{}")
     with pytest.raises(RefusedError, match="is not the state of a development cluster"):
         read_state(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["../../home", "/home", "", ".", "zookeeper", "bookie-1/.."])
+def test_a_state_that_names_other_folders_is_refused(tmp_path: Path, name: str) -> None:
+    write_state(str(tmp_path), ClusterState(4000, (BookieRecord(name, "127.0.0.1:4001", 4001),)))
+    with pytest.raises(RefusedError, match="is no bookie's folder"):
+        read_state(str(tmp_path))
+
+
+def test_a_folder_that_no_cookie_can_name_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be named in a cookie"):
+        cluster(tmp_path / "a,b").plan(1, None)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_folders_with_other_things_are_refused(tmp_path: Path) -> None:
