@@ -73,6 +73,8 @@ def _cookie_faults(paths: Paths, snapshot: Snapshot, cookies: dict[str, Cookie])
     is_instance_known = snapshot.instance_id is not None or paths.instance_id not in snapshot.present
     for name, node in (snapshot.cookies or {}).items():
         path = paths.cookie(name)
+        if not is_valid_bookie_id(name):
+            continue  # found by itself, and no command takes such an id
         try:
             cookie = decode_cookie(node.data)
         except MetadataFormatError as error:

@@ -47,6 +47,12 @@ def test_a_sound_cluster() -> None:
     assert found(SOUND) == set()
 
 
+def test_a_cookie_of_an_impossible_id_is_for_no_command() -> None:
+    """That it has to go is found by its name alone; cookie verify and decommission would refuse the id."""
+    impossible = {"READONLY": cookie("x", "/elsewhere", None), "a,b": b"junk"}
+    assert changed(cookies={**(SOUND.cookies or {}), **with_cookies(impossible)}) == set()
+
+
 def test_what_may_not_be_listed_is_not_taken_for_absent() -> None:
     assert changed(writable=None) == set()
     assert changed(read_only=None) == set()
