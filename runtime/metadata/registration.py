@@ -258,7 +258,17 @@ class BookieRegistration:
                     f"another process registered as {self._bookie_id} at the same time: stop it, or choose another id"
                 ) from None
         except NoNodeError:
-            raise RegistrationError(str(ClusterNotFoundError(self._paths.root))) from None
+            raise RegistrationError(await self._why_there_is_no_directory()) from None
+
+    async def _why_there_is_no_directory(self) -> str:
+        """A nuke takes it first and a restore makes it last: whoever adds it in between lets collectors in."""
+        root = self._paths.root
+        if await self._store.exists(root) is None:
+            return str(ClusterNotFoundError(root))
+        return (
+            f"{self._paths.available} is not there, so no bookie may join {root}: a restore or a nuke may not have come to "
+            "its end; bkctl metadata doctor tells the way out"
+        )
 
     async def _wait_for_expiry(self, path: str) -> None:
         """Wait until the node of another session is gone; it is never deleted by force."""

@@ -184,6 +184,8 @@ async def test_no_cluster(store: ZooKeeperStore, root: str) -> None:
         await Bookie(store, root).registration.register(BookieMode.WRITABLE)
     await store.create(root, make_parents=True)
     assert await client.writable() == await client.read_only() == await client.with_cookie() == []
+    with pytest.raises(RegistrationError, match=f"{root}/available is not there.*bkctl metadata doctor"):
+        await Bookie(store, root).registration.register(BookieMode.WRITABLE)
 
 
 async def test_a_name_that_java_clients_would_hang_on(store: ZooKeeperStore, root: str) -> None:
