@@ -266,8 +266,8 @@ class BookieRegistration:
         if await self._store.exists(root) is None:
             return str(ClusterNotFoundError(root))
         return (
-            f"{self._paths.available} is not there, so no bookie may join {root}: a restore or a nuke may not have come to "
-            "its end; bkctl metadata doctor tells the way out"
+            f"{self._paths.available} is not there, so no bookie may join {root}: a restore or a nuke may not have "
+            "ended; bkctl metadata doctor tells the way out"
         )
 
     async def _wait_for_expiry(self, path: str) -> None:
