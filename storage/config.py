@@ -12,6 +12,10 @@ MEBIBYTE = 1024 * 1024
 JOURNAL_BLOCK_BYTES = 512
 """Granularity of ``alignment_bytes``, and the length of a journal's header."""
 
+JOURNAL_VERSION_MIN = 4
+JOURNAL_VERSION_MAX = 6
+"""Versions of journal files that are written."""
+
 ENTRY_LOG_SIZE_BYTES_MAX = 1024 * MEBIBYTE
 """Offsets inside an entry log must stay below 2^31."""
 
@@ -22,7 +26,10 @@ def _require(condition: bool, sentence: str) -> None:
 
 
 class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One journal directory (storage section 3.8)."""
+    """One journal directory (storage section 3.8). Every size is at least what the text says, else ValueError."""
+
+    format_version: int = 6
+    """Version of new files: 4, 5 or 6; all are read. Java: journalFormatVersionToWrite."""
 
     size_bytes_max: int = 2048 * MEBIBYTE
     """A file that has grown past this is followed by the next; 4 KiB or more. Java: journalMaxSizeMB."""
@@ -36,7 +43,43 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     backup_count_max: int = 5
     """Files older than the mark that are kept; 0 or more. Java: journalMaxBackups."""
 
+    is_data_written: bool = True
+    """False: adds are not journaled, and acknowledged as soon as the write cache has them; a crash loses what no
+    checkpoint has written. Keys, fences and explicit LACs are journaled all the same. Java: journalWriteData."""
+
+    is_data_synced: bool = True
+    """False: adds are acknowledged when the kernel has them; a power cut loses what was not synced since. Fences,
+    explicit LACs and forced ledgers still wait for a sync. Java: journalSyncData."""
+
+    sync_interval_s: float = 1.0
+    """Longest time between two syncs where adds wait for none; above 0. Java: journalPageCacheFlushIntervalMSec."""
+
+    is_dropped_from_page_cache: bool = True
+    """Whether the kernel is told that what was synced will not be read again. Java: journalRemoveFromPageCache."""
+
+    group_wait_s: float = 0.0
+    """How long a record may wait for others to share its sync; 0: not at all, as groups gather while the one before is
+    synced. Java: journalMaxGroupWaitMSec, there 2 ms."""
+
+    is_flushed_when_queue_empty: bool = False
+    """Whether nothing waits, whatever ``group_wait_s`` says. Java: journalFlushWhenQueueEmpty."""
+
+    group_bytes_max: int = MEBIBYTE
+    """A group that has reached this waits no longer; 0: no such limit. Java: journalBufferedWritesThreshold, there
+    512 KiB."""
+
+    group_record_count_max: int = 0
+    """A group with so many records waits no longer; 0: no such limit. Java: journalBufferedEntriesThreshold."""
+
+    queue_record_count_max: int = 10_000
+    """Records queued for the journal beyond which adds wait; 1 or more. Java: journalQueueSize."""
+
+    queue_bytes_max: int = 64 * MEBIBYTE
+    """Bytes queued for the journal beyond which adds wait; 64 KiB or more. Java: journalMaxMemorySizeMb, which is the
+    sum over all journal directories."""
+
     def __post_init__(self) -> None:
+        _require(JOURNAL_VERSION_MIN <= self.format_version <= JOURNAL_VERSION_MAX, "format_version must be 4, 5 or 6")
         _require(self.size_bytes_max >= 4096, "size_bytes_max must be at least 4 KiB")
         _require(
             self.alignment_bytes >= JOURNAL_BLOCK_BYTES and self.alignment_bytes % JOURNAL_BLOCK_BYTES == 0,
@@ -44,6 +87,11 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
         _require(self.preallocation_bytes >= self.alignment_bytes, "preallocation_bytes must reach alignment_bytes")
         _require(self.backup_count_max >= 0, "backup_count_max must not be negative")
+        _require(self.sync_interval_s > 0, "sync_interval_s must be above 0")
+        for name in ("group_wait_s", "group_bytes_max", "group_record_count_max"):
+            _require(getattr(self, name) >= 0, f"{name} must not be negative")
+        _require(self.queue_record_count_max >= 1, "queue_record_count_max must be at least 1")
+        _require(self.queue_bytes_max >= 64 * 1024, "queue_bytes_max must be at least 64 KiB")
 
 
 class EntryLogConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,8 @@ BkctlError                      carries one sentence for the user
 └── StorageError                something on disk
     ├── CorruptFileError        bytes that no crash explains: refuse, name file and offset
     ├── JournalError
-    │   └── JournalFailedError  a write or sync failed: final, nothing more is acknowledged
+    │   ├── JournalFailedError  a write or sync failed: final, nothing more is acknowledged
+│   └── JournalFullError    no room for a write: nothing was acknowledged, the same may be tried again
     ├── EntryLogError           an entry that the index names cannot be read: never "no such entry"
     │   └── EntryLogMissingError  its log is not there: compaction may have moved it meanwhile
     ├── IndexDamagedError       the database lost or damaged part of what was sealed
@@ -46,6 +47,10 @@ class JournalError(StorageError):
 
 class JournalFailedError(JournalError):
     """A journal write or sync failed. Final: what was not acknowledged stays so, and the bookie stops."""
+
+
+class JournalFullError(JournalError):
+    """The disk has no room for what was to be journaled. Nothing was acknowledged; the same may be tried again."""
 
 
 class EntryLogError(StorageError):

@@ -25,6 +25,9 @@ _PARTS_MAX = 1024
 
 _FILE_MODE = 0o644
 
+_advise = getattr(os, "posix_fadvise", None)
+"""Not on macOS."""
+
 
 class _ErrorsNamed:
     """Puts the path into the errors of calls that know a descriptor alone: "no space left" is no help without it."""
@@ -135,6 +138,12 @@ class OsFile:
         """Make contents and all metadata durable (fsync)."""
         with self._errors_named:
             os.fsync(self._descriptor)
+
+    def drop_from_cache(self, size_bytes: int, offset: int) -> None:
+        """Say that these bytes will not be read again, where the system can be told so."""
+        if _advise is not None:
+            with contextlib.suppress(OSError):  # advice that is not taken costs memory, and nothing else
+                _advise(self._descriptor, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Close; safe to repeat. Does not sync."""

@@ -21,7 +21,10 @@ def framed(payloads: Sequence[Buffer]) -> list[Buffer]:
     Every loop here runs inside the interpreter's C code: a lane that ran bytecode per record would stop the event loop.
     """
     parts: list[Buffer] = [b""] * (2 * len(payloads))
-    parts[0::2] = map(_LENGTH.pack, map(len, payloads))
+    lengths = list(map(len, payloads))
+    # Entries of a ledger mostly have one length: its word is made once then.
+    is_even = bool(lengths) and min(lengths) == max(lengths)
+    parts[0::2] = [_LENGTH.pack(lengths[0])] * len(lengths) if is_even else map(_LENGTH.pack, lengths)
     parts[1::2] = payloads
     return parts
 

@@ -22,7 +22,9 @@ from storage.ports import FileSystem
 from storage.seal import REPAIR_ADVICE
 
 _FORMAT = "bkctl journals 1"
-_LINE = re.compile(r"([0-9a-f]+)\.txn step ([0-9]+) end ([0-9]+)")
+_CHECKSUMS = " checksums"
+_LOOSE = " loose"
+_LINE = re.compile(rf"([0-9a-f]+)\.txn step ([0-9]+) end ([0-9]+)({_CHECKSUMS})?({_LOOSE})?")
 
 
 class CatalogedJournal(msgspec.Struct, frozen=True):
@@ -33,6 +35,11 @@ class CatalogedJournal(msgspec.Struct, frozen=True):
     """By which it grows: it is never shorter, and holds no data behind the last whole step."""
     end_offset: int = 0
     """Where its last group ended, all of it synced; 0 while it is written, and after a stop or crash."""
+    has_checksums: bool = False
+    """Whether every group ends with a checksum (``journal_group``)."""
+    is_loose: bool = False
+    """Whether groups were written before the one in front was synced, or do not end on sectors (version 4): a crash can
+    then have torn more than the last one."""
 
 
 class JournalCatalog(msgspec.Struct, frozen=True):
@@ -48,12 +55,12 @@ class JournalCatalog(msgspec.Struct, frozen=True):
         self, begun: CatalogedJournal, present: Iterable[JournalId], finished: LogMark | None
     ) -> JournalCatalog:
         """The catalog after a file was begun: without those no longer ``present``, ``finished`` at its end."""
-        kept = {*present}
+        kept = {*present} - {begun.journal_id}
         journals = (journal for journal in self.journals if journal.journal_id in kept)
         return JournalCatalog(
             (
                 *(
-                    CatalogedJournal(journal.journal_id, journal.step_bytes, finished.offset)
+                    msgspec.structs.replace(journal, end_offset=finished.offset)
                     if finished is not None and finished.journal_id == journal.journal_id
                     else journal
                     for journal in journals
@@ -65,22 +72,14 @@ class JournalCatalog(msgspec.Struct, frozen=True):
 
 def encode_catalog(catalog: JournalCatalog) -> bytes:
     """Text of the catalog file: one line for each journal file."""
-    return encode_checked_text(
-        _FORMAT,
-        [
-            f"{journal_file_name(journal.journal_id)} step {journal.step_bytes} end {journal.end_offset}"
-            for journal in catalog.journals
-        ],
-    )
+    return encode_checked_text(_FORMAT, [_encode_line(journal) for journal in catalog.journals])
 
 
 def decode_catalog(data: bytes) -> JournalCatalog | None:
     """The catalog, or None for bytes that ``encode_catalog`` does not make."""
     lines = decode_checked_text(_FORMAT, data)
     matches = [_LINE.fullmatch(line) for line in lines or ()]
-    journals = tuple(
-        CatalogedJournal(int(match[1], 16), int(match[2]), int(match[3])) for match in matches if match is not None
-    )
+    journals = tuple(_decode_line(match) for match in matches if match is not None)
     catalog = JournalCatalog(journals)
     return catalog if journals and encode_catalog(catalog) == data else None
 
@@ -104,3 +103,18 @@ def read_catalog(fs: FileSystem, directory: str) -> JournalCatalog | None:
 def write_catalog(fs: FileSystem, directory: str, catalog: JournalCatalog) -> None:
     """Replace the catalog durably; OSError."""
     fs.write_file_atomically(os.path.join(directory, JOURNAL_CATALOG), encode_catalog(catalog))
+
+
+def _encode_line(journal: CatalogedJournal) -> str:
+    words = (_CHECKSUMS if journal.has_checksums else "") + (_LOOSE if journal.is_loose else "")
+    return f"{journal_file_name(journal.journal_id)} step {journal.step_bytes} end {journal.end_offset}{words}"
+
+
+def _decode_line(match: re.Match[str]) -> CatalogedJournal:
+    return CatalogedJournal(
+        int(match[1], 16),
+        int(match[2]),
+        int(match[3]),
+        has_checksums=match[4] is not None,
+        is_loose=match[5] is not None,
+    )

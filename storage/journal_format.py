@@ -8,19 +8,15 @@ group there are zeros or nothing. There is no checksum. Source: storage sections
 from __future__ import annotations
 
 import enum
-import operator
 import struct
-from collections.abc import Sequence
 
 import msgspec
 
 from storage.config import MEBIBYTE
 from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.framing import LENGTH_BYTES, framed
+from storage.framing import LENGTH_BYTES
 from storage.ids import EntryId, LedgerId, MetaEntryKind
-from storage.ports import Buffer
 
-VERSION_WRITTEN = 6
 VERSION_MIN = 1
 VERSION_MAX = 6
 PADDING_VERSION_MIN = 5
@@ -46,12 +42,14 @@ _IDS_AND_LENGTH = struct.Struct(">qqi")
 _RECORD_START = struct.Struct(">iqq")
 _PADDING = struct.Struct(">ii")
 _ZERO_HEADER = bytes(ENTRY_HEADER_BYTES_MIN)
-_FIRST_BYTES = operator.itemgetter(slice(0, ENTRY_HEADER_BYTES_MIN))
+
+EXPLICIT_LAC_VERSION_MIN = 6
+"""First version that has a record for explicit LACs."""
 
 _VERSION_SINCE = {
     MetaEntryKind.LEDGER_KEY: 3,
     MetaEntryKind.FENCE: 4,
-    MetaEntryKind.EXPLICIT_LAC: 6,
+    MetaEntryKind.EXPLICIT_LAC: EXPLICIT_LAC_VERSION_MIN,
 }
 
 
@@ -85,9 +83,9 @@ class JournalRecord(msgspec.Struct, frozen=True, gc=False):
     """Where the length word stands in the file."""
 
 
-def encode_file_header() -> bytes:
-    """The first 512 bytes of a file of the version that is written."""
-    return _VERSION.pack(_MAGIC, VERSION_WRITTEN).ljust(HEADER_BYTES, b"\0")
+def encode_file_header(version: int = VERSION_MAX) -> bytes:
+    """What a file of a version begins with, up to its first record."""
+    return _VERSION.pack(_MAGIC, version).ljust(data_start(version), b"\0")
 
 
 def decode_version(start: bytes) -> int:
@@ -108,34 +106,19 @@ def data_start(version: int) -> int:
     return VERSION_HEADER_BYTES if version < PADDING_VERSION_MIN else HEADER_BYTES
 
 
-def encode_padding(position: int, alignment_bytes: int) -> bytes:
+def encode_padding(position: int, alignment_bytes: int, content_bytes: int = 0) -> bytes:
     """What takes a group that ends at ``position`` to the next multiple of the alignment (storage section 3.4).
+
+    Readers skip at least ``content_bytes`` in it, zeros here.
 
     Unlike Java, a group that ends on one is padded too, by a whole block, which Java skips like any other: padding is
     how ``journal_damage`` knows where groups end.
     """
     missing = -position % alignment_bytes
-    if missing < PADDING_HEADER_BYTES:
+    if missing < PADDING_HEADER_BYTES + content_bytes:
         missing += alignment_bytes
     count = missing - PADDING_HEADER_BYTES
     return _PADDING.pack(PADDING_MARK, count) + bytes(count)
-
-
-def encode_group(records: Sequence[Buffer], position: int, alignment_bytes: int) -> bytes:
-    """Bytes of a group of raw records that starts at ``position``, padding included.
-
-    ValueError for a record that no reader would accept: acknowledged and then refused, it would stop every boot.
-    """
-    if min(map(len, records)) < ENTRY_HEADER_BYTES_MIN:
-        for record in records:
-            if len(record) < ENTRY_HEADER_BYTES_MIN:
-                decode_record(bytes(record), 0, VERSION_WRITTEN)
-    if _ZERO_HEADER in map(_FIRST_BYTES, records) and any(map(is_zero_filled, map(bytes, records))):
-        raise ValueError("a record of zeros alone, which replay could not tell from a hole")
-    parts = framed(records)
-    end = position + sum(map(len, parts))
-    parts.append(encode_padding(end, alignment_bytes))
-    return b"".join(parts)
 
 
 def encode_ledger_key_record(ledger_id: LedgerId, master_key: bytes) -> bytes:

@@ -21,6 +21,7 @@ from storage.journal_format import (
     decode_record,
     is_zero_filled,
 )
+from storage.journal_group import CHECKSUM_BYTES, CHECKSUM_MARK
 
 _LENGTH = struct.Struct(">i")
 
@@ -90,7 +91,13 @@ def _read_padding(window: ReadWindow, offset: int) -> JournalItem:
     if count < 0:
         kind, end, reason = ItemKind.BAD, offset, f"length {count} of padding"
     elif end > window.size_bytes:
-        is_over_data = window.skip_zeros(zeros) < window.size_bytes
+        is_over_data = window.skip_zeros(_behind_checksum(window, zeros)) < window.size_bytes
         kind, end = (ItemKind.BAD if is_over_data else ItemKind.CUT_PADDING), offset
         reason = f"padding of {count} bytes reaches behind the file" + (", over data," if is_over_data else "")
     return JournalItem(kind, end, reason=reason, evidence_bytes=PADDING_HEADER_BYTES)
+
+
+def _behind_checksum(window: ReadWindow, offset: int) -> int:
+    """Where padding goes on with zeros: behind a checksum of ours (``journal_group``), or what a cut left of it."""
+    start = window.read(len(CHECKSUM_MARK), offset)
+    return min(offset + CHECKSUM_BYTES, window.size_bytes) if start and CHECKSUM_MARK.startswith(start) else offset

@@ -21,6 +21,7 @@ from storage.filenames import JOURNAL_CATALOG, journal_file_name, parse_journal_
 from storage.framing import LENGTH_BYTES, ReadWindow
 from storage.ids import JournalId, LogMark
 from storage.journal_catalog import CatalogedJournal, JournalCatalog
+from storage.journal_checked import JournalGroup, read_group
 from storage.journal_damage import GroupDamage, require_whole_file
 from storage.journal_format import (
     GROUP_BYTES_MAX,
@@ -32,9 +33,10 @@ from storage.journal_format import (
     VERSION_MIN,
     JournalRecord,
     data_start,
+    decode_record,
     decode_version,
 )
-from storage.journal_items import ItemKind, read_item
+from storage.journal_items import ItemKind, JournalItem, read_item
 from storage.ports import FileSystem
 from storage.seal import REPAIR_ADVICE
 
@@ -101,12 +103,7 @@ class JournalScan:
             offset = max(offset, data_start(version))
             if offset > max(window.size_bytes, HEADER_BYTES):
                 raise CorruptFileError(self.path, window.size_bytes, f"file cut: the log mark is {offset}, it ends")
-            if self._cataloged is None:
-                yield from self._foreign_records(window, version, offset)
-            else:
-                require_whole_file(window, self.path, self._cataloged)
-                damage = GroupDamage(window, self.path, self._cataloged, self._unsynced_bytes_max)
-                yield from self._own_records(window, version, offset, damage)
+            yield from self._records(window, version, offset)
         finally:
             file.close()
 
@@ -116,17 +113,44 @@ class JournalScan:
             raise CorruptFileError(self.path, 0, f"journal version {version} is not known")
         return version
 
+    def _records(self, window: ReadWindow, version: int, offset: int) -> Iterator[JournalRecord]:
+        journal = self._cataloged
+        if journal is None:
+            yield from self._foreign_records(window, version, offset, is_newest=self._is_newest)
+            return
+        require_whole_file(window, self.path, journal)
+        damage = GroupDamage(window, self.path, journal, self._unsynced_bytes_max)
+        if version >= PADDING_VERSION_MIN and (not journal.is_loose or journal.end_offset > 0):
+            yield from self._own_records(window, version, offset, damage, journal)
+            return
+        # More than the last group can be torn, or where groups end cannot be told. A complete file was synced.
+        yield from self._foreign_records(window, version, offset, is_newest=self._is_newest and journal.end_offset == 0)
+        damage.require_end(self.end.data_end_offset)
+
     def _own_records(
-        self, window: ReadWindow, version: int, offset: int, damage: GroupDamage
+        self, window: ReadWindow, version: int, offset: int, damage: GroupDamage, journal: CatalogedJournal
     ) -> Iterator[JournalRecord]:
         """Records of a file that this bookie wrote: it ends behind a group, or in one that a crash can have torn."""
         group_start = offset
+        are_zeros_missing = False
         while True:
+            if journal.has_checksums and offset == group_start:
+                group = read_group(window, journal.journal_id, offset, self._unsynced_bytes_max)
+                if group is not None and group.is_whole:
+                    yield from self._decoded(group, version)
+                    group_start = offset = group.end_offset
+                    continue
+                are_zeros_missing = group is not None and damage.require_torn_group(group)
             item = read_item(window, version, offset)
             if item.kind is ItemKind.RECORD and item.record is not None:
-                yield item.record
+                if are_zeros_missing and damage.is_missing(group_start, offset, item.end_offset - offset):
+                    self._dropped_bytes += item.end_offset - offset
+                else:
+                    yield item.record
                 offset = item.end_offset
             elif item.kind is ItemKind.PADDING and item.end_offset % JOURNAL_BLOCK_BYTES == 0:
+                if journal.has_checksums:
+                    damage.require_checksum(group_start, offset)
                 group_start = offset = item.end_offset
             elif item.kind is ItemKind.ZERO_RECORD:
                 # Nobody was told of it. The length word still leads to the next record.
@@ -135,6 +159,20 @@ class JournalScan:
                 offset = item.end_offset
             else:
                 break
+        self._finish_own(window, group_start, offset, item, damage)
+
+    def _decoded(self, group: JournalGroup, version: int) -> Iterator[JournalRecord]:
+        offset = group.start_offset
+        for data in group.records:
+            try:
+                yield decode_record(data, offset, version)
+            except ValueError as error:
+                raise CorruptFileError(self.path, offset, str(error)) from error
+            offset += LENGTH_BYTES + len(data)
+
+    def _finish_own(
+        self, window: ReadWindow, group_start: int, offset: int, item: JournalItem, damage: GroupDamage
+    ) -> None:
         is_group_end = offset == group_start
         if item.kind is ItemKind.END and is_group_end and offset >= window.size_bytes:
             damage.require_end(offset)
@@ -150,7 +188,9 @@ class JournalScan:
         reason = JournalEndReason.HOLE if item.kind is ItemKind.ZEROS else JournalEndReason.TORN_RECORD
         self._finish(reason, offset, window.size_bytes)
 
-    def _foreign_records(self, window: ReadWindow, version: int, offset: int) -> Iterator[JournalRecord]:
+    def _foreign_records(
+        self, window: ReadWindow, version: int, offset: int, *, is_newest: bool
+    ) -> Iterator[JournalRecord]:
         """Records of a file of which nothing is known: any end of the newest one may be what a crash left.
 
         Java writes many groups before it syncs the first of them, so a later group behind a hole proves nothing.
@@ -163,7 +203,7 @@ class JournalScan:
             if item.kind is ItemKind.RECORD and item.record is not None:
                 yield item.record
             elif item.kind is ItemKind.ZERO_RECORD:
-                if not self._is_newest:
+                if not is_newest:
                     raise CorruptFileError(self.path, offset, item.reason)
                 self._dropped_bytes += item.end_offset - offset
             elif item.kind is not ItemKind.PADDING:
@@ -172,7 +212,8 @@ class JournalScan:
         if item.kind is ItemKind.BAD:
             raise CorruptFileError(self.path, offset, item.reason)
         if item.kind is ItemKind.ZEROS:
-            self._finish_zeros(window, offset, is_resumed=version >= PADDING_VERSION_MIN and offset == start)
+            is_resumed = version >= PADDING_VERSION_MIN and offset == start
+            self._finish_zeros(window, offset, is_resumed=is_resumed, is_newest=is_newest)
         elif item.kind is ItemKind.CUT_PADDING:
             # The group's records were whole, so nothing is lost.
             self._finish(JournalEndReason.END_OF_FILE, offset, window.size_bytes)
@@ -191,7 +232,7 @@ class JournalScan:
         if item.kind is not ItemKind.RECORD and not is_empty:
             raise CorruptFileError(self.path, 0, "neither a journal header nor a record")
 
-    def _finish_zeros(self, window: ReadWindow, offset: int, *, is_resumed: bool) -> None:
+    def _finish_zeros(self, window: ReadWindow, offset: int, *, is_resumed: bool, is_newest: bool) -> None:
         """End at a zero length word: the end of the journal, unless there is data behind the zeros."""
         data_end = window.data_end(offset)
         if data_end == offset:
@@ -200,7 +241,7 @@ class JournalScan:
         # A mark is a group's end, hence aligned, or the place where an earlier replay stopped: what lies behind that
         # was reported then, and the file has not grown since (storage section 3.9).
         is_replayed_before = is_resumed and offset % JOURNAL_BLOCK_BYTES != 0
-        if not self._is_newest and not is_replayed_before:
+        if not is_newest and not is_replayed_before:
             raise CorruptFileError(self.path, offset, f"zeros with data behind them, up to offset {data_end},")
         self._dropped_bytes += data_end - offset
         self._finish(JournalEndReason.HOLE, offset, window.size_bytes)

@@ -6,23 +6,31 @@ synced before the next one is begun, and nothing is ever acknowledged across a r
 
 What ``journal_damage`` concludes at boot rests on three promises kept here: the group before is synced when the next
 one is written; the length that a group needs is synced before the group is written; a file is in the catalog before
-anything in it is acknowledged.
+anything in it is acknowledged. Where adds do not wait for a sync (``is_data_synced``), and in version 4, whose groups
+do not end on sectors, the first cannot be kept, and the catalog says so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from storage.config import JournalConfig
-from storage.errors import JournalError, JournalFailedError
+from storage.config import MEBIBYTE, JournalConfig
+from storage.disk_room import is_out_of_room
+from storage.errors import JournalError, JournalFailedError, JournalFullError
 from storage.filenames import journal_file_name
 from storage.framing import LENGTH_BYTES
 from storage.ids import JournalId, LogMark
 from storage.journal_catalog import CatalogedJournal, JournalCatalog, read_catalog, write_catalog
-from storage.journal_format import GROUP_BYTES_MAX, HEADER_BYTES, encode_file_header, encode_group
+from storage.journal_format import GROUP_BYTES_MAX, HEADER_BYTES, PADDING_VERSION_MIN, data_start, encode_file_header
+from storage.journal_group import encode_group
 from storage.journal_reader import list_journals
-from storage.ports import Buffer, File, FileSystem
+from storage.ports import File, FileSystem
+
+_DROP_STEP_BYTES: Final = 4 * MEBIBYTE
+"""The page cache is told in steps: a page that the next group goes on in must stay."""
 
 
 class JournalWriter:
@@ -34,10 +42,8 @@ class JournalWriter:
         self._fs = fs
         self._directory = directory
         self._config = config
-        self._file = file
-        self._durable = LogMark(journal_id, HEADER_BYTES)
-        self._preallocated_end = _step_bytes(config)
         self._failure: Exception | None = None
+        self._take(journal_id, file)
 
     @classmethod
     def open(cls, fs: FileSystem, directory: str, config: JournalConfig, now_ms: int) -> JournalWriter:
@@ -60,35 +66,42 @@ class JournalWriter:
         """Position up to which everything written is durable: the checkpoint token (storage section 5.8)."""
         return self._durable
 
-    def write_group(self, records: Sequence[Buffer]) -> LogMark:
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether something was written that no sync covers yet."""
+        return self._written > self._durable
+
+    def write_group(self, records: Sequence[bytes], *, is_synced: bool = True) -> LogMark:
         """Make ``records`` durable, in order, with one write and one sync; returns the position behind them.
 
         More than ``GROUP_BYTES_MAX`` become several groups, one after the other, each with its write and sync.
         A record is a payload without its length word: the body of an entry, or what ``journal_format`` encodes. No
         records: nothing is done. ValueError for a record that replay would refuse; nothing is written then.
+        JournalFullError without room on the disk: nothing is acknowledged, and the same call may come again.
         JournalFailedError when a write or sync failed now or earlier: no record of the group may be acknowledged.
+        ``is_synced`` False: written only, which is allowed where the settings say that adds wait for no sync.
         The caller bounds the group: 1 MiB is copied in about 0.2 ms, during which no other thread runs.
         """
         self._require_usable()
         if not records:
-            return self._durable
+            return self._written
         if len(records) > 1 and sum(map(len, records)) + LENGTH_BYTES * len(records) > GROUP_BYTES_MAX:
-            return self._write_groups(records)
-        try:
-            if self._durable.offset > self._config.size_bytes_max:
+            return self._write_groups(records, is_synced=is_synced)
+        assert is_synced or not self._config.is_data_synced, "what is acknowledged unsynced must be allowed to be"
+        with self._failing_for_good():
+            if self._written.offset > self._config.size_bytes_max:
                 self._roll()
-            journal_id, start = self._durable
-            group = encode_group(records, start, self._config.alignment_bytes)
-            end = start + len(group)
-            self._extend(end)
-            self._file.pwrite(group, start)
-            self._file.sync_data()
-        except (OSError, JournalError) as error:
-            # Rule: a failed sync is final. The kernel may have dropped the pages it could not write, so that a second
-            # sync would succeed without them.
-            self._failure = error
-            raise JournalFailedError(f"{self._file.path}: journal failed: {error}") from error
-        self._durable = LogMark(journal_id, end)
+            self._write(records)
+            if is_synced:
+                self._sync()
+        return self._written
+
+    def sync(self) -> LogMark:
+        """Make all that was written durable; returns the position behind it. JournalFailedError."""
+        self._require_usable()
+        if self.has_unsynced:
+            with self._failing_for_good():
+                self._sync()
         return self._durable
 
     def remove_older_than(self, mark: LogMark) -> int:
@@ -109,36 +122,95 @@ class JournalWriter:
         return len(surplus)
 
     def close(self) -> None:
-        """Close the file; safe to repeat. Everything in it is durable already."""
+        """Close the file; safe to repeat. Syncs nothing."""
         self._file.close()
 
-    def _write_groups(self, records: Sequence[Buffer]) -> LogMark:
+    def _take(self, journal_id: JournalId, file: File) -> None:
+        self._file = file
+        self._written = self._durable = LogMark(journal_id, data_start(self._config.format_version))
+        self._preallocated_end = _step_bytes(self._config)
+        self._touched_end = 0
+        """Up to where a write that found no room may have got."""
+        self._dropped_end = 0
+
+    def _write_groups(self, records: Sequence[bytes], *, is_synced: bool) -> LogMark:
         """Write what is too much for one group as two."""
         encode_group(records, HEADER_BYTES, self._config.alignment_bytes)  # ValueError before anything is written
         middle = len(records) // 2
-        self.write_group(records[:middle])
-        return self.write_group(records[middle:])
+        self.write_group(records[:middle], is_synced=is_synced)
+        return self.write_group(records[middle:], is_synced=is_synced)
+
+    def _write(self, records: Sequence[bytes]) -> None:
+        journal_id, start = self._written
+        version = self._config.format_version
+        signed_by = journal_id if version >= PADDING_VERSION_MIN else None
+        group = encode_group(records, start, self._config.alignment_bytes, signed_by, version)
+        end = start + len(group)
+        with self._reporting_no_room():
+            self._extend(end)
+            # Leftovers of a longer group that found no room must not stand behind this one.
+            group += bytes(max(0, self._touched_end - end))
+            self._touched_end = start + len(group)
+            self._file.pwrite(group, start)
+        self._touched_end = 0
+        self._written = LogMark(journal_id, end)
+
+    def _sync(self) -> None:
+        _sync_data(self._file)
+        self._durable = self._written
+        if self._config.is_dropped_from_page_cache:
+            size_bytes = self._durable.offset // _DROP_STEP_BYTES * _DROP_STEP_BYTES - self._dropped_end
+            if size_bytes > 0:
+                self._file.drop_from_cache(size_bytes, self._dropped_end)
+                self._dropped_end += size_bytes
 
     def _extend(self, end: int) -> None:
         """Grow the file by steps until it holds ``end``, durably: a file shorter than its groups was cut."""
         if end <= self._preallocated_end:
             return
         while end > self._preallocated_end:
+            _write_last_block(self._file, self._preallocated_end + _step_bytes(self._config), self._config)
             self._preallocated_end += _step_bytes(self._config)
-            _write_last_block(self._file, self._preallocated_end, self._config)
-        self._file.sync_data()
+        _sync_data(self._file)
+        self._durable = self._written
 
     def _roll(self) -> None:
-        # All groups of the old file were synced by the calls that wrote them.
-        self._file.close()
+        # All groups of the old file are durable before the first of the new one can be.
+        if self.has_unsynced:
+            self._sync()
         journal_id = self._durable.journal_id + 1
-        self._file = _begin_file(self._fs, self._directory, self._config, journal_id, self._durable)
-        self._preallocated_end = _step_bytes(self._config)
-        self._durable = LogMark(journal_id, HEADER_BYTES)
+        with self._reporting_no_room():
+            file = _begin_file(self._fs, self._directory, self._config, journal_id, self._durable)
+        self._file.close()
+        self._take(journal_id, file)
 
     def _require_usable(self) -> None:
         if self._failure is not None:
             raise JournalFailedError(f"{self._file.path}: journal failed before: {self._failure}") from self._failure
+
+    @contextlib.contextmanager
+    def _reporting_no_room(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if is_out_of_room(error):
+                raise JournalFullError(f"{self._file.path}: no room for the journal: {error}") from error
+            raise
+
+    @contextlib.contextmanager
+    def _failing_for_good(self) -> Iterator[None]:
+        try:
+            yield
+        except JournalFullError:
+            raise
+        except JournalFailedError as error:
+            self._failure = error
+            raise
+        except (OSError, JournalError) as error:
+            # Rule: a failed sync is final. The kernel may have dropped the pages it could not write, so that a second
+            # sync would succeed without them.
+            self._failure = error
+            raise JournalFailedError(f"{self._file.path}: journal failed: {error}") from error
 
 
 def _begin_file(
@@ -146,17 +218,29 @@ def _begin_file(
 ) -> File:
     """Create a journal file: header and first step of zeros, fsync, then its name made durable, then the catalog.
 
-    ``finished``: the end of the file before it, if this process wrote that one.
+    ``finished``: the end of the file before it, if this process wrote that one. May be repeated after an error: nothing
+    in the file was acknowledged, whatever there is of it.
     """
     catalog = read_catalog(fs, directory) or JournalCatalog(())
     present = list_journals(fs, directory)
-    step_bytes = _step_bytes(config)
-    file = fs.create(os.path.join(directory, journal_file_name(journal_id)))
-    file.pwrite(encode_file_header(), 0)
-    _write_last_block(file, step_bytes, config)
-    file.sync()
-    fs.sync_directory(directory)
-    write_catalog(fs, directory, catalog.with_next(CatalogedJournal(journal_id, step_bytes), present, finished))
+    version = config.format_version
+    begun = CatalogedJournal(
+        journal_id,
+        _step_bytes(config),
+        has_checksums=version >= PADDING_VERSION_MIN,
+        is_loose=version < PADDING_VERSION_MIN or not config.is_data_synced,
+    )
+    path = os.path.join(directory, journal_file_name(journal_id))
+    file = fs.open(path, writable=True) if journal_id in present else fs.create(path)
+    try:
+        file.pwrite(encode_file_header(version), 0)
+        _write_last_block(file, begun.step_bytes, config)
+        file.sync()
+        fs.sync_directory(directory)
+        write_catalog(fs, directory, catalog.with_next(begun, present, finished))
+    except BaseException:
+        file.close()
+        raise
     return file
 
 
@@ -169,3 +253,11 @@ def _write_last_block(file: File, end: int, config: JournalConfig) -> None:
     # The header's block is not overwritten where the step is no longer than that.
     start = max(end - config.alignment_bytes, HEADER_BYTES)
     file.pwrite(bytes(end - start), start)
+
+
+def _sync_data(file: File) -> None:
+    """Sync; whatever the error is, it is final."""
+    try:
+        file.sync_data()
+    except OSError as error:
+        raise JournalFailedError(f"{file.path}: cannot be synced: {error}") from error

@@ -36,8 +36,9 @@ class PendingAdd(NamedTuple):
 class AddPath:
     """Takes adds in the order of their arrival.
 
-    While the write cache is full, adds wait (nothing is journaled), at most ``throttle_s``; then they are refused with
-    TOO_MANY_REQUESTS. Adds that arrive behind a waiting one wait behind it, so one ledger's order is kept.
+    While the write cache or the journal's queue is full, adds wait (nothing is journaled), at most ``throttle_s``; then
+    they are refused with TOO_MANY_REQUESTS. Adds that arrive behind a waiting one wait behind it, so one ledger's order
+    is kept.
     """
 
     def __init__(
@@ -67,11 +68,9 @@ class AddPath:
             self._try(request)
 
     def retry_waiting(self) -> None:
-        """Call after the write cache was swapped: waiting adds go on, in order."""
+        """Call after the write cache was swapped, or when a journal has room again: waiting adds go on, in order."""
         while self._waiting and self._store(self._waiting[0][1]):
             self._waiting.popleft()
-        if self._waiting:
-            self._request_checkpoint()
 
     def refuse_waiting(self) -> None:
         """Call when writes have stopped: nothing will make room for the adds that wait."""
@@ -80,21 +79,23 @@ class AddPath:
 
     def _try(self, request: PendingAdd) -> None:
         if not self._store(request):
-            self._request_checkpoint()
             self._wait(request)
 
     def _store(self, request: PendingAdd) -> bool:
-        """Whether the request was dealt with; False: the write cache is full."""
+        """Whether the request was dealt with; False: the write cache is full, or the journal's queue is."""
         connection, txn_id, ledger_id, entry_id, master_key, body, is_recovery_add = request
         try:
             handle = self._handles.open(ledger_id, master_key)
             if handle.is_fenced and not is_recovery_add:
                 self._refuse(request, Status.FENCED)
                 return True
+            if not handle.journal.has_room:
+                return False
             handle.engine.add(ledger_id, entry_id, body)
         except MasterKeyMismatchError:
             self._refuse(request, Status.UNAUTHORIZED)
         except MemtableFullError:
+            self._request_checkpoint()
             return False
         except EntryTooLargeError as error:
             logger.warning("refused an add: %s", error)

@@ -1,19 +1,24 @@
 """Group commit: one write and one sync for all records that queued up meanwhile.
 
-There is no deliberate wait: while a group is being synced the next one gathers, so batches grow with the load. Rule:
-a reply travels with the record that makes it true and is released only when the sync that covers it has returned.
-Source: storage section 3.7, without hazard H5.
+There is no deliberate wait unless the settings ask for one: while a group is being synced the next one gathers, so
+batches grow with the load. Rule: a reply travels with the record that makes it true and is released only when the sync
+that covers it has returned; less than that is for the settings to say. Source: storage section 3.7, without hazard H5.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from runtime.ports import Workers
 from runtime.protocol.status import Status
-from storage.errors import JournalFailedError
+from storage.config import JournalConfig
+from storage.errors import JournalFailedError, JournalFullError
+from storage.journal_format import EXPLICIT_LAC_VERSION_MIN, GROUP_BYTES_MAX
 from storage.journal_writer import JournalWriter
 
 
@@ -28,8 +33,8 @@ Ticket: TypeAlias = tuple[AddResponder, int, int, int]
 """The reply to an add, waiting for its record: connection, txn id, ledger id, entry id."""
 
 
-GROUP_BYTES_MAX = 1024 * 1024
-"""A group that has reached this is closed: copying it must not hold the interpreter, nor its sync the next replies."""
+RETRY_DELAY_S = 1.0
+"""How long a journal without room on its disk waits before it tries again."""
 
 
 class _Group:
@@ -48,48 +53,90 @@ class GroupCommit:
     """Owns one journal: queues records on the loop, commits them in groups on a lane.
 
     Records are complete payloads (ledger id, entry id, ...). After a failed write or sync nothing is acknowledged any
-    more: ``run`` raises JournalFailedError and every wait does too.
+    more: ``run`` raises JournalFailedError and every wait does too. Without room on the disk the queue stands until
+    there is some.
     """
 
-    def __init__(self, writer: JournalWriter, workers: Workers, lane: str) -> None:
+    def __init__(
+        self,
+        writer: JournalWriter,
+        workers: Workers,
+        lane: str,
+        config: JournalConfig,
+        *,
+        on_disk_room: Callable[[JournalFullError | None], None],
+    ) -> None:
+        """``on_disk_room``: called with the error when the disk has no room, with None when it has some again."""
         self._writer = writer
         self._workers = workers
         self._lane = lane
+        self._config = config
+        self._on_disk_room = on_disk_room
+        self._group_bytes_max = min(config.group_bytes_max or GROUP_BYTES_MAX, GROUP_BYTES_MAX)
+        self._group_record_count_max = config.group_record_count_max or sys.maxsize
+        self._wait_s = 0.0 if config.is_flushed_when_queue_empty else config.group_wait_s
         self._gathering = _Group()
+        self._gathering_since_s = 0.0
         self._complete: deque[_Group] = deque()
         self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._is_writing = False
-        self._is_stopping = False
+        self._queued_count = 0
+        self._queued_bytes = 0
+        self._room_callbacks: list[Callable[[], None]] = []
+        self._sync_due_s: float | None = None
         self._failure: JournalFailedError | None = None
-        self.durable = writer.durable_position
-        """Everything journaled before this position is on disk: the checkpoint token."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the queue is short enough for another add; ``on_room`` calls back when it is so again."""
+        return (
+            self._queued_bytes < self._config.queue_bytes_max
+            and self._queued_count < self._config.queue_record_count_max
+        )
+
+    def on_room(self, callback: Callable[[], None]) -> None:
+        """Call back whenever there is room again in a queue that was full."""
+        self._room_callbacks.append(callback)
+
+    @property
+    def holds_explicit_lacs(self) -> bool:
+        """Whether the journal has a record for explicit LACs: from version 6 on (storage section 3.6)."""
+        return self._config.format_version >= EXPLICIT_LAC_VERSION_MIN
 
     def append(self, record: bytes, ticket: Ticket) -> None:
-        """Queue a record; the ticket is released when it is durable, and never if the journal fails."""
-        group = self._gathering
-        group.records.append(record)
-        group.tickets.append(ticket)
-        group.size_bytes += len(record)
-        if group.size_bytes >= GROUP_BYTES_MAX:
-            self._complete_group()
+        """Queue an add; the ticket is released when it is durable, and never if the journal fails.
+
+        Where the settings say that adds are not journaled, it is released at once.
+        """
+        if not self._config.is_data_written:
+            self._release([ticket])
+            return
+        self._queue(record)
+        self._gathering.tickets.append(ticket)
         self._wake.set()
+        if (
+            self._gathering.size_bytes >= self._group_bytes_max
+            or len(self._gathering.records) >= self._group_record_count_max
+        ):
+            self._complete_group()
 
     def append_silently(self, record: bytes) -> None:
         """Queue a record that nobody waits for but that later records depend on."""
-        self._gathering.records.append(record)
+        self._queue(record)
         self._wake.set()
 
     def append_and_wait(self, record: bytes) -> asyncio.Future[None]:
         """Queue a record; the future ends when it is durable, or fails with JournalFailedError."""
-        self._gathering.records.append(record)
+        self._queue(record)
         return self.barrier()
 
     def barrier(self) -> asyncio.Future[None]:
-        """A future that ends when all records queued so far are durable."""
+        """A future that ends when all records queued so far are durable, whatever adds wait for."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._failure is not None:
             waiter.set_exception(self._failure)
-        elif self._gathering.records or self._complete or self._is_writing:
+        elif self._gathering.records or self._complete or self._is_writing or self._sync_due_s is not None:
             self._gathering.waiters.append(waiter)
             self._wake.set()
         else:
@@ -99,39 +146,107 @@ class GroupCommit:
     async def run(self) -> None:
         """Commit groups until ``stop`` and an empty queue; JournalFailedError when a write or sync failed."""
         while True:
-            await self._wake.wait()
+            await self._wait_for_work()
             self._wake.clear()
+            if self._wait_s > 0:
+                await self._gather()
             if self._gathering.records or self._gathering.waiters:
                 self._complete_group()
             while self._complete:
                 await self._commit(self._complete.popleft())
-            if self._is_stopping and not self._wake.is_set():
+            is_stopping = self._stopping.is_set() and not self._wake.is_set()
+            if self._sync_due_s is not None and (is_stopping or _now_s() >= self._sync_due_s):
+                await self._write(_Group(), is_synced=True)
+            if is_stopping and not self._wake.is_set():
                 return
 
     def stop(self) -> None:
         """Let ``run`` commit what is queued and return."""
-        self._is_stopping = True
+        self._stopping.set()
         self._wake.set()
+
+    def _queue(self, record: bytes) -> None:
+        group = self._gathering
+        if not group.records:
+            self._gathering_since_s = _now_s() if self._wait_s > 0 else 0.0
+        group.records.append(record)
+        group.size_bytes += len(record)
+        self._queued_count += 1
+        self._queued_bytes += len(record)
 
     def _complete_group(self) -> None:
         self._complete.append(self._gathering)
         self._gathering = _Group()
 
+    async def _wait_for_work(self) -> None:
+        """Return when something is queued, when what was written is to be synced, or at the end."""
+        timeout_s = None if self._sync_due_s is None else max(0.0, self._sync_due_s - _now_s())
+        await _wait(self._wake, timeout_s)
+
+    async def _gather(self) -> None:
+        """Give others the time to join the group, unless one is complete already."""
+        while not self._complete and not self._stopping.is_set() and self._gathering.records:
+            left_s = self._gathering_since_s + self._wait_s - _now_s()
+            if left_s <= 0:
+                return
+            await _wait(self._wake, left_s)
+            self._wake.clear()
+
     async def _commit(self, group: _Group) -> None:
-        if group.records:
-            self._is_writing = True
-            try:
-                self.durable = await self._workers.run(self._lane, self._writer.write_group, group.records)
-            except JournalFailedError as failure:
-                self._fail(failure, group)
-                raise
-            finally:
-                self._is_writing = False
-        for connection, txn_id, ledger_id, entry_id in group.tickets:
-            connection.respond_add(txn_id, ledger_id, entry_id, Status.OK)
+        # Whoever waits for a fence, an explicit LAC or a forced ledger is told of nothing less than a sync.
+        is_synced = self._config.is_data_synced or bool(group.waiters)
+        await self._write(group, is_synced=is_synced)
+        self._release(group.tickets)
         for waiter in group.waiters:
             if not waiter.done():
                 waiter.set_result(None)
+        if group.records:
+            was_full = not self.has_room
+            self._queued_count -= len(group.records)
+            self._queued_bytes -= group.size_bytes
+            if was_full and self.has_room:
+                for callback in self._room_callbacks:
+                    callback()
+
+    async def _write(self, group: _Group, *, is_synced: bool) -> None:
+        """Write a group, or only sync what was written before where it has no records."""
+        self._is_writing = True
+        try:
+            if group.records:
+                await self._write_when_there_is_room(group.records, is_synced=is_synced)
+            elif is_synced and self._sync_due_s is not None:
+                await self._workers.run(self._lane, self._writer.sync)
+        except JournalFailedError as failure:
+            self._fail(failure, group)
+            raise
+        finally:
+            self._is_writing = False
+        if is_synced:
+            self._sync_due_s = None
+        elif self._sync_due_s is None:
+            self._sync_due_s = _now_s() + self._config.sync_interval_s
+
+    async def _write_when_there_is_room(self, records: list[bytes], *, is_synced: bool) -> None:
+        has_found_none = False
+        while True:
+            try:
+                await self._workers.run(self._lane, self._writer.write_group, records, is_synced=is_synced)
+            except JournalFullError as error:
+                # Nothing was acknowledged, so that the same records may be written again, at the same place.
+                has_found_none = True
+                self._on_disk_room(error)
+                if self._stopping.is_set():
+                    raise JournalFailedError(f"stopped with records that found no room: {error}") from error
+            else:
+                break
+            await _wait(self._stopping, RETRY_DELAY_S)
+        if has_found_none:
+            self._on_disk_room(None)
+
+    @staticmethod
+    def _release(tickets: list[Ticket]) -> None:
+        for connection, txn_id, ledger_id, entry_id in tickets:
+            connection.respond_add(txn_id, ledger_id, entry_id, Status.OK)
 
     def _fail(self, failure: JournalFailedError, group: _Group) -> None:
         """A failed sync is final: no ticket is released any more, every waiter learns of it."""
@@ -141,3 +256,14 @@ class GroupCommit:
                 if not waiter.done():
                     waiter.set_exception(failure)
         self._complete.clear()
+
+
+async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
+    """Wait for an event, at most so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

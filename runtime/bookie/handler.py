@@ -138,6 +138,9 @@ class BookieRequestHandler:
             connection.respond_write_lac(txn_id, ledger_id, Status.BAD_REQUEST)
         elif self._modes.mode is BookieMode.READ_ONLY:
             connection.respond_write_lac(txn_id, ledger_id, Status.READ_ONLY)
+        elif not self._handles.journal_of(ledger_id).holds_explicit_lacs:
+            # Java says OK and forgets it in a crash (storage section 3.6).
+            connection.respond_write_lac(txn_id, ledger_id, Status.BAD_VERSION)
         else:
             self._spawn(self._write_lac(connection, txn_id, ledger_id, master_key, body))
 

@@ -16,7 +16,7 @@ from runtime.bookie.disk_rules import DiskSample, DiskVerdict
 from runtime.errors import MetadataUnavailableError
 from runtime.metadata.registration import BookieMode
 from storage.bookie_status import BookieStatus
-from storage.errors import NoWritableDiskError, StorageError
+from storage.errors import JournalFullError, NoWritableDiskError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,10 @@ class ReadOnlyReason(enum.Enum):
     MANUAL = "set by hand, as its file BOOKIE_STATUS says"
     DISK_FULL = "a disk is full"
     NO_ROOM = "a disk has no room for a checkpoint"
+    JOURNAL_FULL = "a journal has no room on its disk"
+
+
+_NOTHING_CAN_BE_STORED = {ReadOnlyReason.NO_ROOM, ReadOnlyReason.JOURNAL_FULL}
 
 
 class BookieModes:
@@ -46,6 +50,7 @@ class BookieModes:
         self._reasons: set[ReadOnlyReason] = {ReadOnlyReason.FORCED} if is_forced_read_only else set()
         self._refused_positions: frozenset[int] = frozenset()
         self._high_priority_positions: frozenset[int] = frozenset(range(position_count))
+        self._full_journals: set[int] = set()
         self._changed = asyncio.Event()
         self._no_room_callbacks: list[Callable[[], None]] = []
 
@@ -67,17 +72,19 @@ class BookieModes:
     def allows_add(self, ledger_id: int, *, is_high_priority: bool) -> bool:
         """Whether an add may be stored: one of high priority, as recovery makes, also while read-only.
 
-        Not of high priority either while no checkpoint can be made: what it adds could not be flushed.
+        Not of high priority either while no checkpoint can be made, or nothing be journaled: what it adds could not be
+        flushed.
         """
         if not self._reasons and not self._refused_positions:
             return True
         position = ledger_id % self._position_count
         if not self._reasons and position not in self._refused_positions:
             return True
-        return is_high_priority and not self.is_disk_full and position in self._high_priority_positions
+        is_hopeless = not _NOTHING_CAN_BE_STORED.isdisjoint(self._reasons)
+        return is_high_priority and not is_hopeless and position in self._high_priority_positions
 
     def on_no_room(self, callback: Callable[[], None]) -> None:
-        """Call back when writes have stopped because no checkpoint can be made."""
+        """Call back when writes have stopped because no checkpoint can be made, or nothing be journaled."""
         self._no_room_callbacks.append(callback)
 
     def restore(self, status: BookieStatus) -> None:
@@ -108,6 +115,18 @@ class BookieModes:
     def note_room(self) -> None:
         """A checkpoint succeeded."""
         self._remove(ReadOnlyReason.NO_ROOM)
+
+    def note_journal(self, journal_index: int, error: JournalFullError | None) -> None:
+        """A journal found no room, or None: it does again. NoWritableDiskError when the settings forbid read-only."""
+        if error is None:
+            self._full_journals.discard(journal_index)
+            if not self._full_journals:
+                self._remove(ReadOnlyReason.JOURNAL_FULL)
+        elif journal_index not in self._full_journals:
+            self._full_journals.add(journal_index)
+            self._add(ReadOnlyReason.JOURNAL_FULL, str(error))
+            for callback in self._no_room_callbacks:
+                callback()
 
     async def follow(
         self,

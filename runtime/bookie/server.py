@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import time
@@ -259,11 +260,20 @@ class BookieServer:
     def _start_lanes(self, storage: LedgerStorage, checkpoints: CheckpointService) -> BookieRequestHandler:
         config = self._config
         journals = [
-            GroupCommit(writer, self._workers, f"journal-{index}") for index, writer in enumerate(storage.journals)
+            GroupCommit(
+                writer,
+                self._workers,
+                f"journal-{index}",
+                config.storage.journal,
+                on_disk_room=functools.partial(self._modes.note_journal, index),
+            )
+            for index, writer in enumerate(storage.journals)
         ]
         handles = LedgerHandles(storage, journals)
         adds = AddPath(handles, self._clock, config.throttle_max_s, checkpoints.request)
         checkpoints.on_caches_swapped(adds.retry_waiting)
+        for journal in journals:
+            journal.on_room(adds.retry_waiting)
         self._modes.on_no_room(adds.refuse_waiting)
         handler = BookieRequestHandler(
             storage, handles, adds, ReadBatcher(self._workers), self._disk_space, self._modes

@@ -10,9 +10,11 @@ from storage.config import EngineConfig, EntryLogConfig, JournalConfig
 @pytest.mark.parametrize(
     "values",
     [{"size_bytes_max": 4095}, {"alignment_bytes": 100}, {"alignment_bytes": 0}, {"alignment_bytes": 513},
-     {"preallocation_bytes": 511}, {"alignment_bytes": 4096, "preallocation_bytes": 2048}, {"backup_count_max": -1}],
+     {"preallocation_bytes": 511}, {"alignment_bytes": 4096, "preallocation_bytes": 2048}, {"backup_count_max": -1},
+     {"format_version": 3}, {"format_version": 7}, {"sync_interval_s": 0.0}, {"group_wait_s": -0.1},
+     {"group_bytes_max": -1}, {"group_record_count_max": -1}, {"queue_record_count_max": 0}, {"queue_bytes_max": 1}],
 )  # fmt: skip
-def test_journal_settings_out_of_range_are_refused(values: dict[str, int]) -> None:
+def test_journal_settings_out_of_range_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(values))):
         JournalConfig(**values)
 

@@ -17,7 +17,8 @@ from storage.filenames import current_directory, journal_file_name
 from storage.filesystem import OsFileSystem
 from storage.ids import LogMark
 from storage.journal_catalog import read_catalog
-from storage.journal_format import encode_file_header, encode_group, encode_ledger_key_record
+from storage.journal_format import encode_file_header, encode_ledger_key_record
+from storage.journal_group import encode_group
 from storage.journal_reader import JournalEnd, list_journals, scan_journal
 from storage.journal_writer import JournalWriter
 from storage.ledger_storage import LedgerStorage

@@ -14,10 +14,10 @@ from storage.journal_format import (
     encode_explicit_lac_record,
     encode_fence_record,
     encode_file_header,
-    encode_group,
     encode_ledger_key_record,
     encode_padding,
 )
+from storage.journal_group import encode_group
 
 KEY = hashlib.sha1(b"ledger" + b"pw").digest()
 ENTRY_0 = struct.pack(">qqqq", 5, 0, -1, 5) + b"hello"
@@ -114,7 +114,7 @@ def test_any_bytes_give_a_record_or_a_reason(data: bytes, version: int) -> None:
 
 @pytest.mark.parametrize(
     "record",
-    [b"", bytes(15), ENTRY_0[:23], struct.pack(">qq", -1, -0x2000), bytes(60), memoryview(bytes(60)),
+    [b"", bytes(15), ENTRY_0[:23], struct.pack(">qq", -1, -0x2000), bytes(60),
      struct.pack(">qqi", 1, -0x1000, 3)],
 )  # fmt: skip
 def test_a_record_that_replay_would_refuse_is_not_written(record: bytes) -> None:

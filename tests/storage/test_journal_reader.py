@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from storage.errors import CorruptFileError, JournalError
 from storage.filesystem import OsFileSystem
 from storage.ids import LogMark
-from storage.journal_format import JournalRecord, JournalRecordKind, encode_file_header, encode_group
+from storage.journal_format import JournalRecord, JournalRecordKind, encode_file_header
+from storage.journal_group import encode_group
 from storage.journal_reader import JournalEnd, JournalEndReason, journals_to_replay, list_journals, scan_journal
 from storage.log_mark import read_last_mark
 from tests.storage.golden import FILES, REPLAY_CASES, content, paths, unpack

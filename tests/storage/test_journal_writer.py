@@ -13,11 +13,11 @@ from storage.errors import JournalError, JournalFailedError
 from storage.filesystem import OsFileSystem
 from storage.ids import LogMark
 from storage.journal_catalog import CatalogedJournal, JournalCatalog, read_catalog
-from storage.journal_format import GROUP_BYTES_MAX, encode_fence_record
+from storage.journal_format import GROUP_BYTES_MAX, encode_fence_record, encode_file_header
+from storage.journal_group import encode_group
 from storage.journal_reader import JournalEndReason, list_journals, scan_journal
 from storage.journal_writer import JournalWriter
-from storage.ports import Buffer
-from tests.storage.golden import FILES, content
+from tests.storage.golden import FILES, content, paths
 from tests.storage.traced_disk import TracedDisk
 
 MEBIBYTE = 1 << 20
@@ -45,16 +45,55 @@ def groups_of(path: str) -> Iterator[list[bytes]]:
     assert not group
 
 
-def test_files_are_those_of_java_byte_by_byte(tmp_path: Path) -> None:
-    names = [f"db-4.18.0/crash/journal/1a1fb79cb{number}.txn" for number in (57, 58)]
-    config = JournalConfig(size_bytes_max=MEBIBYTE, preallocation_bytes=MEBIBYTE)
-    writer = JournalWriter.open(OsFileSystem(), str(tmp_path), config, now_ms=0x1A1FB79CB56)
-    for name in names:
-        for group in groups_of(name + ".gz"):
-            writer.write_group(group)
+@pytest.mark.parametrize("number", [57, 58])
+def test_groups_without_a_checksum_are_those_of_java_byte_by_byte(number: int) -> None:
+    name = f"db-4.18.0/crash/journal/1a1fb79cb{number}.txn.gz"
+    data = encode_file_header()
+    for group in groups_of(name):
+        data += encode_group(group, len(data), 512)
+    assert content(name) == data.ljust(len(content(name)), b"\0")
+
+
+def test_a_file_of_version_4_is_javas_byte_by_byte(tmp_path: Path) -> None:
+    [name] = [path for path in paths("journal") if path.startswith("journal-v4-4.18.0/crash/")][-1:]
+    config = JournalConfig(format_version=4, preallocation_bytes=MEBIBYTE)
+    journal_id = int(Path(name).name.split(".")[0], 16)
+    writer = JournalWriter.open(OsFileSystem(), str(tmp_path), config, now_ms=journal_id - 1)
+    data = content(name)
+    for record in FILES[name]["records"]:
+        writer.write_group([data[record["offset"] + 4 : record["offset"] + 4 + record["len"]]])
     writer.close()
-    for name in names:
-        assert (tmp_path / Path(name).name).read_bytes() == content(name + ".gz"), name
+    assert (tmp_path / f"{journal_id:x}.txn").read_bytes() == data
+
+
+@pytest.mark.parametrize("version", [4, 5, 6])
+@pytest.mark.parametrize("is_data_synced", [True, False])
+def test_every_version_is_read_back(tmp_path: Path, version: int, *, is_data_synced: bool) -> None:
+    config = JournalConfig(
+        format_version=version, is_data_synced=is_data_synced, size_bytes_max=4096, preallocation_bytes=4096
+    )
+    writer = JournalWriter.open(OsFileSystem(), str(tmp_path), config, now_ms=0)
+    records = [entry(number, 300 + number) for number in range(40)]
+    for record in records:
+        writer.write_group([record], is_synced=is_data_synced)
+    writer.close()
+    catalog = read_catalog(OsFileSystem(), str(tmp_path))
+    assert catalog is not None
+    assert len(catalog.journals) >= 3
+    found = []
+    for journal_id in list_journals(OsFileSystem(), str(tmp_path)):
+        path = tmp_path / f"{journal_id:x}.txn"
+        assert path.read_bytes()[4:8] == struct.pack(">i", version)
+        cataloged = catalog.find(journal_id)
+        assert cataloged is not None
+        assert cataloged.is_loose == (version == 4 or not is_data_synced)
+        assert cataloged.has_checksums == (version > 4)
+        scan = scan_journal(
+            OsFileSystem(), str(path), is_newest=journal_id == catalog.journals[-1].journal_id, cataloged=cataloged
+        )
+        found += [record.payload for record in scan]
+        assert scan.end.dropped_bytes == 0
+    assert found == records
 
 
 def test_one_write_and_one_sync_make_a_group_durable(tmp_path: Path) -> None:
@@ -109,7 +148,7 @@ def test_a_group_larger_than_a_step_is_preallocated_for(tmp_path: Path) -> None:
     mark = writer.write_group([entry(0, 20_000)])
     assert mark == LogMark(1, 20_480 + 512)
     assert (tmp_path / "1.txn").stat().st_size == 3 * 8192
-    writer.write_group([entry(1, 3 * 8192 - 20_480 - 512 - 12)])
+    writer.write_group([entry(1, 3 * 8192 - 20_480 - 512 - 28)])
     assert (tmp_path / "1.txn").stat().st_size == 3 * 8192
     writer.write_group([entry(2)])
     assert (tmp_path / "1.txn").stat().st_size == 4 * 8192
@@ -135,7 +174,8 @@ def test_a_group_too_long_to_be_one_is_written_as_several(tmp_path: Path) -> Non
     assert writer.durable_position == LogMark(1, 512), "a part was written"
     disk.take_calls()
     assert writer.write_group(records) == writer.durable_position
-    assert disk.take_calls() == [("write", "1.txn"), ("sync", "1.txn")] * 5
+    calls = [call for call in disk.take_calls() if call[0] != "drop"]
+    assert calls == [("write", "1.txn"), ("sync", "1.txn")] * 5
     assert payloads(tmp_path / "1.txn") == records
     writer.close()
 
@@ -175,7 +215,9 @@ def test_nothing_in_the_old_file_is_unsynced_when_the_next_begins(tmp_path: Path
         ("sync", "2.txn"),
     ]
     catalog = read_catalog(disk, str(tmp_path))
-    assert catalog == JournalCatalog((CatalogedJournal(1, 8192, 5632), CatalogedJournal(2, 8192)))
+    assert catalog == JournalCatalog(
+        (CatalogedJournal(1, 8192, 5632, has_checksums=True), CatalogedJournal(2, 8192, has_checksums=True))
+    )
     writer.close()
     assert payloads(tmp_path / "1.txn") == [entry(0, 5000)]
     assert payloads(tmp_path / "2.txn") == [entry(1)]
@@ -238,7 +280,7 @@ def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, grou
     writer = JournalWriter.open(OsFileSystem(), str(directory), SMALL, now_ms=0)
     written: list[tuple[int, bytes]] = []
     for sizes in groups:
-        records: list[Buffer] = [memoryview(entry(len(written) + index, size)) for index, size in enumerate(sizes)]
+        records = [entry(len(written) + index, size) for index, size in enumerate(sizes)]
         mark = writer.write_group(records)
         written += [(mark.journal_id, bytes(record)) for record in records]
         assert mark.offset % 512 == 0

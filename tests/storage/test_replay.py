@@ -19,9 +19,9 @@ from storage.journal_format import (
     encode_explicit_lac_record,
     encode_fence_record,
     encode_file_header,
-    encode_group,
     encode_ledger_key_record,
 )
+from storage.journal_group import encode_group
 from storage.journal_reader import list_journals
 from storage.ledger_index import LedgerRow
 from storage.ledger_storage import LedgerStorage

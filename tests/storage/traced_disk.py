@@ -84,5 +84,9 @@ class TracedFile:
         self._disk.note("sync", self.path)
         self._file.sync()
 
+    def drop_from_cache(self, size_bytes: int, offset: int) -> None:
+        self._disk.note("drop", self.path)
+        self._file.drop_from_cache(size_bytes, offset)
+
     def close(self) -> None:
         self._file.close()

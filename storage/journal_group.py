@@ -1,0 +1,146 @@
+"""Groups of journal records: what is written and synced as one, and the checksum that ends it. Free of I/O.
+
+A group is its framed records and padding up to the alignment (storage section 3.4). In the first bytes of the padding,
+which Java skips unread, bkctl puts where the group began and a CRC-32C of it, so that a group which a crash tore can be
+told from one that was damaged (docs/decisions/0008). Version 4 has no padding, hence no checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import crc32c
+import msgspec
+
+from storage.config import JOURNAL_BLOCK_BYTES
+from storage.entry import ENTRY_HEADER_BYTES_MIN
+from storage.framing import LENGTH_BYTES, framed
+from storage.ids import JournalId
+from storage.journal_format import (
+    PADDING_HEADER_BYTES,
+    PADDING_MARK,
+    PADDING_VERSION_MIN,
+    RECORD_BYTES_MIN,
+    VERSION_MAX,
+    decode_record,
+    encode_padding,
+    is_zero_filled,
+)
+
+CHECKSUM_BYTES = 16
+"""In the padding, behind its count: four bytes that say what this is, i64 start of the group, u32 CRC-32C of an i64
+journal id and of everything from the group's start up to the CRC itself."""
+
+CHECKSUM_MARK = b"bkg"
+"""Begins the checksum; the byte behind it says whether a sector of zeros can be what was written."""
+
+_WITHOUT_ZEROS = b"\1"
+"""No 512 zero bytes stand in a row before the padding's count ends: a sector of zeros is one that was not written."""
+_WITH_ZEROS = b"\2"
+
+_JOURNAL_ID = struct.Struct(">q")
+_CHECKSUM = struct.Struct(">3scqI")
+_CRC_BYTES = 4
+_PADDING = struct.Struct(">ii")
+_LENGTH = struct.Struct(">i")
+_ZERO_SECTOR = bytes(JOURNAL_BLOCK_BYTES)
+_ZERO_IDS = bytes(RECORD_BYTES_MIN)
+
+
+class GroupChecksum(msgspec.Struct, frozen=True):
+    """The checksum at the end of a group."""
+
+    group_start: int
+    crc: int
+    padding_bytes: int
+    """Length of the padding that it stands in, all its words included."""
+    may_hold_zero_sectors: bool
+    """Whether the group may have been written with a sector of nothing but zeros before its checksum."""
+
+
+def encode_group(
+    records: Sequence[bytes],
+    position: int,
+    alignment_bytes: int,
+    journal_id: JournalId | None = None,
+    version: int = VERSION_MAX,
+) -> bytearray:
+    """Bytes of a group of raw records that starts at ``position`` in a file of ``version``.
+
+    With ``journal_id`` it carries a checksum. ValueError for a record that no reader would accept: acknowledged and
+    then refused, it would stop every boot.
+    """
+    _require_replayable(records)
+    parts = framed(records)
+    size_bytes = sum(map(len, records)) + LENGTH_BYTES * len(records)
+    if version < PADDING_VERSION_MIN:
+        return bytearray().join(parts)
+    content_bytes = 0 if journal_id is None else CHECKSUM_BYTES
+    parts.append(encode_padding(position + size_bytes, alignment_bytes, content_bytes))
+    group = bytearray().join(parts)
+    if journal_id is not None:
+        _put_checksum(group, journal_id, position, size_bytes + PADDING_HEADER_BYTES)
+    return group
+
+
+def split_group(data: bytes, first: int) -> tuple[list[bytes], int]:
+    """The records that stand one behind the other in ``data`` from index ``first`` on, and the index behind them.
+
+    Only lengths are looked at: what is returned is meant once the checksum has been compared.
+    """
+    records: list[bytes] = []
+    unpack = _LENGTH.unpack_from
+    last = len(data) - LENGTH_BYTES
+    while first <= last:
+        start = first + LENGTH_BYTES
+        length = unpack(data, first)[0]
+        if length < RECORD_BYTES_MIN or start + length > len(data):
+            break
+        first = start + length
+        records.append(data[start:first])
+    return records, first
+
+
+def decode_checksum(padding: bytes) -> GroupChecksum | None:
+    """The checksum that padding begins with (its two words included), or None for padding without one."""
+    if len(padding) < PADDING_HEADER_BYTES + CHECKSUM_BYTES:
+        return None
+    mark, count = _PADDING.unpack_from(padding)
+    name, kind, group_start, crc = _CHECKSUM.unpack_from(padding, PADDING_HEADER_BYTES)
+    if mark != PADDING_MARK or count < CHECKSUM_BYTES or name != CHECKSUM_MARK:
+        return None
+    return GroupChecksum(group_start, crc, PADDING_HEADER_BYTES + count, kind != _WITHOUT_ZEROS)
+
+
+def is_checksum_right(checksum: GroupChecksum, journal_id: JournalId, data: bytes, first: int, padding: int) -> bool:
+    """Whether a checksum is that of ``data`` from index ``first`` on, with its padding at index ``padding``."""
+    with (
+        memoryview(data) as view,
+        view[first : padding + PADDING_HEADER_BYTES + CHECKSUM_BYTES - _CRC_BYTES] as covered,
+    ):
+        return _group_crc(journal_id, covered) == checksum.crc
+
+
+def _put_checksum(group: bytearray, journal_id: JournalId, position: int, offset: int) -> None:
+    kind = _WITH_ZEROS if group.find(_ZERO_SECTOR, 0, offset) >= 0 else _WITHOUT_ZEROS
+    _CHECKSUM.pack_into(group, offset, CHECKSUM_MARK, kind, position, 0)
+    crc_at = offset + CHECKSUM_BYTES - _CRC_BYTES
+    with memoryview(group) as view, view[:crc_at] as covered:
+        crc = _group_crc(journal_id, covered)
+    _CHECKSUM.pack_into(group, offset, CHECKSUM_MARK, kind, position, crc)
+
+
+def _group_crc(journal_id: JournalId, covered: memoryview) -> int:
+    crc: int = crc32c.crc32c(covered, crc32c.crc32c(_JOURNAL_ID.pack(journal_id)))
+    return crc
+
+
+def _require_replayable(records: Sequence[bytes]) -> None:
+    if min(map(len, records)) < ENTRY_HEADER_BYTES_MIN:
+        for record in records:
+            if len(record) < ENTRY_HEADER_BYTES_MIN:
+                decode_record(record, 0, VERSION_MAX)
+    # Zeros sort before everything: where the least record does not begin with them, none does.
+    if min(records).startswith(_ZERO_IDS) and any(map(is_zero_filled, records)):
+        raise ValueError("a record of zeros alone, which replay could not tell from a hole")
