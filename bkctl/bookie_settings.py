@@ -13,13 +13,13 @@ import msgspec
 from bkctl import engine_settings
 from bkctl.disk_settings import java_disk_values
 from bkctl.java_conf import JavaConf
+from bkctl.journal_settings import journal_values, journal_warnings
 from bkctl.settings import Sources, convert, java_metadata_uri, put, resolve_metadata_uri, zookeeper_values
 from commands.context import BookieFlags, BookieSettings
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_duration_s
 from runtime.config import BookieConfig
 from runtime.errors import ConfigurationError
-from storage.config import MEBIBYTE
 
 DATA_DIRECTORY = "bkctl-data"
 """Where everything goes when nothing is configured."""
@@ -126,12 +126,7 @@ def _java_values(conf: JavaConf) -> dict[str, Any]:
     )
     put(storage, "ledger_directories", list(conf.texts("ledgerDirectories")) or None)
     put(storage, "index_directories", list(conf.texts("indexDirectories")) or None)
-    journal: dict[str, Any] = {}
-    put(journal, "size_bytes_max", _mebibytes(conf, "journalMaxSizeMB"))
-    put(journal, "preallocation_bytes", _mebibytes(conf, "journalPreAllocSizeMB"))
-    put(journal, "alignment_bytes", conf.whole_number("journalAlignmentSize"))
-    put(journal, "backup_count_max", conf.whole_number("journalMaxBackups"))
-    values["storage"] = {**storage, "journal": journal, "engine": engine_settings.engine_values(conf)}
+    values["storage"] = {**storage, "journal": journal_values(conf), "engine": engine_settings.engine_values(conf)}
     return values
 
 
@@ -218,12 +213,7 @@ def _warnings(conf: JavaConf) -> list[str]:
         text = conf.text(key)
         if text is not None and text.lower() not in {"false", "no", "off"}:
             warnings.append(f"{conf.origin}: {key} is not supported: {consequence}")
-    return warnings
-
-
-def _mebibytes(conf: JavaConf, key: str) -> int | None:
-    number = conf.whole_number(key)
-    return None if number is None else number * MEBIBYTE
+    return [*warnings, *journal_warnings(conf)]
 
 
 def _lay_over(values: dict[str, Any], stronger: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ A group that carries a checksum (``journal_group``) says more: one that does not
 that was not written so, is damaged, and one that says it began later proves that what stands before it was synced.
 
 What remains is a hole of whole sectors that reaches into the last group. Nothing on disk tells there what had been
-synced; it is taken for torn, and reported (docs/decisions/0006, 0008).
+synced; it is taken for torn, and reported (docs/decisions/0006, 0009).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A group is its framed records and padding up to the alignment (storage section 3.4). In the first bytes of the padding,
 which Java skips unread, bkctl puts where the group began and a CRC-32C of it, so that a group which a crash tore can be
-told from one that was damaged (docs/decisions/0008). Version 4 has no padding, hence no checksum.
+told from one that was damaged (docs/decisions/0009). Version 4 has no padding, hence no checksum.
 """
 
 from __future__ import annotations

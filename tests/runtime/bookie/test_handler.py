@@ -18,6 +18,7 @@ from runtime.bookie.reads import ReadBatcher
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.ports import BookieInfo
 from runtime.protocol.status import Status
+from storage.config import JournalConfig
 from storage.ledger_storage import LedgerStorage
 from tests.storage.engines import KEY, config_below, entry, open_storage
 
@@ -33,11 +34,13 @@ class NotingConnection:
 
 
 class Bookie:
-    def __init__(self, storage: LedgerStorage) -> None:
+    def __init__(self, storage: LedgerStorage, journal_config: JournalConfig) -> None:
         self.storage = storage
         self.engine = storage.engines[0]
         self._workers = LaneWorkers()
-        self._journal = GroupCommit(storage.journals[0], self._workers, "journal-0")
+        self._journal = GroupCommit(
+            storage.journals[0], self._workers, "journal-0", journal_config, on_disk_room=lambda _: None
+        )
         handles = LedgerHandles(storage, [self._journal])
         self.handler = BookieRequestHandler(
             storage,
@@ -73,9 +76,10 @@ class Bookie:
 
 @pytest.fixture
 async def bookie(tmp_path: Path) -> AsyncIterator[Bookie]:
-    storage = open_storage(config_below(tmp_path))
+    config = config_below(tmp_path)
+    storage = open_storage(config)
     storage.replay()
-    bookie = Bookie(storage)
+    bookie = Bookie(storage, config.journal)
     yield bookie
     await bookie.close()
 

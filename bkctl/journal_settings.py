@@ -1,0 +1,87 @@
+"""Settings of the journals under their Java keys. Source: storage section 3.8.
+
+A key that Java has and that can change nothing here is accepted and named once; one that would cost acknowledged
+entries is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bkctl.java_conf import JavaConf
+from bkctl.settings import put
+from runtime.errors import ConfigurationError
+from storage.config import MEBIBYTE
+from storage.journal_format import EXPLICIT_LAC_VERSION_MIN
+
+_WITHOUT_EFFECT: Final = (
+    "journalWriteBufferSizeKB",
+    "journalAdaptiveGroupWrites",
+    "journalReuseFiles",
+    "journalChannelProvider",
+    "numJournalCallbackThreads",
+)
+"""Groups are gathered in memory and written whole, each reply leaves with its sync, and no file is used twice."""
+
+
+def journal_values(conf: JavaConf) -> dict[str, Any]:
+    """Fields of ``JournalConfig`` that a bk_server.conf sets; ConfigurationError."""
+    if conf.truth("skipReplayJournalInvalidRecord"):
+        raise ConfigurationError(
+            f"{conf.origin}: skipReplayJournalInvalidRecord=true would drop what stands behind a damaged record, "
+            "acknowledged entries and fences with it, and then deny them: set it to false; a journal that does not "
+            "replay is a case for bkctl decommission, which copies the ledgers of this bookie from the others"
+        )
+    values: dict[str, Any] = {}
+    for name, key in (
+        ("format_version", "journalFormatVersionToWrite"),
+        ("alignment_bytes", "journalAlignmentSize"),
+        ("backup_count_max", "journalMaxBackups"),
+        ("group_bytes_max", "journalBufferedWritesThreshold"),
+        ("group_record_count_max", "journalBufferedEntriesThreshold"),
+        ("queue_record_count_max", "journalQueueSize"),
+    ):
+        put(values, name, conf.whole_number(key))
+    for name, key in (("size_bytes_max", "journalMaxSizeMB"), ("preallocation_bytes", "journalPreAllocSizeMB")):
+        if (mebibytes := conf.whole_number(key)) is not None:
+            values[name] = mebibytes * MEBIBYTE
+    for name, key in (
+        ("is_data_written", "journalWriteData"),
+        ("is_data_synced", "journalSyncData"),
+        ("is_flushed_when_queue_empty", "journalFlushWhenQueueEmpty"),
+        ("is_dropped_from_page_cache", "journalRemoveFromPageCache"),
+    ):
+        put(values, name, conf.truth(key))
+    for name, key in (
+        ("group_wait_s", "journalMaxGroupWaitMSec"),
+        ("sync_interval_s", "journalPageCacheFlushIntervalMSec"),
+    ):
+        if (milliseconds := conf.whole_number(key)) is not None:
+            values[name] = milliseconds / 1000
+    if (mebibytes := conf.whole_number("journalMaxMemorySizeMb")) is not None:
+        # Java's is the sum over all journals.
+        journal_count = max(1, len(conf.texts("journalDirectories")))
+        values["queue_bytes_max"] = mebibytes * MEBIBYTE // journal_count
+    return values
+
+
+def journal_warnings(conf: JavaConf) -> list[str]:
+    """What a user of these keys has to know, a line each."""
+    warnings = []
+    if named := [key for key in _WITHOUT_EFFECT if conf.text(key) is not None]:
+        warnings.append(f"{conf.origin}: without effect here: {', '.join(named)}")
+    version = conf.whole_number("journalFormatVersionToWrite")
+    if version is not None and version < EXPLICIT_LAC_VERSION_MIN:
+        warnings.append(
+            f"{conf.origin}: journalFormatVersionToWrite={version} has no record for explicit LACs: "
+            "requests to keep one are refused, instead of being acknowledged and lost by a crash"
+        )
+    if conf.truth("journalWriteData") is False:
+        warnings.append(
+            f"{conf.origin}: journalWriteData=false: a crash loses the adds of up to one flush interval on this bookie"
+        )
+    elif conf.truth("journalSyncData") is False:
+        warnings.append(
+            f"{conf.origin}: journalSyncData=false: a power cut loses adds that were acknowledged on this bookie"
+        )
+    return warnings

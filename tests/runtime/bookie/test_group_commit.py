@@ -1,0 +1,289 @@
+"""Group commit over a real journal and a real lane: who is told what, after which system call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.bookie import group_commit
+from runtime.bookie.adds import AddPath, PendingAdd
+from runtime.bookie.group_commit import GroupCommit
+from runtime.bookie.ledger_handles import LedgerHandles
+from runtime.bookie.modes import BookieModes, ReadOnlyReason
+from runtime.net.loop import LaneWorkers, LoopClock
+from runtime.protocol.status import Status
+from storage.config import EngineConfig, JournalConfig
+from storage.errors import JournalFailedError, JournalFullError
+from storage.journal_format import JournalRecordKind, encode_fence_record
+from storage.journal_reader import list_journals, scan_journal
+from storage.journal_writer import JournalWriter
+from tests.storage.engines import KEY, config_below, entry, open_storage
+from tests.storage.traced_disk import TracedDisk
+
+
+class GatedDisk(TracedDisk):
+    """Lets operations through one name at a time, and runs out of room on demand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates: dict[str, threading.Event] = {}
+        self.is_full = False
+
+    def close_gate(self, operation: str) -> threading.Event:
+        gate = self.gates[operation] = threading.Event()
+        return gate
+
+    def note(self, operation: str, path: str) -> None:
+        super().note(operation, path)
+        if (gate := self.gates.get(operation)) is not None:
+            gate.wait(10)
+        if self.is_full and operation == "write":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
+class Answers:
+    """The connection of the adds: the entry ids that were acknowledged, in order."""
+
+    def __init__(self) -> None:
+        self.entry_ids: list[int] = []
+        self.statuses: list[Status] = []
+
+    def respond_add(self, _txn_id: int, _ledger_id: int, entry_id: int, status: Status) -> None:
+        self.statuses.append(status)
+        if status is Status.OK:
+            self.entry_ids.append(entry_id)
+
+
+class Committing:
+    """A journal that commits in the background."""
+
+    def __init__(self, folder: Path, config: JournalConfig) -> None:
+        self.folder = folder
+        self.disk = GatedDisk()
+        self.answers = Answers()
+        self.room: list[JournalFullError | None] = []
+        self.workers = LaneWorkers()
+        self.writer = JournalWriter.open(self.disk, str(folder), config, now_ms=0)
+        self.journal = GroupCommit(self.writer, self.workers, "journal-0", config, on_disk_room=self.room.append)
+        self.task = asyncio.get_running_loop().create_task(self.journal.run())
+        self.disk.take_calls()
+
+    def add(self, entry_id: int, size_bytes: int = 0) -> None:
+        self.journal.append(entry(1, entry_id, b"x" * size_bytes), (self.answers, 1, 1, entry_id))
+
+    async def stop(self) -> None:
+        self.journal.stop()
+        with contextlib.suppress(JournalFailedError):
+            await self.task
+        await self.workers.close()
+        self.writer.close()
+
+    def journaled(self) -> list[int]:
+        """Entry ids on disk, in order."""
+        return [
+            record.entry_id
+            for journal_id in list_journals(TracedDisk(), str(self.folder))
+            for record in scan_journal(TracedDisk(), str(self.folder / f"{journal_id:x}.txn"), is_newest=True)
+            if record.kind is JournalRecordKind.ENTRY
+        ]
+
+
+@contextlib.asynccontextmanager
+async def committing(folder: Path, **settings: Any) -> AsyncIterator[Committing]:
+    running = Committing(folder, JournalConfig(preallocation_bytes=1 << 16, **settings))
+    try:
+        yield running
+    finally:
+        for gate in running.disk.gates.values():
+            gate.set()
+        await running.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  what happens on a lane sends no event
+            await asyncio.sleep(0.001)
+
+
+async def test_an_add_is_acknowledged_behind_its_sync(tmp_path: Path) -> None:
+    async with committing(tmp_path) as running:
+        gate = running.disk.close_gate("sync")
+        running.add(0)
+        await until(lambda: ("sync", "1.txn") in running.disk.calls)
+        running.add(1)
+        running.add(2)
+        assert running.answers.entry_ids == []
+        gate.set()
+        await until(lambda: running.answers.entry_ids == [0, 1, 2])
+        assert running.disk.take_calls() == [("write", "1.txn"), ("sync", "1.txn")] * 2, "1 and 2 share a sync"
+
+
+async def test_nothing_waits_for_company_by_default(tmp_path: Path) -> None:
+    async with committing(tmp_path) as running:
+        running.add(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await until(lambda: bool(running.disk.calls))
+        assert JournalConfig().group_wait_s == 0
+
+
+async def test_a_group_waits_as_long_as_the_settings_say(tmp_path: Path) -> None:
+    async with committing(tmp_path, group_wait_s=3600.0, group_record_count_max=3, group_bytes_max=5000) as running:
+        running.add(0)
+        running.add(1)
+        await asyncio.sleep(0.02)
+        assert running.disk.calls == []
+        running.add(2)
+        await until(lambda: running.answers.entry_ids == [0, 1, 2])
+        running.add(3)
+        running.add(4, 6000)
+        await until(lambda: running.answers.entry_ids == [0, 1, 2, 3, 4])
+        running.add(5)
+        await asyncio.sleep(0.02)
+        assert len(running.answers.entry_ids) == 5
+    assert running.answers.entry_ids == [0, 1, 2, 3, 4, 5], "stopping waits for nobody"
+    assert running.journaled() == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_wait_ends(tmp_path: Path) -> None:
+    async with committing(tmp_path, group_wait_s=0.01) as running:
+        running.add(0)
+        await until(lambda: running.answers.entry_ids == [0])
+
+
+async def test_an_empty_queue_ends_the_wait_where_the_settings_say_so(tmp_path: Path) -> None:
+    async with committing(tmp_path, group_wait_s=3600.0, is_flushed_when_queue_empty=True) as running:
+        running.add(0)
+        await until(lambda: running.answers.entry_ids == [0])
+
+
+async def test_without_synced_data_adds_are_acknowledged_behind_the_write(tmp_path: Path) -> None:
+    async with committing(tmp_path, is_data_synced=False, sync_interval_s=3600.0) as running:
+        for entry_id in range(3):
+            running.add(entry_id)
+            await until(lambda: len(running.answers.entry_ids) > entry_id)  # noqa: B023  called at once
+        assert running.disk.take_calls() == [("write", "1.txn")] * 3
+        assert running.writer.durable_position.offset == 512, "the checkpoint token is what is synced, and no more"
+        assert running.writer.has_unsynced
+        await running.journal.append_and_wait(encode_fence_record(1))
+        assert running.disk.take_calls() == [("write", "1.txn"), ("sync", "1.txn")]
+        running.add(3)
+        await running.journal.barrier()
+        assert running.disk.take_calls() == [("write", "1.txn"), ("sync", "1.txn")]
+        assert running.writer.sync() == running.writer.durable_position, "nothing is left to sync"
+        running.add(4)
+        await until(lambda: len(running.answers.entry_ids) == 5)
+        await running.journal.barrier()
+        assert running.disk.take_calls() == [("write", "1.txn"), ("sync", "1.txn")]
+        running.add(5)
+        await until(lambda: len(running.answers.entry_ids) == 6)
+    assert running.disk.take_calls()[-1] == ("sync", "1.txn"), "stopping syncs"
+
+
+async def test_without_synced_data_the_page_cache_is_flushed_at_intervals(tmp_path: Path) -> None:
+    async with committing(tmp_path, is_data_synced=False, sync_interval_s=0.02) as running:
+        running.add(0)
+        await until(lambda: ("sync", "1.txn") in running.disk.calls)
+        await until(lambda: not running.writer.has_unsynced)
+        assert running.writer.durable_position.offset == 1024
+
+
+async def test_without_written_data_adds_need_no_journal(tmp_path: Path) -> None:
+    async with committing(tmp_path, is_data_written=False) as running:
+        running.add(0)
+        assert running.answers.entry_ids == [0]
+        await running.journal.append_and_wait(encode_fence_record(1))
+    assert running.journaled() == []
+    assert running.writer.durable_position.offset == 1024, "the fence is journaled"
+
+
+async def test_a_failed_sync_is_final(tmp_path: Path) -> None:
+    async with committing(tmp_path) as running:
+        running.disk.fail_on = "sync"
+        running.add(0)
+        fence = running.journal.append_and_wait(encode_fence_record(1))
+        with pytest.raises(JournalFailedError):
+            await fence
+        with pytest.raises(JournalFailedError):
+            await running.task
+        running.disk.fail_on = None
+        with pytest.raises(JournalFailedError):
+            await running.journal.barrier()
+    assert running.answers.entry_ids == []
+
+
+async def test_a_full_disk_stops_the_journal_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "RETRY_DELAY_S", 0.005)
+    async with committing(tmp_path) as running:
+        running.disk.is_full = True
+        running.add(0)
+        await until(lambda: len(running.room) > 2)
+        running.add(1)
+        assert running.answers.entry_ids == []
+        assert all(isinstance(error, JournalFullError) for error in running.room)
+        running.disk.is_full = False
+        await until(lambda: running.answers.entry_ids == [0, 1])
+        assert running.room[-1] is None
+    assert running.journaled() == [0, 1]
+
+
+async def test_a_journal_that_stops_on_a_full_disk_acknowledges_nothing(tmp_path: Path) -> None:
+    async with committing(tmp_path) as running:
+        running.disk.is_full = True
+        running.add(0)
+        await until(lambda: bool(running.room))
+        running.journal.stop()
+        with pytest.raises(JournalFailedError, match="found no room"):
+            await running.task
+    assert running.answers.entry_ids == []
+
+
+def test_a_full_journal_makes_the_bookie_read_only_while_it_lasts() -> None:
+    modes = BookieModes(is_forced_read_only=False)
+    refused: list[bool] = []
+    modes.on_no_room(lambda: refused.append(True))
+    for index in (0, 1, 0):
+        modes.note_journal(index, JournalFullError("full"))
+    assert modes.reasons == (ReadOnlyReason.JOURNAL_FULL,)
+    assert not modes.allows_add(1, is_high_priority=True)
+    assert len(refused) == 2
+    modes.note_journal(0, None)
+    assert not modes.allows_add(1, is_high_priority=False), "journal 1 still has none"
+    modes.note_journal(1, None)
+    assert modes.allows_add(1, is_high_priority=False)
+
+
+@pytest.mark.parametrize("limit", [{"queue_record_count_max": 5}, {"queue_bytes_max": 64 * 1024}])
+async def test_a_long_queue_makes_adds_wait_and_loses_none(tmp_path: Path, limit: dict[str, Any]) -> None:
+    """Back-pressure: nothing is stored or journaled for an add that the queue has no room for."""
+    storage = open_storage(config_below(tmp_path, engine=EngineConfig()))
+    storage.replay()
+    folder = tmp_path / "other"
+    folder.mkdir()
+    async with committing(folder, **limit) as running:
+        gate = running.disk.close_gate("sync")
+        handles = LedgerHandles(storage, [running.journal])
+        adds = AddPath(handles, LoopClock(), 60, lambda: None)
+        running.journal.on_room(adds.retry_waiting)
+        for entry_id in range(60):
+            body = entry(1, entry_id, bytes(2000))
+            adds.add(PendingAdd(running.answers, 1, 1, entry_id, KEY, body, False))
+        stored = [entry_id for entry_id in range(60) if storage.engine_of(1).find_cached(1, entry_id)]
+        assert stored == list(range(len(stored)))
+        assert 0 < len(stored) < 40
+        assert not running.journal.has_room
+        gate.set()
+        await until(lambda: len(running.answers.entry_ids) == 60)
+    assert running.answers.entry_ids == list(range(60)), "in the order of their arrival"
+    assert running.journaled() == list(range(60))
+    storage.close()

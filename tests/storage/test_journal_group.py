@@ -1,0 +1,85 @@
+"""Groups and the checksum in their padding."""
+
+from __future__ import annotations
+
+import struct
+
+import crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.journal_group import decode_checksum, encode_group, is_checksum_right, split_group
+
+
+def entry(entry_id: int, payload: bytes = b"data") -> bytes:
+    return struct.pack(">qqqq", 5, entry_id, entry_id - 1, 0) + payload
+
+
+def test_the_worked_example() -> None:
+    """What docs/journal.md says, built by hand."""
+    group = encode_group([entry(0, b"hello")], 512, 512, journal_id=0x19A2B3C4D5E)
+    body = (
+        struct.pack(">i", 37) + entry(0, b"hello") + struct.pack(">ii", -256, 463) + b"bkg\1" + struct.pack(">q", 512)
+    )
+    crc = crc32c.crc32c(struct.pack(">q", 0x19A2B3C4D5E) + body)
+    assert bytes(group) == (body + struct.pack(">I", crc)).ljust(512, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("payload_bytes", "group_bytes"), [(0, 512), (452, 512), (453, 1024), (476, 1024), (477, 1024)]
+)
+def test_padding_has_room_for_the_checksum(payload_bytes: int, group_bytes: int) -> None:
+    """4 + 32 + payload + 8 + 16 bytes end on a sector, or spill into the next."""
+    group = encode_group([entry(0, b"x" * payload_bytes)], 512, 512, journal_id=7)
+    assert len(group) == group_bytes
+    records, padding = split_group(bytes(group), 0)
+    checksum = decode_checksum(bytes(group[padding:]))
+    assert records == [entry(0, b"x" * payload_bytes)]
+    assert checksum is not None
+    assert (checksum.group_start, padding + checksum.padding_bytes) == (512, group_bytes)
+    assert is_checksum_right(checksum, 7, bytes(group), 0, padding)
+    assert not is_checksum_right(checksum, 8, bytes(group), 0, padding), "the same bytes in another file"
+
+
+@given(st.lists(st.binary(max_size=900), min_size=1, max_size=8), st.integers(0, 2000), st.integers(1, 255))
+def test_any_changed_byte_is_found(payloads: list[bytes], place: int, change: int) -> None:
+    group = encode_group([entry(number, payload) for number, payload in enumerate(payloads)], 512, 512, journal_id=7)
+    _, padding = split_group(bytes(group), 0)
+    place %= padding + 24
+    group[place] ^= change
+    checksum = decode_checksum(bytes(group[padding : padding + 24]))
+    if checksum is not None and checksum.group_start == 512:
+        is_kind = place == padding + 11
+        assert not is_checksum_right(checksum, 7, bytes(group), 0, padding) or (is_kind and change == 0)
+
+
+@pytest.mark.parametrize(
+    ("payload", "may_hold"), [(b"x" * 2000, False), (bytes(500) + b"x", False), (bytes(512), True), (bytes(2000), True)]
+)
+def test_it_says_whether_a_sector_of_zeros_can_be_real(payload: bytes, *, may_hold: bool) -> None:
+    group = bytes(encode_group([entry(0, payload)], 512, 512, journal_id=7))
+    checksum = decode_checksum(group[split_group(group, 0)[1] :])
+    assert checksum is not None
+    assert checksum.may_hold_zero_sectors == may_hold
+
+
+@pytest.mark.parametrize(
+    "padding",
+    [b"", struct.pack(">ii", -256, 460) + bytes(460), struct.pack(">ii", -256, 15) + b"bkg\1" + bytes(11),
+     struct.pack(">ii", -255, 460) + b"bkg\1" + bytes(456)],
+)  # fmt: skip
+def test_padding_of_java_has_none(padding: bytes) -> None:
+    assert decode_checksum(padding) is None
+
+
+@given(st.binary(max_size=300), st.integers(0, 20))
+def test_any_bytes_are_split_into_what_they_hold(data: bytes, first: int) -> None:
+    records, index = split_group(data, first)
+    assert index - first == sum(4 + len(record) for record in records)
+    assert all(len(record) >= 16 for record in records)
+
+
+def test_version_4_has_no_padding() -> None:
+    group = encode_group([entry(0)], 8, 512, version=4)
+    assert bytes(group) == struct.pack(">i", 36) + entry(0)
