@@ -52,7 +52,7 @@ class Written:
         return self.data[:offset] + data + self.data[offset + len(data) :]
 
 
-LAST = [entry(3, b"d" * 600), entry(4, b"e" * 20), entry(5, b"f" * 790)]
+LAST = [entry(3, b"d" * 600), entry(4, b"e" * 20), entry(5, b"f" * 760)]
 
 
 def test_whole_groups_come_back(tmp_path: Path) -> None:
