@@ -89,6 +89,10 @@ class AddPath:
             if handle.is_fenced and not is_recovery_add:
                 self._refuse(request, Status.FENCED)
                 return True
+            if handle.is_limbo and not is_recovery_add:
+                # No writer may go on from an end that is not known (storage section 9.2).
+                self._refuse(request, Status.UNKNOWN_LEDGER_STATE)
+                return True
             if not handle.journal.has_room:
                 return False
             handle.engine.add(ledger_id, entry_id, body)

@@ -95,22 +95,26 @@ class BookieRequestHandler:
         if engine.ledger(ledger_id) is None:
             connection.respond_read(txn_id, ledger_id, entry_id, _no_such_ledger(engine), None, None)
             return
-        max_lac = engine.last_add_confirmed(ledger_id)
+        may_lack = _may_lack_entries(engine, ledger_id)
+        max_lac = engine.last_add_confirmed(ledger_id) if not may_lack else None
         cached = engine.last_cached(ledger_id) if entry_id == INVALID_ENTRY_ID else None
         body = engine.find_cached(ledger_id, entry_id) if entry_id != INVALID_ENTRY_ID else None
-        if body is not None and max_lac is not None:
+        if body is not None and (max_lac is not None or may_lack):
             connection.respond_read(txn_id, ledger_id, entry_id, Status.OK, body, max_lac)
             return
 
         def finish(outcome: ReadOutcome) -> None:
-            status, found = (Status.OK, body) if body is not None else _join(engine, job, cached, outcome)
+            status, found = (Status.OK, body) if body is not None else _join(job, cached, outcome, may_lack)
             lac = engine.last_add_confirmed(ledger_id)
             if outcome.is_end_known:
                 lac = engine.note_last_stored(ledger_id, outcome.last_entry, job.read_generation)
-            connection.respond_read(txn_id, ledger_id, entry_id, status, found, lac if status is Status.OK else None)
+            connection.respond_read(
+                txn_id, ledger_id, entry_id, status, found, lac if status is Status.OK and not may_lack else None
+            )
 
         is_last = entry_id == INVALID_ENTRY_ID
-        job = new_job(engine, ledger_id, entry_id, needs_last_entry=is_last or max_lac is None)
+        needs_last_entry = is_last or (max_lac is None and not may_lack)
+        job = new_job(engine, ledger_id, entry_id, needs_last_entry=needs_last_entry)
         self._reads.submit(job, finish)
 
     def read_lac(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
@@ -121,13 +125,16 @@ class BookieRequestHandler:
             return
         job = new_job(engine, ledger_id, INVALID_ENTRY_ID, needs_last_entry=True)
         cached = engine.last_cached(ledger_id)
+        may_lack = _may_lack_entries(engine, ledger_id)
 
         def finish(outcome: ReadOutcome) -> None:
-            status, last_body = _join(engine, job, cached, outcome)
+            status, last_body = _join(job, cached, outcome, may_lack)
             now = engine.ledger(ledger_id)
             explicit = now.explicit_lac if now is not None else None
             if status is Status.NO_SUCH_ENTRY and explicit is not None:
                 status = Status.OK
+            elif status is Status.UNKNOWN_LEDGER_STATE:
+                explicit = None
             connection.respond_read_lac(txn_id, ledger_id, status, explicit, last_body)
 
         self._reads.submit(job, finish)
@@ -186,7 +193,8 @@ class BookieRequestHandler:
             return Status.OK, body
         cached = engine.last_cached(ledger_id) if is_last else None
         job = new_job(engine, ledger_id, entry_id, needs_last_entry=is_last)
-        return _join(engine, job, cached, await self._reads.read(job))
+        may_lack = _may_lack_entries(engine, ledger_id)
+        return _join(job, cached, await self._reads.read(job), may_lack)
 
     async def _write_lac(
         self, connection: Responder, txn_id: int, ledger_id: int, master_key: bytes, body: bytes
@@ -217,24 +225,27 @@ class BookieRequestHandler:
 
 
 def _join(
-    engine: LedgerDirectoryEngine, job: ReadJob, cached: tuple[int, bytes] | None, outcome: ReadOutcome
+    job: ReadJob, cached: tuple[int, bytes] | None, outcome: ReadOutcome, may_lack_entries: bool
 ) -> tuple[Status, bytes | None]:
     """Answer from what the disk said and what the cache held when the question was asked.
 
     ``cached`` must be taken before the disk is asked: a checkpoint may move entries from the cache to the disk
-    meanwhile. The last entry is the greater of the two (hazard H8). A ledger in limbo gives no negative answer; no
-    ledger does while the index may be incomplete.
+    meanwhile. The last entry is the greater of the two (hazard H8). Where entries may be lacking (when the question was
+    asked: the repair may have ended since) nothing is denied, and the last entry is not known (storage section 9.2).
     """
     status, body = outcome.status, outcome.body
     if job.entry_id == INVALID_ENTRY_ID and status is Status.OK:
         known = [last for last in (cached, outcome.last_entry) if last is not None]
         body = max(known, key=_entry_id_of)[1] if known else None
         status = Status.OK if known else Status.NO_SUCH_ENTRY
-    if status is Status.NO_SUCH_ENTRY:
-        row = engine.ledger(job.ledger_id)
-        if engine.negatives_are_unknown or (row is not None and row.is_limbo):
-            return Status.UNKNOWN_LEDGER_STATE, None
-    return status, body
+    is_statement = status is Status.NO_SUCH_ENTRY or (status is Status.OK and job.entry_id == INVALID_ENTRY_ID)
+    return (Status.UNKNOWN_LEDGER_STATE, None) if is_statement and may_lack_entries else (status, body)
+
+
+def _may_lack_entries(engine: LedgerDirectoryEngine, ledger_id: int) -> bool:
+    """Whether the ledger is in limbo, or every one is while the index may be incomplete."""
+    row = engine.ledger(ledger_id)
+    return engine.negatives_are_unknown or (row is not None and row.is_limbo)
 
 
 def _no_such_ledger(engine: LedgerDirectoryEngine) -> Status:

@@ -31,6 +31,12 @@ class LedgerHandle:
         self.journal = journal
         self.is_fenced = is_fenced
 
+    @property
+    def is_limbo(self) -> bool:
+        """Whether entries of it may have been lost here; ends with the repair."""
+        row = self.engine.ledger(self.ledger_id)
+        return row is not None and row.is_limbo
+
 
 class LedgerHandles:
     """The handles of one bookie, on the loop."""

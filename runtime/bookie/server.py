@@ -53,6 +53,7 @@ from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.ports import BookieInfo
 from storage import filenames
 from storage.bookie_status import read_bookie_status, write_bookie_status
+from storage.dirty_marks import leave_dirty_marks, read_dirty_marks, remove_dirty_marks
 from storage.disk_room import DiskRoom
 from storage.errors import StorageError
 from storage.filesystem import OsFileSystem
@@ -132,7 +133,7 @@ class BookieServer:
         disks = await self._check_disks()
         await checkpoints.require_room()
         handler = self._start_lanes(storage, checkpoints)
-        self._mark_dirty()
+        leave_dirty_marks(self._file_system, self._ledger_folders(), are_entries_at_risk=False)
         listener.serve(handler)
         registration = BookieRegistration(
             store,
@@ -183,7 +184,8 @@ class BookieServer:
             await self._require_no_ledgers(check, store, uri)
         if check.decision is not CookieDecision.BOOT:
             await service.stamp(cookie, check.stored_version)
-        self._report_unclean_shutdown()
+        if read_dirty_marks(self._file_system, self._ledger_folders()).is_unclean:
+            logger.warning("Unclean shutdown detected: the journal brings back what was acknowledged")
         storage = await self._workers.run(
             BOOT_LANE, LedgerStorage.open, self._file_system, open_plyvel, config, self._clock.now_ms(), locks
         )
@@ -291,7 +293,7 @@ class BookieServer:
             if not self._failed.done():
                 with _failing_bookie("stopped without its last flush, which the next start makes up for: "):
                     await checkpoints.flush()
-                    self._remove_dirty_marks()
+                    remove_dirty_marks(self._file_system, self._ledger_folders())
 
         self._undo.push_async_callback(stop)
         return handler
@@ -317,23 +319,6 @@ class BookieServer:
             total_bytes=sum(space.total_bytes for space in by_filesystem.values()),
             free_bytes=sum(space.usable_bytes for space in by_filesystem.values()),
         )
-
-    def _dirty_paths(self) -> list[str]:
-        return [os.path.join(folder, filenames.DIRTY) for folder in self._ledger_folders()]
-
-    def _report_unclean_shutdown(self) -> None:
-        if any(self._file_system.exists(path) for path in self._dirty_paths()):
-            logger.warning("Unclean shutdown detected: the journal brings back what was acknowledged")
-
-    def _mark_dirty(self) -> None:
-        for path in self._dirty_paths():
-            self._file_system.write_file_atomically(path, b"")
-
-    def _remove_dirty_marks(self) -> None:
-        for path in self._dirty_paths():
-            if self._file_system.exists(path):  # a boot that was cut short may not have made it
-                self._file_system.remove(path)
-                self._file_system.sync_directory(os.path.dirname(path))
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -18,6 +18,7 @@ from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
+from runtime.ports import LacReply
 from runtime.protocol.digest import master_key
 from runtime.protocol.entry_body import EntryCodec
 from runtime.protocol.status import Status
@@ -67,6 +68,9 @@ class Peer:
     async def read_with_lac(self, ledger_id: int, entry_id: int) -> tuple[bytes, int | None]:
         reply = await self._pool.read(self.bookie_id, ledger_id, entry_id)
         return reply.body, reply.max_last_add_confirmed
+
+    async def read_lac(self, ledger_id: int) -> LacReply:
+        return await self._pool.read_lac(self.bookie_id, ledger_id)
 
     async def free_bytes(self) -> int:
         return (await self._pool.info(self.bookie_id)).free_bytes

@@ -20,7 +20,7 @@ from runtime.ports import BookieInfo
 from runtime.protocol.status import Status
 from storage.config import JournalConfig
 from storage.ledger_storage import LedgerStorage
-from tests.storage.engines import KEY, config_below, entry, open_storage
+from tests.storage.engines import KEY, config_below, entry, explicit_lac, open_storage
 
 
 class NotingConnection:
@@ -100,3 +100,29 @@ async def test_nothing_is_denied_while_the_index_may_be_incomplete(bookie: Booki
         assert (await bookie.read_lac(6))[0] is (unknown if is_unknown else Status.NO_SUCH_ENTRY)
         assert (await bookie.read_lac(7))[0] is (unknown if is_unknown else Status.NO_SUCH_LEDGER)
         assert (await bookie.read(5, 0))[:2] == (Status.OK, entry(5, 0))
+
+
+async def test_a_ledger_in_limbo_tells_no_end_and_takes_an_explicit_lac(bookie: Bookie) -> None:
+    bookie.engine.set_master_key(5, KEY)
+    bookie.engine.set_explicit_lac(5, explicit_lac(5, 0))
+    bookie.engine.set_limbo(5)
+    assert (await bookie.read_lac(5)) == (Status.UNKNOWN_LEDGER_STATE, None, None)
+    connection: Any = NotingConnection()
+    bookie.handler.write_lac(connection, 1, 5, KEY, explicit_lac(5, 1))
+    assert (await connection.answer)[2] is Status.OK
+    bookie.engine.clear_limbo(5)
+    assert (await bookie.read_lac(5)) == (Status.OK, explicit_lac(5, 1), None)
+
+
+async def test_what_was_asked_in_limbo_is_not_denied_when_the_answer_comes_behind_it(bookie: Bookie) -> None:
+    """The disk was asked before the repair copied the entry there."""
+    bookie.engine.set_master_key(5, KEY)
+    bookie.engine.set_limbo(5)
+    plain: Any = NotingConnection()
+    bookie.handler.read(plain, 1, 5, 0, None, False)
+    lac: Any = NotingConnection()
+    bookie.handler.read_lac(lac, 1, 5)
+    bookie.engine.clear_limbo(5)
+    assert (await plain.answer)[3] is Status.UNKNOWN_LEDGER_STATE
+    assert (await lac.answer)[2] is Status.UNKNOWN_LEDGER_STATE
+    assert (await bookie.read(5, 0))[0] is Status.NO_SUCH_ENTRY
