@@ -12,6 +12,7 @@ import msgspec
 
 from bkctl import engine_settings
 from bkctl.disk_settings import java_disk_values
+from bkctl.gc_settings import garbage_collection_values, garbage_collection_warnings
 from bkctl.java_conf import JavaConf
 from bkctl.journal_settings import journal_values, journal_warnings
 from bkctl.settings import Sources, convert, java_metadata_uri, put, resolve_metadata_uri, zookeeper_values
@@ -71,7 +72,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
     values["metadata_uri"] = metadata_uri or ""
     warnings = _uri_warnings(sources, metadata_uri, origin)
     if conf is not None:
-        warnings += [*_warnings(conf), *_misspelt(conf, flags)]
+        warnings += [*_warnings(conf), *garbage_collection_warnings(conf), *_misspelt(conf, flags)]
     return BookieSettings(
         config=convert(values, BookieConfig, "bookie"),
         data_directory=None if is_configured else DATA_DIRECTORY,
@@ -127,6 +128,7 @@ def _java_values(conf: JavaConf) -> dict[str, Any]:
     put(storage, "ledger_directories", list(conf.texts("ledgerDirectories")) or None)
     put(storage, "index_directories", list(conf.texts("indexDirectories")) or None)
     values["storage"] = {**storage, "journal": journal_values(conf), "engine": engine_settings.engine_values(conf)}
+    values["garbage_collection"] = garbage_collection_values(conf)
     return values
 
 

@@ -167,6 +167,87 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
         return entry_log_bytes_max
 
 
+class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of compaction of the entry logs (storage section 7.3); the defaults are those of minor compaction."""
+
+    threshold: float = 0.2
+    """Logs of which less than this part is in use are compacted; 0 or less: this compaction is off
+    (minorCompactionThreshold, majorCompactionThreshold)."""
+    interval_s: float = 3600.0
+    """Shortest time between two; 0 or less: off (minorCompactionInterval, majorCompactionInterval)."""
+    duration_s_max: PositiveFloat | None = None
+    """No further log is begun after this long; None: no limit (minorCompactionMaxTimeMillis,
+    majorCompactionMaxTimeMillis, there in ms)."""
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether it runs by itself."""
+        return self.threshold > 0 and self.interval_s > 0
+
+
+class MajorCompactionConfig(CompactionConfig, frozen=True, kw_only=True):
+    """The same for major compaction."""
+
+    threshold: float = 0.8
+    interval_s: float = 86_400.0
+
+
+class GarbageCollectionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """When the space of deleted ledgers comes back, and what that may cost (storage section 7)."""
+
+    wait_s: PositiveFloat = 600.0
+    """Time between two rounds (gcWaitTime, there in ms)."""
+    metadata_operations_per_s_max: Annotated[float, Meta(ge=0)] = 1000.0
+    """Requests to ZooKeeper in any one second; 0: as fast as it goes (gcMetadataOpRateLimit)."""
+    overreplicated_wait_s: float = 86_400.0
+    """Time between two searches for copies that the metadata no longer names; 0 or less: never
+    (gcOverreplicatedLedgerWaitTime, there in ms)."""
+    overreplicated_in_flight_max: PositiveInt = 1000
+    """Ledgers such a search looks at at once (gcOverreplicatedLedgerMaxConcurrentRequests)."""
+    minor: CompactionConfig = CompactionConfig()
+    """The frequent compaction, of logs that are nearly empty."""
+    major: MajorCompactionConfig = MajorCompactionConfig()
+    """The rare compaction, of fuller logs."""
+    is_forced_compaction_allowed: bool = False
+    """Whether a forced round runs a compaction that is switched off (forceAllowCompaction)."""
+    is_forced_when_full: bool = False
+    """Whether a full disk forces rounds, instead of suspending compaction (isForceGCAllowWhenNoSpace)."""
+    is_throttled_by_bytes: bool = False
+    """Whether copying is limited by bytes, not by entries (isThrottleByBytes)."""
+    copied_entries_per_s_max: PositiveFloat = 1000.0
+    """Entries that compaction copies in a second (compactionRateByEntries)."""
+    copied_bytes_per_s_max: PositiveFloat = 1_000_000.0
+    """Bytes that compaction copies in a second (compactionRateByBytes)."""
+    outstanding_entries_max: PositiveInt = 100_000
+    """Entries copied before they are synced and the index is changed (compactionMaxOutstandingRequests)."""
+    is_transactional: bool = False
+    """Whether the survivors of a log get a log of their own, instead of joining new entries
+    (useTransactionalCompaction)."""
+    is_target_size_used: bool = False
+    """Whether usage is measured against a log of full size, so that small logs are merged
+    (useTargetEntryLogSizeForGc)."""
+
+    def __post_init__(self) -> None:
+        for name, compaction in (("minor", self.minor), ("major", self.major)):
+            if not compaction.is_enabled:
+                continue
+            if compaction.threshold > 1:
+                raise ValueError(
+                    f"the {name} compaction threshold is {compaction.threshold:g}, but a log is at most wholly in use: "
+                    "give at most 1"
+                )
+            if compaction.interval_s < self.wait_s:
+                raise ValueError(
+                    f"the {name} compaction interval of {compaction.interval_s:g} s is shorter than the time between "
+                    f"two garbage collections, {self.wait_s:g} s"
+                )
+        if self.minor.is_enabled and self.major.is_enabled:
+            if self.minor.threshold >= self.major.threshold:
+                raise ValueError("the threshold of minor compaction must be below that of major compaction")
+            if self.minor.interval_s >= self.major.interval_s:
+                raise ValueError("the interval of minor compaction must be shorter than that of major compaction")
+
+
 class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One bookie: who it is, where it listens, where its data is."""
 
@@ -208,5 +289,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Largest frame, its length word included (nettyMaxFrameSizeBytes)."""
     disks: DiskConfig = DiskConfig()
     """When disks count as full, and what happens then."""
+    garbage_collection: GarbageCollectionConfig = GarbageCollectionConfig()
+    """Deleted ledgers and the space they took."""
     zookeeper: ZooKeeperConfig = ZooKeeperConfig()
     """Session with the metadata store."""

@@ -64,6 +64,8 @@ class LedgerDirectoryEngine:
         self._was_full = False
         self._read_cache = ReadCache(config.read_cache_bytes_max)
         self._read_generation = 0
+        self.checkpoints_ended_count = 0
+        """Who finds it unchanged knows that what is in no write cache now was in none meanwhile."""
         self.read_ahead_bytes_max = min(
             config.read_ahead_bytes_max or _READ_AHEAD_BYTES_MAX,
             config.read_cache_bytes_max // 2,
@@ -81,6 +83,8 @@ class LedgerDirectoryEngine:
         self.negatives_are_unknown = False
         """While True "not here" proves nothing, for instance while the index is rebuilt: the bookie's answer to every
         question that it would deny is "unknown" (storage section 9.2)."""
+        self.ledger_directory = ledger_directory
+        """Folder of the entry logs."""
         self.ledger = ledgers.find
         self.read_flags = ledgers.read_flags
         self.write_flags = ledgers.write_flags
@@ -94,6 +98,10 @@ class LedgerDirectoryEngine:
         relocation = EntryRelocation(
             filesystem, ledger_directory, locations, log_writer, log_reader, self._hidden_ledgers
         )
+        self._hand_on(relocation)
+
+    def _hand_on(self, relocation: EntryRelocation) -> None:
+        """The lane side for compaction."""
         self.log_ids = relocation.log_ids
         self.finished_log_ids = relocation.finished_log_ids
         self.claim_log_id = relocation.claim_log_id
@@ -101,6 +109,7 @@ class LedgerDirectoryEngine:
         self.append_survivors = relocation.append_survivors
         self.sync_logs = relocation.sync_logs
         self.relocate = relocation.relocate
+        self.rows_naming = relocation.rows_naming
         self.remove_log = relocation.remove_log
 
     @classmethod
@@ -313,6 +322,7 @@ class LedgerDirectoryEngine:
         self._is_job_running = False
         self._hidden_ledgers.difference_update(set(job.deleted_ledgers) - self._deletes_pending)
         self._read_generation += 1
+        self.checkpoints_ended_count += 1
 
     def abort_checkpoint(self, job: CheckpointJob) -> None:
         """Keep what ``write_checkpoint`` could not make durable, for the next try."""

@@ -194,21 +194,35 @@ class EntryLogReader:
 
         EntryLogError if the log is missing or cannot be read.
         """
-        path = os.path.join(self._directory, entry_log_file_name(log_id))
-        try:
-            file = self._fs.open(path)
-            try:
-                ledger_bytes = _read_ledgers_map(ReadWindow(file))
-            finally:
-                file.close()
-        except OSError as error:
-            raise EntryLogError(f"{path}: ledgers map cannot be read: {error}") from error
+        ledger_bytes = self.stored_ledgers_map(log_id)
         if ledger_bytes is not None:
             return ledger_bytes
         counted: Counter[LedgerId] = Counter()
         for entry in self.scan(log_id):
             counted[entry.ledger_id] += LENGTH_BYTES + entry.size_bytes
         return dict(counted)
+
+    def stored_ledgers_map(self, log_id: EntryLogId) -> dict[LedgerId, int] | None:
+        """The map that a log ends with; None if it has none that can be trusted. Raises like ``ledgers_map``."""
+        with self._opened_apart(log_id) as file:
+            return _read_ledgers_map(ReadWindow(file))
+
+    def size_bytes(self, log_id: EntryLogId) -> int:
+        """Length of a log's file. Raises like ``ledgers_map``."""
+        with self._opened_apart(log_id) as file:
+            return file.size()
+
+    @contextlib.contextmanager
+    def _opened_apart(self, log_id: EntryLogId) -> Iterator[File]:
+        path = os.path.join(self._directory, entry_log_file_name(log_id))
+        try:
+            file = self._fs.open(path)
+            try:
+                yield file
+            finally:
+                file.close()
+        except OSError as error:
+            raise EntryLogError(f"{path}: ledgers map cannot be read: {error}") from error
 
     def forget(self, log_id: EntryLogId) -> None:
         """Let go of a log that was removed; call it after the removal. Reads under way end with what they began."""

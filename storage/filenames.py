@@ -27,6 +27,8 @@ LOCK = "bkctl.lock"
 JOURNAL_CATALOG = "bkctl.journals"
 """Beside the journals of a directory: which of them bkctl wrote."""
 
+QUARANTINE = "bkctl.quarantine"
+"""Beside the entry logs of a directory: those that the collector leaves alone because they are damaged."""
 PLACE = "bkctl.place"
 """Which of a bookie's directories a folder is: its positions in the lists that decide where a ledger lives."""
 MIGRATION = "bkctl.migration"
@@ -97,6 +99,23 @@ def compacting_file_name(log_id: EntryLogId) -> str:
 def compacted_file_name(log_id: EntryLogId, source_log_id: EntryLogId) -> str:
     """Name of a finished log that is to replace the log ``source_log_id`` (storage section 4.9)."""
     return f"{log_id:x}{_ENTRY_LOG_SUFFIX}.{source_log_id:x}.{_COMPACTED_SUFFIX}"
+
+
+def parse_compacting_file_name(name: str) -> EntryLogId | None:
+    """Id of the log that a compaction is filling, or None for any other name."""
+    log_id = _parse_hexadecimal(name.removesuffix(_COMPACTING_SUFFIX), ENTRY_LOG_ID_MAX)
+    return log_id if log_id is not None and compacting_file_name(log_id) == name else None
+
+
+def parse_compacted_file_name(name: str) -> tuple[EntryLogId, EntryLogId] | None:
+    """Ids of a finished log and of the one it is to replace, both in hexadecimal (H7); None for any other name."""
+    parts = name.split(".")
+    if len(parts) != 4:
+        return None
+    log_id, source_log_id = (_parse_hexadecimal(part, ENTRY_LOG_ID_MAX) for part in (parts[0], parts[2]))
+    if log_id is None or source_log_id is None or compacted_file_name(log_id, source_log_id) != name:
+        return None
+    return log_id, source_log_id
 
 
 def parse_claimed_entry_log_id(name: str) -> EntryLogId | None:

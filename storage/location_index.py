@@ -19,9 +19,12 @@ KEY_BYTES: Final = 16
 LOCATION_BYTES: Final = 8
 
 _KEY = struct.Struct(">qq")
+_LOCATION = struct.Struct(">q")
 _OFFSET_BITS = 32
 _OFFSET_MASK = 2**_OFFSET_BITS - 1
 _ENTRY_ID_LAST = 2**63 - 1
+_KEY_END = b"\x80"
+"""Behind every key of an entry; what follows is no ledger's (storage section 5.2)."""
 _DELETE_ROW_COUNT_MAX = 8192
 
 
@@ -67,6 +70,10 @@ class LocationIndex:
         for key, _ in self._scan(ledger_id, first_entry_id):
             yield _KEY.unpack(key)[1]
 
+    def page(self, start: bytes, row_count_max: int) -> list[tuple[bytes, bytes]]:
+        """At most so many rows of all ledgers from the key ``start`` on, as stored; none: there are no more."""
+        return list(itertools.islice(self._rows.scan(start, _KEY_END), row_count_max))
+
     def write(self, keys: bytes, locations: bytes) -> None:
         """Put rows in one durable batch: ``keys`` is n keys and ``locations`` n values, each joined, in key order."""
         self._rows.write(_split_rows(keys, locations))
@@ -97,6 +104,13 @@ class LocationIndex:
                 f"{self._rows.path}: ledger {ledger_id} entry {entry_id} has the location {value.hex()}"
             )
         return EntryLocation(location >> _OFFSET_BITS, location & _OFFSET_MASK)
+
+
+def decode_row(key: bytes, value: bytes) -> tuple[LedgerId, EntryId, EntryLocation]:
+    """A row as ``page`` gives it; struct.error for one that is no row of this index."""
+    ledger_id, entry_id = _KEY.unpack(key)
+    (location,) = _LOCATION.unpack(value)
+    return ledger_id, entry_id, EntryLocation(location >> _OFFSET_BITS, location & _OFFSET_MASK)
 
 
 def encode_keys(ids: Sequence[int]) -> bytes:

@@ -17,10 +17,11 @@ from storage.entry_log_writer import EntryLogWriter
 from storage.errors import EntryLogError
 from storage.filenames import entry_log_file_name
 from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
-from storage.location_index import LocationIndex, encode_keys, encode_locations
+from storage.location_index import LocationIndex, decode_row, encode_keys, encode_locations
 from storage.ports import Buffer, FileSystem
 
 _BATCH_ROW_COUNT_MAX = 8192
+_SWEEP_ROW_COUNT_MAX = 32_768
 
 
 class EntryMove(NamedTuple):
@@ -30,6 +31,14 @@ class EntryMove(NamedTuple):
     entry_id: EntryId
     from_location: EntryLocation
     to_location: EntryLocation
+
+
+class RowsNaming(NamedTuple):
+    """Rows of the index that name some logs, out of a stretch of it."""
+
+    found: list[tuple[LedgerId, EntryId, EntryLocation]]
+    next_start: bytes | None
+    """Where the next stretch begins; None: that was the last one."""
 
 
 class EntryRelocation:
@@ -118,6 +127,17 @@ class EntryRelocation:
                 moved_count += len(due)
         self._locations.seal()
         return moved_count
+
+    def rows_naming(self, log_ids: AbstractSet[EntryLogId], start: bytes) -> RowsNaming:
+        """Look at the next rows of the whole index, from the key ``start`` on (empty: all of it); those of some logs.
+
+        IndexDamagedError.
+        """
+        rows = self._locations.page(start, _SWEEP_ROW_COUNT_MAX)
+        prefixes = {log_id.to_bytes(4, "big") for log_id in log_ids}
+        found = [decode_row(key, value) for key, value in rows if value[:4] in prefixes]
+        next_start = rows[-1][0] + b"\0" if len(rows) == _SWEEP_ROW_COUNT_MAX else None
+        return RowsNaming(found, next_start)
 
     def remove_log(self, log_id: EntryLogId) -> None:
         """Delete a log that no row names any more; one that is gone already is no error. OSError.

@@ -41,6 +41,7 @@ class CheckpointService:
         self._stopping = asyncio.Event()
         self._has_failed = False
         self._is_retry_due = False
+        self._waiting: list[asyncio.Future[None]] = []
 
     def on_caches_swapped(self, callback: Callable[[], None]) -> None:
         """Call back at the start of every checkpoint, when the write caches have room again."""
@@ -49,6 +50,13 @@ class CheckpointService:
     def request(self) -> None:
         """Make the next checkpoint start now, or as soon as the one under way has ended."""
         self._wake.set()
+
+    async def flushed(self) -> None:
+        """Return when a checkpoint that begins from now on has ended, well or not. Without room there may be none."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(ended)
+        self.request()
+        await ended
 
     async def run(self) -> None:
         """Checkpoint until ``stop``. A failed one is tried again: the journal keeps what it could not flush.
@@ -106,6 +114,7 @@ class CheckpointService:
     async def checkpoint(self) -> None:
         """One checkpoint of all ledger directories; StorageError or OSError when it could not be finished."""
         checkpoint = self._storage.begin_checkpoint()
+        waiting, self._waiting = self._waiting, []
         for callback in self._swap_callbacks:
             callback()
         self._is_retry_due = True
@@ -114,6 +123,9 @@ class CheckpointService:
             self._is_retry_due = False
         finally:
             self._storage.end_checkpoint(checkpoint)
+            for ended in waiting:
+                if not ended.done():
+                    ended.set_result(None)
             if any(engine.is_checkpoint_due for engine in self._storage.engines):
                 self._wake.set()
         # Freeing the tables takes milliseconds, which the loop does not have.

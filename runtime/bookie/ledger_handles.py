@@ -74,6 +74,10 @@ class LedgerHandles:
         self._handles[ledger_id] = handle
         return handle
 
+    def forget(self, ledger_id: int) -> None:
+        """Let go of a ledger that was deleted: whoever writes to it again creates it again, key record and all."""
+        self._handles.pop(ledger_id, None)
+
     def fence(self, handle: LedgerHandle) -> asyncio.Future[None]:
         """Refuse ordinary adds from now on; the future ends when that is durable, or fails with the journal.
 

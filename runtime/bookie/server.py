@@ -16,7 +16,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,7 +30,10 @@ from runtime.bookie.cookie_check import (
     require_no_ledgers,
 )
 from runtime.bookie.disk_monitor import DISKS_LANE, DiskMonitor
+from runtime.bookie.disk_rules import DiskVerdict
 from runtime.bookie.folders import record_places
+from runtime.bookie.garbage_collector import GarbageCollector
+from runtime.bookie.garbage_collector_parts import assemble_garbage_collector
 from runtime.bookie.group_commit import GroupCommit
 from runtime.bookie.handler import BookieRequestHandler
 from runtime.bookie.identity import former_bookie_ids, resolve_identity
@@ -88,6 +91,10 @@ class BookieServer:
         """Known once the port is."""
         self.port = 0
         """Where it listens, once booted."""
+        self.garbage_collector: GarbageCollector | None = None
+        """Once booted."""
+        self._known_as: tuple[str, ...] = ()
+        self._instance_id: str | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -150,6 +157,7 @@ class BookieServer:
         await registration.register(mode)
         for service in (self._modes.follow(mode, registration.register, self._keep_status), disks.run()):
             self._undo.push_async_callback(_end, self._watch(service))
+        await self._start_garbage_collector(storage, checkpoints, store, uri)
         logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
 
     async def _bind(self, listener: BookieListener) -> int:
@@ -174,6 +182,7 @@ class BookieServer:
         )
         cookie = expected_cookie(config, self.bookie_id, cluster.instance_id)
         former_ids = await asyncio.to_thread(former_bookie_ids, self._config, self.port)
+        self._known_as, self._instance_id = (self.bookie_id, *former_ids), cluster.instance_id
         # Once before the locks, whose files would be a change already, and once under them.
         await service.check(cookie, former_ids)
         locks = lock_directories(self._file_system, config)
@@ -221,10 +230,32 @@ class BookieServer:
             )
 
     def _new_checkpoints(self, storage: LedgerStorage) -> CheckpointService:
+        return CheckpointService(storage, self._workers, self._config.flush_interval_s, self._disk_room(), self._modes)
+
+    def _disk_room(self) -> DiskRoom:
         config = self._config.storage
         directories = (*config.ledger_directories, *config.index_directories)
-        room = DiskRoom(self._file_system, directories, self._config.disks.checkpoint_reserve_bytes)
-        return CheckpointService(storage, self._workers, self._config.flush_interval_s, room, self._modes)
+        return DiskRoom(self._file_system, directories, self._config.disks.checkpoint_reserve_bytes)
+
+    async def _start_garbage_collector(
+        self, storage: LedgerStorage, checkpoints: CheckpointService, store: ZooKeeperStore, uri: MetadataUri
+    ) -> None:
+        self.garbage_collector = await assemble_garbage_collector(
+            self._config,
+            uri,
+            store,
+            self._file_system,
+            storage,
+            self._workers,
+            self._clock,
+            self._disk_room(),
+            known_as=self._known_as,
+            instance_id=self._instance_id,
+            forget_handle=self._handles.forget,
+            flush=checkpoints.flushed,
+        )
+        task = self._watch(self.garbage_collector.run())
+        self._undo.push_async_callback(_end_after, self.garbage_collector.stop, task)
 
     async def _check_disks(self) -> DiskMonitor:
         """A first look, by the mode that the last process kept. NoWritableDiskError, DiskUnusableError."""
@@ -240,11 +271,16 @@ class BookieServer:
             disks,
             self._workers,
             self._clock,
-            self._modes.note_disks,
+            self._note_disks,
             was_full=status is not None and status.is_read_only and not status.is_manual,
         )
         await monitor.check()
         return monitor
+
+    def _note_disks(self, verdict: DiskVerdict) -> None:
+        self._modes.note_disks(verdict)
+        if self.garbage_collector is not None:
+            self.garbage_collector.note_disk_level(verdict.level)
 
     async def _keep_status(self) -> None:
         if not self._config.disks.is_status_kept:
@@ -271,7 +307,7 @@ class BookieServer:
             )
             for index, writer in enumerate(storage.journals)
         ]
-        handles = LedgerHandles(storage, journals)
+        handles = self._handles = LedgerHandles(storage, journals)
         adds = AddPath(handles, self._clock, config.throttle_max_s, checkpoints.request)
         checkpoints.on_caches_swapped(adds.retry_waiting)
         for journal in journals:
@@ -323,6 +359,11 @@ class BookieServer:
 
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
+    await asyncio.wait([task])
+
+
+async def _end_after(stop: Callable[[], Awaitable[None]], task: asyncio.Task[None]) -> None:
+    await stop()
     await asyncio.wait([task])
 
 

@@ -1,0 +1,203 @@
+"""Compaction of one entry log: copy what is still in use elsewhere, then delete the log. Source: storage section 7.3.
+
+In use is an entry that the index finds in this log at this very place; a copy that the index does not point at may be
+older than what is stored, and is left behind. The order is the safety: copies durable, index durable, log deleted. And
+the log is deleted only if no entry of it can have been overlooked: its own map agrees with the scan, or else a sweep of
+the whole index (``compaction_sweep``) finds no row that names it.
+
+May be cancelled anywhere: what was begun is then garbage in a log, or is finished by ``resume``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Final
+
+from runtime.bookie.checkpoints import CHECKPOINT_LANE
+from runtime.bookie.compaction_scans import LogScanner
+from runtime.bookie.compaction_survivors import (
+    COMPACTION_LANE,
+    ActiveLogSurvivors,
+    NewLogSurvivors,
+    Survivors,
+    relocate,
+)
+from runtime.bookie.compaction_throttle import CompactionThrottle
+from runtime.bookie.garbage_collector_metrics import GarbageCollectionMetrics
+from runtime.config import GarbageCollectionConfig
+from runtime.ports import Workers
+from storage.compaction_log import CompactedLog, list_compacted_logs, remove_unfinished_logs
+from storage.compaction_scan import ScanEnd, ScanMessage, ScannedRows, UnreadableLog, unpack_rows
+from storage.compaction_source import CompactionSource, SourceEntry
+from storage.engine import LedgerDirectoryEngine
+from storage.errors import CorruptFileError, EntryLogError
+from storage.filenames import entry_log_file_name
+from storage.ids import EntryLocation, EntryLogId
+from storage.ports import FileSystem
+from storage.relocation import EntryMove
+
+logger = logging.getLogger(__name__)
+
+_COPY_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Bodies that are in memory at once, one larger than this alone."""
+
+
+class Compactor:
+    """Compacts the logs of one ledger directory, one at a time."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        engine: LedgerDirectoryEngine,
+        workers: Workers,
+        scanner: LogScanner,
+        throttle: CompactionThrottle,
+        config: GarbageCollectionConfig,
+        metrics: GarbageCollectionMetrics,
+    ) -> None:
+        self._fs = fs
+        self._engine = engine
+        self._workers = workers
+        self._scanner = scanner
+        self._throttle = throttle
+        self._config = config
+        self._metrics = metrics
+
+    async def compact(self, log_id: EntryLogId) -> bool:
+        """Copy what is in use and delete the log; False: it stays, for want of proof that nothing was overlooked.
+
+        CorruptFileError: the log is damaged. Any other StorageError, OSError: it could not be done now; whatever was
+        not finished has no effect.
+        """
+        source = CompactionSource(self._fs, self._engine, log_id)
+        survivors = self._survivors_of(source)
+        try:
+            is_complete, copied_count = await self._copy_live(source, survivors)
+            await survivors.finish()
+        except BaseException:
+            await survivors.abandon()
+            raise
+        finally:
+            await self._workers.run(COMPACTION_LANE, source.close)
+        if not is_complete:
+            return False
+        self._metrics.logs_compacted_count += copied_count > 0
+        await self.remove(log_id)
+        return True
+
+    async def remove(self, log_id: EntryLogId) -> None:
+        """Delete a log that no row of the index names."""
+        size_bytes = await self._workers.run(CHECKPOINT_LANE, _remove, self._fs, self._engine, log_id)
+        self._metrics.logs_removed_count += 1
+        self._metrics.reclaimed_bytes += size_bytes
+        logger.info(
+            "%s: entry log %s is deleted, %d bytes",
+            self._engine.ledger_directory,
+            entry_log_file_name(log_id),
+            size_bytes,
+        )
+
+    async def list_interrupted(self) -> list[CompactedLog]:
+        """Transactional compactions that were cut off; what was cut off too early to be finished is deleted. OSError.
+
+        Whatever the settings say now: the files are there.
+        """
+        directory = self._engine.ledger_directory
+        removed_count = await self._workers.run(COMPACTION_LANE, remove_unfinished_logs, self._fs, directory)
+        if removed_count:
+            logger.info("%s: %d unfinished logs of a compaction are deleted", directory, removed_count)
+        return await self._workers.run(COMPACTION_LANE, list_compacted_logs, self._fs, directory)
+
+    async def resume(self, compacted: CompactedLog) -> None:
+        """Finish one, from step 4 on, but for the source: nothing in it is in use any more, so ``compact`` deletes it.
+
+        CorruptFileError for a log that is damaged; other StorageErrors, OSError.
+        """
+        await self._workers.run(COMPACTION_LANE, compacted.publish, self._fs)
+        is_complete = False
+        async with aclosing(self._scanner.entries(compacted.directory, compacted.log_id)) as messages:
+            async for message in messages:
+                entries, is_complete = _taken(message)
+                moves = await self._workers.run(COMPACTION_LANE, _moves_from, self._engine, compacted, entries)
+                await relocate(self._workers, self._engine, moves)
+        if not is_complete:
+            raise CorruptFileError(compacted.path, 0, "the log does not agree with its own map")
+        await self._workers.run(COMPACTION_LANE, compacted.forget, self._fs)
+        self._metrics.compactions_resumed_count += 1
+        logger.info("%s: the compaction into it is finished", compacted.path)
+
+    def _survivors_of(self, source: CompactionSource) -> Survivors:
+        if self._config.is_transactional:
+            return NewLogSurvivors(self._fs, self._engine, self._workers, source)
+        return ActiveLogSurvivors(self._engine, self._workers, source, self._config.outstanding_entries_max)
+
+    async def _copy_live(self, source: CompactionSource, survivors: Survivors) -> tuple[bool, int]:
+        """Whether the scan is known to be complete, and the entries copied."""
+        is_complete, copied_count = False, 0
+        async with aclosing(self._scanner.entries(self._engine.ledger_directory, source.log_id)) as messages:
+            async for message in messages:
+                entries, is_complete = _taken(message)
+                existing = [entry for entry in entries if self._engine.ledger(entry.ledger_id) is not None]
+                if not existing:
+                    continue
+                live = await self._workers.run(COMPACTION_LANE, source.select_live, existing)
+                for batch in _batches(live):
+                    size_bytes = sum(entry.size_bytes for entry in batch)
+                    await self._throttle.wait(len(batch), size_bytes)
+                    await survivors.take(batch)
+                    self._metrics.copied_entries_count += len(batch)
+                    self._metrics.copied_bytes += size_bytes
+                copied_count += len(live)
+        return is_complete, copied_count
+
+
+def _taken(message: ScanMessage) -> tuple[list[SourceEntry], bool]:
+    """Entries of a message, and whether it says that they were all; EntryLogError when the log cannot be read."""
+    match message:
+        case ScannedRows():
+            return [SourceEntry(*row) for row in unpack_rows(message)], False
+        case ScanEnd():
+            return [], message.is_complete
+        case UnreadableLog():
+            raise EntryLogError(message.reason)
+    raise AssertionError("the answer to another question")
+
+
+def _batches(entries: Sequence[SourceEntry]) -> list[list[SourceEntry]]:
+    batches: list[list[SourceEntry]] = []
+    room_bytes = 0
+    for entry in entries:
+        if not batches or entry.size_bytes > room_bytes:
+            batches.append([])
+            room_bytes = _COPY_BYTES_MAX
+        batches[-1].append(entry)
+        room_bytes -= entry.size_bytes
+    return batches
+
+
+def _moves_from(
+    engine: LedgerDirectoryEngine, compacted: CompactedLog, entries: Sequence[SourceEntry]
+) -> list[EntryMove]:
+    """Entries of a finished log whose rows still name the log that it replaces.
+
+    At whatever offset: the source has not changed since the row named the entry that was copied from it.
+    """
+    places = engine.current_locations([(entry.ledger_id, entry.entry_id) for entry in entries])
+    return [
+        EntryMove(entry.ledger_id, entry.entry_id, place, EntryLocation(compacted.log_id, entry.offset))
+        for entry, place in zip(entries, places, strict=True)
+        if place is not None and place.log_id == compacted.source_log_id
+    ]
+
+
+def _remove(fs: FileSystem, engine: LedgerDirectoryEngine, log_id: EntryLogId) -> int:
+    file = fs.open(os.path.join(engine.ledger_directory, entry_log_file_name(log_id)))
+    try:
+        size_bytes = file.size()
+    finally:
+        file.close()
+    engine.remove_log(log_id)
+    return size_bytes

@@ -1,0 +1,237 @@
+"""Ledgers that are stored here and no longer exist. Source: storage section 7.2, metadata section 4.3.
+
+A ledger is deleted only when it was here before the listing began, a part of the tree that was listed without an error
+does not hold it, its metadata was then found missing twice, with a pause and a ``sync`` in between, on one session and
+in the very cluster that this bookie booted in, and nobody has touched it meanwhile. Whatever else comes up keeps it:
+the next round looks again.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+from runtime.bookie.garbage_collector_metrics import GarbageCollectionMetrics
+from runtime.errors import LedgerNotFoundError, MetadataError
+from runtime.metadata.cluster import is_restore_unfinished, read_instance_id, unfinished_restore_text
+from runtime.metadata.cookies import CookieStore
+from runtime.metadata.ledger_listing import PartListing
+from runtime.metadata.ledgers import LedgerStore
+from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.store import MetadataStore
+from runtime.ports import Clock
+from storage.engine import LedgerDirectoryEngine
+from storage.errors import BkctlError
+from storage.ids import LedgerId
+from storage.ledger_index import LedgerRow
+from storage.ledger_storage import LedgerStorage
+
+logger = logging.getLogger(__name__)
+
+CONFIRMATION_PAUSE_S: Final = 1.0
+"""Between two reads that find no metadata."""
+
+_ATTEMPTS_MAX: Final = 3
+"""A checkpoint that ends while a batch is confirmed makes it look used."""
+_READS_IN_FLIGHT_MAX: Final = 64
+
+
+class TouchMark(NamedTuple):
+    """State of a local ledger at one moment; who finds it unchanged later knows that nobody has used it meanwhile."""
+
+    row: LedgerRow
+    checkpoints_ended_count: int
+
+
+class LocalLedgers:
+    """The ledgers of all directories of a bookie. ``forget_handle`` is told of each that is deleted."""
+
+    def __init__(self, storage: LedgerStorage, forget_handle: Callable[[LedgerId], None]) -> None:
+        self._storage = storage
+        self._forget_handle = forget_handle
+
+    def snapshot(self) -> list[LedgerId]:
+        """Ids of all ledgers that may be deleted, ascending. One in limbo waits for the integrity check."""
+        return sorted(
+            ledger_id
+            for engine in self._storage.engines
+            for ledger_id in engine.ledger_ids()
+            if (row := engine.ledger(ledger_id)) is not None and not row.is_limbo
+        )
+
+    def mark(self, ledger_id: LedgerId) -> TouchMark | None:
+        """To be taken before the metadata is asked; None when the ledger is in use, or not here any more."""
+        engine = self._storage.engine_of(ledger_id)
+        row = engine.ledger(ledger_id)
+        if row is None or row.is_limbo or _has_cached_entries(engine, ledger_id):
+            return None
+        return TouchMark(row, engine.checkpoints_ended_count)
+
+    def delete(self, ledger_id: LedgerId, mark: TouchMark) -> bool:
+        """Delete a ledger unless somebody has used it since the mark was taken; False: it stays.
+
+        The metadata store and the bookie's clients are not in step: a ledger that is created right after it was found
+        missing may have its first entry here before that answer is. Such an entry is in the write cache, or a
+        checkpoint has ended since; a fence, a key or an explicit LAC has changed the row.
+        """
+        engine = self._storage.engine_of(ledger_id)
+        is_untouched = (
+            engine.ledger(ledger_id) is mark.row
+            and engine.checkpoints_ended_count == mark.checkpoints_ended_count
+            and not _has_cached_entries(engine, ledger_id)
+        )
+        if is_untouched:
+            engine.delete_ledger(ledger_id)
+            self._forget_handle(ledger_id)
+        return is_untouched
+
+
+class ClusterGuard:
+    """Makes sure that what the metadata store says is said by the cluster that this bookie belongs to."""
+
+    def __init__(self, store: MetadataStore, root: str, bookie_id: str, instance_id: str | None) -> None:
+        self._store = store
+        self._root = root
+        self._bookie_id = bookie_id
+        self._instance_id = instance_id
+        self._root_ctime_ms: int | None = None
+
+    async def require_own_cluster(self) -> None:
+        """MetadataError unless the root, the instance id and this bookie's cookie are those of before."""
+        await self._store.sync(self._root)
+        stat = await self._store.exists(self._root)
+        if stat is None:
+            raise MetadataError(f"{self._root} is gone: nothing of this bookie is taken for deleted", self._root)
+        if self._root_ctime_ms is None:
+            self._root_ctime_ms = stat.ctime_ms
+        instance_id = await read_instance_id(self._store, self._root)
+        if instance_id != self._instance_id:
+            raise MetadataError(
+                f"the cluster at {self._root} has the instance id {instance_id}, this bookie belongs to "
+                f"{self._instance_id}: nothing of it is taken for deleted",
+                self._root,
+            )
+        if stat.ctime_ms != self._root_ctime_ms:
+            raise MetadataError(
+                f"{self._root} was created again: nothing of this bookie is taken for deleted before it is restarted",
+                self._root,
+            )
+        if await is_restore_unfinished(self._store, self._root):
+            raise MetadataError(unfinished_restore_text(self._root), self._root)
+        if await CookieStore(self._store, self._root).find(self._bookie_id) is None:
+            raise MetadataError(
+                f"the cluster at {self._root} has no cookie of {self._bookie_id}: nothing of it is taken for deleted",
+                self._root,
+            )
+
+
+class LedgerCollector:
+    """Finds and deletes ledgers that no longer exist. ``batch_count_max``: ledgers whose end is confirmed together."""
+
+    def __init__(
+        self,
+        local: LocalLedgers,
+        guard: ClusterGuard,
+        store: MetadataStore,
+        clock: Clock,
+        metrics: GarbageCollectionMetrics,
+        batch_count_max: int,
+    ) -> None:
+        self._local = local
+        self._guard = guard
+        self._store = store
+        self._clock = clock
+        self._metrics = metrics
+        self._batch_count_max = batch_count_max
+        self._was_nothing_listed = False
+
+    async def collect(self, ledgers: LedgerStore) -> int:
+        """One pass; returns how many ledgers were deleted. BkctlError when none can be told to be gone."""
+        local_ids = self._local.snapshot()
+        await self._guard.require_own_cluster()
+        candidates = await self._unlisted(ledgers, local_ids)
+        missing = await _without_metadata(ledgers, candidates)
+        if missing:
+            await self._clock.sleep(CONFIRMATION_PAUSE_S)
+        deleted_count = 0
+        for first in range(0, len(missing), self._batch_count_max):
+            batch = missing[first : first + self._batch_count_max]
+            for _ in range(_ATTEMPTS_MAX):
+                touched = await self._delete_confirmed(ledgers, batch)
+                deleted_count += len(batch) - len(touched)
+                self._metrics.ledgers_deleted_count += len(batch) - len(touched)
+                batch = touched
+        self._metrics.ledgers_kept_count += len(candidates) - deleted_count
+        return deleted_count
+
+    async def _unlisted(self, ledgers: LedgerStore, local_ids: Sequence[LedgerId]) -> list[LedgerId]:
+        """Local ledgers that the listing does not hold; a part that cannot be listed has none."""
+        unlisted: list[LedgerId] = []
+        listed_count = failed_count = 0
+        parts = ledgers.list_parts()
+        async with aclosing(parts):
+            async for part in parts:
+                here = _within(part, local_ids)
+                if part.error is None:
+                    listed_count += len(part.ledger_ids)
+                    unlisted += sorted(set(here).difference(part.ledger_ids))
+                    continue
+                failed_count += 1
+                self._metrics.ledgers_kept_count += len(here)
+                logger.warning(
+                    "ledgers %d to %d cannot be listed, those that are here stay: %s",
+                    part.first_ledger_id,
+                    part.last_ledger_id,
+                    part.error,
+                )
+        # A cluster without a single ledger is more often a mistake than the truth: it is believed the second time.
+        is_empty = not listed_count and not failed_count
+        is_believed, self._was_nothing_listed = not is_empty or self._was_nothing_listed, is_empty
+        if unlisted and not is_believed:
+            logger.warning("the cluster lists no ledger at all: if the next garbage collection finds none, all here go")
+            return []
+        return unlisted
+
+    async def _delete_confirmed(self, ledgers: LedgerStore, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
+        """Delete those that are missing still; returns the others that may be deleted when tried again."""
+        marks = {ledger_id: mark for ledger_id in ledger_ids if (mark := self._local.mark(ledger_id)) is not None}
+        if not marks:
+            return list(ledger_ids)
+        session_id = self._store.session_id
+        await self._store.sync(ledgers.root)
+        missing = await _without_metadata(ledgers, sorted(marks))
+        await self._guard.require_own_cluster()
+        if not session_id or self._store.session_id != session_id:
+            return list(ledger_ids)  # another session may be served by a server that lags behind
+        deleted = {ledger_id for ledger_id in missing if self._local.delete(ledger_id, marks[ledger_id])}
+        return [ledger_id for ledger_id in ledger_ids if ledger_id not in deleted]
+
+
+async def _without_metadata(ledgers: LedgerStore, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
+    """Those that certainly have no metadata; one whose metadata cannot be read or understood has some."""
+
+    async def read(ledger_id: LedgerId) -> LedgerId | None:
+        try:
+            await ledgers.read(ledger_id)
+        except LedgerNotFoundError:
+            return ledger_id
+        except BkctlError as error:
+            logger.warning("ledger %d stays: %s", ledger_id, error)
+        return None
+
+    answers = pipelined(each_of(ledger_ids), read, _READS_IN_FLIGHT_MAX)
+    async with aclosing(answers):
+        return [ledger_id async for ledger_id in answers if ledger_id is not None]
+
+
+def _within(part: PartListing, ledger_ids: Sequence[LedgerId]) -> Sequence[LedgerId]:
+    """Those of some ascending ids that a part of the listing speaks for."""
+    first = bisect.bisect_left(ledger_ids, part.first_ledger_id)
+    return ledger_ids[first : bisect.bisect_right(ledger_ids, part.last_ledger_id)]
+
+
+def _has_cached_entries(engine: LedgerDirectoryEngine, ledger_id: LedgerId) -> bool:
+    return engine.last_cached(ledger_id) is not None

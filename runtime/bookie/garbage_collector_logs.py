@@ -1,0 +1,237 @@
+"""The entry logs of one ledger directory under the collector: what each holds, which go, which are left alone.
+
+Source: storage sections 4.7, 7.1 and 7.3. A log is taken up once it is finished, never while it is written to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from contextlib import aclosing
+from typing import Final
+
+from runtime.bookie.compaction import Compactor
+from runtime.bookie.compaction_scans import LogScanner
+from runtime.bookie.compaction_survivors import COMPACTION_LANE
+from runtime.bookie.compaction_sweep import find_rows_naming
+from runtime.bookie.modes import sentence
+from runtime.config import CompactionConfig
+from runtime.ports import Clock, Workers
+from storage.compaction_quarantine import read_quarantine, write_quarantine
+from storage.compaction_scan import MeasuredLog, UnreadableLog
+from storage.disk_room import DiskRoom
+from storage.engine import LedgerDirectoryEngine
+from storage.errors import CorruptFileError, IndexFailedError, StorageError
+from storage.filenames import entry_log_file_name
+from storage.ids import EntryLogId
+from storage.log_usage import LogUsage, logs_to_compact
+from storage.ports import FileSystem
+
+logger = logging.getLogger(__name__)
+
+_MEASURED_AT_ONCE_MAX: Final = 256
+
+
+class DirectoryCollector:
+    """Logs of one ledger directory. ``target_bytes``: size that usage is measured against, 0 for a log's own."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        engine: LedgerDirectoryEngine,
+        workers: Workers,
+        clock: Clock,
+        scanner: LogScanner,
+        compactor: Compactor,
+        room: DiskRoom,
+        target_bytes: int,
+    ) -> None:
+        self._fs = fs
+        self._engine = engine
+        self._workers = workers
+        self._clock = clock
+        self._scanner = scanner
+        self._compactor = compactor
+        self._room = room
+        self._target_bytes = target_bytes
+        self._usages: dict[EntryLogId, LogUsage] = {}
+        self._quarantined: dict[EntryLogId, str] | None = None
+        self._unproven: set[EntryLogId] = set()
+        self._failures_count = 0
+
+    @property
+    def usages(self) -> list[LogUsage]:
+        """Of the logs whose contents are known."""
+        return list(self._usages.values())
+
+    @property
+    def quarantined_count(self) -> int:
+        """Damaged logs that are left alone."""
+        return len(self._quarantined or ())
+
+    def take_failures_count(self) -> int:
+        """Logs that could not be dealt with since the last call; the next round tries again."""
+        count, self._failures_count = self._failures_count, 0
+        return count
+
+    async def resume(self) -> None:
+        """Finish what an earlier compaction was cut off in. StorageError, OSError when the folder cannot be read."""
+        await self._load_quarantine()
+        for compacted in await self._compactor.list_interrupted():
+            if compacted.log_id in self._quarantine:
+                continue
+            try:
+                await self._compactor.resume(compacted)
+            except CorruptFileError as error:
+                await self._put_in_quarantine(compacted.source_log_id, str(error))
+                await self._put_in_quarantine(compacted.log_id, str(error))
+                continue
+            finished = await self._workers.run(COMPACTION_LANE, self._engine.finished_log_ids)
+            if compacted.source_log_id in finished and compacted.source_log_id not in self._quarantine:
+                await self._compact(compacted.source_log_id)
+
+    async def refresh(self) -> None:
+        """Take up logs that were finished since, forget deleted ledgers. StorageError, OSError."""
+        finished = await self._workers.run(COMPACTION_LANE, self._engine.finished_log_ids)
+        there = set(finished)
+        self._unproven &= there
+        for gone in self._usages.keys() - there:
+            del self._usages[gone]
+        if released := self._quarantine.keys() - there:
+            await self._release(released)
+        new = [log_id for log_id in finished if log_id not in self._usages and log_id not in self._quarantine]
+        for first in range(0, len(new), _MEASURED_AT_ONCE_MAX):
+            await self._measure(new[first : first + _MEASURED_AT_ONCE_MAX])
+        for log_id, usage in list(self._usages.items()):
+            self._usages[log_id] = usage.of_existing(self._engine.ledger)
+            await self._clock.sleep(0)  # a log may hold 100,000 ledgers, and there may be 10,000 logs
+
+    async def remove_empty(self) -> None:
+        """Delete logs in which no ledger is left. Never by what a log says of itself alone. IndexFailedError."""
+        for usage in self.usages:
+            if usage.is_empty and usage.log_id not in self._unproven:
+                await self._compact(usage.log_id)
+
+    async def compact(self, config: CompactionConfig) -> None:
+        """Compact the logs that are used less than the threshold, the emptiest first. IndexFailedError."""
+        began_ns = self._clock.monotonic_ns()
+        candidates = [usage for usage in self.usages if usage.log_id not in self._unproven]
+        for usage in logs_to_compact(candidates, config.threshold, self._target_bytes):
+            elapsed_s = (self._clock.monotonic_ns() - began_ns) / 1e9
+            if config.duration_s_max is not None and elapsed_s >= config.duration_s_max:
+                logger.info("%s: compaction ends after %.0f s", self._engine.ledger_directory, elapsed_s)
+                return
+            if await self._has_room_for(usage):
+                await self._compact(usage.log_id)
+
+    async def settle_unproven(self) -> None:
+        """Delete the logs that no row of the index names, quarantine those that some row still does. StorageError."""
+        if not self._unproven:
+            return
+        log_ids = frozenset(self._unproven)
+        rows_by_log = await find_rows_naming(self._engine, self._workers, log_ids)
+        for log_id in sorted(log_ids):
+            rows = rows_by_log.get(log_id)
+            if rows:
+                ledger_id, entry_id, location = rows[0]
+                await self._put_in_quarantine(
+                    log_id,
+                    f"the index names entries in it that a scan does not find, the first is ledger {ledger_id} entry "
+                    f"{entry_id} at offset {location.offset}",
+                )
+                continue
+            try:
+                await self._compactor.remove(log_id)
+            except OSError as error:
+                self._note_failure(log_id, error)
+            else:
+                self._usages.pop(log_id, None)
+            self._unproven.discard(log_id)
+
+    async def _measure(self, log_ids: list[EntryLogId]) -> None:
+        async with aclosing(self._scanner.measure(self._engine.ledger_directory, log_ids)) as messages:
+            async for message in messages:
+                match message:
+                    case MeasuredLog():
+                        self._usages[message.log_id] = LogUsage.of_new(message.log_id, message.ledger_bytes)
+                    case UnreadableLog():
+                        self._failures_count += 1
+                        logger.warning("%s; the next round tries again", message.reason)
+
+    async def _has_room_for(self, usage: LogUsage) -> bool:
+        """Copies come before the log they were made of goes; without any, a full disk is no hindrance."""
+        if usage.is_empty:
+            return True
+        try:
+            await self._workers.run(COMPACTION_LANE, self._room.require, usage.remaining_bytes)
+        except OSError as error:
+            self._note_failure(usage.log_id, error)
+            return False
+        return True
+
+    async def _compact(self, log_id: EntryLogId) -> None:
+        try:
+            is_removed = await self._compactor.compact(log_id)
+        except CorruptFileError as error:
+            await self._put_in_quarantine(log_id, str(error))
+        except IndexFailedError:
+            raise
+        except (StorageError, OSError) as error:
+            self._note_failure(log_id, error)
+        else:
+            if is_removed:
+                self._usages.pop(log_id, None)
+            else:
+                self._unproven.add(log_id)
+
+    def _note_failure(self, log_id: EntryLogId, error: StorageError | OSError) -> None:
+        self._failures_count += 1
+        logger.warning(
+            "%s: entry log %s stays for now: %s",
+            self._engine.ledger_directory,
+            entry_log_file_name(log_id),
+            sentence(error),
+        )
+
+    # -- quarantine ---------------------------------------------------------------------------------------------
+
+    @property
+    def _quarantine(self) -> dict[EntryLogId, str]:
+        assert self._quarantined is not None, "resume comes first"
+        return self._quarantined
+
+    async def _load_quarantine(self) -> None:
+        if self._quarantined is not None:
+            return
+        try:
+            self._quarantined = await self._workers.run(
+                COMPACTION_LANE, read_quarantine, self._fs, self._engine.ledger_directory
+            )
+        except CorruptFileError as error:
+            logger.error("%s", error)
+            self._quarantined = {}
+        for log_id, reason in self._quarantined.items():
+            name = entry_log_file_name(log_id)
+            logger.error("%s: entry log %s is left alone: %s", self._engine.ledger_directory, name, reason)
+
+    async def _put_in_quarantine(self, log_id: EntryLogId, reason: str) -> None:
+        self._quarantine[log_id] = reason
+        self._usages.pop(log_id, None)
+        self._unproven.discard(log_id)
+        directory = self._engine.ledger_directory
+        name = entry_log_file_name(log_id)
+        logger.error("%s: entry log %s is damaged and will be left alone: %s", directory, name, reason)
+        await self._record_quarantine()
+
+    async def _release(self, log_ids: Iterable[EntryLogId]) -> None:
+        """Logs whose files somebody has taken away."""
+        for log_id in log_ids:
+            del self._quarantine[log_id]
+        await self._record_quarantine()
+
+    async def _record_quarantine(self) -> None:
+        directory = self._engine.ledger_directory
+        try:
+            await self._workers.run(COMPACTION_LANE, write_quarantine, self._fs, directory, dict(self._quarantine))
+        except OSError as error:
+            logger.error("%s: the quarantine cannot be recorded: %s", directory, sentence(error))

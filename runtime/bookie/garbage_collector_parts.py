@@ -1,0 +1,91 @@
+"""The collector of a bookie, put together from its parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from runtime.bookie.compaction import Compactor
+from runtime.bookie.compaction_scans import ChildLogScanner
+from runtime.bookie.compaction_throttle import CompactionThrottle
+from runtime.bookie.garbage_collector import GarbageCollector
+from runtime.bookie.garbage_collector_ledgers import ClusterGuard, LedgerCollector, LocalLedgers
+from runtime.bookie.garbage_collector_logs import DirectoryCollector
+from runtime.bookie.garbage_collector_metrics import GarbageCollectionMetrics
+from runtime.bookie.garbage_collector_overreplicated import OverreplicatedCollector
+from runtime.config import BookieConfig
+from runtime.metadata.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.replication_lock import ReplicationLocks, canonical_host_name
+from runtime.metadata.request_budget import BudgetedStore, RequestBudget
+from runtime.metadata.store import MetadataStore
+from runtime.metadata.uri import MetadataUri
+from runtime.ports import Clock, Workers
+from storage.disk_room import DiskRoom
+from storage.ids import LedgerId
+from storage.ledger_storage import LedgerStorage
+from storage.ports import FileSystem
+
+_BATCH_COUNT_MAX: Final = 256
+
+
+async def assemble_garbage_collector(
+    config: BookieConfig,
+    uri: MetadataUri,
+    store: MetadataStore,
+    file_system: FileSystem,
+    storage: LedgerStorage,
+    workers: Workers,
+    clock: Clock,
+    room: DiskRoom,
+    *,
+    known_as: Sequence[str],
+    instance_id: str | None,
+    forget_handle: Callable[[LedgerId], None],
+    flush: Callable[[], Awaitable[None]],
+) -> GarbageCollector:
+    """``known_as``: the bookie's id, then others that ensembles may name it by; ``flush`` makes deletions durable."""
+    settings = config.garbage_collection
+    rate = settings.metadata_operations_per_s_max or None
+    budgeted = BudgetedStore(store, RequestBudget(rate, config.zookeeper.in_flight_max))
+    metrics = GarbageCollectionMetrics()
+    local = LocalLedgers(storage, forget_handle)
+    guard = ClusterGuard(store, uri.root, known_as[0], instance_id)
+    # What is confirmed together must be done before the next checkpoint makes it look used.
+    batch_count_max = _BATCH_COUNT_MAX if rate is None else max(1, min(_BATCH_COUNT_MAX, int(rate)))
+    locks = ReplicationLocks(budgeted, uri.root, await asyncio.to_thread(canonical_host_name))
+    throttle = CompactionThrottle(clock, settings)
+    scanner = ChildLogScanner()
+    # Logs that are replaced one by one never become larger: measured against a full one, they would be for ever.
+    is_target_used = settings.is_target_size_used and not settings.is_transactional
+    target_bytes = config.storage.engine.entry_log.size_bytes_max if is_target_used else 0
+    directories = [
+        DirectoryCollector(
+            file_system,
+            engine,
+            workers,
+            clock,
+            scanner,
+            Compactor(file_system, engine, workers, scanner, throttle, settings, metrics),
+            room,
+            target_bytes,
+        )
+        for engine in storage.engines
+    ]
+
+    async def open_ledgers() -> LedgerStore:
+        return await open_ledger_store(budgeted, uri.root, uri.tree, layout_config=config.zookeeper.layout)
+
+    return GarbageCollector(
+        settings,
+        clock,
+        workers,
+        directories,
+        LedgerCollector(local, guard, store, clock, metrics, batch_count_max),
+        OverreplicatedCollector(
+            local, guard, budgeted, locks, known_as, metrics, settings.overreplicated_in_flight_max
+        ),
+        open_ledgers,
+        flush,
+        metrics,
+    )

@@ -1,0 +1,80 @@
+"""What is left of an entry log, and which logs are worth compacting. Pure. Source: storage sections 4.7, 7.1 and 7.3.
+
+A log is never changed: deleted ledgers leave their bytes behind in it, and compaction copies what is left elsewhere so
+that the log can go. Its usage is the part of its bytes that belongs to ledgers which still exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from storage.ids import EntryLogId, LedgerId
+
+BUCKET_COUNT: Final = 10
+"""Logs are told apart by tenths of usage: the emptiest come first."""
+
+
+class LogUsage(msgspec.Struct, frozen=True):
+    """Bytes of a finished log, size words included."""
+
+    log_id: EntryLogId
+    total_bytes: int
+    """Of all the entries that were written to it."""
+    ledger_bytes: Mapping[LedgerId, int]
+    """Of each ledger that still exists."""
+
+    @classmethod
+    def of_new(cls, log_id: EntryLogId, ledger_bytes: Mapping[LedgerId, int]) -> LogUsage:
+        """A log of which nothing is known to be gone."""
+        return cls(log_id, sum(ledger_bytes.values()), ledger_bytes)
+
+    @property
+    def remaining_bytes(self) -> int:
+        """Bytes of ledgers that still exist; some may be copies that nobody reads any more."""
+        return sum(self.ledger_bytes.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no ledger is left in it."""
+        return not self.ledger_bytes
+
+    def of_existing(self, is_existing: Callable[[LedgerId], object]) -> LogUsage:
+        """The same log without the ledgers that are gone; itself when there are none."""
+        left = {ledger_id: size for ledger_id, size in self.ledger_bytes.items() if is_existing(ledger_id)}
+        return self if len(left) == len(self.ledger_bytes) else LogUsage(self.log_id, self.total_bytes, left)
+
+    def usage(self, target_bytes: int = 0) -> float:
+        """Part of the log that is left, from 0 to 1.
+
+        ``target_bytes`` above 0 (useTargetEntryLogSizeForGc): measured against a log of that size, so that small logs
+        count as little used and are merged; one in full use stays 1.
+        """
+        if not self.total_bytes:
+            return 0.0
+        remaining_bytes = self.remaining_bytes
+        if remaining_bytes >= self.total_bytes:
+            return 1.0
+        return remaining_bytes / max(self.total_bytes, target_bytes)
+
+
+def usage_bucket(usage: float) -> int:
+    """Tenth of usage, 0 to 9."""
+    return min(BUCKET_COUNT - 1, int(usage * BUCKET_COUNT))
+
+
+def usage_buckets(logs: Iterable[LogUsage], target_bytes: int = 0) -> list[int]:
+    """How many logs there are in each tenth of usage."""
+    counts = [0] * BUCKET_COUNT
+    for log in logs:
+        counts[usage_bucket(log.usage(target_bytes))] += 1
+    return counts
+
+
+def logs_to_compact(logs: Iterable[LogUsage], threshold: float, target_bytes: int = 0) -> list[LogUsage]:
+    """Logs with a usage below ``threshold``, the lowest tenth first, in a tenth by id: the oldest."""
+    ranked = ((log.usage(target_bytes), log) for log in logs)
+    chosen = [(usage_bucket(usage), log.log_id, log) for usage, log in ranked if usage < threshold]
+    return [log for _, _, log in sorted(chosen, key=lambda each: each[:2])]
