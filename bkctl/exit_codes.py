@@ -90,6 +90,7 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     runtime_errors.MetadataFormatError: ExitCode.INTEGRITY,
     runtime_errors.DigestMismatchError: ExitCode.INTEGRITY,
     storage_errors.StorageError: ExitCode.INTEGRITY,
+    storage_errors.AdoptionRefusedError: ExitCode.REFUSED,
     KeyboardInterrupt: ExitCode.INTERRUPTED,
 }
 

@@ -16,6 +16,7 @@ BkctlError                      carries one sentence for the user
     ├── NoWritableDiskError     a disk is full, and the settings forbid to go on read-only
     ├── MemtableFullError       the write cache has no room: throttle, nothing was stored
     ├── EntryTooLargeError      the entry can never fit
+    ├── AdoptionRefusedError    folders cannot be taken over from Java, or handed back, as they are
     ├── MisplacedLedgerError    a directory holds a ledger that belongs in another: their list has changed
     └── MasterKeyMismatchError  the ledger is known under another key
 """
@@ -95,6 +96,10 @@ class EntryTooLargeError(StorageError):
 
 class MasterKeyMismatchError(StorageError):
     """The ledger is stored under another master key."""
+
+
+class AdoptionRefusedError(StorageError):
+    """Folders cannot be taken over from a Java bookie, or handed back to one, as they are; nothing was changed."""
 
 
 class MisplacedLedgerError(StorageError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from storage.ids import EntryLogId, JournalId
+from storage.ids import LEDGER_ID_MAX, EntryLogId, JournalId, LedgerId
 
 CURRENT = "current"
 """Folder inside every configured journal, ledger and index directory that holds all the files below."""
@@ -39,6 +39,19 @@ LOCATIONS_DATABASE = "ldb-locations"
 LEDGERS_DATABASE = "ldb-ledgers"
 """LevelDB folder: ledger -> row. Not "ledgers", which is Java's RocksDB folder."""
 
+JAVA_DATABASES = ("ledgers", "locations")
+"""RocksDB folders of a Java bookie with DbLedgerStorage: its two indexes."""
+JAVA_INDEX_ASIDE = "bkctl.java-index"
+"""Folder in an index directory that holds the Java index which adoption moved aside; numbered from the second on."""
+OWN_INDEX_ASIDE = "bkctl.handed-back"
+"""Folder that holds what ``bkctl storage hand-back`` moved aside; numbered likewise."""
+ADOPTING_SUFFIX = ".adopting"
+"""Ends the name of a database that adoption is still filling."""
+ADOPTION = "bkctl.adoption"
+"""Note in the first ledger directory while adoption puts its indexes in the place of Java's."""
+HANDING_BACK = "bkctl.handing-back"
+"""Note in the first ledger directory while the folders are handed back to Java."""
+
 TEMPORARY_SUFFIX = ".tmp"
 """Ends the name of a file that is written before it takes the place of another."""
 
@@ -52,6 +65,7 @@ _JOURNAL_SUFFIX = ".txn"
 _ENTRY_LOG_SUFFIX = ".log"
 _COMPACTING_SUFFIX = ".log.compacting"
 _COMPACTED_SUFFIX = "compacted"
+_IDX_SUFFIX = ".idx"
 _LAST_MARK = "lastMark"
 _MARK_RECORD = "bkctl.mark"
 _JOURNAL_ID_MAX: JournalId = 2**63 - 1
@@ -130,6 +144,23 @@ def parse_claimed_entry_log_id(name: str) -> EntryLogId | None:
     if source_log_id is None or compacted_file_name(log_id, source_log_id) != name:
         return None
     return log_id
+
+
+def idx_path(ledger_id: LedgerId) -> str:
+    """Index file of a ledger in Java's Interleaved and Sorted storage, below ``current`` (storage section 1)."""
+    return os.path.join(f"{ledger_id >> 8 & 0xFF:x}", f"{ledger_id & 0xFF:x}", f"{ledger_id:x}{_IDX_SUFFIX}")
+
+
+def parse_idx_file_name(name: str) -> LedgerId | None:
+    """Ledger of an index file, or None for any other name: ``.idx.rloc`` is a copy under way."""
+    ledger_id = _parse_hexadecimal(name.removesuffix(_IDX_SUFFIX), LEDGER_ID_MAX)
+    return ledger_id if ledger_id is not None and name == f"{ledger_id:x}{_IDX_SUFFIX}" else None
+
+
+def is_idx_folder(name: str) -> bool:
+    """Whether a folder of this name may hold index files, or folders of such."""
+    number = _parse_hexadecimal(name, 0xFF)
+    return number is not None and name == f"{number:x}"
 
 
 def last_mark_file_name(journal_index: int, journal_count: int) -> str:

@@ -41,6 +41,10 @@ class TracedDisk(OsFileSystem):
         self.note("remove", path)
         super().remove(path)
 
+    def rename(self, source: str, target: str) -> None:
+        self.note("rename", source)
+        super().rename(source, target)
+
     def sync_directory(self, path: str) -> None:
         self.note("sync directory", path)
         super().sync_directory(path)

@@ -1,0 +1,112 @@
+"""``bkctl storage adopt``: take over the folders of a Java bookie."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from commands.bookie_options import takes_bookie_options
+from commands.command import command
+from commands.context import BookieFlags, CommandContext
+from commands.outcome import Outcome
+from commands.rendering import Column, counted
+from commands.storage.java_bookie import require_stopped, require_version_files
+from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
+from commands.storage.working import work_beside_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from commands.progress import Progress
+    from commands.safety.plan import Plan
+    from storage.adoption import AdoptionSurvey
+    from storage.adoption_build import BuildReport
+
+_PLAN_COLUMNS = (Column("action", "ACTION"), Column("path", "PATH"))
+_UNREADABLE_COLUMNS = (Column("path", "WHAT"), Column("reason", "WHY IT CANNOT BE READ"))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl storage``."""
+    command(app, "adopt", planned_tier=2, is_configured_by_files=True)(adopt)
+
+
+@takes_bookie_options
+async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
+    """Build bkctl's index from what a stopped Java bookie left, and move Java's index aside.
+
+    Entry logs, journals, marks and VERSION files stay as they are, and nothing is deleted. Interleaved and Sorted
+    storage bring keys, fences, explicit LACs and places of entries in their .idx files; of DbLedgerStorage all of it is
+    built from entry logs and journals, and every ledger is then fenced. Where something cannot be read, its ledgers
+    answer "unknown" until the integrity check has mended them, and the exit code is 9. A run that was cut off is ended
+    by the same command.
+    """
+    from commands.safety.change import open_change
+    from commands.safety.confirmation import settle_plan
+    from storage.adoption import survey_adoption
+
+    with open_own_storage(context, flags, is_locked=True) as own:
+        require_stopped(own)
+        require_version_files(own)
+        survey = survey_adoption(own.file_system, own.config)
+        if survey is None:
+            context.console.say("there is no index of a Java bookie in these folders: nothing to do")
+            return Outcome.OK
+        plan = _plan(own, survey)
+        if not await settle_plan(context, plan, columns=_PLAN_COLUMNS):
+            return Outcome.OK
+        async with open_change(context, None, plan) as change:
+            with context.console.progress("adopting ledgers") as progress:
+                report = await work_beside_loop(lambda require: _adopt(own, progress, require))
+            change.details.update(ledgers=report.ledger_count, unreadable=report.unreadable_count)
+    _tell(context, survey, report)
+    return Outcome.PARTIAL if report.unreadable_count else Outcome.OK
+
+
+def _plan(own: OwnStorage, survey: AdoptionSurvey) -> Plan:
+    from storage.filenames import JAVA_INDEX_ASIDE, LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory
+
+    items: list[dict[str, Any]] = [{"action": f"move into {JAVA_INDEX_ASIDE}", "path": path} for path in survey.aside]
+    items += [
+        {"action": "build", "path": f"{current_directory(directory)}/{database}"}
+        for directory in own.index_directories
+        for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE)
+    ]
+    ledgers = "its ledgers" if survey.ledger_count is None else counted(survey.ledger_count, "ledger")
+    summary = [
+        f"adopt {ledgers} of a Java bookie with {survey.storage.value}: "
+        f"{counted(survey.log_count, 'entry log')}, {survey.log_bytes} bytes",
+        "the Java index is moved aside; a Java bookie must not be started on these folders any more, until "
+        "bkctl storage hand-back",
+    ]
+    if survey.is_begun:
+        summary.insert(0, "an adoption was cut off when all was built: only the last steps are left")
+    if survey.is_dirty:
+        summary.append("the bookie did not stop in order: the next start brings back what its journals hold")
+    return make_plan(own, "storage adopt", tier=2, summary=summary, items=items)
+
+
+def _adopt(own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]) -> BuildReport:
+    from storage.adoption import adopt as adopt_folders
+    from storage.index_store import open_plyvel
+
+    def on_progress(done: int, total: int) -> None:
+        require_wanted()
+        progress.update(done, total)
+
+    return adopt_folders(own.file_system, open_plyvel, own.config, on_progress=on_progress)
+
+
+def _tell(context: CommandContext, survey: AdoptionSurvey, report: BuildReport) -> None:
+    unreadable = [{"path": each.path, "reason": each.reason} for each in report.unreadable]
+    body: dict[str, object] = {
+        "storage": survey.storage.value,
+        "ledgers": report.ledger_count,
+        "entries": report.entry_count,
+        "entries_copied": report.copied_entry_count,
+        "unreadable": report.unreadable_count,
+    }
+    context.console.record("StorageAdopted", body, name="ledgers", details={"unreadable_items": unreadable})
+    context.console.table("What could not be read", _UNREADABLE_COLUMNS, unreadable)
+    context.console.say("start the bookie with bkctl bookie start and the same settings")

@@ -1,0 +1,90 @@
+"""Whether folders are those of a stopped Java bookie with these settings. It knows nothing of our locks."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+
+from commands.storage.own_storage import OwnStorage
+from runtime.errors import RefusedError
+from storage.errors import DirectoryLockedError
+from storage.filenames import JAVA_DATABASES, current_directory
+
+_PROCESSES = "/proc"
+_ROCKSDB_LOCK = "LOCK"
+
+
+def require_stopped(own: OwnStorage) -> None:
+    """DirectoryLockedError while a process has a file of the folders open.
+
+    A Java bookie holds no lock on its folders, but its newest journal is always open. Processes of other users, and of
+    another container, show only by the locks of RocksDB.
+    """
+    folders = [os.path.realpath(current_directory(directory)) + os.sep for directory in own.directories]
+    for process_id, path in _open_files():
+        if process_id != os.getpid() and path.startswith(tuple(folders)):
+            raise DirectoryLockedError(
+                f"nothing was changed: process {process_id} has {path} open: stop the bookie first"
+            )
+    for directory in own.index_directories:
+        for database in JAVA_DATABASES:
+            path = os.path.join(current_directory(directory), database, _ROCKSDB_LOCK)
+            if _is_locked(path):
+                raise DirectoryLockedError(f"nothing was changed: {path} is locked: stop the bookie first")
+
+
+def require_version_files(own: OwnStorage) -> None:
+    """RefusedError unless every folder has a VERSION file that says just what the settings say.
+
+    Which ledger lives where follows from the number and order of the folders: with others, entries would be denied.
+    """
+    from runtime.bookie.folders import read_folder
+
+    config = own.config
+    wanted = (config.journal_directories, config.ledger_directories, own.index_directories)
+    for directory in own.directories:
+        cookie = read_folder(own.file_system, directory).cookie
+        if cookie is None:
+            raise RefusedError(
+                f"nothing was changed: {directory} has no VERSION file that can be read: bkctl cookie verify says why, "
+                "and what to do"
+            )
+        found = (
+            cookie.journal_directories,
+            cookie.ledger_directories,
+            cookie.index_directories or cookie.ledger_directories,
+        )
+        if found != wanted:
+            raise RefusedError(
+                f"nothing was changed: the VERSION file of {directory} names the folders {_listed(found)}, but the "
+                f"settings {_listed(wanted)}: give them as they were, in number and order (see bkctl cookie verify)"
+            )
+
+
+def _listed(lists: tuple[tuple[str, ...], ...]) -> str:
+    return "; ".join(",".join(paths) for paths in lists)
+
+
+def _open_files() -> Iterator[tuple[int, str]]:
+    """Process ids with the files that each has open, as far as this user may see them."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(_PROCESSES):
+            if name.isdigit():
+                with contextlib.suppress(OSError):
+                    folder = os.path.join(_PROCESSES, name, "fd")
+                    for descriptor in os.listdir(folder):
+                        with contextlib.suppress(OSError):
+                            yield int(name), os.readlink(os.path.join(folder, descriptor))
+
+
+def _is_locked(path: str) -> bool:
+    try:
+        with open(path, "rb+") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass  # there is none, or it cannot be told
+    return False

@@ -1,0 +1,275 @@
+"""Taking over the folders of a Java bookie: an index of our own is built, then put in the place of Java's.
+
+Entry logs, journals, marks and VERSION files are those of both; only the index differs. Steps, each repeatable when
+cut off (storage section 11.6):
+
+1. build our indexes under names of their own; nothing that Java knows is changed, and it could start again;
+2. write the note (``adoption_note``);
+3. move Java's index aside, so that a later Java start cannot use it, and give ours their names;
+4. remove the note.
+
+The next start of our bookie replays the journals from Java's ``lastMark`` as after any stop. Nothing is deleted.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from storage.adoption_build import NEEDS_INTEGRITY_CHECK, BuildReport, IndexBuild, LogPlaces, building_paths
+from storage.adoption_note import (
+    ChangeNote,
+    begin_note,
+    move_aside,
+    read_note,
+    remove_note,
+    require_nothing_written_since,
+    write_note,
+)
+from storage.config import StorageConfig
+from storage.entry_log_format import HEADER_BYTES
+from storage.entry_log_reader import list_entry_logs
+from storage.errors import AdoptionRefusedError
+from storage.filenames import (
+    ADOPTION,
+    DIRTY,
+    JAVA_INDEX_ASIDE,
+    LEDGERS_DATABASE,
+    LOCATIONS_DATABASE,
+    current_directory,
+    entry_log_file_name,
+    idx_path,
+    last_mark_file_name,
+    seal_file_name,
+)
+from storage.ids import EntryLogId, LedgerId
+from storage.java_index import JavaIndex, find_java_index, list_idx_ledgers
+from storage.ledger_recovery import read_journaled_ledgers
+from storage.ports import FileSystem, OpenIndexStore
+from storage.seal import open_sealed_index
+
+_DATABASES = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
+
+
+class JavaStorage(enum.StrEnum):
+    """What wrote the index of a Java bookie."""
+
+    INDEX_FILES = "InterleavedLedgerStorage or SortedLedgerStorage"
+    DATABASES = "DbLedgerStorage"
+
+
+class AdoptionSurvey(msgspec.Struct, frozen=True):
+    """What an adoption has before it."""
+
+    storage: JavaStorage
+    aside: tuple[str, ...]
+    """Paths that will be moved aside."""
+    ledger_count: int | None
+    """None where only the Java bookie could tell."""
+    log_count: int
+    log_bytes: int
+    is_dirty: bool
+    """Whether the bookie did not stop in order: its journals then hold what replay has to bring back."""
+    is_begun: bool
+    """Whether an earlier adoption was cut off after everything was built."""
+
+
+def survey_adoption(fs: FileSystem, config: StorageConfig) -> AdoptionSurvey | None:
+    """Look without changing anything; None: there is nothing to adopt.
+
+    AdoptionRefusedError says why the folders cannot be adopted as they are. OSError, CorruptFileError.
+    """
+    indexes = _java_indexes(fs, config)
+    has_idx = any(index.idx_folders for index in indexes.values())
+    has_databases = any(index.databases for index in indexes.values())
+    is_begun = read_note(fs, note_path(config)) is not None
+    if not is_begun:
+        _require_one_kind(fs, config, has_idx=has_idx, has_databases=has_databases)
+        if not has_idx and not has_databases and not _is_without_ledgers(fs, config):
+            return None
+    if has_databases and not is_begun:
+        raise AdoptionRefusedError("nothing was changed: the RocksDB folders of DbLedgerStorage cannot be adopted yet")
+    storage = JavaStorage.DATABASES if has_databases else JavaStorage.INDEX_FILES
+    logs = locate_logs(fs, config, is_unique=storage is JavaStorage.INDEX_FILES and not is_begun)
+    ledger_count = None if has_databases else sum(1 for _ in _ledgers(fs, config))
+    return AdoptionSurvey(
+        storage=storage,
+        aside=tuple(os.path.join(folder, name) for folder, index in indexes.items() for name in index.names),
+        ledger_count=ledger_count,
+        log_count=len(logs.sizes_bytes),
+        log_bytes=sum(logs.sizes_bytes.values()),
+        is_dirty=any(fs.exists(os.path.join(folder, DIRTY)) for folder in logs.directories),
+        is_begun=is_begun,
+    )
+
+
+def adopt(
+    fs: FileSystem,
+    open_index: OpenIndexStore,
+    config: StorageConfig,
+    *,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> BuildReport:
+    """Adopt folders, all of them locked; goes on where it was cut off. Without anything to adopt it does nothing.
+
+    ``on_progress``: ledgers done, and all of them. AdoptionRefusedError, another StorageError or OSError: Java's index
+    is in place still, or the note is and the next call ends what was begun.
+    """
+    report = BuildReport()
+    if survey_adoption(fs, config) is None:
+        return report
+    path = note_path(config)
+    note = read_note(fs, path)
+    if note is None:
+        report = _build(fs, open_index, config, on_progress)
+        note = begin_note(fs, config, JAVA_INDEX_ASIDE)
+        write_note(fs, path, note)
+    elif _is_to_be_put_in_place(fs, config):
+        require_nothing_written_since(fs, config, path, note)
+    _put_in_place(fs, config, note)
+    remove_note(fs, path)
+    return report
+
+
+def note_path(config: StorageConfig) -> str:
+    """Where the note of an adoption under way stands."""
+    return os.path.join(current_directory(config.ledger_directories[0]), ADOPTION)
+
+
+def index_folders(config: StorageConfig) -> list[str]:
+    """The ``current`` folder of the index of each ledger directory."""
+    return [current_directory(each) for each in config.index_directories or config.ledger_directories]
+
+
+def locate_logs(fs: FileSystem, config: StorageConfig, *, is_unique: bool) -> LogPlaces:
+    """All entry logs with their sizes; AdoptionRefusedError when ``is_unique`` and two directories have one id."""
+    directories = [current_directory(each) for each in config.ledger_directories]
+    positions: dict[EntryLogId, int] = {}
+    sizes_bytes: dict[EntryLogId, int] = {}
+    for position, directory in enumerate(directories):
+        for log_id in list_entry_logs(fs, directory):
+            path = os.path.join(directory, entry_log_file_name(log_id))
+            if is_unique and log_id in positions and min(_size(fs, path), sizes_bytes[log_id]) > HEADER_BYTES:
+                raise AdoptionRefusedError(
+                    f"nothing was changed: {path} has the id of an entry log in {directories[positions[log_id]]}, and "
+                    "an index file does not say which of them it means: these are not the folders of one bookie"
+                )
+            if _size(fs, path) >= sizes_bytes.get(log_id, 0):
+                positions[log_id], sizes_bytes[log_id] = position, _size(fs, path)
+    return LogPlaces(directories, positions, sizes_bytes)
+
+
+def _java_indexes(fs: FileSystem, config: StorageConfig) -> dict[str, JavaIndex]:
+    return {folder: find_java_index(fs, folder) for folder in index_folders(config)}
+
+
+def _require_one_kind(fs: FileSystem, config: StorageConfig, *, has_idx: bool, has_databases: bool) -> None:
+    if has_idx and has_databases:
+        raise AdoptionRefusedError(
+            "nothing was changed: there are .idx files and RocksDB folders: a conversion from one to the other was cut "
+            "off, and neither is complete; end it with Java's own shell first"
+        )
+    own = [path for folder in index_folders(config) for path in _own_paths(folder) if fs.exists(path)]
+    if own and (has_idx or has_databases):
+        raise AdoptionRefusedError(
+            f"nothing was changed: beside the Java index there is {own[0]}, so this bookie has run with bkctl already; "
+            "move the Java index elsewhere if bkctl wrote last"
+        )
+
+
+def _is_without_ledgers(fs: FileSystem, config: StorageConfig) -> bool:
+    """Whether a Java bookie has flushed here that stored nothing: its Interleaved storage then has no index file.
+
+    AdoptionRefusedError for logs with entries and no index of any kind.
+    """
+    folders = [current_directory(each) for each in config.ledger_directories]
+    own = [path for folder in index_folders(config) for path in _own_paths(folder) if fs.exists(path)]
+    if own or not any(
+        name.startswith(last_mark_file_name(0, 1)) for each in folders for name in fs.list_directory(each)
+    ):
+        return False
+    logs = locate_logs(fs, config, is_unique=False)
+    for log_id, size_bytes in logs.sizes_bytes.items():
+        if size_bytes > HEADER_BYTES:
+            path = os.path.join(logs.directories[logs.positions[log_id]], entry_log_file_name(log_id))
+            raise AdoptionRefusedError(
+                f"nothing was changed: {path} holds entries, but there is no index, neither .idx files nor the RocksDB "
+                "folders of a Java bookie; name its index folders, or see `bkctl storage index rebuild --help`"
+            )
+    return True
+
+
+def _own_paths(folder: str) -> list[str]:
+    return [os.path.join(folder, name) for database in _DATABASES for name in (database, seal_file_name(database))]
+
+
+def _build(
+    fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig, on_progress: Callable[[int, int], None]
+) -> BuildReport:
+    """Our indexes of all directories, from ``.idx`` files, finished and opened once more to see that they hold."""
+    report = BuildReport()
+    journaled = read_journaled_ledgers(fs, config)
+    for journal in journaled.unreadable:
+        report.note(journal.path, journal.reason)
+    ledger_count = sum(1 for _ in _ledgers(fs, config))
+    count = len(config.ledger_directories)
+    # The first directory last: its flags say whether anything, in any of them, was unreadable.
+    for position in reversed(range(count)):
+        folder = index_folders(config)[position]
+        # Each time anew: the logs with copies count among those whose ids are taken.
+        logs = locate_logs(fs, config, is_unique=True)
+        build = IndexBuild(fs, open_index, logs, position, folder, config.engine.entry_log, journaled, report)
+        try:
+            for ledger_id, paths in _ledgers(fs, config):
+                if ledger_id % count == position:
+                    build.add(ledger_id, paths)
+                    on_progress(report.ledger_count, ledger_count)
+            build.finish(flags=NEEDS_INTEGRITY_CHECK if report.unreadable_count and position == 0 else 0)
+        finally:
+            build.close()
+        for database in _DATABASES:
+            open_sealed_index(fs, open_index, *building_paths(folder, database)).close()
+    return report
+
+
+def _ledgers(fs: FileSystem, config: StorageConfig) -> Iterator[tuple[LedgerId, Sequence[str]]]:
+    """Every ledger that has an index file, ascending, with the paths of all of them."""
+    lists: list[Iterable[tuple[LedgerId, str]]] = [
+        [(ledger_id, folder) for ledger_id in list_idx_ledgers(fs, folder)] for folder in index_folders(config)
+    ]
+    for ledger_id, found in itertools.groupby(heapq.merge(*lists), key=lambda each: each[0]):
+        yield ledger_id, [os.path.join(folder, idx_path(ledger_id)) for _, folder in found]
+
+
+def _is_to_be_put_in_place(fs: FileSystem, config: StorageConfig) -> bool:
+    """Whether anything of an adoption is left to do but to remove its note; else our bookie may have run already."""
+    ready = (building_paths(folder, database) for folder in index_folders(config) for database in _DATABASES)
+    return any(index.names for index in _java_indexes(fs, config).values()) or any(
+        fs.exists(path) for paths in ready for path in paths
+    )
+
+
+def _put_in_place(fs: FileSystem, config: StorageConfig, note: ChangeNote) -> None:
+    # Java's first: until ours are in place no bookie of either kind finds an index that it would believe.
+    for folder, index in _java_indexes(fs, config).items():
+        move_aside(fs, folder, index.names, note.aside)
+    for folder in index_folders(config):
+        for database in _DATABASES:
+            ready, record = building_paths(folder, database)
+            for source, name in ((ready, database), (record, seal_file_name(database))):
+                if fs.exists(source):
+                    fs.rename(source, os.path.join(folder, name))
+        fs.sync_directory(folder)
+
+
+def _size(fs: FileSystem, path: str) -> int:
+    file = fs.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()

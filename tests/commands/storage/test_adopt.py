@@ -1,0 +1,116 @@
+"""bkctl storage adopt on the golden folders of Java bookies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.commands.storage.conftest import Folders
+from tests.processes import BkctlResult, run_bkctl
+from tests.storage.java_folders import JavaFolders, boot, java_folders, require_all
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JavaFolders:
+    """Folders named as their VERSION files name them: data/journal and data/ledgers."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BKCTL_STATE_DIR", str(tmp_path / "state"))
+    return java_folders("interleaved-4.18.0/crash", Path("data"))
+
+
+def run(java: JavaFolders, *words: str, verb: str = "adopt") -> BkctlResult:
+    config = java.config
+    lists = (
+        ("--journal-dir", config.journal_directories),
+        ("--ledger-dir", config.ledger_directories),
+        ("--index-dir", config.index_directories),
+    )
+    options = [word for option, paths in lists for path in paths for word in (option, path)]
+    return run_bkctl("storage", verb, *words, *options, "-o", "json")
+
+
+def test_plan_adoption_and_a_second_run(java: JavaFolders) -> None:
+    before = java.tree()
+    plan = run(java, "--dry-run").json()
+    assert (plan["subject"], plan["tier"], plan["instance_id"]) == (
+        "interleaved",
+        2,
+        "b22be2fa-8dea-4cdb-a4a2-d7a429ae7b71",
+    )
+    assert {item["path"] for item in plan["items"]} == {
+        f"data/ledgers/current/{name}" for name in ("0", "ldb-ledgers", "ldb-locations")
+    }
+    assert run(java).exit_code == 3, "nobody is there to ask"
+    assert java.tree() == before
+    result = run(java, "--yes")
+    assert result.exit_code == 0, result.stderr
+    body = result.json()
+    assert (body["ledgers"], body["unreadable"], body["storage"]) == (
+        5,
+        0,
+        "InterleavedLedgerStorage or SortedLedgerStorage",
+    )
+    again = run(java, "--yes")
+    assert (again.exit_code, "nothing to do" in again.stderr) == (0, True)
+    storage = boot(java.config)
+    try:
+        require_all(storage, java.entries())
+    finally:
+        storage.close()
+
+
+def test_what_is_unreadable_is_told(java: JavaFolders) -> None:
+    (java.indexes[0] / "1.log").unlink()
+    result = run(java, "--yes")
+    assert result.exit_code == 9
+    assert "1.log is not there" in result.json()["unreadable_items"][0]["reason"]
+
+
+def test_folders_in_another_order_than_their_version_files_say(java: JavaFolders) -> None:
+    Path("data/more/current").mkdir(parents=True)
+    config = java.config
+    result = run_bkctl(
+        *("storage", "adopt", "--yes", "--journal-dir", config.journal_directories[0]),
+        *("--ledger-dir", config.ledger_directories[0], "--ledger-dir", "data/more"),
+    )
+    assert result.exit_code == 3
+    assert "names the folders" in result.stderr
+    (java.indexes[0] / "VERSION").unlink()
+    result = run(java, "--yes")
+    assert (result.exit_code, "no VERSION file" in result.stderr) == (3, True)
+
+
+def test_a_bookie_that_runs(java: JavaFolders) -> None:
+    """A Java bookie has its journal open, and takes no lock that we know."""
+    script = "import sys; file = open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    journal = next(Path("data/journal/current").glob("*.txn"))
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(journal)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        result = run(java, "--yes")
+        assert result.exit_code == 5
+        assert f"process {process.pid} has" in result.stderr
+        assert "stop the bookie first" in result.stderr
+    finally:
+        process.communicate()
+    assert run(java, "--yes").exit_code == 0
+
+
+def test_a_bookie_of_ours_that_runs(folders: Folders) -> None:
+    folders.fill()
+    with folders.opened():
+        result = folders.run("adopt", "--yes")
+    assert result.exit_code == 5
+    assert "stop the bookie first" in result.stderr
+
+
+def test_folders_of_a_bkctl_bookie(folders: Folders) -> None:
+    folders.fill()
+    result = folders.run("adopt", "--yes")
+    assert (result.exit_code, "no VERSION file" in result.stderr) == (3, True)

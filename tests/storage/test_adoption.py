@@ -1,0 +1,351 @@
+"""Folders of Java bookies with .idx files, adopted and read by a real engine; cut off at every change of the disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from storage.adoption import AdoptionSurvey, JavaStorage, adopt, survey_adoption
+from storage.config import StorageConfig
+from storage.errors import AdoptionRefusedError, CorruptFileError, IndexMissingError, StorageError
+from storage.filesystem import OsFileSystem
+from storage.index_store import open_plyvel
+from tests.storage.engines import PhotographedDisk, opening_watched
+from tests.storage.golden import FILES
+from tests.storage.java_folders import (
+    EXPLICIT_LACS,
+    FENCED,
+    JavaFolders,
+    UnsyncedDisk,
+    boot,
+    java_folders,
+    require_all,
+)
+
+FS = OsFileSystem()
+IMAGES = [f"{name}/{image}" for name in ("interleaved-4.18.0", "sorted-4.18.0") for image in ("crash", "replayed")]
+
+
+def surveyed(folders: JavaFolders) -> AdoptionSurvey:
+    survey = survey_adoption(FS, folders.config)
+    assert survey is not None
+    return survey
+
+
+def indexed_entries(folders: JavaFolders) -> dict[tuple[int, int], str]:
+    """SHA-1 of the copies that the .idx files name."""
+    shas: dict[tuple[int, int, int], str] = {}
+    found: dict[tuple[int, int], str] = {}
+    ours = {path: each for path, each in FILES.items() if path.startswith(f"{folders.image}/")}
+    for path, each in ours.items():
+        if each["kind"] == "entry log":
+            log_id = int(Path(path).name.split(".")[0], 16)
+            for entry in (found for found in each.get("entries", []) if found["ledger"] >= 0):
+                shas[log_id << 32 | entry["offset"] + 4, entry["ledger"], entry["entry"]] = entry["sha1"]
+    for path, each in ours.items():
+        if each["kind"] == "index file":
+            ledger_id = int(Path(path).name.split(".")[0], 16)
+            for entry_id, location in each["locations"].items():
+                found[ledger_id, int(entry_id)] = shas[location, ledger_id, int(entry_id)]
+    return found
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_folders_of_java(tmp_path: Path, image: str) -> None:
+    folders = java_folders(image, tmp_path)
+    before = folders.tree()
+    survey = surveyed(folders)
+    assert (survey.storage, survey.is_dirty, survey.is_begun) == (
+        JavaStorage.INDEX_FILES,
+        image.endswith("crash"),
+        False,
+    )
+    assert folders.tree() == before
+    indexed = indexed_entries(folders)
+    report = adopt(FS, open_plyvel, folders.config)
+    assert (report.ledger_count, report.unreadable_count, report.copied_entry_count) == (survey.ledger_count, 0, 0)
+    assert report.entry_count == len(indexed)
+    after = folders.tree()
+    assert {
+        path.replace("bkctl.java-index/", ""): data for path, data in after.items() if ".seal" not in path
+    } == before
+    storage = boot(folders.config)
+    try:
+        # Sorted storage keeps the first of two copies while both are in its memory, and replay ours the last.
+        require_all(storage, folders.entries() if image.endswith("crash") else indexed)
+        for ledger_id, key in folders.keys().items():
+            row = storage.engine_of(ledger_id).ledger(ledger_id)
+            assert row is not None
+            assert (row.master_key, row.is_fenced, row.is_limbo) == (key, ledger_id in FENCED, False)
+            assert row.explicit_lac == EXPLICIT_LACS.get(ledger_id)
+        assert storage.engines[0].read_flags() == 0
+    finally:
+        storage.close()
+    assert survey_adoption(FS, folders.config) is None, "nothing is left to adopt"
+
+
+def spread(folders: JavaFolders, *, count: int = 3) -> JavaFolders:
+    """The same bookie with its logs and index files spread over more folders, as Java spreads them: anywhere."""
+    first = Path(folders.config.ledger_directories[0])
+    more = [first.with_name(f"ledgers-{number}") for number in range(1, count)]
+    for number, folder in enumerate(more, 1):
+        (folder / "current").mkdir(parents=True)
+        for name in ("VERSION", "lastId", "lastMark"):
+            shutil.copy(first / "current" / name, folder / "current" / name)
+        for log in list((first / "current").glob("*.log")):
+            if int(log.stem, 16) % count == number:
+                shutil.move(log, folder / "current" / log.name)
+        for idx in list((first / "current").glob("0/*/*.idx")):
+            if int(idx.stem, 16) % 2 and number == 1:
+                target = folder / "current" / idx.relative_to(first / "current")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(idx, target)
+    config = msgspec.structs.replace(folders.config, ledger_directories=(str(first), *map(str, more)))
+    return folders._replace(config=config)
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_entries_in_any_of_several_folders(tmp_path: Path, image: str) -> None:
+    folders = spread(java_folders(image, tmp_path))
+    logs_before = {path: data for path, data in folders.tree().items() if path.endswith(".log")}
+    indexed = indexed_entries(folders)
+    report = adopt(FS, open_plyvel, folders.config)
+    assert report.unreadable_count == 0
+    assert 0 < report.copied_entry_count < report.entry_count == len(indexed)
+    logs_after = {path: data for path, data in folders.tree().items() if path.endswith(".log")}
+    assert logs_before.items() <= logs_after.items()
+    storage = boot(folders.config)
+    try:
+        require_all(storage, folders.entries() if image.endswith("crash") else indexed)
+        for ledger_id, key in folders.keys().items():
+            row = storage.engine_of(ledger_id).ledger(ledger_id)
+            assert row is not None
+            assert (row.master_key, row.is_fenced) == (key, ledger_id in FENCED)
+    finally:
+        storage.close()
+
+
+def test_what_cannot_be_read_is_unknown_and_never_denied(tmp_path: Path) -> None:
+    folders = java_folders("interleaved-4.18.0/replayed", tmp_path)
+    current = folders.indexes[0]
+    (current / "1.log").unlink()
+    (current / "0" / "6" / "6.idx").write_bytes(b"BKLE")
+    report = adopt(FS, open_plyvel, folders.config)
+    assert report.unreadable_count == 2
+    assert any("1.log is not there" in each.reason for each in report.unreadable)
+    storage = boot(folders.config)
+    try:
+        limbo = {each for each in (1, 2, 3, 5, 6) if storage.engine_of(each).ledger(each).is_limbo}  # type: ignore[union-attr]
+        assert limbo == {1, 6}
+        row = storage.engine_of(6).ledger(6)
+        assert row is not None
+        assert (row.is_fenced, row.master_key) == (True, folders.keys()[6])
+        assert storage.engines[0].read_flags() == 1
+    finally:
+        storage.close()
+
+
+def test_two_index_files_of_one_ledger(tmp_path: Path) -> None:
+    folders = spread(java_folders("interleaved-4.18.0/replayed", tmp_path))
+    here, there = folders.indexes[:2]
+    twin = here / "0" / "1" / "1.idx"
+    data = bytearray((there / "0" / "1" / "1.idx").read_bytes())
+    data[1024 + 8 * 8 : 1024 + 9 * 8] = bytes(8)
+    data[35] = 1
+    twin.parent.mkdir(parents=True, exist_ok=True)
+    twin.write_bytes(data)
+    indexed = indexed_entries(folders)
+    assert adopt(FS, open_plyvel, folders.config).entry_count == len(indexed)
+    storage = boot(folders.config)
+    try:
+        require_all(storage, indexed)
+        row = storage.engine_of(1).ledger(1)
+        assert row is not None
+        assert row.is_fenced
+    finally:
+        storage.close()
+
+
+def test_a_fence_that_only_a_journal_tells_of(tmp_path: Path) -> None:
+    """Java brings the fence of ledger 2 back by replay and moves its mark, but its .idx file never says so."""
+    folders = java_folders("interleaved-4.18.0/replayed", tmp_path)
+    assert FILES["interleaved-4.18.0/replayed/ledgers/0/2/2.idx.gz"]["state"] == 0
+    adopt(FS, open_plyvel, folders.config)
+    storage = boot(folders.config)
+    try:
+        row = storage.engine_of(2).ledger(2)
+        assert row is not None
+        assert row.is_fenced
+    finally:
+        storage.close()
+
+
+def test_a_journal_that_cannot_be_read_fences_everything(tmp_path: Path) -> None:
+    """It stands before the mark, so replay does not need it; a fence may have been in it."""
+    folders = java_folders("interleaved-4.18.0/replayed", tmp_path)
+    journal = Path(folders.config.journal_directories[0]) / "current" / "1a1fb8b1b2e.txn"
+    data = bytearray(journal.read_bytes())
+    data[512:516] = b"\xff\xff\x00\x00"
+    journal.write_bytes(data)
+    report = adopt(FS, open_plyvel, folders.config)
+    assert [each.path for each in report.unreadable] == [str(journal)]
+    storage = boot(folders.config)
+    try:
+        rows = [storage.engine_of(each).ledger(each) for each in storage.engines[0].ledger_ids()]
+        assert {(row.is_fenced, row.is_limbo) for row in rows if row is not None} == {(True, False)}
+        assert storage.engines[0].read_flags() == 1
+    finally:
+        storage.close()
+
+
+def refused_two_kinds(folders: JavaFolders) -> None:
+    (folders.indexes[0] / "locations").mkdir()
+
+
+def refused_own_index(folders: JavaFolders) -> None:
+    (folders.indexes[0] / "ldb-ledgers").mkdir()
+
+
+def refused_lost_index(folders: JavaFolders) -> None:
+    shutil.rmtree(folders.indexes[0] / "0")
+
+
+def refused_two_bookies(folders: JavaFolders) -> None:
+    shutil.copy(folders.indexes[0] / "0.log", folders.indexes[1] / "0.log")
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (refused_two_kinds, "neither is complete"),
+        (refused_own_index, "has run with bkctl already"),
+        (refused_lost_index, "there is no index"),
+        (refused_two_bookies, "not the folders of one bookie"),
+    ],
+)
+def test_refusals_change_nothing(tmp_path: Path, harm: Callable[[JavaFolders], None], said: str) -> None:
+    folders = java_folders("interleaved-4.18.0/replayed", tmp_path)
+    if harm is refused_two_bookies:
+        folders = spread(folders)
+    harm(folders)
+    before = folders.tree()
+    with pytest.raises(AdoptionRefusedError, match=said):
+        survey_adoption(FS, folders.config)
+    assert folders.tree() == before
+
+
+def test_two_keys_of_one_ledger(tmp_path: Path) -> None:
+    folders = spread(java_folders("interleaved-4.18.0/replayed", tmp_path))
+    data = bytearray((folders.indexes[1] / "0" / "1" / "1.idx").read_bytes())
+    data[12] ^= 1
+    (folders.indexes[0] / "0" / "1").mkdir(parents=True, exist_ok=True)
+    (folders.indexes[0] / "0" / "1" / "1.idx").write_bytes(data)
+    with pytest.raises(AdoptionRefusedError, match="another key"):
+        adopt(FS, open_plyvel, folders.config)
+    with pytest.raises(IndexMissingError):
+        boot(folders.config)
+
+
+def test_a_bookie_that_never_stored_anything(tmp_path: Path) -> None:
+    folders = java_folders("interleaved-4.18.0/replayed", tmp_path)
+    shutil.rmtree(folders.indexes[0] / "0")
+    for log in folders.indexes[0].glob("*.log"):
+        log.unlink()
+    assert surveyed(folders).ledger_count == 0
+    adopt(FS, open_plyvel, folders.config)
+    boot(folders.config).close()
+
+
+def test_folders_where_nothing_ever_was(tmp_path: Path) -> None:
+    folders = java_folders("interleaved-4.18.0/replayed", tmp_path)
+    for path in (*folders.indexes, Path(folders.config.journal_directories[0]) / "current"):
+        shutil.rmtree(path)
+        path.mkdir()
+    assert survey_adoption(FS, folders.config) is None
+
+
+def test_every_cut_is_made_good(tmp_path: Path) -> None:
+    """A kill before every change of the disk and around every batch: then adoption again, and all of it is there."""
+    root = tmp_path / "live"
+    folders = spread(java_folders("interleaved-4.18.0/crash", root), count=2)
+    disk = PhotographedDisk(root)
+    disk.photograph_into = tmp_path / "cuts"
+    adopt(disk, opening_watched(disk.photograph), folders.config)
+    disk.photograph("the end")
+    moments = [moment for moment, _ in disk.photographs]
+    assert {moment.split()[1] for moment in moments} >= {
+        "create",
+        "write",
+        "sync",
+        "replace",
+        "rename",
+        "ldb-ledgers.adopting",
+    }
+    begun = 0
+    before: dict[str, bytes] = {}
+    for moment, photograph in disk.photographs:
+        files = {str(path.relative_to(photograph)): path for path in photograph.rglob("*") if path.is_file()}
+        before, last = {name: path.read_bytes() for name, path in files.items()}, before
+        if before == last:
+            continue  # what came between was a sync, or nothing that a kill can tell
+        moved = folders._replace(root=photograph, config=_moved(folders, photograph))
+        note = photograph / "ledgers" / "current" / "bkctl.adoption"
+        begun += note.exists()
+        if moment != "the end":
+            _require_no_boot(moved)
+            adopt(UnsyncedDisk(), open_plyvel, moved.config)
+        assert not note.exists()
+        storage = boot(moved.config)
+        try:
+            require_all(storage, moved.entries())
+            for ledger_id, key in moved.keys().items():
+                row = storage.engine_of(ledger_id).ledger(ledger_id)
+                assert row is not None, moment
+                assert (row.master_key, row.is_fenced) == (key, ledger_id in FENCED), moment
+        finally:
+            storage.close()
+    assert begun > 10, "cuts on both sides of the note"
+
+
+def test_a_bookie_that_ran_in_between(tmp_path: Path) -> None:
+    root = tmp_path / "live"
+    folders = java_folders("interleaved-4.18.0/crash", root)
+    disk = PhotographedDisk(root)
+    disk.photograph_into = tmp_path / "cuts"
+    adopt(disk, open_plyvel, folders.config)
+    cut = next(path for _, path in disk.photographs if (path / "ledgers" / "current" / "bkctl.adoption").exists())
+    moved = folders._replace(root=cut, config=_moved(folders, cut))
+    (cut / "journal" / "current" / "1a1fb8b1bff.txn").write_bytes(b"")
+    with pytest.raises(AdoptionRefusedError, match="a bookie has written since"):
+        adopt(FS, open_plyvel, moved.config)
+    (cut / "ledgers" / "current" / "bkctl.adoption").write_bytes(b"junk")
+    with pytest.raises(CorruptFileError):
+        survey_adoption(FS, moved.config)
+
+
+def _moved(folders: JavaFolders, root: Path) -> StorageConfig:
+    def below(paths: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(str(root / Path(path).relative_to(folders.root)) for path in paths)
+
+    return msgspec.structs.replace(
+        folders.config,
+        journal_directories=below(folders.config.journal_directories),
+        ledger_directories=below(folders.config.ledger_directories),
+        index_directories=below(folders.config.index_directories),
+    )
+
+
+def _require_no_boot(folders: JavaFolders) -> None:
+    """Half adopted folders: no bookie of ours starts on them, so none denies an entry."""
+    try:
+        storage = boot(folders.config)
+    except StorageError:
+        return
+    try:
+        require_all(storage, folders.entries())
+    finally:
+        storage.close()
