@@ -66,6 +66,8 @@ class LedgerDirectoryEngine:
         self._read_generation = 0
         self.checkpoints_ended_count = 0
         """Who finds it unchanged knows that what is in no write cache now was in none meanwhile."""
+        self.delete_count = 0
+        """Ledgers deleted by this process."""
         self.read_ahead_bytes_max = min(
             config.read_ahead_bytes_max or _READ_AHEAD_BYTES_MAX,
             config.read_cache_bytes_max // 2,
@@ -223,6 +225,7 @@ class LedgerDirectoryEngine:
         self._last_add_confirmed.pop(ledger_id, None)
         self._stored_end_seen.discard(ledger_id)
         self._read_generation += 1
+        self.delete_count += 1
         self._ledgers.delete(ledger_id)
         self._deletes_pending.add(ledger_id)
         self._hidden_ledgers.add(ledger_id)
@@ -261,10 +264,10 @@ class LedgerDirectoryEngine:
             return last or last_frozen
         return last if last[0] >= last_frozen[0] else last_frozen
 
-    def list_cached_entries(self, ledger_id: LedgerId) -> set[EntryId]:
-        """Ids of a ledger's entries in the write caches."""
+    def list_cached_entries(self, ledger_id: LedgerId) -> list[EntryId]:
+        """Ids of a ledger's entries in the write caches, in no order; an id that is in both comes twice."""
         frozen = self._frozen(ledger_id)
-        return {*self._active.list_entries(ledger_id), *(frozen.list_entries(ledger_id) if frozen else ())}
+        return self._active.list_entries(ledger_id) + (frozen.list_entries(ledger_id) if frozen else [])
 
     @property
     def read_generation(self) -> int:

@@ -95,9 +95,9 @@ class Memtable:
         ids: list[int] = []
         bodies: list[tuple[LedgerId, bytes]] = []
         slice_bytes = 0
-        for ledger_id in _sorted_ids(self._ledgers):
+        for ledger_id in sorted_ids(self._ledgers):
             entries = self._ledgers[ledger_id]
-            for entry_id in _sorted_ids(entries):
+            for entry_id in sorted_ids(entries):
                 body = entries[entry_id]
                 ids += (ledger_id, entry_id)
                 bodies.append((ledger_id, body))
@@ -109,7 +109,7 @@ class Memtable:
             yield MemtableSlice(ids, bodies, slice_bytes)
 
 
-def _sorted_ids(ids: Iterable[int]) -> Iterable[int]:
+def sorted_ids(ids: Iterable[int]) -> Iterable[int]:
     """Ids ascending. Sorts in runs, so that no single call holds the interpreter for long."""
     unsorted = list(ids)
     if len(unsorted) <= _SORT_RUN_COUNT:

@@ -17,12 +17,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from runtime.bookie.adds import AddPath, PendingAdd
+from runtime.bookie.entry_listing import list_entries
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes
 from runtime.bookie.reads import ReadBatcher, ReadJob, ReadOutcome, new_job
 from runtime.metadata.registration import BookieMode
 from runtime.net.request_handler import Responder
-from runtime.ports import BookieInfo
+from runtime.ports import BookieInfo, Workers
 from runtime.protocol.status import Status
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import MasterKeyMismatchError, StorageError
@@ -45,14 +46,15 @@ class BookieRequestHandler:
         storage: LedgerStorage,
         handles: LedgerHandles,
         adds: AddPath,
-        reads: ReadBatcher,
+        workers: Workers,
         disk_space: Callable[[], BookieInfo],
         modes: BookieModes,
     ) -> None:
         self._storage = storage
         self._handles = handles
         self._adds = adds
-        self._reads = reads
+        self._workers = workers
+        self._reads = ReadBatcher(workers)
         self._disk_space = disk_space
         self._tasks: set[asyncio.Task[None]] = set()
         self._modes = modes
@@ -155,6 +157,10 @@ class BookieRequestHandler:
         """Answer when all that was journaled for the ledger so far is durable (wire 5.8)."""
         self._spawn(self._force_ledger(connection, txn_id, ledger_id))
 
+    def list_entries(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
+        """Ids of all entries of a ledger (wire 5.9)."""
+        self._spawn(self._list_entries(connection, txn_id, ledger_id))
+
     def bookie_info(self, connection: Responder, txn_id: int, requested: int) -> None:
         """Disk space of the ledger directories (wire 5.7)."""
         try:
@@ -217,6 +223,23 @@ class BookieRequestHandler:
             connection.respond_force_ledger(txn_id, ledger_id, Status.IO_ERROR)
         else:
             connection.respond_force_ledger(txn_id, ledger_id, Status.OK)
+
+    async def _list_entries(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
+        engine = self._storage.engine_of(ledger_id)
+        entries = None
+        may_lack = _may_lack_entries(engine, ledger_id)
+        if engine.ledger(ledger_id) is not None and not may_lack:
+            try:
+                entries = await list_entries(self._workers, engine, ledger_id)
+            except (StorageError, OSError) as error:
+                logger.error("ledger %d: its entries cannot be listed: %s", ledger_id, error)
+        if engine.ledger(ledger_id) is None:
+            status, entries = _no_such_ledger(engine), None
+        elif may_lack or _may_lack_entries(engine, ledger_id):  # whatever is not in the list would be denied
+            status, entries = Status.UNKNOWN_LEDGER_STATE, None
+        else:
+            status = Status.IO_ERROR if entries is None else Status.OK
+        connection.respond_list_entries(txn_id, ledger_id, status, entries)
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(job)

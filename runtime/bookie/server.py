@@ -39,7 +39,6 @@ from runtime.bookie.handler import BookieRequestHandler
 from runtime.bookie.identity import former_bookie_ids, resolve_identity
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes, sentence
-from runtime.bookie.reads import ReadBatcher
 from runtime.config import BookieConfig
 from runtime.errors import BookieFailedError, PortInUseError
 from runtime.metadata.cluster import read_cluster_info
@@ -313,9 +312,7 @@ class BookieServer:
         for journal in journals:
             journal.on_room(adds.retry_waiting)
         self._modes.on_no_room(adds.refuse_waiting)
-        handler = BookieRequestHandler(
-            storage, handles, adds, ReadBatcher(self._workers), self._disk_space, self._modes
-        )
+        handler = BookieRequestHandler(storage, handles, adds, self._workers, self._disk_space, self._modes)
         services = [self._watch(journal.run()) for journal in journals]
         services.append(self._watch(checkpoints.run()))
 

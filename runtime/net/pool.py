@@ -6,13 +6,16 @@ import asyncio
 from functools import partial
 
 from runtime.config import ClientConfig
+from runtime.errors import ProtocolError
 from runtime.net.bookie_connection import BookieConnection, Resolver, UnsentBytes
 from runtime.net.request_ages import RequestAges
 from runtime.ports import AddDone, BookieId, BookieInfo, Clock, LacReply, ReadReply, TimerHandle
 from runtime.protocol import v3
+from runtime.protocol.entry_list import EntryList, decode_entry_list
 from runtime.protocol.framing import read_buffer
-from runtime.protocol.messages import Answer, BookieInfoAnswer, ReadAnswer, ReadLacAnswer
+from runtime.protocol.messages import Answer, BookieInfoAnswer, ListEntriesAnswer, ReadAnswer, ReadLacAnswer
 from runtime.protocol.status import Status, error_of
+from runtime.protocol.v3_entry_list import encode_list_entries_request
 
 UNSENT_BYTES_MAX = 64 * 1024 * 1024
 """What may wait for one bookie that takes nothing, before further requests end with TOO_MANY_REQUESTS and the writer
@@ -95,6 +98,17 @@ class BookiePool:
         txn_id = self._new_txn_id()
         frame = v3.encode_read_lac_request(txn_id, ledger_id)
         self._connection(bookie_id).request(txn_id, frame, ReadLacAnswer, partial(_finish_read_lac, bookie_id, future))
+        return future
+
+    def list_entries(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[EntryList]:
+        """Ask which entries of a ledger the bookie has; fences nothing, needs no key (wire 5.9).
+
+        The future fails with the BookieError of the status.
+        """
+        future: asyncio.Future[EntryList] = self._loop.create_future()
+        txn_id = self._new_txn_id()
+        frame = encode_list_entries_request(txn_id, ledger_id)
+        self._connection(bookie_id).request(txn_id, frame, ListEntriesAnswer, partial(_finish_list, bookie_id, future))
         return future
 
     async def info(self, bookie_id: BookieId) -> BookieInfo:
@@ -182,6 +196,22 @@ def _finish_read_lac(
         future.set_result(LacReply(answer.lac_body, answer.last_entry_body))
     else:
         future.set_exception(error_of(answer.status, bookie_id))
+
+
+def _finish_list(bookie_id: BookieId, future: asyncio.Future[EntryList], answer: Answer | Status, detail: str) -> None:
+    if future.done():
+        return
+    if isinstance(answer, Status):
+        future.set_exception(error_of(answer, bookie_id, detail))
+        return
+    assert isinstance(answer, ListEntriesAnswer)
+    if answer.status is not Status.OK:
+        future.set_exception(error_of(answer.status, bookie_id))
+        return
+    try:
+        future.set_result(decode_entry_list(answer.blob or b""))
+    except ProtocolError as error:
+        future.set_exception(error_of(Status.IO_ERROR, bookie_id, str(error)))
 
 
 def _finish_info(bookie_id: BookieId, future: asyncio.Future[BookieInfo], answer: Answer | Status, detail: str) -> None:

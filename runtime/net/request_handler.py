@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from runtime.ports import BookieInfo
+from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status
 
 
@@ -41,6 +42,9 @@ class Responder(Protocol):
 
     def respond_bookie_info(self, txn_id: int, status: Status, requested: int, info: BookieInfo | None) -> None:
         """Answer with those numbers of ``info`` that ``requested`` asks for."""
+
+    def respond_list_entries(self, txn_id: int, ledger_id: int, status: Status, entries: EntryList | None) -> None:
+        """Answer a question for the entries of a ledger. A list that no frame can hold becomes IO_ERROR."""
 
 
 class RequestHandler(Protocol):
@@ -85,3 +89,6 @@ class RequestHandler(Protocol):
 
     def bookie_info(self, connection: Responder, txn_id: int, requested: int) -> None:
         """Tell disk space (wire 5.7)."""
+
+    def list_entries(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
+        """Tell which entries of a ledger are here (wire 5.9)."""

@@ -21,19 +21,25 @@ from runtime.net.requests_under_way import RequestsUnderWay
 from runtime.net.standstill import Standing, StandstillWatch
 from runtime.ports import BookieInfo
 from runtime.protocol import v3
+from runtime.protocol.entry_list import EntryList, encode_entry_list
 from runtime.protocol.framing import READ_BYTES, FrameSplitter
 from runtime.protocol.messages import (
     AddCall,
     BookieInfoCall,
     Call,
     ForceLedgerCall,
+    ListEntriesCall,
     ReadCall,
     ReadLacCall,
     SelfAnsweredCall,
 )
 from runtime.protocol.status import Status
+from runtime.protocol.v3_entry_list import encode_list_entries_response
 
 logger = logging.getLogger(__name__)
+
+_LIST_FRAME_OVERHEAD_BYTES = 128
+"""What a list of entries has around it in its frame, at most."""
 
 _REQUEST_COST_BYTES = 256
 """What a request holds in memory besides its body, roughly."""
@@ -206,6 +212,17 @@ class ServerConnection(asyncio.BufferedProtocol):
         total_bytes, free_bytes = (None, None) if info is None else (info.total_bytes, info.free_bytes)
         self._respond(txn_id, v3.encode_bookie_info_response(txn_id, status, requested, total_bytes, free_bytes))
 
+    def respond_list_entries(self, txn_id: int, ledger_id: int, status: Status, entries: EntryList | None) -> None:
+        """Answer with a list of entries. One that no frame can hold becomes IO_ERROR: less would deny entries."""
+        room_bytes = self._limits.frame_bytes_max - _LIST_FRAME_OVERHEAD_BYTES
+        blob = None if entries is None else encode_entry_list(entries, room_bytes)
+        if status is Status.OK and blob is None:
+            status = Status.IO_ERROR
+        frame = encode_list_entries_response(txn_id, ledger_id, status, blob)
+        if not self._queue.has_room_for(frame):
+            frame = encode_list_entries_response(txn_id, ledger_id, Status.TOO_MANY_REQUESTS, None)
+        self._respond(txn_id, frame)
+
     def _respond(self, txn_id: int, frame: bytes) -> None:
         self._requests.end(txn_id)
         self._queue.send(frame)
@@ -262,6 +279,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         elif isinstance(call, ForceLedgerCall):
             self._requests.begin(call.txn_id, _REQUEST_COST_BYTES)
             handler.force_ledger(self, call.txn_id, call.ledger_id)
+        elif isinstance(call, ListEntriesCall):
+            self._requests.begin(call.txn_id, self._read_cost_bytes)
+            handler.list_entries(self, call.txn_id, call.ledger_id)
         elif isinstance(call, BookieInfoCall):
             self._requests.begin(call.txn_id, _REQUEST_COST_BYTES)
             handler.bookie_info(self, call.txn_id, call.requested)

@@ -66,13 +66,29 @@ class BookieInfoCall(msgspec.Struct, frozen=True, gc=False):
     requested: int
 
 
+class ListEntriesCall(msgspec.Struct, frozen=True, gc=False):
+    """Tell which entries of a ledger are here."""
+
+    txn_id: int
+    ledger_id: int
+
+
 class SelfAnsweredCall(msgspec.Struct, frozen=True, gc=False):
     """A request whose answer follows from the protocol alone: the complete frame to send back."""
 
     frame: bytes
 
 
-Call: TypeAlias = AddCall | ReadCall | ReadLacCall | WriteLacCall | ForceLedgerCall | BookieInfoCall | SelfAnsweredCall
+Call: TypeAlias = (
+    AddCall
+    | ReadCall
+    | ReadLacCall
+    | WriteLacCall
+    | ForceLedgerCall
+    | BookieInfoCall
+    | ListEntriesCall
+    | SelfAnsweredCall
+)
 
 
 class AddAnswer(msgspec.Struct, frozen=True, gc=False):
@@ -109,6 +125,14 @@ class BookieInfoAnswer(msgspec.Struct, frozen=True, gc=False):
     free_bytes: int | None
 
 
+class ListEntriesAnswer(msgspec.Struct, frozen=True, gc=False):
+    """Which entries of a ledger a bookie has: the blob of wire section 11, None with an error."""
+
+    txn_id: int
+    status: Status
+    blob: bytes | None
+
+
 class OtherAnswer(msgspec.Struct, frozen=True, gc=False):
     """An answer to an operation that this client does not send."""
 
@@ -116,4 +140,4 @@ class OtherAnswer(msgspec.Struct, frozen=True, gc=False):
     status: Status
 
 
-Answer: TypeAlias = AddAnswer | ReadAnswer | ReadLacAnswer | BookieInfoAnswer | OtherAnswer
+Answer: TypeAlias = AddAnswer | ReadAnswer | ReadLacAnswer | BookieInfoAnswer | ListEntriesAnswer | OtherAnswer

@@ -44,6 +44,7 @@ from runtime.protocol.messages import (
     BookieInfoCall,
     Call,
     ForceLedgerCall,
+    ListEntriesCall,
     OtherAnswer,
     ReadAnswer,
     ReadCall,
@@ -53,6 +54,7 @@ from runtime.protocol.messages import (
     WriteLacCall,
 )
 from runtime.protocol.status import Status
+from runtime.protocol.v3_entry_list import decode_list_entries_answer, encode_list_entries_response
 from storage.ids import INVALID_ENTRY_ID
 
 PRIORITY_HIGH: Final = 100
@@ -166,15 +168,12 @@ def _decode_bookie_info(message: Request, header: BKPacketHeader) -> Call:
     return BookieInfoCall(header.txnId, requested)
 
 
-def _refuse_list_of_entries(message: Request, header: BKPacketHeader) -> Call:
-    """Not served yet: BAD_REQUEST, which Java's client takes for a failed request; no answer would be a time-out."""
+def _decode_list_entries(message: Request, header: BKPacketHeader) -> Call:
     _demand(message, "getListOfEntriesOfLedgerRequest")
-    status = Status.BAD_REQUEST if header.version == VERSION_THREE else Status.BAD_VERSION
-    response = _response(header.txnId, GET_LIST_OF_ENTRIES_OF_LEDGER, status)
-    inner = response.getListOfEntriesOfLedgerResponse
-    inner.status = _code(status)
-    inner.ledgerId = message.getListOfEntriesOfLedgerRequest.ledgerId
-    return SelfAnsweredCall(encode_frame(response.SerializeToString()))
+    ledger_id = message.getListOfEntriesOfLedgerRequest.ledgerId
+    if header.version != VERSION_THREE:
+        return SelfAnsweredCall(encode_list_entries_response(header.txnId, ledger_id, Status.BAD_VERSION, None))
+    return ListEntriesCall(header.txnId, ledger_id)
 
 
 def _answer_auth(message: Request, header: BKPacketHeader) -> Call:  # noqa: ARG001  any AUTH is answered alike
@@ -209,7 +208,7 @@ _DECODERS: Final[dict[int, Callable[[Request, BKPacketHeader], Call]]] = {
     WRITE_LAC: _decode_write_lac,
     FORCE_LEDGER: _decode_force_ledger,
     GET_BOOKIE_INFO: _decode_bookie_info,
-    GET_LIST_OF_ENTRIES_OF_LEDGER: _refuse_list_of_entries,
+    GET_LIST_OF_ENTRIES_OF_LEDGER: _decode_list_entries,
     AUTH: _answer_auth,
     START_TLS: _refuse_start_tls,
 }
@@ -442,4 +441,5 @@ _ANSWER_DECODERS: Final[dict[int, Callable[[Response, int, Status], Answer]]] = 
     READ_ENTRY: _decode_read_answer,
     READ_LAC: _decode_read_lac_answer,
     GET_BOOKIE_INFO: _decode_bookie_info_answer,
+    GET_LIST_OF_ENTRIES_OF_LEDGER: decode_list_entries_answer,
 }

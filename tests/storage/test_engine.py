@@ -307,7 +307,7 @@ def test_list_entries(engine: LedgerDirectoryEngine) -> None:
     engine.begin_checkpoint()
     add(engine, 5, 9)
     assert engine.list_entries(5) == [2, 4]
-    assert engine.list_cached_entries(5) == {7, 9}
+    assert sorted(engine.list_cached_entries(5)) == [7, 9]
 
 
 # Deletes
@@ -327,7 +327,7 @@ def test_delete_hides_a_ledger_at_once(engine: LedgerDirectoryEngine) -> None:
     assert engine.last_cached(5) is None
     assert engine.find_last(5) is None
     assert engine.list_entries(5) == []
-    assert engine.list_cached_entries(5) == set()
+    assert engine.list_cached_entries(5) == []
     assert engine.last_add_confirmed(5) is None
 
 

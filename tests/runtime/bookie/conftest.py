@@ -21,6 +21,7 @@ from runtime.net.pool import BookiePool
 from runtime.ports import LacReply
 from runtime.protocol.digest import master_key
 from runtime.protocol.entry_body import EntryCodec
+from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status
 from storage.config import EngineConfig, JournalConfig, StorageConfig
 
@@ -71,6 +72,9 @@ class Peer:
 
     async def read_lac(self, ledger_id: int) -> LacReply:
         return await self._pool.read_lac(self.bookie_id, ledger_id)
+
+    async def list_entries(self, ledger_id: int) -> EntryList:
+        return await self._pool.list_entries(self.bookie_id, ledger_id)
 
     async def free_bytes(self) -> int:
         return (await self._pool.info(self.bookie_id)).free_bytes

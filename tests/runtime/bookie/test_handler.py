@@ -14,12 +14,14 @@ from runtime.bookie.group_commit import GroupCommit
 from runtime.bookie.handler import BookieRequestHandler
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes
-from runtime.bookie.reads import ReadBatcher
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.ports import BookieInfo
+from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status
 from storage.config import JournalConfig
+from storage.errors import IndexDamagedError
 from storage.ledger_storage import LedgerStorage
+from storage.replay import checkpoint_now
 from tests.storage.engines import KEY, config_below, entry, explicit_lac, open_storage
 
 
@@ -46,7 +48,7 @@ class Bookie:
             storage,
             handles,
             AddPath(handles, LoopClock(), 1, lambda: None),
-            ReadBatcher(self._workers),
+            self._workers,
             lambda: BookieInfo(1, 1),
             BookieModes(is_forced_read_only=False),
         )
@@ -63,6 +65,13 @@ class Bookie:
         """Status, explicit LAC and body of the last entry."""
         connection: Any = NotingConnection()
         self.handler.read_lac(connection, 1, ledger_id)
+        answer: tuple[Any, ...] = await connection.answer
+        return answer[2:]
+
+    async def list_entries(self, ledger_id: int) -> tuple[Any, ...]:
+        """Status and list."""
+        connection: Any = NotingConnection()
+        self.handler.list_entries(connection, 1, ledger_id)
         answer: tuple[Any, ...] = await connection.answer
         return answer[2:]
 
@@ -99,6 +108,8 @@ async def test_nothing_is_denied_while_the_index_may_be_incomplete(bookie: Booki
         unknown = Status.UNKNOWN_LEDGER_STATE
         assert (await bookie.read_lac(6))[0] is (unknown if is_unknown else Status.NO_SUCH_ENTRY)
         assert (await bookie.read_lac(7))[0] is (unknown if is_unknown else Status.NO_SUCH_LEDGER)
+        assert (await bookie.list_entries(5))[0] is (unknown if is_unknown else Status.OK)
+        assert (await bookie.list_entries(7))[0] is (unknown if is_unknown else Status.NO_SUCH_LEDGER)
         assert (await bookie.read(5, 0))[:2] == (Status.OK, entry(5, 0))
 
 
@@ -126,3 +137,75 @@ async def test_what_was_asked_in_limbo_is_not_denied_when_the_answer_comes_behin
     assert (await plain.answer)[3] is Status.UNKNOWN_LEDGER_STATE
     assert (await lac.answer)[2] is Status.UNKNOWN_LEDGER_STATE
     assert (await bookie.read(5, 0))[0] is Status.NO_SUCH_ENTRY
+
+
+def ids_of(entries: EntryList, up_to: int) -> list[int]:
+    return [entry_id for entry_id in range(up_to) if entry_id in entries]
+
+
+async def test_a_list_holds_what_is_in_caches_and_on_disk(bookie: Bookie, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parts, while a checkpoint moves entries from the caches to the disk."""
+    monkeypatch.setattr("runtime.bookie.entry_listing._TURN_ENTRY_COUNT_MAX", 7)
+    engine = bookie.engine
+    engine.set_master_key(5, KEY)
+
+    def add(*entry_ids: int) -> None:
+        for entry_id in entry_ids:
+            engine.add(5, entry_id, entry(5, entry_id))
+
+    status, entries = await bookie.list_entries(5)
+    assert (status, len(entries)) == (Status.OK, 0)
+    add(*range(0, 60, 2), *range(5))
+    checkpoint_now(engine)
+    add(*range(40, 50), 3)
+    job = engine.begin_checkpoint()
+    add(*range(90, 99), 1)
+    expected = sorted({*range(0, 60, 2), *range(5), *range(40, 50), *range(90, 99)})
+    listing = asyncio.ensure_future(bookie.list_entries(5))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(engine.write_checkpoint, job)
+    engine.end_checkpoint(job)
+    status, entries = await listing
+    assert status is Status.OK
+    assert ids_of(entries, 120) == expected
+    status, entries = await bookie.list_entries(5)
+    assert ids_of(entries, 120) == expected
+    assert (await bookie.list_entries(6)) == (Status.NO_SUCH_LEDGER, None)
+
+
+async def test_a_list_of_a_ledger_in_limbo_would_deny_what_is_not_in_it(bookie: Bookie) -> None:
+    bookie.engine.create_row(5, is_fenced=True, is_limbo=True)
+    assert await bookie.list_entries(5) == (Status.UNKNOWN_LEDGER_STATE, None)
+
+
+async def test_a_ledger_that_is_deleted_and_used_again_meanwhile_is_listed_as_it_is_now(
+    bookie: Bookie, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = bookie.engine
+    engine.set_master_key(5, KEY)
+    for entry_id in range(20):
+        engine.add(5, entry_id, entry(5, entry_id))
+    checkpoint_now(engine)
+    list_stored = engine.list_entries
+
+    def list_and_delete(ledger_id: int, first_entry_id: int = 0, count_max: int | None = None) -> list[int]:
+        listed = list_stored(ledger_id, first_entry_id, count_max)
+        if engine.delete_count == 0:
+            engine.delete_ledger(5)
+            engine.set_master_key(5, KEY)
+            engine.add(5, 30, entry(5, 30))
+        return listed
+
+    monkeypatch.setattr(engine, "list_entries", list_and_delete)
+    status, entries = await bookie.list_entries(5)
+    assert (status, ids_of(entries, 40)) == (Status.OK, [30])
+
+
+async def test_an_index_that_cannot_be_read_lists_nothing(bookie: Bookie, monkeypatch: pytest.MonkeyPatch) -> None:
+    bookie.engine.set_master_key(5, KEY)
+
+    def fail(*_: object) -> list[int]:
+        raise IndexDamagedError("damaged")
+
+    monkeypatch.setattr(bookie.engine, "list_entries", fail)
+    assert await bookie.list_entries(5) == (Status.IO_ERROR, None)

@@ -36,6 +36,19 @@ async def test_added_entries_are_read_back_with_the_last_add_confirmed(boot: Boo
         assert await peer.read(7, -1) == peer.body(7, 2)
 
 
+async def test_the_entries_of_a_ledger_are_listed(boot: Boot, bookie_config: BookieConfig) -> None:
+    """Java never answers this with DbLedgerStorage (storage section 5.7)."""
+    for added, expected in (((0, 1, 5), 3), ((1, 6), 4)):
+        async with boot(bookie_config) as peer:
+            for entry_id in added:
+                assert await peer.add(7, entry_id) is Status.OK
+            entries = await peer.list_entries(7)
+            assert len(entries) == expected
+            assert all(entry_id in entries for entry_id in added)
+            with pytest.raises(NoSuchLedgerError):
+                await peer.list_entries(8)
+
+
 async def test_negative_answers_tell_ledger_from_entry(boot: Boot, bookie_config: BookieConfig) -> None:
     async with boot(bookie_config) as peer:
         await peer.add(7, 0)

@@ -228,6 +228,9 @@ class ScriptedBookie:
     def bookie_info(self, connection: Responder, txn_id: int, requested: int) -> None:
         connection.respond_bookie_info(txn_id, Status.OK, requested, BookieInfo(1, 1))
 
+    def list_entries(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
+        raise NotImplementedError
+
     def _take(self, connection: Responder, txn_id: int, request: Request, serve: Callable[[], None]) -> None:
         self.requests.append(request)
         for rule in self._rules:

@@ -10,6 +10,7 @@ from runtime.net.listener import BookieListener
 from runtime.net.listener_limits import ListenerLimits
 from runtime.net.request_handler import Responder
 from runtime.ports import BookieInfo
+from runtime.protocol.entry_list import EntryListBuilder
 from runtime.protocol.status import Status
 
 LOOPBACK = "127.0.0.1"
@@ -112,6 +113,12 @@ class MemoryBookie:
     def bookie_info(self, connection: Responder, txn_id: int, requested: int) -> None:
         info = BookieInfo(2000, 1000)
         self._answer(lambda: connection.respond_bookie_info(txn_id, Status.OK, requested, info))
+
+    def list_entries(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
+        builder = EntryListBuilder()
+        builder.extend(sorted(entry_id for owner_id, entry_id in self.entries if owner_id == ledger_id))
+        entries = builder.finish()
+        self._answer(lambda: connection.respond_list_entries(txn_id, ledger_id, Status.OK, entries))
 
 
 @contextlib.asynccontextmanager

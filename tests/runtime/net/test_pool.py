@@ -8,10 +8,12 @@ import pytest
 
 from runtime.config import ClientConfig
 from runtime.errors import (
+    BookieIOError,
     BookieTimeoutError,
     BookieUnavailableError,
     NoSuchEntryError,
 )
+from runtime.net.listener_limits import ListenerLimits
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
 from runtime.ports import BookieInfo, LacReply, ReadReply
@@ -47,13 +49,24 @@ async def test_every_kind_of_request_gets_its_own_answer_in_any_order() -> None:
         bookie.is_holding = True
         found, missing = pool.read(BOOKIE, 1, 0), pool.read(BOOKIE, 1, 1)
         lac, info = pool.read_lac(BOOKIE, 1), asyncio.ensure_future(pool.info(BOOKIE))
-        await bookie.holds(4)
+        listed = pool.list_entries(BOOKIE, 1)
+        await bookie.holds(5)
         bookie.release()
         assert await found == ReadReply(b"zero", None)
         with pytest.raises(NoSuchEntryError):
             await missing
         assert await lac == LacReply(None, b"zero")
         assert await info == BookieInfo(2000, 1000)
+        assert (await listed).groups == ((0, 0, 1, 0),)
+
+
+async def test_a_list_that_no_answer_can_hold_is_an_error_and_not_a_shorter_list() -> None:
+    async with memory_bookie(ListenerLimits(frame_bytes_max=1000)) as bookie, pool_of(bookie) as pool:
+        bookie.entries.update({(1, entry_id * entry_id): b"" for entry_id in range(100)})
+        bookie.entries.update({(2, entry_id): b"" for entry_id in range(400) if entry_id % 3})
+        with pytest.raises(BookieIOError):
+            await pool.list_entries(BOOKIE, 1)
+        assert len(await pool.list_entries(BOOKIE, 2)) == 266
 
 
 async def test_an_explicit_lac_without_an_entry_is_an_answer() -> None:

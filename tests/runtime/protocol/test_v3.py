@@ -21,6 +21,8 @@ from runtime.protocol.messages import (
     BookieInfoCall,
     Call,
     ForceLedgerCall,
+    ListEntriesAnswer,
+    ListEntriesCall,
     OtherAnswer,
     ReadAnswer,
     ReadCall,
@@ -30,6 +32,7 @@ from runtime.protocol.messages import (
     WriteLacCall,
 )
 from runtime.protocol.status import Status
+from runtime.protocol.v3_entry_list import encode_list_entries_response
 from tests.runtime.protocol.golden import Row, rows, vectors
 
 WIRE_STATUSES = [status for status in Status if status >= 0]
@@ -56,7 +59,8 @@ JAVA_REQUESTS = rows("v3-java-clients.jsonl")
 BOOKIE_REQUESTS = [row for _, group in EXCHANGES for row in group if row.direction == "request"]
 RESPONSES = [row for _, group in EXCHANGES for row in group if row.direction == "response"]
 
-SERVED = {"ADD_ENTRY", "READ_ENTRY", "READ_LAC", "WRITE_LAC", "FORCE_LEDGER", "GET_BOOKIE_INFO"}
+SERVED = {"ADD_ENTRY", "READ_ENTRY", "READ_LAC", "WRITE_LAC", "FORCE_LEDGER", "GET_BOOKIE_INFO",
+          "GET_LIST_OF_ENTRIES_OF_LEDGER"}  # fmt: skip
 
 
 def as_bytes(value: str | None) -> bytes | None:
@@ -102,6 +106,8 @@ def expected_call(row: Row) -> Call:
             )
         case "FORCE_LEDGER":
             return ForceLedgerCall(txn_id, inner["ledgerId"])
+        case "GET_LIST_OF_ENTRIES_OF_LEDGER":
+            return ListEntriesCall(txn_id, inner["ledgerId"])
     return BookieInfoCall(txn_id, inner.get("requested", 0))
 
 
@@ -139,8 +145,7 @@ def test_recorded_requests_reach_the_handler_or_are_answered_as_java_does(reques
         assert call == expected_call(request_row)
     else:
         assert isinstance(call, SelfAnsweredCall)
-        if request_row.name != "v3-list-noledger":  # not served yet: see below
-            assert call.frame == response_row.frame
+        assert call.frame == response_row.frame
 
 
 @pytest.mark.parametrize(
@@ -157,14 +162,6 @@ def test_recorded_requests_reach_the_handler_or_are_answered_as_java_does(reques
 def test_what_java_closes_the_connection_on_is_no_request(row: Row) -> None:
     with pytest.raises(ProtocolError):
         v3.decode_request(row.payload)
-
-
-def test_list_of_entries_is_refused_with_its_ledger_id() -> None:
-    call = v3.decode_request(vectors()["v3 list, ledger 78"][4:])
-    assert isinstance(call, SelfAnsweredCall)
-    response = Response.FromString(call.frame[4:])
-    inner = response.getListOfEntriesOfLedgerResponse
-    assert (response.status, inner.status, inner.ledgerId) == (404, 404, 78)
 
 
 def test_v2_packets_are_named_as_such() -> None:
@@ -195,6 +192,8 @@ def encode_response(row: Row) -> bytes:
             return v3.encode_write_lac_response(txn_id, inner["ledgerId"], status)
         case "FORCE_LEDGER":
             return v3.encode_force_ledger_response(txn_id, inner["ledgerId"], status)
+        case "GET_LIST_OF_ENTRIES_OF_LEDGER":
+            return encode_list_entries_response(txn_id, inner["ledgerId"], status, None)
     total, free = inner.get("totalDiskCapacity"), inner.get("freeDiskSpace")
     requested = (total is not None) + 2 * (free is not None)
     return v3.encode_bookie_info_response(txn_id, status, requested, total or 1, free or 1)
@@ -212,6 +211,8 @@ def expected_answer(row: Row) -> Answer:
             return ReadLacAnswer(txn_id, status, as_bytes(inner.get("lacBody")), as_bytes(inner.get("lastEntryBody")))
         case "GET_BOOKIE_INFO":
             return BookieInfoAnswer(txn_id, status, inner.get("totalDiskCapacity"), inner.get("freeDiskSpace"))
+        case "GET_LIST_OF_ENTRIES_OF_LEDGER":
+            return ListEntriesAnswer(txn_id, status, None)
     return OtherAnswer(txn_id, status)
 
 

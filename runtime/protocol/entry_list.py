@@ -1,0 +1,136 @@
+"""Which entries of a ledger a bookie has: the blob of wire section 11.
+
+A list is a row of groups; a group is one run of consecutive ids, or equally long runs at equal distances. Striped
+ledgers, of which a bookie has two entries out of three for ever, take one group in this form and millions in the form
+that Java writes, which is one group for each run.
+"""
+
+from __future__ import annotations
+
+import bisect
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from runtime.errors import ProtocolError
+
+_HEADER = struct.Struct(">ii56x")
+_GROUP = struct.Struct(">qqii")
+_VERSION = 0
+_INT32_MAX = 2**31 - 1
+
+
+class EntryGroup(NamedTuple):
+    """Runs of ``size`` consecutive ids: one at ``first_start``, then one every ``period`` ids up to ``last_start``."""
+
+    first_start: int
+    last_start: int
+    size: int
+    period: int
+    """0: there is one run alone."""
+
+
+class EntryList:
+    """Ids of entries, in groups that do not overlap, ascending."""
+
+    def __init__(self, groups: Iterable[EntryGroup] = ()) -> None:
+        self.groups = tuple(groups)
+        self._starts = [group.first_start for group in self.groups]
+
+    def __contains__(self, entry_id: int) -> bool:
+        position = bisect.bisect_right(self._starts, entry_id) - 1
+        if position < 0:
+            return False
+        first, last, size, period = self.groups[position]
+        if entry_id >= last + size:
+            return False
+        return (entry_id - first) % period < size if period else entry_id - first < size
+
+    def __len__(self) -> int:
+        return sum(group.size * _run_count(group) for group in self.groups)
+
+    @property
+    def run_count(self) -> int:
+        """Maximal runs of consecutive ids."""
+        return sum(map(_run_count, self.groups))
+
+
+class EntryListBuilder:
+    """Gathers ascending ids; its memory grows with the groups, not with the ids."""
+
+    def __init__(self) -> None:
+        self._groups: list[EntryGroup] = []
+        self._start = 0
+        self._size = 0
+
+    @property
+    def group_count(self) -> int:
+        """Groups so far."""
+        return len(self._groups)
+
+    def extend(self, entry_ids: Iterable[int]) -> None:
+        """Take ids that are ascending, and greater than all before."""
+        start, size = self._start, self._size
+        for entry_id in entry_ids:
+            if size and entry_id == start + size and size < _INT32_MAX:
+                size += 1
+                continue
+            if size:
+                self._close(start, size)
+            start, size = entry_id, 1
+        self._start, self._size = start, size
+
+    def finish(self) -> EntryList:
+        """The list of all ids taken."""
+        if self._size:
+            self._close(self._start, self._size)
+            self._size = 0
+        return EntryList(self._groups)
+
+    def _close(self, start: int, size: int) -> None:
+        if self._groups:
+            former = self._groups[-1]
+            period = start - former.last_start
+            if former.size == size and former.period in {0, period} and period <= _INT32_MAX:
+                self._groups[-1] = EntryGroup(former.first_start, start, size, period)
+                return
+        self._groups.append(EntryGroup(start, start, size, 0))
+
+
+def encode_entry_list(entries: EntryList, size_bytes_max: int) -> bytes | None:
+    """The blob, as Java writes it if that fits, else with its runs grouped; None when it does not fit either way."""
+    room_count = (size_bytes_max - _HEADER.size) // _GROUP.size
+    if entries.run_count <= room_count:
+        groups = [EntryGroup(start, start, group.size, 0) for group in entries.groups for start in _starts(group)]
+    elif len(entries.groups) <= room_count:
+        groups = list(entries.groups)
+    else:
+        return None
+    return _HEADER.pack(_VERSION, len(groups)) + b"".join(_GROUP.pack(*group) for group in groups)
+
+
+def decode_entry_list(blob: bytes) -> EntryList:
+    """Read a blob; ProtocolError for bytes that no bookie writes."""
+    if len(blob) < _HEADER.size:
+        raise ProtocolError(f"a list of entries of {len(blob)} bytes")
+    version, count = _HEADER.unpack_from(blob)
+    if version > _VERSION or len(blob) != _HEADER.size + count * _GROUP.size:
+        raise ProtocolError(f"a list of entries of version {version} with {count} groups in {len(blob)} bytes")
+    groups = [EntryGroup(*fields) for fields in _GROUP.iter_unpack(memoryview(blob)[_HEADER.size :])]
+    end = 0
+    for group in groups:
+        first, last, size, period = group
+        is_run = last == first
+        is_series = period > 0 and last > first and (last - first) % period == 0 and size <= period
+        if first < end or size < 1 or not (is_run or is_series):
+            raise ProtocolError(f"a list of entries with the group {tuple(group)}")
+        end = last + size
+    return EntryList(groups)
+
+
+def _run_count(group: EntryGroup) -> int:
+    return 1 + (group.last_start - group.first_start) // group.period if group.period else 1
+
+
+def _starts(group: EntryGroup) -> Iterator[int]:
+    return iter(range(group.first_start, group.last_start + 1, group.period or 1))
