@@ -57,6 +57,8 @@ class LedgerStorage:
         self._now_ms = now_ms
         self._journals: list[JournalWriter] = []
         self._published = [NO_MARK] * len(self._journal_directories)
+        self.mark_failures: tuple[OSError, ...] = ()
+        """Of the marks published last, by replay or a checkpoint: what failed in directories that did not take them."""
         self._marks_due: tuple[LogMark, ...] | None = None
         """Marks of a checkpoint that has failed so far: the next one may promise no more than they do (H2)."""
 
@@ -190,13 +192,15 @@ class LedgerStorage:
 
     def _publish(self, marks: Sequence[LogMark]) -> None:
         """Move the marks that have something new to say; they never go back."""
+        self.mark_failures = ()
         for index, mark in enumerate(marks):
             if mark > self._published[index]:
                 self._write_mark(index, mark)
 
     def _write_mark(self, journal_index: int, mark: LogMark) -> None:
         journal_count = len(self._journal_directories)
-        write_last_mark(self._filesystem, self._ledger_directories, mark, journal_index, journal_count)
+        failures = write_last_mark(self._filesystem, self._ledger_directories, mark, journal_index, journal_count)
+        self.mark_failures += tuple(failures)
         self._published[journal_index] = mark
 
 

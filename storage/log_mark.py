@@ -66,13 +66,15 @@ def find_replay_start(
 
 def write_last_mark(
     fs: FileSystem, ledger_directories: Sequence[str], mark: LogMark, journal_index: int, journal_count: int
-) -> None:
-    """Publish a mark durably, with its record, in every one of ``ledger_directories``; a larger record is left alone.
+) -> list[OSError]:
+    """Publish a mark durably, with its record, in ``ledger_directories``; a larger record is left alone.
 
     A ``lastMark`` that contradicts its record is put right. ``NO_MARK`` makes a record alone: Java has no such mark.
-    StorageError when a directory could not be written: the checkpoint has failed then, and no journal may be deleted.
+    Returns what failed in directories that could not be written, as full ones cannot: they keep an older mark, and the
+    largest counts. StorageError when none took it: the checkpoint has failed then, and no journal may be deleted.
     """
     names = last_mark_file_name(journal_index, journal_count), mark_record_file_name(journal_index, journal_count)
+    failures: list[OSError] = []
     for directory in ledger_directories:
         mark_path, record_path = (os.path.join(directory, name) for name in names)
         try:
@@ -84,7 +86,11 @@ def write_last_mark(
             if record != mark:
                 fs.write_file_atomically(record_path, encode_mark_record(mark))
         except OSError as error:
-            raise StorageError(f"{mark_path}: the log mark cannot be written: {error}") from error
+            failures.append(OSError(error.errno, f"the log mark cannot be written: {error.strerror}", mark_path))
+    if len(failures) == len(ledger_directories):
+        [first, *_] = failures
+        raise StorageError(f"{first.filename}: {first.strerror}") from first
+    return failures
 
 
 def encode_mark_record(mark: LogMark) -> bytes:

@@ -42,6 +42,7 @@ class CheckpointService:
         self._has_failed = False
         self._is_retry_due = False
         self._waiting: list[asyncio.Future[None]] = []
+        self._paths_without_mark: set[str] = set()
 
     def on_caches_swapped(self, callback: Callable[[], None]) -> None:
         """Call back at the start of every checkpoint, when the write caches have room again."""
@@ -128,8 +129,17 @@ class CheckpointService:
                     ended.set_result(None)
             if any(engine.is_checkpoint_due for engine in self._storage.engines):
                 self._wake.set()
+        self._report_marks()
         # Freeing the tables takes milliseconds, which the loop does not have.
         await self._workers.run(CHECKPOINT_LANE, self._storage.release_checkpoint, checkpoint)
+
+    def _report_marks(self) -> None:
+        """Name the directories that took no mark, once: the largest mark counts, which the others have."""
+        paths = {str(failure.filename) for failure in self._storage.mark_failures}
+        for failure in self._storage.mark_failures:
+            if str(failure.filename) not in self._paths_without_mark:
+                logger.warning("%s", sentence(failure))
+        self._paths_without_mark = paths
 
     async def flush(self) -> None:
         """Make everything durable that was taken so far. The retry of a failed checkpoint takes nothing newer."""

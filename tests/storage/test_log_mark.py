@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from pathlib import Path
 
@@ -78,7 +80,31 @@ def test_a_mark_never_goes_back(directories: list[str]) -> None:
     ]
 
 
-def test_a_mark_that_cannot_be_written_fails_the_checkpoint(directories: list[str]) -> None:
+class FullDirectory(TracedDisk):
+    """Every write into one folder fails for want of room."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__()
+        self._directory = directory
+
+    def note(self, operation: str, path: str) -> None:
+        super().note(operation, path)
+        if operation == "replace" and path.startswith(self._directory + os.sep):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_full_directory_keeps_an_older_mark_and_is_named(directories: list[str], position: int) -> None:
+    write_last_mark(FS, directories, LogMark(5, 512), 0, 1)
+    full = FullDirectory(directories[position])
+    [failure] = write_last_mark(full, directories, LogMark(6, 600), 0, 1)
+    assert failure.filename == os.path.join(directories[position], "lastMark")
+    assert failure.errno == errno.ENOSPC
+    assert read_last_mark(FS, [directories[position]], 0, 1) == LogMark(5, 512)
+    assert read_last_mark(FS, directories, 0, 1) == replay_start(directories) == LogMark(6, 600)
+
+
+def test_a_mark_that_no_directory_takes_fails_the_checkpoint(directories: list[str]) -> None:
     disk = TracedDisk()
     disk.fail_on = "replace"
     with pytest.raises(StorageError, match="lastMark: the log mark cannot be written"):
