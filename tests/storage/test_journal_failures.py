@@ -15,8 +15,8 @@ from storage.ids import LogMark
 from storage.journal_catalog import read_catalog
 from storage.journal_reader import journals_to_replay, scan_journal
 from storage.journal_writer import JournalWriter
-from storage.ports import Buffer
-from tests.storage.traced_disk import TracedDisk
+from storage.ports import Buffer, File
+from tests.storage.traced_disk import TracedDisk, TracedFile
 
 CONFIG = JournalConfig(size_bytes_max=4096, preallocation_bytes=2048)
 SIZES = [40, 900, 3000, 100, 5000, 40, 40, 2500, 700]
@@ -149,20 +149,17 @@ class PartialDisk(TracedDisk):
 
     is_full = False
 
-    def create(self, path: str) -> PartialFile:  # type: ignore[override]
+    def create(self, path: str) -> File:
         return PartialFile(self, super().create(path))
 
 
-class PartialFile:
-    def __init__(self, disk: PartialDisk, file: object) -> None:
-        self._disk = disk
-        self._file = file
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._file, name)
+class PartialFile(TracedFile):
+    def __init__(self, disk: PartialDisk, file: File) -> None:
+        super().__init__(disk, file)
+        self._partial_disk = disk
 
     def pwrite(self, data: Buffer, offset: int) -> None:
-        if self._disk.is_full:
-            self._file.pwrite(data[:-300], offset)  # type: ignore[attr-defined]
+        if self._partial_disk.is_full:
+            super().pwrite(data[:-300], offset)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._file.pwrite(data, offset)  # type: ignore[attr-defined]
+        super().pwrite(data, offset)
