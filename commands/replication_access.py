@@ -93,6 +93,7 @@ def plan_body(plan: RecoveryPlan) -> dict[str, object]:
         "entries": plan.entries,
         "ledgers_fenced_first": sum(ledger.needs_fencing for ledger in plan.ledgers),
         "ledgers_without_live_copy": sum(ledger.surviving_copies == 0 for ledger in plan.ledgers),
+        "ledgers_without_target": plan.ledgers_without_target,
         "ledgers_unreadable": len(plan.unreadable),
         "targets": list(plan.targets),
     }
@@ -124,6 +125,11 @@ def plan_sentence(plan: RecoveryPlan) -> str:
     )
     if fenced:
         sentence += f"; fenced and closed first, which cuts off the writers: {counted(fenced, 'open ledger')}"
+    if plan.ledgers_without_target:
+        sentence += (
+            "; not to be finished for want of writable bookies outside of their ensembles: "
+            f"{counted(plan.ledgers_without_target, 'ledger')}"
+        )
     if plan.unreadable:
         sentence += f"; left as they are, their metadata being unreadable: {counted(len(plan.unreadable), 'ledger')}"
     return sentence

@@ -53,6 +53,15 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[str, ...]
 
     @property
+    def ledgers_without_target(self) -> int:
+        """Ledgers that would still name a failed bookie: too few writable bookies are outside of an ensemble."""
+        targets = set(self.targets)
+        return sum(
+            any(len(targets.difference(part.ensemble)) < len(part.failed_bookies) for part in ledger.fragments)
+            for ledger in self.ledgers
+        )
+
+    @property
     def fragments(self) -> int:
         """Segments to rewrite."""
         return sum(len(ledger.fragments) for ledger in self.ledgers)
