@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from commands import rendering
@@ -10,6 +11,7 @@ from commands.errors import InvalidArgumentError
 from commands.rendering import Column, Row
 
 _ROWS_MEASURED = 1000
+_INTEGER = re.compile(r"-?\d+", re.ASCII)
 
 
 class Listing:
@@ -117,7 +119,9 @@ def _sort_key(key: str) -> Callable[[Row], tuple[bool, bool, float, str]]:
     def key_of(row: Row) -> tuple[bool, bool, float, str]:
         value = row.get(key)
         text = rendering.plain(value)
-        is_number = isinstance(value, (int, float)) or (isinstance(value, str) and value.lstrip("-").isdigit())
+        is_number = isinstance(value, (int, float)) or (
+            isinstance(value, str) and _INTEGER.fullmatch(value) is not None
+        )
         return value is None, not is_number, float(text) if is_number and value is not None else 0.0, text
 
     return key_of

@@ -68,8 +68,8 @@ async def list_ledgers(
     """List ledgers, in the order of the metadata tree unless --sort is given.
 
     A ledger whose metadata cannot be read is listed with the reason; a filter that needs the metadata leaves it out
-    and tells how many were left out. With -o name or --count, and no such filter, only ids are read, which is much
-    faster.
+    and tells how many were left out. With -o name or --count, and no such filter nor --sort, only ids are read, which
+    is much faster.
     """
     from runtime.ledger.metadata import LedgerState
     from runtime.replication.ledger_filter import LedgerFilter
@@ -91,7 +91,8 @@ async def list_ledgers(
             context.console.record("LedgerCount", {"count": number}, name="count")
             return
         with context.console.listing("LedgerList", SUMMARY_COLUMNS, name="ledger_id") as listing:
-            if context.console.form is OutputForm.NAME and not wanted.needs_metadata:
+            is_by_id = context.settings.sort in {None, "ledger_id"}
+            if context.console.form is OutputForm.NAME and is_by_id and not wanted.needs_metadata:
                 await _list_ids(ledgers, wanted, listing)
             else:
                 await _list(context, store, ledgers, wanted, listing)

@@ -112,6 +112,13 @@ def test_limit_shortens_and_says_so() -> None:
     assert json.loads(Screen(form(OutputForm.JSON)).rows(is_truncated=True))["truncated"]
 
 
+@pytest.mark.parametrize("name", ["--5", "-", "\u00b2", "\u0665", "5-5", ""])
+def test_names_that_look_like_numbers_are_sorted_as_names(name: str) -> None:
+    """A bookie may be called --5."""
+    rows: list[Row] = [{"id": name}, {"id": "7"}, {"id": "-10"}]
+    assert Screen(form(OutputForm.NAME, sort="id")).rows(rows).split("\n") == ["-10", "7", name, ""]
+
+
 def test_sort_is_by_number_where_there_are_numbers_and_unknown_comes_last() -> None:
     assert Screen(form(OutputForm.NAME, sort="id")).rows() == "9\n10\n11\n"
     assert Screen(form(OutputForm.NAME, sort="bytes")).rows() == "11\n10\n9\n"

@@ -129,6 +129,8 @@ async def test_every_form_has_the_same_ledgers(full: LedgerStage) -> None:
     assert (len(whole["items"]), whole["truncated"]) == (9, False)
     sizes = await full.succeed("list", "--sort", "length_bytes", "--limit", "2")
     assert [item["ledger_id"] for item in sizes["items"]] == ["6", "2"]
+    named = await full.run("list", "--sort", "length_bytes", "--limit", "2", "-o", "name")
+    assert named.stdout.split() == ["6", "2"]
 
 
 async def test_wrong_words_are_usage(stage: LedgerStage) -> None:
