@@ -1,0 +1,104 @@
+"""``bkctl storage hand-back``: give the folders of a bookie back to Java."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from commands.bookie_options import takes_bookie_options
+from commands.command import command
+from commands.context import BookieFlags, CommandContext
+from commands.rendering import Column
+from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
+from commands.storage.working import work_beside_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from commands.progress import Progress
+    from commands.safety.plan import Plan
+    from storage.hand_back import HandBackReport
+
+_PLAN_COLUMNS = (Column("action", "ACTION"), Column("path", "PATH"))
+_NEXT_STEPS = (
+    "bin/bookkeeper shell rebuild-db-ledgers-index -v",
+    "bin/bookkeeper shell rebuild-db-ledger-locations-index -v",
+    "bin/bookkeeper bookie",
+)
+_JAVA_CLASS = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl storage``."""
+    command(app, "hand-back", planned_tier=2, is_configured_by_files=True)(hand_back)
+
+
+@takes_bookie_options
+async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
+    """Prepare the folders of a stopped bookie for a Java bookie with DbLedgerStorage; bkctl's index is moved aside.
+
+    What the journals hold is flushed, and each ledger's key, fence and explicit LAC is written to a journal, so that
+    the Java bookie knows them again. Java's own shell then rebuilds its index from the entry logs: the commands are
+    printed at the end. Nothing is deleted; bkctl storage adopt is the way back. Refused while a ledger may lack
+    entries, or an entry log is damaged, because Java would deny what is missing. A run that was cut off is ended by the
+    same command.
+    """
+    from commands.safety.change import open_change
+    from commands.safety.confirmation import settle_plan
+    from storage.hand_back import needs_hand_back
+
+    with open_own_storage(context, flags, is_locked=True) as own:
+        if not needs_hand_back(own.file_system, own.config):
+            context.console.say("there is no index of bkctl in these folders: nothing to do")
+            return
+        plan = _plan(own)
+        if not await settle_plan(context, plan, columns=_PLAN_COLUMNS):
+            return
+        async with open_change(context, None, plan) as change:
+            with context.console.progress("handing ledgers back") as progress:
+                report = await work_beside_loop(lambda require: _hand_back(own, progress, require))
+            change.details["ledgers"] = report.ledger_count
+    body: dict[str, object] = {
+        "ledgers": report.ledger_count,
+        "entries_flushed": report.replayed_entry_count,
+        "ledger_storage_class": _JAVA_CLASS,
+        "next_steps": list(_NEXT_STEPS),
+    }
+    context.console.record("StorageHandedBack", body, name="ledgers")
+    context.console.say(f"next, with ledgerStorageClass={_JAVA_CLASS} and the same folders in bk_server.conf:")
+    for step in _NEXT_STEPS:
+        context.console.say(f"  {step}")
+
+
+def _plan(own: OwnStorage) -> Plan:
+    from storage.filenames import JAVA_DATABASES, OWN_INDEX_ASIDE, current_directory
+    from storage.hand_back import own_paths
+
+    items: list[dict[str, Any]] = [
+        {"action": f"move into {OWN_INDEX_ASIDE}", "path": path} for path in own_paths(own.file_system, own.config)
+    ]
+    items += [
+        {"action": "make", "path": os.path.join(current_directory(directory), database)}
+        for directory in own.index_directories
+        for database in JAVA_DATABASES
+    ]
+    summary = [
+        "flush what the journals hold, write each ledger's key, fence and LAC to a journal, move bkctl's index aside",
+        "no bookie starts on these folders before Java's shell has rebuilt its index; every ledger is fenced then",
+    ]
+    return make_plan(own, "storage hand-back", tier=2, summary=summary, items=items)
+
+
+def _hand_back(own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]) -> HandBackReport:
+    from storage.hand_back import hand_back as hand_back_folders
+    from storage.index_store import open_plyvel
+
+    def on_progress(done: int, total: int) -> None:
+        require_wanted()
+        progress.update(done, total)
+
+    now_ms = time.time_ns() // 1_000_000
+    return hand_back_folders(own.file_system, open_plyvel, own.config, now_ms, on_progress=on_progress)
