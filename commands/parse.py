@@ -11,11 +11,11 @@ from storage.ids import LEDGER_ID_MAX
 _DECIMAL = re.compile(r"[0-9]{1,39}")
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,32}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)(ms|s|m|h)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 _AGO = re.compile(r"([0-9]{1,9})(s|m|h|d|w)(?: ago)?")
 _SECONDS_AGO = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_SIZE = re.compile(r"([0-9]+)([kmg]?)i?b?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,19})([kmg]?)i?b?", re.IGNORECASE)
 _BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _RANGE = re.compile(r"([0-9]{1,19})(?:(-)([0-9]{1,19})?)?")
 

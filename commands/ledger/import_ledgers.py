@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -34,6 +35,7 @@ PLAN_COLUMNS = (
 )
 RECORDED, NEXT = "recorded", "next"
 _TIER_CREATES, _TIER_OVERWRITES = 2, 3
+_VERSION = re.compile(r"[0-9]{1,10}")
 _NAMED_MAX = 5
 _AT_VERSION = "it is at version "
 
@@ -46,7 +48,7 @@ class _Expectation(NamedTuple):
 
     def version(self, incoming: IncomingLedger) -> int:
         """Version that a ledger of the file must have now."""
-        if self.text.isascii() and self.text.isdecimal():
+        if _VERSION.fullmatch(self.text):
             return int(self.text)
         if incoming.recorded_version is None:
             raise InvalidArgumentError(f"the file does not tell a version: give --if-version N instead of {self.text}")
@@ -119,7 +121,7 @@ def _expectation(if_version: str | None, *, is_create: bool) -> _Expectation:
             "say what must be there now: --create-only if nothing, or --if-version N (bkctl ledger show tells it)"
         )
     text = if_version or ""
-    if not is_create and text not in {RECORDED, NEXT} and not (text.isascii() and text.isdecimal()):
+    if not is_create and text not in {RECORDED, NEXT} and not _VERSION.fullmatch(text):
         raise InvalidArgumentError(f"'{text}' is no version: give a number, {RECORDED} or {NEXT}")
     return _Expectation(is_create, text)
 

@@ -13,6 +13,7 @@ Of a ledger that is in a file twice the last one counts: a change that was tried
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,8 @@ from runtime.metadata.stored_ledgers import StoredLedger
 
 EXPORT_KIND = "LedgerExport"
 SOURCE = "the file"
+_LEDGER_ID = re.compile(r"[0-9]{1,39}")
+"""Python refuses to read numbers of thousands of digits."""
 _PASSWORD = "password"  # noqa: S105  the name of the field
 
 
@@ -193,8 +196,8 @@ def _id_of_export(fields: Mapping[str, Any], root: str, instance_id: str | None)
             f"this cluster is {root}, instance {instance_id}"
         )
     text = fields.get("ledger_id")
-    if not isinstance(text, str) or not (text.isascii() and text.isdecimal()):
-        raise MetadataFormatError(f"{text!r} is no ledger id")
+    if not isinstance(text, str) or not _LEDGER_ID.fullmatch(text):
+        raise MetadataFormatError(f"{str(text)[:100]!r} is no ledger id")
     require_storable_id(int(text))
     return int(text)
 

@@ -41,7 +41,7 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse_duration_s(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "0s", "-1s", "1d", "s", "1 s", "inf"])
+@pytest.mark.parametrize("text", ["", "0", "0s", "-1s", "1d", "s", "1 s", "inf", "9" * 400, f"0.{'1' * 5000}"])
 def test_what_is_no_duration_is_named(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is not a duration"):
         parse_duration_s(text)
@@ -54,7 +54,7 @@ def test_sizes(text: str, size_bytes: int) -> None:
     assert parse_size_bytes(text) == size_bytes
 
 
-@pytest.mark.parametrize("text", ["", "k", "-1", "1.5k", "1t", "1 k"])
+@pytest.mark.parametrize("text", ["", "k", "-1", "1.5k", "1t", "1 k", "9" * 5000])
 def test_what_is_no_size_is_named(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is not a size"):
         parse_size_bytes(text)

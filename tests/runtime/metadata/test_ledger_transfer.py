@@ -103,6 +103,13 @@ def test_any_fields_are_ledgers_or_refused(changes: dict[str, object]) -> None:
     assert all(0 <= each.ledger_id < 2**63 - 1 for each in found.ledgers)
 
 
+@pytest.mark.parametrize("ledger_id", ["9" * 5000, "-1", "\u0665", "", 5, None])
+def test_what_is_no_ledger_id_is_refused(ledger_id: object) -> None:
+    fields = json.loads(line(stored(5, encode_ledger_metadata(OPEN)))) | {"ledger_id": ledger_id}
+    with pytest.raises(MetadataFormatError, match="is no ledger id"):
+        parse(json.dumps(fields).encode() + b"\n")
+
+
 def test_the_diff_names_fields_and_no_password() -> None:
     later: LedgerMetadata = msgspec.structs.replace(CLOSED, password=b"other", custom_metadata=(("a", b"2"),))
     assert field_changes(OPEN, later) == [
