@@ -13,6 +13,7 @@ import msgspec
 from bkctl import engine_settings
 from bkctl.disk_settings import java_disk_values
 from bkctl.gc_settings import garbage_collection_values, garbage_collection_warnings
+from bkctl.integrity_settings import java_integrity_values
 from bkctl.java_conf import JavaConf
 from bkctl.journal_settings import journal_values, journal_warnings
 from bkctl.settings import Sources, convert, java_metadata_uri, put, resolve_metadata_uri, zookeeper_values
@@ -121,6 +122,7 @@ def _java_values(conf: JavaConf) -> dict[str, Any]:
         if (milliseconds := conf.whole_number(key)) is not None:
             values[name] = milliseconds / 1000
     values["disks"] = java_disk_values(conf)
+    values["integrity"] = java_integrity_values(conf)
     storage: dict[str, Any] = {}
     put(
         storage, "journal_directories", list(conf.texts("journalDirectories") or conf.texts("journalDirectory")) or None

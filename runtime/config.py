@@ -248,6 +248,27 @@ class GarbageCollectionConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError("the interval of minor compaction must be shorter than that of major compaction")
 
 
+class IntegrityConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a bookie that lost entries gets them back from others (storage section 9)."""
+
+    is_enabled: bool = False
+    """Whether ``stamps_missing_cookies`` may be set. A repair that is due is made in any case, for without it the
+    bookie would deny what it acknowledged (dataIntegrityChecking)."""
+    stamps_missing_cookies: bool = False
+    """Whether an emptied folder is taken into use again, and filled from other bookies; False: the bookie refuses to
+    start (dataIntegrityStampMissingCookies)."""
+    bytes_per_s_max: PositiveInt = 50 * 1024 * 1024
+    """Bytes of entries fetched in any one second."""
+    retry_delay_s: PositiveFloat = 3.0
+    """Pause after a round that could not repair everything; it doubles with every one in a row, up to 100 times."""
+
+    def __post_init__(self) -> None:
+        if self.stamps_missing_cookies and not self.is_enabled:
+            raise ValueError(
+                "stamps_missing_cookies (dataIntegrityStampMissingCookies) needs is_enabled (dataIntegrityChecking)"
+            )
+
+
 class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One bookie: who it is, where it listens, where its data is."""
 
@@ -291,5 +312,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """When disks count as full, and what happens then."""
     garbage_collection: GarbageCollectionConfig = GarbageCollectionConfig()
     """Deleted ledgers and the space they took."""
+    integrity: IntegrityConfig = IntegrityConfig()
+    """How entries that were lost are fetched from other bookies."""
     zookeeper: ZooKeeperConfig = ZooKeeperConfig()
     """Session with the metadata store."""

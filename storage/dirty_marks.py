@@ -1,33 +1,64 @@
 """The files DIRTY: in every ledger directory while a bookie serves. Found at boot, they mean an unclean shutdown.
 
 Java's is empty, and so is ours as a rule. It holds a line where a crash may cost entries that were acknowledged: the
-process did not journal or did not sync them, or a folder was lost with what was in it. The next process must know that
-of the one before: its own settings may be others by then. Java looks at nothing but the name. Source: storage section
-9.1.
+process did not journal them, did not sync them, or a folder was lost with what was in it. The next process must know
+that of the one before, for its own settings may be others by then. Java looks at nothing but the name. Source: storage
+section 9.1.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
+from storage.config import JournalConfig
 from storage.filenames import DIRTY
 from storage.ports import FileSystem
 
-_ENTRIES_AT_RISK = b"entries at risk\n"
+_MACHINE_BOOT: Final = "/proc/sys/kernel/random/boot_id"
+
+
+class CrashRisk(enum.Enum):
+    """What it takes for a process to lose entries that it acknowledged; the value is the line in the mark."""
+
+    NONE = ""
+    POWER_CUT = "entries are lost if the machine stops"
+    """Written and not synced: as long as the machine runs the kernel has them."""
+    CRASH = "entries are lost if the process ends"
+    """Not even journaled; or lost already."""
 
 
 class DirtyMarks(msgspec.Struct, frozen=True):
-    """What the marks say of the process before. ``are_entries_at_risk``: the journal does not bring back all."""
+    """What the marks say of the process before. ``are_entries_at_risk``: the journal may not bring back all."""
 
     is_unclean: bool
     are_entries_at_risk: bool
 
 
-def read_dirty_marks(filesystem: FileSystem, directories: Sequence[str]) -> DirtyMarks:
-    """Look into all of these ``current`` folders; one mark is enough. What cannot be read counts as the worst."""
+def crash_risk(journal: JournalConfig) -> CrashRisk:
+    """What a bookie with these journals risks."""
+    if not journal.is_data_written:
+        return CrashRisk.CRASH
+    return CrashRisk.NONE if journal.is_data_synced else CrashRisk.POWER_CUT
+
+
+def read_machine_boot(filesystem: FileSystem) -> str:
+    """Which run of the kernel this is; empty where it does not tell."""
+    try:
+        return filesystem.read_file(_MACHINE_BOOT).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+def read_dirty_marks(filesystem: FileSystem, directories: Sequence[str], machine_boot: str) -> DirtyMarks:
+    """Look into all of these ``current`` folders; one mark is enough. What cannot be read counts as the worst.
+
+    ``machine_boot``: names this run of the machine's kernel; empty if that is not known.
+    """
     contents: list[bytes] = []
     for directory in directories:
         try:
@@ -35,15 +66,17 @@ def read_dirty_marks(filesystem: FileSystem, directories: Sequence[str]) -> Dirt
         except FileNotFoundError:
             continue
         except OSError:
-            contents.append(_ENTRIES_AT_RISK)
-    return DirtyMarks(bool(contents), any(contents))
+            contents.append(_encode(CrashRisk.CRASH, ""))
+    survived = {_encode(CrashRisk.NONE, "")}
+    if machine_boot:
+        survived.add(_encode(CrashRisk.POWER_CUT, machine_boot))
+    return DirtyMarks(bool(contents), any(content not in survived for content in contents))
 
 
-def leave_dirty_marks(filesystem: FileSystem, directories: Sequence[str], *, are_entries_at_risk: bool) -> None:
+def leave_dirty_marks(filesystem: FileSystem, directories: Sequence[str], risk: CrashRisk, machine_boot: str) -> None:
     """Leave a mark in each of these folders, durably, in the place of one that is there; OSError."""
     for directory in directories:
-        content = _ENTRIES_AT_RISK if are_entries_at_risk else b""
-        filesystem.write_file_atomically(os.path.join(directory, DIRTY), content)
+        filesystem.write_file_atomically(os.path.join(directory, DIRTY), _encode(risk, machine_boot))
 
 
 def remove_dirty_marks(filesystem: FileSystem, directories: Sequence[str]) -> None:
@@ -53,3 +86,9 @@ def remove_dirty_marks(filesystem: FileSystem, directories: Sequence[str]) -> No
         if filesystem.exists(path):  # a boot that was cut short may not have left it
             filesystem.remove(path)
             filesystem.sync_directory(directory)
+
+
+def _encode(risk: CrashRisk, machine_boot: str) -> bytes:
+    if risk is CrashRisk.NONE:
+        return b""
+    return f"{risk.value}\n{machine_boot}\n".encode()

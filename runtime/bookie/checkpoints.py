@@ -43,6 +43,7 @@ class CheckpointService:
         self._is_retry_due = False
         self._waiting: list[asyncio.Future[None]] = []
         self._paths_without_mark: set[str] = set()
+        self._settling: list[asyncio.Future[None]] = []
 
     def on_caches_swapped(self, callback: Callable[[], None]) -> None:
         """Call back at the start of every checkpoint, when the write caches have room again."""
@@ -58,6 +59,13 @@ class CheckpointService:
         self._waiting.append(ended)
         self.request()
         await ended
+
+    async def settle(self) -> None:
+        """Wait until all that was taken so far is durable in the ledger directories; for a caller beside ``run``."""
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._settling.append(settled)
+        self.request()
+        await settled
 
     async def run(self) -> None:
         """Checkpoint until ``stop``. A failed one is tried again: the journal keeps what it could not flush.
@@ -114,6 +122,10 @@ class CheckpointService:
 
     async def checkpoint(self) -> None:
         """One checkpoint of all ledger directories; StorageError or OSError when it could not be finished."""
+        # The retry of a failed one takes nothing newer: who came since waits for the next.
+        settling: list[asyncio.Future[None]] = []
+        if not self._is_retry_due:
+            settling, self._settling = self._settling, []
         checkpoint = self._storage.begin_checkpoint()
         waiting, self._waiting = self._waiting, []
         for callback in self._swap_callbacks:
@@ -127,8 +139,13 @@ class CheckpointService:
             for ended in waiting:
                 if not ended.done():
                     ended.set_result(None)
-            if any(engine.is_checkpoint_due for engine in self._storage.engines):
+            if self._is_retry_due:
+                self._settling = settling + self._settling
+            if self._settling or any(engine.is_checkpoint_due for engine in self._storage.engines):
                 self._wake.set()
+        for settled in settling:
+            if not settled.done():
+                settled.set_result(None)
         self._report_marks()
         # Freeing the tables takes milliseconds, which the loop does not have.
         await self._workers.run(CHECKPOINT_LANE, self._storage.release_checkpoint, checkpoint)

@@ -37,13 +37,17 @@ from runtime.bookie.garbage_collector_parts import assemble_garbage_collector
 from runtime.bookie.group_commit import GroupCommit
 from runtime.bookie.handler import BookieRequestHandler
 from runtime.bookie.identity import former_bookie_ids, resolve_identity
+from runtime.bookie.integrity import IntegrityService
+from runtime.bookie.integrity_refill import IntegrityProgress
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes, sentence
+from runtime.bookie.peers import new_peers
+from runtime.bookie.preboot_check import PrebootCheck, read_integrity_flag
 from runtime.config import BookieConfig
 from runtime.errors import BookieFailedError, PortInUseError
 from runtime.metadata.cluster import read_cluster_info
 from runtime.metadata.cookies import CookieStore
-from runtime.metadata.ledgers import open_ledger_store
+from runtime.metadata.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.registration import BookieRegistration
 from runtime.metadata.request_budget import BudgetedStore, share_of_budget
 from runtime.metadata.service_info import rpc_service_info
@@ -55,7 +59,7 @@ from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.ports import BookieInfo
 from storage import filenames
 from storage.bookie_status import read_bookie_status, write_bookie_status
-from storage.dirty_marks import leave_dirty_marks, read_dirty_marks, remove_dirty_marks
+from storage.dirty_marks import crash_risk, leave_dirty_marks, read_dirty_marks, read_machine_boot, remove_dirty_marks
 from storage.disk_room import DiskRoom
 from storage.errors import StorageError
 from storage.filesystem import OsFileSystem
@@ -75,6 +79,7 @@ class BookieServer:
         self._config = config
         self._identity = resolve_identity(config)
         self._file_system = OsFileSystem()
+        self._machine_boot = read_machine_boot(self._file_system)
         self._modes = BookieModes(
             is_forced_read_only=config.is_read_only,
             is_read_only_mode_enabled=config.disks.is_read_only_mode_enabled,
@@ -94,6 +99,8 @@ class BookieServer:
         """Once booted."""
         self._known_as: tuple[str, ...] = ()
         self._instance_id: str | None = None
+        self.integrity_progress = IntegrityProgress()
+        """What became of the entries that were lost, if any were."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -138,8 +145,12 @@ class BookieServer:
         checkpoints = self._new_checkpoints(storage)
         disks = await self._check_disks()
         await checkpoints.require_room()
+        ledgers = await self._open_ledgers(store, uri)
+        is_repair_due = await self._note_losses(storage, checkpoints, store, ledgers)
         handler = self._start_lanes(storage, checkpoints)
-        leave_dirty_marks(self._file_system, self._ledger_folders(), are_entries_at_risk=False)
+        leave_dirty_marks(
+            self._file_system, self._ledger_folders(), crash_risk(config.storage.journal), self._machine_boot
+        )
         listener.serve(handler)
         registration = BookieRegistration(
             store,
@@ -157,6 +168,8 @@ class BookieServer:
         for service in (self._modes.follow(mode, registration.register, self._keep_status), disks.run()):
             self._undo.push_async_callback(_end, self._watch(service))
         await self._start_garbage_collector(storage, checkpoints, store, uri)
+        if is_repair_due:
+            self._start_repair(storage, checkpoints, store, ledgers)
         logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
 
     async def _bind(self, listener: BookieListener) -> int:
@@ -192,8 +205,9 @@ class BookieServer:
             await self._require_no_ledgers(check, store, uri)
         if check.decision is not CookieDecision.BOOT:
             await service.stamp(cookie, check.stored_version)
-        if read_dirty_marks(self._file_system, self._ledger_folders()).is_unclean:
-            logger.warning("Unclean shutdown detected: the journal brings back what was acknowledged")
+        self._dirty_marks = read_dirty_marks(self._file_system, self._ledger_folders(), self._machine_boot)
+        if self._dirty_marks.is_unclean:
+            logger.warning("Unclean shutdown detected: the journal brings back what was written to it")
         storage = await self._workers.run(
             BOOT_LANE, LedgerStorage.open, self._file_system, open_plyvel, config, self._clock.now_ms(), locks
         )
@@ -203,10 +217,47 @@ class BookieServer:
         return storage
 
     async def _require_no_ledgers(self, check: CookieCheck, store: ZooKeeperStore, uri: MetadataUri) -> None:
-        zookeeper = self._config.zookeeper
-        budgeted = BudgetedStore(store, share_of_budget(zookeeper))
-        ledgers = await open_ledger_store(budgeted, uri.root, uri.tree, layout_config=zookeeper.layout)
-        await require_no_ledgers(check, budgeted, ledgers)
+        await require_no_ledgers(check, self._budgeted(store), await self._open_ledgers(store, uri))
+
+    def _budgeted(self, store: ZooKeeperStore) -> BudgetedStore:
+        return BudgetedStore(store, share_of_budget(self._config.zookeeper))
+
+    async def _open_ledgers(self, store: ZooKeeperStore, uri: MetadataUri) -> LedgerStore:
+        layout = self._config.zookeeper.layout
+        return await open_ledger_store(self._budgeted(store), uri.root, uri.tree, layout_config=layout)
+
+    async def _note_losses(
+        self, storage: LedgerStorage, checkpoints: CheckpointService, store: ZooKeeperStore, ledgers: LedgerStore
+    ) -> bool:
+        """Whether a repair is due: from an earlier boot, or because the process before may have lost entries.
+
+        Then which ledgers are concerned is noted first, all of it before the bookie is registered (hazard H11).
+        """
+        marks, first = self._dirty_marks, storage.engines[0]
+        is_due = await self._workers.run(BOOT_LANE, read_integrity_flag, first)
+        is_journal_whole = self._config.storage.journal.is_data_written
+        if marks.are_entries_at_risk or (marks.is_unclean and not is_journal_whole):
+            check = PrebootCheck(storage, self.bookie_id, self._workers, BOOT_LANE, checkpoints.flush)
+            await check.run(store, ledgers)
+            is_due = True
+        return is_due
+
+    def _start_repair(
+        self, storage: LedgerStorage, checkpoints: CheckpointService, store: ZooKeeperStore, ledgers: LedgerStore
+    ) -> None:
+        peers = new_peers(store, ledgers, self._clock, self._config.frame_bytes_max)
+        service = IntegrityService(
+            self.bookie_id,
+            storage,
+            peers,
+            self._workers,
+            checkpoints,
+            self._config.integrity,
+            self.integrity_progress,
+            allows_add=lambda ledger_id: self._modes.allows_add(ledger_id, is_high_priority=True),
+        )
+        self._undo.push_async_callback(peers.bookies.close)
+        self._undo.push_async_callback(_end, self._watch(service.run()))
 
     async def _replay(self, storage: LedgerStorage) -> None:
         began = time.monotonic()

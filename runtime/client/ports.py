@@ -7,7 +7,7 @@ from typing import Protocol
 
 from runtime.client.suspects import SuspectBookies
 from runtime.config import ClientConfig
-from runtime.ledger.metadata import DigestType
+from runtime.ledger.metadata import DigestType, LedgerMetadata
 from runtime.metadata.ledgers import LedgerStore
 from runtime.ports import Bookies, Clock
 from runtime.protocol.digest import master_key
@@ -40,3 +40,12 @@ class LedgerCredentials:
         self.ledger_id = ledger_id
         self.master_key = master_key(password)
         self.codec = EntryCodec(ledger_id, digest_type, password)
+
+
+def credentials_of(ledger_id: int, metadata: LedgerMetadata) -> LedgerCredentials:
+    """Key and codec from the password and digest type that the metadata carries.
+
+    Metadata of old releases carries neither: an administrator then opens with the defaults, CRC32 and the empty
+    password (replication section 2.1).
+    """
+    return LedgerCredentials(ledger_id, metadata.digest_type or DigestType.CRC32, metadata.password or b"")

@@ -12,14 +12,14 @@ from collections.abc import AsyncIterable, Callable, Sequence
 import msgspec
 
 from runtime.client.last_entry import read_last_add_confirmed
-from runtime.client.ports import ClientPorts, LedgerCredentials
+from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
 from runtime.errors import LedgerNotFoundError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
 from runtime.metadata.store import Versioned
 from runtime.replication.byte_window import ByteWindow, Lease
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import Copy, CopyReader, CopyState, credentials_of, entry_bytes_estimate
+from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_estimate
 from runtime.replication.entry_ranges import EntryRange, EntryRangeSet
 from runtime.replication.fragments import segment_entries
 from runtime.replication.parallel import for_each_bounded, for_each_leased

@@ -24,7 +24,7 @@ from runtime.errors import (
     NoSuchLedgerError,
     TooManyRequestsError,
 )
-from runtime.ledger.metadata import DigestType, LedgerMetadata
+from runtime.ledger.metadata import LedgerMetadata
 from runtime.ports import Bookies, Clock, ReadReply
 from runtime.protocol.entry_body import DecodedEntry
 from runtime.replication.byte_window import ByteWindow
@@ -59,15 +59,6 @@ class Copy(msgspec.Struct, frozen=True):
     reason: str = ""
     body: bytes = b""
     entry: DecodedEntry | None = None
-
-
-def credentials_of(ledger_id: int, metadata: LedgerMetadata) -> LedgerCredentials:
-    """Key and codec from the password and digest type that the metadata carries.
-
-    Metadata of old releases carries neither: an administrator then opens with the defaults, CRC32 and the empty
-    password (replication section 2.1).
-    """
-    return LedgerCredentials(ledger_id, metadata.digest_type or DigestType.CRC32, metadata.password or b"")
 
 
 def entry_bytes_estimate(metadata: LedgerMetadata) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.client.ports import ClientPorts
+from runtime.client.ports import ClientPorts, credentials_of
 from runtime.errors import RefusedError
 from runtime.ledger.bookie_id import is_valid_bookie_id
 from runtime.ledger.metadata import LedgerMetadata
@@ -27,7 +27,7 @@ from runtime.metadata.store import MetadataStore
 from runtime.metadata.stored_ledgers import StoredLedger, scan_stored
 from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import CopyReader, CopyState, credentials_of
+from runtime.replication.copies import CopyReader, CopyState
 from runtime.replication.entry_ranges import EntryRange
 from runtime.replication.fragments import first_stored, last_stored, segment_entries
 from storage.ids import INVALID_ENTRY_ID

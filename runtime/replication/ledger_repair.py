@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Collection
 from typing import NamedTuple, TypeAlias
 
-from runtime.client.ports import ClientPorts
+from runtime.client.ports import ClientPorts, credentials_of
 from runtime.client.recovery import LedgerRecovery
 from runtime.errors import (
     BadVersionError,
@@ -26,7 +26,7 @@ from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.replication_lock import ReplicationLock, ReplicationLocks
 from runtime.metadata.store import Versioned
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import credentials_of, pause_s
+from runtime.replication.copies import pause_s
 from runtime.replication.entry_ranges import EntryRange
 from runtime.replication.fragments import Fragment, fragments_naming, stripe_count
 from runtime.replication.ledger_outcome import FailureReason, LedgerFailure, LedgerRepaired

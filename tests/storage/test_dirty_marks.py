@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.dirty_marks import DirtyMarks, leave_dirty_marks, read_dirty_marks, remove_dirty_marks
+from storage.dirty_marks import CrashRisk, DirtyMarks, leave_dirty_marks, read_dirty_marks, remove_dirty_marks
 from storage.filesystem import OsFileSystem
 
 DISK = OsFileSystem()
@@ -20,28 +20,46 @@ def folders(tmp_path: Path) -> list[str]:
 
 
 def test_without_marks_the_end_was_clean(folders: list[str]) -> None:
-    assert read_dirty_marks(DISK, folders) == DirtyMarks(False, False)
+    assert read_dirty_marks(DISK, folders, "boot") == DirtyMarks(False, False)
     remove_dirty_marks(DISK, folders)
 
 
-@pytest.mark.parametrize("at_risk", [True, False])
-def test_one_mark_is_enough(folders: list[str], at_risk: bool) -> None:
-    leave_dirty_marks(DISK, folders, are_entries_at_risk=at_risk)
+@pytest.mark.parametrize(
+    ("risk", "boot_now", "at_risk"),
+    [
+        (CrashRisk.NONE, "boot", False),
+        (CrashRisk.NONE, "another", False),
+        (CrashRisk.POWER_CUT, "boot", False),
+        (CrashRisk.POWER_CUT, "another", True),
+        (CrashRisk.POWER_CUT, "", True),
+        (CrashRisk.CRASH, "boot", True),
+    ],
+)
+def test_one_mark_is_enough(folders: list[str], risk: CrashRisk, boot_now: str, at_risk: bool) -> None:
+    leave_dirty_marks(DISK, folders, risk, "boot")
     assert os.listdir(folders[0]) == ["DIRTY"]
     os.remove(os.path.join(folders[0], "DIRTY"))
-    assert read_dirty_marks(DISK, folders) == DirtyMarks(True, at_risk)
+    assert read_dirty_marks(DISK, folders, boot_now) == DirtyMarks(True, at_risk)
     remove_dirty_marks(DISK, folders)
-    assert read_dirty_marks(DISK, folders) == DirtyMarks(False, False)
+    assert read_dirty_marks(DISK, folders, boot_now) == DirtyMarks(False, False)
+
+
+def test_where_the_run_of_the_machine_is_not_known_unsynced_entries_are_at_risk(folders: list[str]) -> None:
+    leave_dirty_marks(DISK, folders, CrashRisk.POWER_CUT, "")
+    assert read_dirty_marks(DISK, folders, "") == DirtyMarks(True, True)
 
 
 def test_the_mark_of_java_is_empty_and_says_nothing_of_entries(folders: list[str]) -> None:
-    leave_dirty_marks(DISK, folders, are_entries_at_risk=False)
-    mark = Path(folders[1]) / "DIRTY"
-    assert mark.read_bytes() == b""
-    leave_dirty_marks(DISK, folders, are_entries_at_risk=True)
-    assert mark.read_bytes() != b""
+    leave_dirty_marks(DISK, folders, CrashRisk.NONE, "boot")
+    assert (Path(folders[1]) / "DIRTY").read_bytes() == b""
+
+
+@pytest.mark.parametrize("content", [b"entr", b"entries are lost if the machine stops\nbo", b"\xff"])
+def test_a_mark_that_cannot_be_understood_counts_as_the_worst(folders: list[str], content: bytes) -> None:
+    (Path(folders[0]) / "DIRTY").write_bytes(content)
+    assert read_dirty_marks(DISK, folders, "boot") == DirtyMarks(True, True)
 
 
 def test_a_mark_that_cannot_be_read_counts_as_the_worst(folders: list[str]) -> None:
     os.mkdir(os.path.join(folders[0], "DIRTY"))
-    assert read_dirty_marks(DISK, folders) == DirtyMarks(True, True)
+    assert read_dirty_marks(DISK, folders, "boot") == DirtyMarks(True, True)

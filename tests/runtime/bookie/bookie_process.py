@@ -24,10 +24,13 @@ _ZOOKEEPER_TIMEOUT_MS = 1000
 class BookieUnderTest:
     """A bookie process with its folders, started under a prefix command, reached over its socket."""
 
-    def __init__(self, folder: Path, metadata_uri: str, store: ZooKeeperStore, *settings: str) -> None:
+    def __init__(
+        self, folder: Path, metadata_uri: str, store: ZooKeeperStore, *settings: str, **environment: str
+    ) -> None:
         self._folder = folder
         self._uri = metadata_uri
         self._settings = settings
+        self._environment = bkctl_environment(**environment)
         self._log_start = 0
         self.registrations = RegistrationClient(store, parse_metadata_uri(metadata_uri).root)
 
@@ -66,7 +69,7 @@ class BookieUnderTest:
     def _spawn(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         with (self._folder / "bookie.log").open("ab") as log:
             self._log_start = log.tell()
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=bkctl_environment())
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment)
 
     async def _wait_registered(self, process: subprocess.Popen[bytes]) -> None:
         """Registered by this very process: a bookie that was killed stays registered until its session expires."""

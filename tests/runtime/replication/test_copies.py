@@ -7,10 +7,11 @@ import asyncio
 import msgspec
 import pytest
 
+from runtime.client.ports import credentials_of
 from runtime.protocol.digest import master_key
 from runtime.protocol.status import Status
 from runtime.replication.byte_window import ByteWindow
-from runtime.replication.copies import CopyReader, CopyState, credentials_of
+from runtime.replication.copies import CopyReader, CopyState
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage

@@ -1,0 +1,86 @@
+"""What a bookie must hold of a ledger, by its metadata. Pure rules. Source: storage sections 9.2 and 9.3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.write_set import is_in_write_set, write_set
+
+NEEDS_INTEGRITY_CHECK = 1
+"""Bit of the storage flags: entries may be lacking here, and the repair has not seen to all of them (section 5.2)."""
+
+
+class LedgerMark(msgspec.Struct, frozen=True):
+    """What to note of a ledger before the bookie may serve again after a loss.
+
+    ``needs_row``: the bookie has to know it. ``needs_limbo``: its end is open and may have been stored here, so that
+    a lost entry must not be denied and a lost fence must not let a writer in.
+    """
+
+    needs_row: bool
+    needs_limbo: bool
+
+
+class OwnStripe(msgspec.Struct, frozen=True):
+    """The part of a segment that one bookie holds: of these entries, those of its index's write sets."""
+
+    first_entry_id: int
+    last_entry_id: int
+    index: int
+    ensemble: tuple[str, ...]
+    ensemble_size: int
+    write_quorum_size: int
+
+    def entry_ids(self, first_entry_id: int, last_entry_id: int) -> Iterator[int]:
+        """Entries of the stripe within these bounds, ascending."""
+        for entry_id in range(max(first_entry_id, self.first_entry_id), min(last_entry_id, self.last_entry_id) + 1):
+            if is_in_write_set(entry_id, self.index, self.ensemble_size, self.write_quorum_size):
+                yield entry_id
+
+    def peers(self, entry_id: int) -> list[str]:
+        """The other bookies that have to hold an entry of the stripe."""
+        indexes = write_set(entry_id, self.ensemble_size, self.write_quorum_size)
+        return [self.ensemble[index] for index in indexes if index != self.index]
+
+
+def ledger_mark(metadata: LedgerMetadata, bookie_id: str) -> LedgerMark:
+    """What the pre-boot check notes of a ledger. A recovery reads the last segment alone, so it alone is at risk."""
+    is_at_risk = not metadata.is_closed and bookie_id in metadata.last_segment.ensemble
+    return LedgerMark(bookie_id in metadata.bookies(), is_at_risk)
+
+
+def needs_recovery(metadata: LedgerMetadata, bookie_id: str) -> bool:
+    """Whether the end of a ledger must be settled before this bookie can know what it lacks.
+
+    Where the writer has meanwhile put another bookie in the place of this one it goes on undisturbed.
+    """
+    return ledger_mark(metadata, bookie_id).needs_limbo
+
+
+def last_known_entry_id(metadata: LedgerMetadata) -> int:
+    """Last entry that the metadata vouches for: a ledger that is not closed has all before its last segment."""
+    return metadata.last_entry_id if metadata.is_closed else metadata.last_segment.first_entry_id - 1
+
+
+def own_stripes(metadata: LedgerMetadata, bookie_id: str) -> list[OwnStripe]:
+    """What the bookie has to hold of a ledger, as far as the metadata vouches for it."""
+    end = last_known_entry_id(metadata)
+    starts = [segment.first_entry_id for segment in metadata.segments]
+    stripes = []
+    for segment, next_start in zip(metadata.segments, [*starts[1:], end + 1], strict=True):
+        last_entry_id = min(next_start - 1, end)
+        if bookie_id in segment.ensemble and last_entry_id >= segment.first_entry_id:
+            stripes.append(
+                OwnStripe(
+                    segment.first_entry_id,
+                    last_entry_id,
+                    segment.ensemble.index(bookie_id),
+                    segment.ensemble,
+                    metadata.ensemble_size,
+                    metadata.write_quorum_size,
+                )
+            )
+    return stripes

@@ -1,0 +1,31 @@
+"""How a bookie talks to the other bookies of its cluster: as a client, over its own session with the metadata store."""
+
+from __future__ import annotations
+
+from runtime.client.ports import ClientPorts
+from runtime.client.suspects import SuspectBookies
+from runtime.config import ClientConfig
+from runtime.metadata.ledgers import LedgerStore
+from runtime.metadata.registration import RegistrationClient
+from runtime.metadata.store import MetadataStore
+from runtime.net.loop import LoopClock
+from runtime.net.pool import BookiePool
+
+
+def new_peers(store: MetadataStore, ledgers: LedgerStore, clock: LoopClock, frame_bytes_max: int) -> ClientPorts:
+    """Ports of a client; nobody is connected to before the first request. The caller closes ``bookies``."""
+    config = ClientConfig(frame_bytes_max=frame_bytes_max)
+    registrations = RegistrationClient(store, ledgers.root)
+
+    async def resolve(bookie_id: str) -> tuple[str, int]:
+        address = await registrations.address(bookie_id)
+        return address.host, address.port
+
+    return ClientPorts(
+        bookies=BookiePool(resolve, config, clock),
+        clock=clock,
+        ledgers=ledgers,
+        registrations=registrations,
+        suspects=SuspectBookies(clock, config.suspect_bookie_s),
+        config=config,
+    )
