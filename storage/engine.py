@@ -15,6 +15,7 @@ arguments that do not change any more. The lane side is three parts that the eng
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from storage.checkpoint import CheckpointJob, CheckpointWriter
 from storage.config import EngineConfig
@@ -247,6 +248,19 @@ class LedgerDirectoryEngine:
             self._last_add_confirmed[ledger_id] = last_add_confirmed
         if self._read_cache.used_bytes:
             self._read_cache.drop(ledger_id, entry_id)  # An older copy must not outlive this one (H18).
+
+    def add_many(
+        self, ledger_id: LedgerId, entry_ids: Sequence[EntryId], bodies: Sequence[bytes], last_add_confirmed: EntryId
+    ) -> bool:
+        """Take entries of one ledger into the write cache, as ``add`` does one by one, or none of them.
+
+        ``last_add_confirmed``: the highest of theirs. False: not all of them fit; ``add`` says why. For replay, before
+        anything was read.
+        """
+        if max(map(len, bodies)) > self._body_bytes_max or not self._active.put_many(ledger_id, entry_ids, bodies):
+            return False
+        self._raise_last_add_confirmed(ledger_id, last_add_confirmed)
+        return True
 
     def find_cached(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
         """Body of an entry that is in a cache; None says nothing about the disk."""

@@ -84,6 +84,7 @@ class JournalScan:
         self._is_newest = is_newest
         self._cataloged = cataloged
         self._unsynced_bytes_max = unsynced_bytes_max
+        self._file_version = VERSION_MAX
         self._dropped_bytes = 0
         self._end: JournalEnd | None = None
 
@@ -95,17 +96,35 @@ class JournalScan:
         return self._end
 
     def __iter__(self) -> Iterator[JournalRecord]:
+        for unit in self.units():
+            if isinstance(unit, JournalGroup):
+                yield from self.decode(unit)
+            else:
+                yield unit
+
+    def units(self) -> Iterator[JournalGroup | JournalRecord]:
+        """The same in order, but groups whose checksum is right as a whole: for who has a short way with them."""
         file = self._fs.open(self.path)
         try:
             window = ReadWindow(file)
-            version = self._version(window)
+            version = self._file_version = self._version(window)
             offset = self._start_offset if self._start_offset > 0 else data_start(version)
             offset = max(offset, data_start(version))
             if offset > max(window.size_bytes, HEADER_BYTES):
                 raise CorruptFileError(self.path, window.size_bytes, f"file cut: the log mark is {offset}, it ends")
-            yield from self._records(window, version, offset)
+            yield from self._units(window, version, offset)
         finally:
             file.close()
+
+    def decode(self, group: JournalGroup) -> Iterator[JournalRecord]:
+        """Records of a group of this file; CorruptFileError."""
+        offset = group.start_offset
+        for data in group.records:
+            try:
+                yield decode_record(data, offset, self._file_version)
+            except ValueError as error:
+                raise CorruptFileError(self.path, offset, str(error)) from error
+            offset += LENGTH_BYTES + len(data)
 
     def _version(self, window: ReadWindow) -> int:
         version = decode_version(window.read(VERSION_HEADER_BYTES, 0))
@@ -113,7 +132,7 @@ class JournalScan:
             raise CorruptFileError(self.path, 0, f"journal version {version} is not known")
         return version
 
-    def _records(self, window: ReadWindow, version: int, offset: int) -> Iterator[JournalRecord]:
+    def _units(self, window: ReadWindow, version: int, offset: int) -> Iterator[JournalGroup | JournalRecord]:
         journal = self._cataloged
         if journal is None:
             yield from self._foreign_records(window, version, offset, is_newest=self._is_newest)
@@ -129,7 +148,7 @@ class JournalScan:
 
     def _own_records(
         self, window: ReadWindow, version: int, offset: int, damage: GroupDamage, journal: CatalogedJournal
-    ) -> Iterator[JournalRecord]:
+    ) -> Iterator[JournalGroup | JournalRecord]:
         """Records of a file that this bookie wrote: it ends behind a group, or in one that a crash can have torn."""
         group_start = offset
         are_zeros_missing = False
@@ -137,7 +156,7 @@ class JournalScan:
             if journal.has_checksums and offset == group_start:
                 group = read_group(window, journal.journal_id, offset, self._unsynced_bytes_max)
                 if group is not None and group.is_whole:
-                    yield from self._decoded(group, version)
+                    yield group
                     group_start = offset = group.end_offset
                     continue
                 are_zeros_missing = group is not None and damage.require_torn_group(group)
@@ -160,15 +179,6 @@ class JournalScan:
             else:
                 break
         self._finish_own(window, group_start, offset, item, damage)
-
-    def _decoded(self, group: JournalGroup, version: int) -> Iterator[JournalRecord]:
-        offset = group.start_offset
-        for data in group.records:
-            try:
-                yield decode_record(data, offset, version)
-            except ValueError as error:
-                raise CorruptFileError(self.path, offset, str(error)) from error
-            offset += LENGTH_BYTES + len(data)
 
     def _finish_own(
         self, window: ReadWindow, group_start: int, offset: int, item: JournalItem, damage: GroupDamage

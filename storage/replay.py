@@ -6,14 +6,16 @@ Nothing here publishes a mark: the caller does, once everything that was applied
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from storage.engine import LedgerDirectoryEngine
+from storage.entry import ENTRY_HEADER_BYTES_MIN
 from storage.errors import CorruptFileError, MasterKeyMismatchError, MemtableFullError
 from storage.filenames import journal_file_name
-from storage.ids import JournalId, LedgerId, LogMark
+from storage.ids import EntryId, JournalId, LedgerId, LogMark
 from storage.journal_catalog import JournalCatalog
 from storage.journal_format import GROUP_BYTES_MAX, JournalRecord, JournalRecordKind
 from storage.journal_reader import JournalScan, journals_to_replay, scan_journal
@@ -21,6 +23,7 @@ from storage.ports import FileSystem
 from storage.seal import REPAIR_ADVICE
 
 _EXPLICIT_LAC_BYTES_MIN = 16
+_ENTRY_HEAD = struct.Struct(">qqq")
 
 
 class DroppedTail(msgspec.Struct, frozen=True):
@@ -97,12 +100,49 @@ class JournalReplay:
         return end
 
     def _apply_all(self, scan: JournalScan, journal_index: int) -> None:
-        for record in scan:
-            self._apply(scan.path, journal_index, record)
+        for unit in scan.units():
+            if isinstance(unit, JournalRecord):
+                self._apply(scan.path, journal_index, unit)
+            elif not self._apply_entries(journal_index, unit.records):
+                for record in scan.decode(unit):
+                    self._apply(scan.path, journal_index, record)
         if scan.end.dropped_bytes:
             tail = DroppedTail(scan.path, scan.end.data_end_offset, scan.end.dropped_bytes, scan.end.reason.value)
             self.report.dropped_tails.append(tail)
         self.report.file_count += 1
+
+    def _apply_entries(self, journal_index: int, bodies: list[bytes]) -> bool:
+        """Apply a group of nothing but entries, ledger by ledger; False, with nothing done, if it holds more."""
+        if min(map(len, bodies)) < ENTRY_HEADER_BYTES_MIN:
+            return False
+        heads = list(map(_ENTRY_HEAD.unpack_from, bodies))
+        ledger_ids, entry_ids, confirmed = zip(*heads, strict=True)
+        places: dict[LedgerId, list[int]] = {}
+        for place, ledger_id in enumerate(ledger_ids):
+            places.setdefault(ledger_id, []).append(place)
+        journal_indexes = {ledger_id % self._journal_count for ledger_id in places}
+        if min(entry_ids) < 0 or min(places) < 0 or journal_indexes != {journal_index}:
+            return False
+        for ledger_id, chosen in places.items():
+            self._add_all(
+                ledger_id,
+                [entry_ids[place] for place in chosen],
+                [bodies[place] for place in chosen],
+                max(confirmed[place] for place in chosen),
+            )
+        return True
+
+    def _add_all(
+        self, ledger_id: LedgerId, entry_ids: list[EntryId], bodies: list[bytes], last_add_confirmed: EntryId
+    ) -> None:
+        engine = self._engine_of(ledger_id)
+        if engine.ledger(ledger_id) is None:
+            self.report.skipped_count += len(bodies)
+        elif engine.add_many(ledger_id, entry_ids, bodies, last_add_confirmed):
+            self.report.entry_count += len(bodies)
+        else:
+            for entry_id, body in zip(entry_ids, bodies, strict=True):
+                self._add(engine, ledger_id, entry_id, body)
 
     def _apply(self, path: str, journal_index: int, record: JournalRecord) -> None:
         # There is no checksum; a ledger that cannot be here is one of the few signs of damage (H21).
@@ -119,11 +159,14 @@ class JournalReplay:
         if engine.ledger(record.ledger_id) is None:
             self.report.skipped_count += 1
             return
+        self._add(engine, record.ledger_id, record.entry_id, record.payload)
+
+    def _add(self, engine: LedgerDirectoryEngine, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
         try:
-            engine.add(record.ledger_id, record.entry_id, record.payload)
+            engine.add(ledger_id, entry_id, body)
         except MemtableFullError:
             checkpoint_now(engine)
-            engine.add(record.ledger_id, record.entry_id, record.payload)
+            engine.add(ledger_id, entry_id, body)
         self.report.entry_count += 1
 
     def _apply_ledger_key(self, engine: LedgerDirectoryEngine, record: JournalRecord) -> None:

@@ -107,7 +107,9 @@ def _time_ns(job: Callable[[], object]) -> int:
 
 def _table(rounds: dict[int, list[Measured]]) -> Table:
     count = len(next(iter(rounds.values())))
-    table = Table(title=f"journal beside bare synchronous writes; {os.cpu_count()} cores, {count} rounds", box=box.SIMPLE)
+    table = Table(
+        title=f"journal beside bare synchronous writes; {os.cpu_count()} cores, {count} rounds", box=box.SIMPLE
+    )
     for heading in ("group", "journal", "bare", "MiB/s", "bare MiB/s", "share", "lowest", "promise"):
         table.add_column(heading, justify="right")
     for group_bytes, measured in rounds.items():

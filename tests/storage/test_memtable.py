@@ -80,3 +80,26 @@ def test_release_leaves_nothing() -> None:
     memtable.put(6, 1, b"b")
     memtable.release()
     assert list(memtable.slices(10, 10)) == []
+
+
+def test_many_entries_at_once_are_those_put_one_by_one() -> None:
+    single, at_once = Memtable(10_000), Memtable(10_000)
+    ids, bodies = [4, 7, 4, 2], [b"a" * 10, b"b" * 20, b"c" * 30, b"d"]
+    for entry_id, body in zip(ids, bodies, strict=True):
+        assert single.put(5, entry_id, body)
+    assert at_once.put_many(5, ids, bodies)
+    for table in (single, at_once):
+        assert table.find(5, 4) == b"c" * 30, "the last of an id wins"
+        assert table.find_last(5) == (7, b"b" * 20)
+        assert sorted(table.list_entries(5)) == [2, 4, 7]
+    assert at_once.used_bytes == single.used_bytes
+    assert at_once.put_many(5, [1], [b"x"])
+    assert at_once.find_last(5) == (7, b"b" * 20)
+
+
+def test_many_entries_without_room_leave_the_table_as_it_was() -> None:
+    table = Memtable(400)
+    assert table.put(5, 0, b"x")
+    assert not table.put_many(5, [1, 2], [b"y", b"z" * 200])
+    assert table.list_entries(5) == [0]
+    assert table.put_many(5, [1], [b"y"])

@@ -318,3 +318,53 @@ def test_the_directory_of_a_java_bookie_needs_a_rebuild(tmp_path: Path) -> None:
     with pytest.raises(IndexMissingError, match="bkctl decommission"):
         open_storage(config_below(tmp_path))
     assert sorted(path for path in target.iterdir() if path.name != LOCK) == before
+
+
+# Groups with a checksum, which are applied ledger by ledger
+
+
+def journal_of(root: Path, *groups: Sequence[bytes]) -> None:
+    """What a bookie of ours wrote before it was killed."""
+    storage = open_storage(config_below(root))
+    storage.replay()
+    for group in groups:
+        storage.journals[0].write_group(group)
+    storage.close()
+
+
+def test_groups_of_many_ledgers_give_every_entry(tmp_path: Path) -> None:
+    ledgers = range(5, 12)
+    bodies = {(ledger_id, entry_id): entry(ledger_id, entry_id) for entry_id in range(40) for ledger_id in ledgers}
+    journal_of(
+        tmp_path,
+        [key_record(ledger_id) for ledger_id in ledgers],
+        list(bodies.values()),
+        [entry(5, 100), entry(99, 0)],
+        [entry(5, 100, b"again"), encode_fence_record(6)],
+    )
+    storage = open_storage(config_below(tmp_path))
+    report = storage.replay()
+    assert (report.entry_count, report.skipped_count, report.fence_count) == (len(bodies) + 2, 1, 1)
+    for (ledger_id, entry_id), body in bodies.items():
+        assert storage.engine_of(ledger_id).read(ledger_id, entry_id) == body
+    assert storage.engine_of(5).read(5, 100) == entry(5, 100, b"again")
+    assert storage.engine_of(99).ledger(99) is None
+    storage.close()
+
+
+def test_a_group_larger_than_the_write_cache_is_flushed_on_the_way(tmp_path: Path) -> None:
+    bodies = [entry(5, entry_id, bytes(2000) + b"x") for entry_id in range(60)]
+    journal_of(tmp_path, [key_record(5)], bodies)
+    storage = open_storage(config_below(tmp_path))
+    assert storage.replay().entry_count == 60
+    assert [storage.engine_of(5).read(5, entry_id) for entry_id in range(60)] == bodies
+    storage.close()
+
+
+def test_a_group_of_another_journals_ledger_stops_the_boot(tmp_path: Path) -> None:
+    """The list of journals has changed: the ledger's other records are looked for elsewhere."""
+    journal_of(tmp_path, [entry(4, 0), entry(5, 0)])
+    storage = open_storage(config_below(tmp_path, journals=2))
+    with pytest.raises(CorruptFileError, match="ledger 5, which belongs to another journal"):
+        storage.replay()
+    storage.close()
