@@ -114,13 +114,21 @@ def _split(value: str) -> list[str]:
     return [part.strip() for part in value.split(",")]
 
 
+def _text(data: bytes) -> str:
+    """A properties file is Latin-1 by Java's rule; most are UTF-8, which hardly any other text passes for."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
 def _read_into(values: dict[str, list[str]], path: str, depth: int) -> None:
     if depth >= _DEPTH_MAX:
         raise ConfigurationError(f"{path}: files include each other in a circle")
     try:
-        with open(path, encoding="utf-8") as file:
-            elements = list(javaproperties.parse(file))
-    except (OSError, UnicodeDecodeError, javaproperties.InvalidUEscapeError) as error:
+        with open(path, "rb") as file:
+            elements = list(javaproperties.parse(_text(file.read())))
+    except (OSError, javaproperties.InvalidUEscapeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigurationError(f"cannot read the configuration file {path}: {reason}") from error
     for element in elements:

@@ -80,6 +80,13 @@ def test_what_is_no_number_or_truth_names_file_key_and_value(tmp_path: Path) -> 
         conf.truth("allowLoopback")
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_files_of_both_encodings_are_read(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "bk_server.conf"
+    path.write_bytes("# für den Betrieb\r\njournalDirectory=/données\r\n".encode(encoding))
+    assert JavaConf.read(str(path), {}).text("journalDirectory") == "/données"
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="nope: No such file"):
         JavaConf.read(str(tmp_path / "nope"), {})
