@@ -2,7 +2,7 @@
 
 BkctlError
 ├── MissingColumnsError   a transformation was given a frame of another shape
-└── SparkReportError      Spark could not run, or a task of it failed
+└── SparkReportError      Spark could not run, a task of it failed, or the report could not be written
 """
 
 from __future__ import annotations
@@ -21,4 +21,4 @@ class MissingColumnsError(BkctlError):
 
 
 class SparkReportError(BkctlError):
-    """Spark could not be started, or a task failed."""
+    """Spark could not be started, a task failed, or the folder of the report takes no more."""

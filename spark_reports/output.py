@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from runtime.errors import RefusedError
+from spark_reports.errors import SparkReportError
 
 WRITE_SETS = "write_sets"
 """Folder of one row per write set: ``spark_reports.rows.REPLICATION_SCHEMA``."""
@@ -22,8 +23,9 @@ DATASETS = (WRITE_SETS, "bookies", "under_replicated", "unreadable", "summary")
 def new_report(directory: str | None) -> Iterator[None]:
     """The folder for one report, if one is wanted; when the report fails nothing of it stays.
 
-    RefusedError when it has anything in it, or when another report is being written there: a report never overwrites
-    another one, and one that fails never takes another one's files away.
+    SparkReportError when the disk does not take it; RefusedError when the folder has anything in it, or when another
+    report is being written there: a report never overwrites another one, and one that fails never takes another one's
+    files away.
     """
     if directory is None:
         yield
@@ -32,12 +34,16 @@ def new_report(directory: str | None) -> Iterator[None]:
     with _prepared(directory):
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             for name in DATASETS:
                 shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
             with contextlib.suppress(OSError):  # somebody may have put something in
                 for path in made:
                     os.rmdir(path)
+            if isinstance(error, OSError) and error.errno:
+                raise SparkReportError(
+                    f"{directory}: the report cannot be written: {os.strerror(error.errno)}"
+                ) from error
             raise
 
 

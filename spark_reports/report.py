@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from spark_reports.arrow_files import WriteSetFile
 
 _RAISED = re.compile(r"[A-Za-z_.]*Error: ")
+_CAUSED = re.compile(r"Caused by: [A-Za-z0-9_.$]+: ")
 
 FINDINGS_MAX = 100_000
 """Rows of each list of ledgers that a report carries; Parquet has them all."""
@@ -128,12 +129,16 @@ def audit_in_session(
     out_directory: str | None = None,
 ) -> AuditReport:
     """Audit in a session that exists already, of any master; SparkReportError."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     try:
         frame = read_frame(session, metadata_uri, running_partitions, zookeeper)
         return audit_frame(frame, registrations, out_directory=out_directory)
-    except PySparkException as error:
+    except (
+        PySparkException,
+        Py4JError,
+    ) as error:  # the second where the JVM fails outside of Python, as on a full disk
         raise SparkReportError(f"the Spark job failed: {_reason(str(error))}") from error
 
 
@@ -199,7 +204,11 @@ def _collected_report(
 
 
 def _reason(text: str) -> str:
-    """The sentence of the Python error inside the report of a failed task, else its first line."""
+    """The sentence of the Python error inside the report of a failed task, else of the innermost Java error, else the
+    first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line)]
-    return _RAISED.sub("", raised[-1]) if raised else next(iter(lines), "no reason given")
+    if raised:
+        return _RAISED.sub("", raised[-1])
+    caused = [line for line in lines if _CAUSED.match(line)]
+    return _CAUSED.sub("", caused[-1]) if caused else next(iter(lines), "no reason given")

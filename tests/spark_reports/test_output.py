@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import RefusedError
+from spark_reports.errors import SparkReportError
 from spark_reports.output import DATASETS, new_report
 
 
@@ -22,6 +23,17 @@ def test_a_report_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         fail_in(tmp_path / "audits" / "monday")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_with_the_folder(tmp_path: Path) -> None:
+    directory = tmp_path / "report"
+    with (
+        pytest.raises(SparkReportError, match="report: the report cannot be written: No space left on device"),
+        new_report(str(directory)),
+        open("/dev/full", "wb", buffering=0) as disk,
+    ):
+        disk.write(b"rows")
+    assert not directory.exists()
 
 
 def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:

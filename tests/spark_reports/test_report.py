@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from runtime.errors import RefusedError
 from runtime.metadata.ledgers import LedgerStore
 from runtime.metadata.registration import Registrations
-from spark_reports.report import audit_frame, audit_plainly, read_frame
+from spark_reports.errors import SparkReportError
+from spark_reports.report import audit_frame, audit_in_session, audit_plainly, read_frame
 from tests.spark_reports.conftest import BOOKIES, REGISTRATIONS, UNREADABLE_IDS
 
 
@@ -50,6 +51,16 @@ async def test_with_every_bookie_gone_all_that_stores_entries_is_unavailable(
     assert by_spark == plain
     assert plain.summary.replicated == plain.summary.under_replicated == plain.summary.at_risk == 0
     assert plain.summary.unavailable + plain.summary.empty + plain.summary.unreadable == 62
+
+
+async def test_a_folder_that_spark_cannot_write_is_told_in_one_sentence(
+    spark: SparkSession, ledgers: LedgerStore, metadata_uri: str
+) -> None:
+    with pytest.raises(SparkReportError) as caught:
+        await asyncio.to_thread(audit_in_session, spark, metadata_uri, REGISTRATIONS, 2, out_directory="/proc")
+    assert str(caught.value).startswith("the Spark job failed: ")
+    assert "/proc/write_sets" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 async def test_a_report_never_overwrites_another_one(ledgers: LedgerStore, tmp_path: Path) -> None:
