@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from storage.advice import REBUILD_ADVICE
 from storage.entry_log_format import HEADER_BYTES
 from storage.entry_log_reader import list_entry_logs
 from storage.errors import IndexMissingError
@@ -14,9 +15,9 @@ from storage.filenames import (
     last_mark_file_name,
     seal_file_name,
 )
+from storage.index_swap import finish_swap
 from storage.ports import FileSystem, OpenIndexStore
 from storage.seal import (
-    REPAIR_ADVICE,
     SealedIndex,
     create_sealed_index,
     is_sealed_index_present,
@@ -33,6 +34,8 @@ def open_indexes(
     damaged a batch that was sealed: starting with less would turn lost entries into "no such entry" (H15).
     """
     databases = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
+    for name in databases:
+        finish_swap(filesystem, os.path.join(index_directory, name))
     missing = [name for name in databases if not _is_present(filesystem, index_directory, name)]
     if missing:
         _require_no_history(filesystem, ledger_directory, os.path.join(index_directory, missing[0]))
@@ -65,23 +68,30 @@ def _open_or_create(
     return ledger_rows, location_rows
 
 
-def _require_no_history(filesystem: FileSystem, ledger_directory: str, index_path: str) -> None:
-    """Refuse to make an empty index beside what only a lost one can have named (H15, storage section 5.9).
+def find_history(filesystem: FileSystem, ledger_directory: str) -> str | None:
+    """Path of a file that says that something was stored in a ledger directory once; None if nothing does. OSError.
 
-    A log of nothing but its header holds no entry. A mark says that rows were flushed here once, entries or not.
+    A log of nothing but its header holds no entry. A mark says that rows were flushed here, entries or not.
     """
     mark_name = last_mark_file_name(0, 1)
-    witnesses = [name for name in filesystem.list_directory(ledger_directory) if name.startswith(mark_name)]
+    for name in filesystem.list_directory(ledger_directory):
+        if name.startswith(mark_name):
+            return os.path.join(ledger_directory, name)
     for log_id in list_entry_logs(filesystem, ledger_directory):
-        name = entry_log_file_name(log_id)
-        file = filesystem.open(os.path.join(ledger_directory, name))
+        path = os.path.join(ledger_directory, entry_log_file_name(log_id))
+        file = filesystem.open(path)
         try:
             if file.size() > HEADER_BYTES:
-                witnesses.append(name)
+                return path
         finally:
             file.close()
-    if witnesses:
+    return None
+
+
+def _require_no_history(filesystem: FileSystem, ledger_directory: str, index_path: str) -> None:
+    """Refuse to make an empty index beside what only a lost one can have named (H15, storage section 5.9)."""
+    witness = find_history(filesystem, ledger_directory)
+    if witness is not None:
         raise IndexMissingError(
-            f"{index_path} is missing although {os.path.join(ledger_directory, witnesses[0])} exists: stored entries "
-            f"would be denied; {REPAIR_ADVICE}"
+            f"{index_path} is missing although {witness} exists: stored entries would be denied; {REBUILD_ADVICE}"
         )

@@ -205,7 +205,7 @@ class EntryLogReader:
     def stored_ledgers_map(self, log_id: EntryLogId) -> dict[LedgerId, int] | None:
         """The map that a log ends with; None if it has none that can be trusted. Raises like ``ledgers_map``."""
         with self._opened_apart(log_id) as file:
-            return _read_ledgers_map(ReadWindow(file))
+            return read_ledgers_map(ReadWindow(file))
 
     def size_bytes(self, log_id: EntryLogId) -> int:
         """Length of a log's file. Raises like ``ledgers_map``."""
@@ -308,7 +308,7 @@ def behind_filler(window: ReadWindow, offset: int) -> int:
     return max(offset + 1, window.skip_zeros(offset) - LENGTH_BYTES + 1)
 
 
-def _read_ledgers_map(window: ReadWindow) -> dict[LedgerId, int] | None:
+def read_ledgers_map(window: ReadWindow) -> dict[LedgerId, int] | None:
     """The map of a log (storage section 4.7); None if there is none that can be trusted."""
     header = decode_header(window.read(HEADER_BYTES, 0))
     if header is None or not header.has_map:

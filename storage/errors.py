@@ -11,6 +11,7 @@ BkctlError                      carries one sentence for the user
     ├── IndexDamagedError       the database lost or damaged part of what was sealed
     ├── IndexMissingError       entry logs without the index that belongs to them
     ├── IndexFailedError        an index write failed: final for this process, no checkpoint can succeed
+    ├── ChildFailedError        a child process of a long job was ended from outside, or broke
     ├── DirectoryLockedError    another process owns the folder
     ├── DiskUnusableError       a folder cannot be used any more: gone, mounted read-only, failing
     ├── NoWritableDiskError     a disk is full, and the settings forbid to go on read-only
@@ -72,6 +73,10 @@ class IndexMissingError(StorageError):
 
 class IndexFailedError(StorageError):
     """A write to the index failed. Final for this process: the next boot tells what is really there."""
+
+
+class ChildFailedError(StorageError):
+    """A child process that a long job had started has ended before its work was done."""
 
 
 class DirectoryLockedError(StorageError):

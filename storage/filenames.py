@@ -58,6 +58,11 @@ TEMPORARY_SUFFIX = ".tmp"
 KEPT_SUFFIX = ".kept"
 """Ends the name of the folder that holds a database's files while it is opened."""
 
+REBUILT_SUFFIX = ".rebuilt"
+"""Ends the name of the folder in which an index is built anew, and of the record that says that it is whole."""
+REPLACED_SUFFIX = ".replaced"
+"""Ends the name of an index folder whose place another one has taken: to be deleted."""
+
 ENTRY_LOG_ID_MAX: EntryLogId = 2**31 - 1
 """Largest entry log id; the one behind it is 0."""
 

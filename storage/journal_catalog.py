@@ -14,12 +14,12 @@ from collections.abc import Iterable
 
 import msgspec
 
+from storage.advice import LOST_DATA_ADVICE
 from storage.checked_text import decode_checked_text, encode_checked_text
 from storage.errors import JournalError
 from storage.filenames import JOURNAL_CATALOG, journal_file_name
 from storage.ids import JournalId, LogMark
 from storage.ports import FileSystem
-from storage.seal import REPAIR_ADVICE
 
 _FORMAT = "bkctl journals 1"
 _CHECKSUMS = " checksums"
@@ -96,7 +96,7 @@ def read_catalog(fs: FileSystem, directory: str) -> JournalCatalog | None:
         return None
     catalog = decode_catalog(data)
     if catalog is None:
-        raise JournalError(f"{path} is not a catalog of journals; {REPAIR_ADVICE}")
+        raise JournalError(f"{path} is not a catalog of journals; {LOST_DATA_ADVICE}")
     return catalog
 
 

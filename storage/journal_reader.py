@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from storage.advice import LOST_DATA_ADVICE
 from storage.config import JOURNAL_BLOCK_BYTES
 from storage.errors import CorruptFileError, JournalError
 from storage.filenames import JOURNAL_CATALOG, journal_file_name, parse_journal_file_name
@@ -38,7 +39,6 @@ from storage.journal_format import (
 )
 from storage.journal_items import ItemKind, JournalItem, read_item
 from storage.ports import FileSystem
-from storage.seal import REPAIR_ADVICE
 
 _PADDING_WORD = struct.pack(">i", PADDING_MARK)
 
@@ -320,5 +320,5 @@ def journals_to_replay(
 def _missing(directory: str, journal_id: JournalId, named_by: str) -> JournalError:
     path = os.path.join(directory, journal_file_name(journal_id))
     return JournalError(
-        f"{path} is missing, though {named_by} names it: acknowledged entries may be in it; {REPAIR_ADVICE}"
+        f"{path} is missing, though {named_by} names it: acknowledged entries may be in it; {LOST_DATA_ADVICE}"
     )

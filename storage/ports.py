@@ -6,10 +6,13 @@ implements the same protocols; one contract test suite per port holds all adapte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+Progress: TypeAlias = Callable[[int], None]
+"""Takes how much more of a long job is done now, in the job's own unit."""
 
 
 class File(Protocol):

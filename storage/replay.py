@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from storage.advice import LOST_DATA_ADVICE
 from storage.engine import LedgerDirectoryEngine
 from storage.entry import ENTRY_HEADER_BYTES_MIN
 from storage.errors import CorruptFileError, MasterKeyMismatchError, MemtableFullError
@@ -20,7 +21,6 @@ from storage.journal_catalog import JournalCatalog
 from storage.journal_format import GROUP_BYTES_MAX, JournalRecord, JournalRecordKind
 from storage.journal_reader import JournalScan, journals_to_replay, scan_journal
 from storage.ports import FileSystem
-from storage.seal import REPAIR_ADVICE
 
 _EXPLICIT_LAC_BYTES_MIN = 16
 _ENTRY_HEAD = struct.Struct(">qqq")
@@ -95,7 +95,7 @@ class JournalReplay:
             try:
                 self._apply_all(scan, journal_index)
             except CorruptFileError as error:
-                raise CorruptFileError(error.path, error.offset, error.reason, REPAIR_ADVICE) from error
+                raise CorruptFileError(error.path, error.offset, error.reason, LOST_DATA_ADVICE) from error
             end = LogMark(journal_id, scan.end.resume_offset)
         return end
 

@@ -21,16 +21,13 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from storage.advice import REBUILD_ADVICE
 from storage.errors import DirectoryLockedError, IndexDamagedError, IndexFailedError, IndexMissingError, StorageError
 from storage.kept_files import KeptFiles, remove_files
 from storage.ports import FileSystem, IndexStore, OpenIndexStore
 
-REPAIR_ADVICE: Final = (
-    "copy its ledgers from the other bookies with `bkctl decommission`, then start it with empty folders"
-)
-"""What to do about a bookie whose index is lost or damaged: its own files cannot be trusted to deny an entry."""
 _SEAL_KEY = struct.Struct(">8sQ")
 _SEAL_PREFIX = b"\xffseal\x00\x00\x00"
 """First byte above 0x7f: read as a ledger id it is negative, so no seal row is a ledger's (storage section 5.2)."""
@@ -81,7 +78,7 @@ class SealedIndex:
             self._store.write(itertools.chain(puts, [(_seal_key(number), b"")]), deletes)
         except (StorageError, OSError) as error:
             self._is_failed = True
-            advice = REPAIR_ADVICE if isinstance(error, IndexDamagedError) else "restart the bookie"
+            advice = REBUILD_ADVICE if isinstance(error, IndexDamagedError) else "restart the bookie"
             raise IndexFailedError(f"{self._path}: index write failed ({error}); {advice}") from error
         self._number = number
 
@@ -118,9 +115,9 @@ def advising_repair() -> Iterator[None]:
     try:
         yield
     except (IndexDamagedError, IndexMissingError) as error:
-        if REPAIR_ADVICE in str(error):
+        if REBUILD_ADVICE in str(error):
             raise
-        raise type(error)(f"{error}; {REPAIR_ADVICE}") from error
+        raise type(error)(f"{error}; {REBUILD_ADVICE}") from error
 
 
 def is_sealed_index_present(filesystem: FileSystem, path: str, record_path: str) -> bool:
@@ -129,7 +126,7 @@ def is_sealed_index_present(filesystem: FileSystem, path: str, record_path: str)
     if record is not None:
         return record.number > 0
     if filesystem.exists(path):
-        raise IndexDamagedError(f"{record_path} is missing, so {path} cannot be trusted; {REPAIR_ADVICE}")
+        raise IndexDamagedError(f"{record_path} is missing, so {path} cannot be trusted; {REBUILD_ADVICE}")
     return False
 
 
@@ -151,6 +148,17 @@ def create_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path
     index.write(())
     index.trim()
     return index
+
+
+def seal_database(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> None:
+    """Give a whole database that was written without seals its first one, and record that: from here on it counts."""
+    store = open_index(path, create=False, strict=True)
+    try:
+        index = SealedIndex(filesystem, store, path, record_path, SealRecord(1, 0), 0)
+        index.write(())
+        index.trim()
+    finally:
+        store.close()
 
 
 def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
@@ -207,7 +215,7 @@ def _read_record(filesystem: FileSystem, record_path: str) -> SealRecord | None:
         return None
     record = decode_seal_record(data)
     if record is None:
-        raise IndexDamagedError(f"{record_path} is not a seal record; {REPAIR_ADVICE}")
+        raise IndexDamagedError(f"{record_path} is not a seal record; {REBUILD_ADVICE}")
     return record
 
 

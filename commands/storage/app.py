@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commands.command import group
-from commands.storage import adopt, entrylog, hand_back, journal, mark
+from commands.storage import adopt, entrylog, hand_back, index, journal, mark
 
 app = group("Look into the files of the bookie on this machine, check them, and mend them while it is stopped.")
 mark.register(app)
@@ -11,3 +11,4 @@ adopt.register(app)
 hand_back.register(app)
 app.add_typer(journal.app, name="journal")
 app.add_typer(entrylog.app, name="entrylog")
+app.add_typer(index.app, name="index")

@@ -102,9 +102,22 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         """Folders with a VERSION file that hold nothing: no start went on behind the stamp, or the disk was emptied.
 
         A start leaves files in every folder, and only a bookie that started can be chosen for a ledger. So it is the
-        ledgers that tell the two apart.
+        ledgers that tell the two apart. An index folder beside a filled ledger folder is not among them: an index is
+        made from what that holds, or missed when the storage is opened; a Java bookie that was killed early has none.
         """
-        return tuple(folder for folder in self.folders if folder.is_stamped and not folder.has_files)
+        return tuple(
+            folder
+            for folder in self.folders
+            if folder.is_stamped and not folder.has_files and not self._is_index_alone(folder)
+        )
+
+    def _is_index_alone(self, folder: FolderState) -> bool:
+        """Whether a folder holds nothing but indexes by the settings, each of a ledger folder that has files."""
+        filled = {place for each in self.folders if each.has_files for place in self.places.get(each.path, ())}
+        places = self.places.get(folder.path, ())
+        return bool(places) and all(
+            place.startswith("index ") and place.replace("index", "ledger", 1) in filled for place in places
+        )
 
     @property
     def misplaced_folders(self) -> tuple[FolderState, ...]:

@@ -623,7 +623,7 @@ def test_a_lost_index_stops_the_boot(tmp_path: Path, database: str, is_seal_lost
     if is_seal_lost:
         (tmp_path / "live" / seal_file_name(database)).unlink()
     for _ in range(2):
-        with pytest.raises(IndexMissingError, match="bkctl decommission"):
+        with pytest.raises(IndexMissingError, match="bkctl storage index rebuild"):
             open_engine(tmp_path / "live")
         assert not (tmp_path / "live" / database).exists()
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from storage.advice import REBUILD_ADVICE
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import IndexDamagedError, IndexMissingError, StorageError
 from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
 from storage.index_store import open_plyvel
 from storage.ledger_index import LedgerRow
 from storage.replay import checkpoint_now
-from storage.seal import REPAIR_ADVICE
 from tests.storage.engines import KEY, entry, open_engine
 from tests.storage.test_index_store import flip
 
@@ -59,7 +59,7 @@ def test_damage_is_refused_with_the_path_and_the_way_out(
         if engine is None:
             assert isinstance(refusal, (IndexDamagedError, IndexMissingError))
             assert str(refusal).startswith(str(root / database))
-            assert str(refusal).count(REPAIR_ADVICE) == 1
+            assert str(refusal).count(REBUILD_ADVICE) == 1
         else:
             require_all_or_an_error(engine.read, range(3))
             assert [engine.ledger(5 + number) for number in range(3)] == [LedgerRow(master_key=KEY)] * 3
@@ -89,6 +89,6 @@ def test_a_row_that_nobody_wrote_is_refused_with_the_way_out(stored: Path, tmp_p
     store = open_plyvel(str(root / LEDGERS_DATABASE), create=False, strict=True)
     store.write([(key, b"")])
     store.close()
-    with pytest.raises(IndexDamagedError, match=REPAIR_ADVICE) as raised:
+    with pytest.raises(IndexDamagedError, match=REBUILD_ADVICE) as raised:
         open_engine(root)
     assert str(raised.value).startswith(str(root / LEDGERS_DATABASE))

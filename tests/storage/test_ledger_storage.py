@@ -427,7 +427,7 @@ def test_an_index_batch_lost_behind_the_mark_stops_the_boot(tmp_path: Path) -> N
     bookie.storage.close()
     current = Path(current_directory(config.ledger_directories[0]))
     max((current / LOCATIONS_DATABASE).glob("*.log")).unlink()
-    with pytest.raises(IndexDamagedError, match="bkctl decommission"):
+    with pytest.raises(IndexDamagedError, match="bkctl storage index rebuild"):
         open_engine(current)
     with pytest.raises(IndexDamagedError):
         open_storage(config)

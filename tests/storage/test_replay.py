@@ -315,7 +315,7 @@ def test_the_directory_of_a_java_bookie_needs_a_rebuild(tmp_path: Path) -> None:
     target.parent.mkdir()
     (tmp_path / "java" / "ledgers").rename(target)
     before = sorted(target.iterdir())
-    with pytest.raises(IndexMissingError, match="bkctl decommission"):
+    with pytest.raises(IndexMissingError, match="bkctl storage index rebuild"):
         open_storage(config_below(tmp_path))
     assert sorted(path for path in target.iterdir() if path.name != LOCK) == before
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from storage.advice import REBUILD_ADVICE
 from storage.errors import IndexDamagedError, IndexFailedError, IndexMissingError
 from storage.index_store import open_plyvel
 from storage.ports import OpenIndexStore
 from storage.seal import (
-    REPAIR_ADVICE,
     SealedIndex,
     SealRecord,
     create_sealed_index,
@@ -100,7 +100,7 @@ def test_an_unbroken_run_opens_and_is_cut_to_its_end(database: Database) -> None
 def test_a_lost_batch_that_was_recorded_is_refused(database: Database) -> None:
     filled(database, recorded=3)
     flip(log_of(database.folder), log_of(database.folder).stat().st_size - 10)
-    with pytest.raises(IndexDamagedError, match=f"batch 4 .*{REPAIR_ADVICE}"):
+    with pytest.raises(IndexDamagedError, match=f"batch 4 .*{REBUILD_ADVICE}"):
         database.open()
     # Refusing must not wear off: the second boot has no better reason to believe the index.
     with pytest.raises(IndexDamagedError, match="batch 4"):
@@ -165,14 +165,14 @@ def test_missing_database_is_refused(database: Database) -> None:
     filled(database, recorded=1)
     shutil.rmtree(database.folder)
     assert database.is_present()
-    with pytest.raises(IndexMissingError, match=REPAIR_ADVICE):
+    with pytest.raises(IndexMissingError, match=REBUILD_ADVICE):
         database.open()
 
 
 def test_missing_record_is_refused(database: Database) -> None:
     filled(database, recorded=1)
     database.record_path.unlink()
-    with pytest.raises(IndexDamagedError, match=REPAIR_ADVICE):
+    with pytest.raises(IndexDamagedError, match=REBUILD_ADVICE):
         database.is_present()
 
 

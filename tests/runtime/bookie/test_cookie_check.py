@@ -341,3 +341,20 @@ def test_folders_that_no_cookie_can_name(name: str) -> None:
     config = StorageConfig(journal_directories=("/j",), ledger_directories=(name,))
     with pytest.raises(ConfigurationError, match="cannot be named in a cookie"):
         expected_cookie(config, "b1:3181", None)
+
+
+@pytest.mark.parametrize(
+    ("filled", "bare"),
+    [("j l1 l2", []), ("j l1", ["l2", "i2"]), ("j l1 l2 i1", []), ("", ["j", "l1", "l2", "i1", "i2"])],
+)
+async def test_an_index_folder_is_not_emptied_while_its_ledger_folder_holds_files(
+    stage: Stage, filled: str, bare: list[str]
+) -> None:
+    # A Java bookie that was killed before its first flush has entry logs and no index; a lost index is rebuilt.
+    stage.name_folders("j", "l1 l2", "i1 i2")
+    for name in ("j", "l1", "l2", "i1", "i2"):
+        stage.fill(name, OWN, has_data=name in filled.split())
+    await stage.cookies.create(stage.expected)
+    check = await stage.service.check(stage.expected)
+    assert [Path(folder.path).name for folder in check.evidence.bare_folders] == bare
+    assert check.depends_on_references == bool(bare)

@@ -1,0 +1,206 @@
+"""``bkctl storage index``: whether a stopped bookie's indexes are whole, and building them anew."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commands.bookie_options import takes_bookie_options
+from commands.command import command, group
+from commands.context import BookieFlags, CommandContext
+from commands.outcome import Outcome
+from commands.rendering import Column, counted, size
+from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
+from commands.storage.working import work_beside_loop
+
+if TYPE_CHECKING:
+    from commands.progress import Progress
+    from commands.safety.plan import Plan
+    from storage.rebuild import DirectoryPlan, DirectoryReport, RebuildReport
+
+app = group("Check, show and rebuild the indexes of a stopped bookie.")
+
+_PLAN_COLUMNS = (
+    Column("action", "ACTION"),
+    Column("path", "PATH"),
+    Column("reason", "REASON"),
+)
+_DIRECTORY_COLUMNS = (
+    Column("ledger_directory", "LEDGER FOLDER"),
+    Column("rebuilt", "REBUILT"),
+    Column("logs", "LOGS", is_right=True),
+    Column("entries", "ENTRIES FOUND", is_right=True),
+    Column("locations", "LOCATIONS", is_right=True),
+    Column("ledgers", "LEDGERS", is_right=True),
+    Column("limbo", "IN LIMBO", is_right=True),
+)
+_DAMAGE_COLUMNS = (
+    Column("path", "FILE"),
+    Column("reason", "DAMAGE"),
+    Column("ledgers", "LEDGERS"),
+)
+
+
+def _register() -> None:
+    command(app, "rebuild", planned_tier=2, is_local=True, is_configured_by_files=True)(rebuild)
+
+
+@takes_bookie_options
+async def rebuild(
+    context: CommandContext,
+    flags: BookieFlags,
+    ledgers: Annotated[bool, typer.Option("--ledgers", help="Rebuild the ledger rows, lost or not.")] = False,
+    locations: Annotated[bool, typer.Option("--locations", help="Rebuild the locations, lost or not.")] = False,
+) -> Outcome:
+    """Build the indexes of a stopped bookie anew from its entry logs and journals.
+
+    Without --ledgers or --locations it rebuilds what is lost or damaged, and nothing else. The new index is made beside
+    the old one, verified, and put in its place; until then the old one stays, and after an interruption the command can
+    be run again. Ledger rows that must be made from nothing are fenced, and the bookie is told to compare itself with
+    its peers. A log that cannot be read whole makes the result incomplete (exit code 9): the ledgers that may lack
+    entries are put in limbo, so that no entry of theirs is denied.
+    """
+    from commands.safety.change import open_change
+    from commands.safety.confirmation import settle_plan
+    from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
+    from storage.index_store import open_plyvel
+    from storage.rebuild import IndexRebuild, plan_rebuild
+
+    wanted = [name for name, is_wanted in ((LEDGERS_DATABASE, ledgers), (LOCATIONS_DATABASE, locations)) if is_wanted]
+    with open_own_storage(context, flags, is_locked=True) as own:
+        plans = plan_rebuild(own.file_system, open_plyvel, own.config, wanted or None)
+        if not any(plan.databases for plan in plans):
+            context.console.say(
+                "every index is sound: nothing to do (--ledgers or --locations rebuild it all the same)"
+            )
+            return Outcome.OK
+        plan = _plan(own, plans)
+        if not await settle_plan(context, plan, columns=_PLAN_COLUMNS):
+            return Outcome.OK
+        async with open_change(context, None, plan) as change:
+            with context.console.progress("rebuilding the index") as progress:
+                report = await work_beside_loop(
+                    lambda require_wanted: IndexRebuild(
+                        own.file_system, open_plyvel, own.config, _Watch(progress, require_wanted)
+                    ).run(plans)
+                )
+            change.details = {"is_complete": report.is_complete, "needs_integrity_check": report.needs_integrity_check}
+    _tell(context, report)
+    return Outcome.OK if report.is_complete else Outcome.PARTIAL
+
+
+def _plan(own: OwnStorage, plans: Sequence[DirectoryPlan]) -> Plan:
+    items = [item for plan in plans for item in _items(plan)]
+    log_count = sum(len(plan.logs.log_ids) for plan in plans if plan.databases)
+    log_bytes = sum(plan.log_bytes for plan in plans if plan.databases)
+    databases = sum(len(plan.databases) for plan in plans)
+    names = {1: "1 index", 2: "2 indexes"}.get(databases, f"{databases} indexes")
+    summary = [f"{names} will be built from {counted(log_count, 'entry log')} with {size(log_bytes)}"]
+    lost = [plan for plan in plans if _loses_rows(plan)]
+    if lost:
+        summary.append(
+            "the ledger rows are lost: every ledger will be fenced, keys come from the journals where these hold them, "
+            "and the bookie will compare itself with its peers"
+        )
+    return make_plan(own, "storage index rebuild", tier=2, summary=summary, items=items)
+
+
+def _loses_rows(plan: DirectoryPlan) -> bool:
+    from storage.filenames import LEDGERS_DATABASE
+
+    return LEDGERS_DATABASE in plan.databases and plan.states[LEDGERS_DATABASE].is_lost
+
+
+def _items(plan: DirectoryPlan) -> Iterator[dict[str, Any]]:
+    if not plan.databases:
+        return
+    for name in plan.logs.unfinished:
+        yield _item("delete", os.path.join(plan.ledger_directory, name), "an interrupted compaction was filling it")
+    for name, target in plan.logs.links_due:
+        yield _item(
+            "create", os.path.join(plan.ledger_directory, target), f"second name of {name}, a finished compaction"
+        )
+    for name in plan.databases:
+        state = plan.states[name]
+        yield _item("rebuild", plan.path(name), state.detail or f"it is {state.condition.value}; asked for")
+    for name in plan.logs.replaced:
+        yield _item("delete", os.path.join(plan.ledger_directory, name), "a finished compaction has replaced it")
+
+
+def _item(action: str, path: str, reason: str) -> dict[str, Any]:
+    return {"action": action, "path": path, "expected_version": None, "reason": reason}
+
+
+class _Watch:
+    """Shows the stages of a rebuild on a progress bar."""
+
+    def __init__(self, progress: Progress, require_wanted: Callable[[], None]) -> None:
+        self._progress = progress
+        self._require_wanted = require_wanted
+        self._stage = ""
+        self._total = self._done = 0
+
+    def begin(self, stage: str, total: int) -> None:
+        """A stage begins."""
+        self._require_wanted()
+        self._stage, self._total, self._done = stage, total, 0
+        self._progress.update(0, total, stage)
+
+    def advance(self, amount: int) -> None:
+        """So much more of it is done."""
+        self._require_wanted()
+        self._done += amount
+        self._progress.update(self._done, self._total, self._stage)
+
+
+def _tell(context: CommandContext, report: RebuildReport) -> None:
+    directories = [_directory_row(directory) for directory in report.directories]
+    damages = [
+        _damage_row(log.path, log.damage.reason, log.damage.ledger_ids)
+        for directory in report.directories
+        for log in directory.damaged
+    ]
+    damages += [{"path": None, "reason": damage, "ledgers": None} for damage in report.journal_damages]
+    body = {
+        "is_complete": report.is_complete,
+        "needs_integrity_check": report.needs_integrity_check,
+        "entries": sum(directory.entry_count for directory in report.directories),
+        "locations": sum(directory.row_count for directory in report.directories),
+        "ledgers": sum(directory.ledger_count for directory in report.directories),
+        "limbo": sum(directory.limbo_count for directory in report.directories),
+    }
+    console = context.console
+    console.record(
+        "StorageIndexRebuild", body, name="is_complete", details={"directories": directories, "damages": damages}
+    )
+    console.table("Directories", _DIRECTORY_COLUMNS, directories)
+    console.table("Damage", _DAMAGE_COLUMNS, damages)
+    if not report.is_complete:
+        console.warn(
+            "entries may be missing: the ledgers in limbo answer 'unknown' until the bookie has compared them with its "
+            "peers, which it does once it runs"
+        )
+
+
+def _directory_row(directory: DirectoryReport) -> dict[str, Any]:
+    return {
+        "ledger_directory": directory.ledger_directory,
+        "rebuilt": ", ".join(name.removeprefix("ldb-") for name in directory.databases),
+        "logs": directory.log_count,
+        "entries": directory.entry_count,
+        "locations": directory.row_count,
+        "ledgers": directory.ledger_count,
+        "limbo": directory.limbo_count,
+        "torn_bytes": directory.torn_bytes,
+    }
+
+
+def _damage_row(path: str, reason: str, ledger_ids: tuple[int, ...] | None) -> dict[str, Any]:
+    named = "any" if ledger_ids is None else ", ".join(map(str, ledger_ids))
+    return {"path": path, "reason": reason, "ledgers": named}
+
+
+_register()

@@ -1,0 +1,13 @@
+"""What to do about a bookie whose files cannot be used as they are: the ends of error messages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+REBUILD_ADVICE: Final = "run `bkctl storage index rebuild` with the settings of this bookie"
+"""An index is lost or damaged, and the entry logs are there: they hold all that was ever checkpointed."""
+
+LOST_DATA_ADVICE: Final = (
+    "copy its ledgers from the other bookies with `bkctl decommission`, then start it with empty folders"
+)
+"""A journal is lost or damaged: what was acknowledged may be nowhere on this bookie, so it may not deny an entry."""

@@ -1,0 +1,165 @@
+"""Child processes for work over all entries, spoken to over pipes. ``storage`` starts no thread and forks no pool.
+
+A child is ``python -P -m <module>``; it reads one JSON task per line and answers each with any number of lines
+``{"progress": n}`` and one line ``{"result": ...}`` or ``{"error": "sentence", "errno": n or null}``. It ends when its
+input does: so it ends with its parent, however that ended. The working folder of a child is where it may write, under
+relative names: once the folder is deleted, a child that outlived its parent can write nothing any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import IO, Any, Self, TypeVar
+
+import msgspec
+
+from storage.errors import ChildFailedError, StorageError
+from storage.ports import Progress
+
+Task = TypeVar("Task", bound=msgspec.Struct)
+
+_READ_BYTES = 1 << 20
+_END_S_MAX = 5.0
+
+
+def core_count() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class ChildPool:
+    """Up to ``count`` children of one module; ``with`` ends them."""
+
+    def __init__(self, module: str, directory: str, count: int) -> None:
+        self._module = module
+        self._directory = directory
+        self._count = count
+        self._children: list[_Child] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _class: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        for child in self._children:
+            child.end()
+        self._children = []
+
+    def run(self, tasks: Iterable[Task], on_progress: Progress | None = None) -> Iterator[tuple[Task, Any]]:
+        """Give each task to a child that is free; yields (task, result) as they come.
+
+        ``on_progress`` gets what the children report. ChildFailedError, StorageError or OSError as the child told it.
+        """
+        waiting = iter(tasks)
+        busy: dict[_Child, Task] = {}
+        free = list(self._children)
+        with selectors.DefaultSelector() as selector:
+            while True:
+                while len(busy) < self._count and (task := next(waiting, None)) is not None:
+                    child = free.pop() if free else self._start()
+                    child.send(task)
+                    busy[child] = task
+                    selector.register(child.output, selectors.EVENT_READ, child)
+                if not busy:
+                    return
+                for key, _ in selector.select():
+                    child = key.data
+                    for answer in child.receive():
+                        if "progress" in answer:
+                            if on_progress is not None:
+                                on_progress(answer["progress"])
+                            continue
+                        selector.unregister(child.output)
+                        free.append(child)
+                        yield busy.pop(child), _result_of(answer)
+
+    def _start(self) -> _Child:
+        child = _Child(self._module, self._directory)
+        self._children.append(child)
+        return child
+
+
+class _Child:
+    """One process and the part of an answer that has come so far."""
+
+    def __init__(self, module: str, directory: str) -> None:
+        self._module = module
+        self._process = subprocess.Popen(  # noqa: S603  this interpreter and a module of ours
+            [sys.executable, "-P", "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=directory
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input: IO[bytes] = self._process.stdin
+        self.output: IO[bytes] = self._process.stdout
+        self._part = b""
+
+    def send(self, task: msgspec.Struct) -> None:
+        """Hand over a task."""
+        try:
+            self._input.write(msgspec.json.encode(task) + b"\n")
+            self._input.flush()
+        except BrokenPipeError:
+            self._raise_ended()
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The answers that have come whole; at least a part of one is there."""
+        data = os.read(self.output.fileno(), _READ_BYTES)
+        if not data:
+            self._raise_ended()
+        *lines, self._part = (self._part + data).split(b"\n")
+        return [msgspec.json.decode(line) for line in lines]
+
+    def end(self) -> None:
+        """Stop at once, whatever it does, and wait for that."""
+        self._process.kill()
+        for pipe in (self._input, self.output):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        self._process.wait(_END_S_MAX)
+
+    def _raise_ended(self) -> None:
+        status = self._process.wait(_END_S_MAX)
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
+        raise ChildFailedError(f"a child process ({self._module}) {how}: nothing was changed, run the command again")
+
+
+def serve(handlers: dict[type[Any], Callable[[Any, Progress], Any]]) -> None:
+    """The child's side: answer the tasks of standard input by their type until it ends."""
+    union: Any = None
+    for kind in handlers:
+        union = kind if union is None else union | kind
+    decoder = msgspec.json.Decoder(union)
+    # An interrupt from the terminal reaches the whole group: the parent decides, and ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for line in sys.stdin.buffer:
+        task = decoder.decode(line)
+        try:
+            answer = {"result": handlers[type(task)](task, _report)}
+        except StorageError as error:
+            answer = {"error": str(error), "errno": None}
+        except OSError as error:
+            answer = {"error": f"{error.filename}: {error.strerror}", "errno": error.errno, "path": error.filename}
+        _answer(answer)
+
+
+def _report(amount: int) -> None:
+    _answer({"progress": amount})
+
+
+def _answer(answer: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _result_of(answer: dict[str, Any]) -> Any:
+    if "result" in answer:
+        return answer["result"]
+    if answer["errno"] is not None:
+        raise OSError(answer["errno"], os.strerror(answer["errno"]), answer["path"])
+    raise StorageError(answer["error"])

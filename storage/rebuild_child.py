@@ -1,0 +1,164 @@
+"""What the child processes of an index rebuild do: scan a log, read a journal file, make tables. See ``child_pool``."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import numpy as np
+
+from storage.child_pool import serve
+from storage.entry_log_format import HEADER_BYTES, decode_header
+from storage.entry_log_reader import read_ledgers_map
+from storage.errors import CorruptFileError, EntryLogError
+from storage.filenames import entry_log_file_name
+from storage.filesystem import OsFileSystem
+from storage.framing import LENGTH_BYTES, ReadWindow
+from storage.ids import LedgerId
+from storage.index_manifest import table_name
+from storage.index_rows import Rows, Run, concatenate, newest_rows, read_run, write_run
+from storage.index_table import BLOCK_ROW_COUNT, TABLE_ROW_COUNT_MAX, encode_table
+from storage.journal_format import JournalRecordKind
+from storage.journal_reader import scan_journal
+from storage.log_damage import LogDamage, LogFindings, judge_log
+from storage.log_scan import FoundEntries, LogScan
+from storage.ports import Progress
+from storage.rebuild_tasks import (
+    JournalFindings,
+    LoadedRange,
+    LoadRange,
+    MadeTable,
+    ReadJournal,
+    ScanLog,
+    ScannedLog,
+    write_checks,
+    write_ids,
+)
+
+_OFFSET_BITS = 32
+_FILESYSTEM = OsFileSystem()
+_HERE = "."
+
+
+def scan_log(task: ScanLog, report: Progress) -> ScannedLog:
+    """All entries of a log into runs, and a judgement on the log."""
+    scan = LogScan(_FILESYSTEM, task.directory, task.log_id)
+    found_bytes: Counter[LedgerId] = Counter()
+    parts: list[Rows] = []
+    runs: list[Run] = []
+    entry_count = done_bytes = 0
+    unreadable = None
+    try:
+        for found in scan:
+            entry_count += len(found.offsets)
+            _count_bytes(found_bytes, found)
+            parts.append(Rows(found.ledger_ids, found.entry_ids, found.offsets | (task.log_id << _OFFSET_BITS)))
+            if sum(part.row_count for part in parts) >= task.run_row_count:
+                runs += _write_runs(task, len(runs), parts)
+                parts = []
+            at_bytes = int(found.offsets[-1])
+            report(at_bytes - done_bytes)
+            done_bytes = at_bytes
+    except EntryLogError as error:
+        unreadable = LogDamage(str(error), None)
+    damage = unreadable or _judge(task, scan, found_bytes)
+    runs += _write_runs(task, len(runs), parts)
+    report(scan.size_bytes - done_bytes)
+    misplaced = [ledger_id for ledger_id in found_bytes if ledger_id % task.directory_count != task.position]
+    ids_name = f"ledgers-{task.rank}"
+    write_ids(ids_name, found_bytes)
+    return ScannedLog(runs, ids_name, entry_count, scan.dropped_bytes, damage, misplaced[0] if misplaced else None)
+
+
+def _judge(task: ScanLog, scan: LogScan, found_bytes: Counter[LedgerId]) -> LogDamage | None:
+    file = _FILESYSTEM.open(os.path.join(task.directory, entry_log_file_name(task.log_id)))
+    try:
+        window = ReadWindow(file)
+        header = decode_header(window.read(HEADER_BYTES, 0))
+        ledgers_map = read_ledgers_map(window)
+    finally:
+        file.close()
+    return judge_log(
+        LogFindings(
+            size_bytes=scan.size_bytes,
+            header=header,
+            ledgers_map=ledgers_map,
+            found_bytes=found_bytes,
+            gaps=scan.gaps,
+            dropped_bytes=scan.dropped_bytes,
+            cut_frame=scan.cut_frame,
+            entry_bytes_max=task.entry_bytes_max,
+        )
+    )
+
+
+def _count_bytes(found_bytes: Counter[LedgerId], found: FoundEntries) -> None:
+    """Add the frames of some entries to what their ledgers have."""
+    ledger_ids, frame_bytes = found.ledger_ids, found.sizes_bytes + LENGTH_BYTES
+    starts = np.flatnonzero(np.diff(ledger_ids, prepend=-1))
+    sums = np.add.reduceat(frame_bytes, starts)
+    for ledger_id, size_bytes in zip(ledger_ids[starts].tolist(), sums.tolist(), strict=True):
+        found_bytes[ledger_id] += size_bytes
+
+
+def _write_runs(task: ScanLog, done_count: int, parts: list[Rows]) -> list[Run]:
+    rows = newest_rows(concatenate(parts))
+    # After damage a scan may take anything for an entry: at least it must belong here.
+    rows = rows if task.directory_count == 1 else rows.take(rows.ledger_ids % task.directory_count == task.position)
+    if not task.keeps_rows or rows.row_count == 0:
+        return []
+    return [write_run(f"run-{task.rank}-{done_count}", rows)]
+
+
+def load_range(task: LoadRange, report: Progress) -> LoadedRange:
+    """The newest rows of a range of keys, as tables."""
+    rows = newest_rows(concatenate([read_run(_HERE, run, task.lower, task.upper) for run in task.runs]))
+    if task.known_name is not None:
+        known = np.fromfile(task.known_name, np.int64)
+        rows = rows.take(np.isin(rows.ledger_ids, known)) if rows.row_count else rows
+    tables = []
+    for number, first in enumerate(range(0, rows.row_count, TABLE_ROW_COUNT_MAX), task.table_number_first):
+        part = rows.take(slice(first, first + TABLE_ROW_COUNT_MAX))
+        tables.append(_write_table(number, part))
+        report(part.row_count)
+    return LoadedRange(tables, rows.row_count)
+
+
+def _write_table(number: int, rows: Rows) -> MadeTable:
+    ids = np.empty((rows.row_count, 2), ">i8")
+    ids[:, 0] = rows.ledger_ids
+    ids[:, 1] = rows.entry_ids
+    values = rows.locations.astype(">i8").view(np.uint8).reshape(-1, 8)
+    table = encode_table(ids.view(np.uint8), values)
+    file = _FILESYSTEM.create(table_name(number))
+    try:
+        file.pwrite(b"".join(table.parts), 0)
+        file.sync()
+    finally:
+        file.close()
+    write_checks(number, table.block_first_keys, values[::BLOCK_ROW_COUNT])
+    return MadeTable(number, table.size_bytes, table.first_key, table.last_key, rows.row_count)
+
+
+def read_journal(task: ReadJournal, report: Progress) -> JournalFindings:
+    """What a journal file says about ledgers, up to its end or its first damage."""
+    scan = scan_journal(_FILESYSTEM, task.path, is_newest=task.is_newest, cataloged=task.cataloged)
+    keys: dict[LedgerId, bytes] = {}
+    explicit_lacs: dict[LedgerId, bytes] = {}
+    ledger_ids: set[LedgerId] = set()
+    damage = None
+    try:
+        for record in scan:
+            ledger_ids.add(record.ledger_id)
+            if record.kind is JournalRecordKind.LEDGER_KEY and any(record.payload):
+                keys[record.ledger_id] = record.payload
+            elif record.kind is JournalRecordKind.EXPLICIT_LAC:
+                explicit_lacs[record.ledger_id] = record.payload
+    except CorruptFileError as error:
+        damage = str(error)
+    report(os.stat(task.path).st_size)
+    return JournalFindings(sorted(ledger_ids), keys, explicit_lacs, damage)
+
+
+if __name__ == "__main__":
+    serve({ScanLog: scan_log, LoadRange: load_range, ReadJournal: read_journal})

@@ -1,0 +1,85 @@
+"""Which entry logs count, and in what order they were written."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable
+
+import msgspec
+
+from storage.filenames import (
+    ENTRY_LOG_ID_MAX,
+    compacting_file_name,
+    entry_log_file_name,
+    parse_claimed_entry_log_id,
+    parse_compacted_file_name,
+    parse_entry_log_file_name,
+)
+from storage.ids import EntryLogId
+from storage.ports import FileSystem
+
+
+class LogFolder(msgspec.Struct, frozen=True):
+    """The logs of a ledger directory, and what an interrupted compaction left (storage section 4.9)."""
+
+    log_ids: tuple[EntryLogId, ...]
+    """Logs whose entries count, from the oldest to the newest. Those in ``links_due`` are among them."""
+    unfinished: tuple[str, ...]
+    """Names of logs that a compaction was filling: to be deleted."""
+    links_due: tuple[tuple[str, str], ...]
+    """Finished replacements that lack their own name: (name, name to be given)."""
+    replaced: tuple[str, ...]
+    """Names to be deleted once the index is there: logs that were replaced, and the notes that say so."""
+
+
+def read_log_folder(filesystem: FileSystem, directory: str) -> LogFolder:
+    """Look at a ledger directory (its ``current``); OSError."""
+    names = filesystem.list_directory(directory)
+    log_ids = {log_id for name in names if (log_id := parse_entry_log_file_name(name)) is not None}
+    finished = [(name, parsed) for name in names if (parsed := parse_compacted_file_name(name)) is not None]
+    links_due = tuple((name, entry_log_file_name(log_id)) for name, (log_id, _) in finished if log_id not in log_ids)
+    sources = {source for _, (_, source) in finished} - {log_id for _, (log_id, _) in finished}
+    claimed = {log_id for name in names if (log_id := parse_claimed_entry_log_id(name)) is not None}
+    counted = (log_ids | {log_id for _, (log_id, _) in finished}) - sources
+    return LogFolder(
+        tuple(from_oldest(counted, claimed)),
+        tuple(name for name in names if _is_unfinished(name)),
+        links_due,
+        # The note goes last: while it stands, the source is known to be replaced.
+        tuple(entry_log_file_name(source) for source in sorted(sources & log_ids))
+        + tuple(name for name, _ in finished),
+    )
+
+
+def from_oldest(log_ids: Iterable[EntryLogId], claimed: Iterable[EntryLogId]) -> list[EntryLogId]:
+    """Log ids in the order in which they were given out.
+
+    They count up and begin again at 0 behind 2^31 - 1, so the newest is the one before the longest stretch of ids that
+    no file claims (storage section 4.1).
+    """
+    bounds = [-1, *sorted(claimed), ENTRY_LOG_ID_MAX + 1]
+    _, oldest = max(((right - left, right) for left, right in itertools.pairwise(bounds)), key=lambda gap: gap[0])
+    return sorted(log_ids, key=lambda log_id: (log_id < oldest, log_id))
+
+
+def finish_links(filesystem: FileSystem, directory: str, folder: LogFolder) -> None:
+    """Delete what a compaction had not finished, and give finished replacements their names; OSError. Repeatable."""
+    for name in folder.unfinished:
+        filesystem.remove(os.path.join(directory, name))
+    for name, target in folder.links_due:
+        filesystem.link(os.path.join(directory, name), os.path.join(directory, target))
+    if folder.unfinished or folder.links_due:
+        filesystem.sync_directory(directory)
+
+
+def remove_replaced(filesystem: FileSystem, directory: str, folder: LogFolder) -> None:
+    """Delete the logs that were replaced, now that the index names their replacements; OSError. Repeatable."""
+    for name in folder.replaced:
+        filesystem.remove(os.path.join(directory, name))
+        filesystem.sync_directory(directory)
+
+
+def _is_unfinished(name: str) -> bool:
+    log_id = parse_claimed_entry_log_id(name)
+    return log_id is not None and name == compacting_file_name(log_id)

@@ -1,0 +1,122 @@
+"""bkctl storage index rebuild: plan first, then the index anew; refused while the bookie runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
+from storage.filesystem import OsFileSystem
+from storage.ledger_storage import lock_directories
+from tests.commands.storage.conftest import Folders
+from tests.storage.engines import entry
+from tests.storage.rebuilds import lose
+
+
+def test_a_lost_index_is_built_again(folders: Folders) -> None:
+    folders.fill()
+    lose(folders.config, LOCATIONS_DATABASE)
+    result = folders.succeed("index", "rebuild", "--yes", "-o", "json").json()
+    assert (result["kind"], result["is_complete"], result["needs_integrity_check"]) == (
+        "StorageIndexRebuild",
+        True,
+        False,
+    )
+    assert (result["entries"], result["locations"], result["ledgers"]) == (12, 12, 4)
+    with folders.opened() as storage:
+        assert storage.engine_of(2).read(2, 1) == entry(2, 1)
+    again = folders.succeed("index", "rebuild", "--yes")
+    assert "every index is sound" in again.stderr
+
+
+def test_both_can_be_asked_for_by_name(folders: Folders) -> None:
+    folders.fill()
+    result = folders.succeed("index", "rebuild", "--yes", "--ledgers", "--locations", "-o", "json").json()
+    assert result["directories"][0]["rebuilt"] == "ledgers, locations"
+    with folders.opened() as storage:
+        row = storage.engine_of(3).ledger(3)
+        assert row is not None
+        assert row.is_fenced
+        other = storage.engine_of(2).ledger(2)
+        assert other is not None
+        assert not other.is_fenced
+
+
+def test_a_rehearsal_changes_nothing(folders: Folders) -> None:
+    folders.fill()
+    lose(folders.config, LEDGERS_DATABASE)
+    plan = folders.succeed("index", "rebuild", "--dry-run", "-o", "json").json()
+    assert [(item["action"], Path(item["path"]).name) for item in plan["items"]] == [("rebuild", LEDGERS_DATABASE)]
+    assert "is missing although" in plan["items"][0]["reason"]
+    assert any("every ledger will be fenced" in sentence for sentence in plan["summary"])
+    assert not (Path(folders.config.ledger_directories[0]) / "current" / LEDGERS_DATABASE).exists()
+
+
+def test_no_answer_means_no(folders: Folders) -> None:
+    folders.fill()
+    lose(folders.config, LOCATIONS_DATABASE)
+    result = folders.run("index", "rebuild")
+    assert result.exit_code == 3
+    assert "nothing was changed" in result.stderr
+
+
+def test_refused_while_the_bookie_runs_or_another_rebuild(folders: Folders) -> None:
+    folders.fill()
+    locks = lock_directories(OsFileSystem(), folders.config)
+    result = folders.run("index", "rebuild", "--yes")
+    for lock in locks:
+        lock.release()
+    assert result.exit_code == 5
+    assert "stop the bookie first" in result.stderr
+
+
+def test_a_damaged_log_is_told_and_the_exit_code_is_partial(folders: Folders) -> None:
+    folders.fill()
+    log = next((Path(folders.config.ledger_directories[0]) / "current").glob("0.log"))
+    data = bytearray(log.read_bytes())
+    data[1024 + 60 : 1024 + 160] = bytes(100)
+    log.write_bytes(data)
+    lose(folders.config, LOCATIONS_DATABASE)
+    result = folders.run("index", "rebuild", "--yes", "-o", "json")
+    assert result.exit_code == 9
+    answer = result.json()
+    assert answer["damages"][0]["path"] == str(log)
+    assert answer["limbo"] == 4
+    assert "answer 'unknown'" in result.stderr
+
+
+def test_a_folder_that_is_not_there(folders: Folders) -> None:
+    folders.fill()
+    shutil.rmtree(folders.config.ledger_directories[0])
+    assert folders.run("index", "rebuild", "--yes").exit_code == 4
+
+
+def test_an_interrupt_leaves_what_was_there(folders: Folders) -> None:
+    folders.fill()
+    lose(folders.config, LOCATIONS_DATABASE)
+    # A log that takes a while: the command is surely reading it when the signal comes.
+    current = Path(folders.config.ledger_directories[0]) / "current"
+    frame = b"\0\0\0\x20" + (1).to_bytes(8, "big") + (9).to_bytes(8, "big") + bytes(16)
+    with (current / "77.log").open("wb") as stream:
+        stream.write((current / "0.log").read_bytes()[:1024])
+        stream.write(frame * 4_000_000)
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "bkctl", "storage", "index", "rebuild", "--yes", *folders.arguments],
+        env={**os.environ, "BKCTL_STATE_DIR": str(folders.root / "state")},
+        stderr=subprocess.PIPE,
+    )
+    rebuilt = current / f"{LOCATIONS_DATABASE}.rebuilt"
+    while not rebuilt.exists():
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 143
+    assert not rebuilt.exists()
+    (current / "77.log").unlink()
+    folders.succeed("index", "rebuild", "--yes")
