@@ -29,7 +29,7 @@ from runtime.bookie.cookie_check import (
     expected_cookie,
     require_no_ledgers,
 )
-from runtime.bookie.disk_monitor import DISKS_LANE, DiskMonitor
+from runtime.bookie.disk_monitor import DiskMonitor
 from runtime.bookie.disk_rules import DiskVerdict
 from runtime.bookie.folders import record_places
 from runtime.bookie.garbage_collector import GarbageCollector
@@ -40,6 +40,7 @@ from runtime.bookie.identity import former_bookie_ids, resolve_identity
 from runtime.bookie.integrity import IntegrityService
 from runtime.bookie.integrity_refill import IntegrityProgress
 from runtime.bookie.ledger_handles import LedgerHandles
+from runtime.bookie.mode_files import ModeFiles
 from runtime.bookie.modes import BookieModes, sentence
 from runtime.bookie.peers import new_peers
 from runtime.bookie.preboot_check import PrebootCheck, read_integrity_flag
@@ -58,7 +59,6 @@ from runtime.net.listener_limits import ListenerLimits
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.ports import BookieInfo
 from storage import filenames
-from storage.bookie_status import read_bookie_status, write_bookie_status
 from storage.dirty_marks import crash_risk, leave_dirty_marks, read_dirty_marks, read_machine_boot, remove_dirty_marks
 from storage.disk_room import DiskRoom
 from storage.errors import StorageError
@@ -143,7 +143,15 @@ class BookieServer:
         self._undo.push_async_callback(store.close)
         storage = await self._open_storage(store, uri)
         checkpoints = self._new_checkpoints(storage)
-        disks = await self._check_disks()
+        mode_files = ModeFiles(
+            self._file_system,
+            self._ledger_folders(),
+            self._modes,
+            self._workers,
+            self._clock,
+            is_kept=config.disks.is_status_kept and not config.is_read_only,
+        )
+        disks = await self._check_disks(mode_files)
         await checkpoints.require_room()
         ledgers = await self._open_ledgers(store, uri)
         is_repair_due = await self._note_losses(storage, checkpoints, store, ledgers)
@@ -162,10 +170,10 @@ class BookieServer:
         )
         self._undo.push_async_callback(listener.close)
         self._undo.push_async_callback(registration.unregister)
-        await self._keep_status()
+        await mode_files.write()
         mode = self._modes.mode
         await registration.register(mode)
-        for service in (self._modes.follow(mode, registration.register, self._keep_status), disks.run()):
+        for service in (self._modes.follow(mode, registration.register, mode_files.write), disks.run()):
             self._undo.push_async_callback(_end, self._watch(service))
         await self._start_garbage_collector(storage, checkpoints, store, uri)
         if is_repair_due:
@@ -307,22 +315,16 @@ class BookieServer:
         task = self._watch(self.garbage_collector.run())
         self._undo.push_async_callback(_end_after, self.garbage_collector.stop, task)
 
-    async def _check_disks(self) -> DiskMonitor:
+    async def _check_disks(self, mode_files: ModeFiles) -> DiskMonitor:
         """A first look, by the mode that the last process kept. NoWritableDiskError, DiskUnusableError."""
-        disks = self._config.disks
-        status = None
-        if disks.is_status_kept and not self._config.is_read_only:
-            status = read_bookie_status(self._file_system, self._ledger_folders())
-        if status is not None:
-            self._modes.restore(status)
         monitor = DiskMonitor(
             self._file_system,
             self._config.storage,
-            disks,
+            self._config.disks,
             self._workers,
             self._clock,
             self._note_disks,
-            was_full=status is not None and status.is_read_only and not status.is_manual,
+            was_full=mode_files.restore(),
         )
         await monitor.check()
         return monitor
@@ -331,16 +333,6 @@ class BookieServer:
         self._modes.note_disks(verdict)
         if self.garbage_collector is not None:
             self.garbage_collector.note_disk_level(verdict.level)
-
-    async def _keep_status(self) -> None:
-        if not self._config.disks.is_status_kept:
-            return
-        status = self._modes.status(self._clock.now_ms())
-        error = await self._workers.run(
-            DISKS_LANE, write_bookie_status, self._file_system, self._ledger_folders(), status
-        )
-        if error is not None:
-            logger.warning("the mode of the bookie is not noted everywhere: %s", sentence(error))
 
     def _ledger_folders(self) -> list[str]:
         return [filenames.current_directory(directory) for directory in self._config.storage.ledger_directories]
