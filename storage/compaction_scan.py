@@ -22,7 +22,6 @@ from typing import BinaryIO, Final, TypeAlias
 import msgspec
 
 from storage.config import EntryLogConfig
-from storage.entry_log_format import HEADER_BYTES
 from storage.entry_log_reader import EntryLogReader, ScannedEntry
 from storage.errors import EntryLogError
 from storage.filesystem import OsFileSystem
@@ -49,8 +48,7 @@ class ScanEnd(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A log was read to its end."""
 
     is_complete: bool
-    """Whether no entry can have been overlooked: the log's own map names the same bytes for each ledger, or the file is
-    no longer than a header."""
+    """Whether no entry can have been overlooked: the log's own map names the same bytes for each ledger."""
 
 
 class MeasuredLog(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -96,11 +94,10 @@ def scan_log(fs: FileSystem, directory: str, log_id: EntryLogId) -> Iterator[Sca
                 counted[entry.ledger_id] += LENGTH_BYTES + entry.size_bytes
             yield ScannedRows(b"".join(map(_pack, batch)))
         ledgers_map = reader.stored_ledgers_map(log_id)
-        is_bare = not counted and reader.size_bytes(log_id) <= HEADER_BYTES
     except EntryLogError as error:
         yield UnreadableLog(log_id, str(error))
         return
-    yield ScanEnd(is_complete=is_bare or (ledgers_map is not None and ledgers_map == counted))
+    yield ScanEnd(is_complete=ledgers_map is not None and ledgers_map == counted)
 
 
 def main(arguments: list[str], output: BinaryIO) -> None:

@@ -204,21 +204,11 @@ class EntryLogReader:
 
     def stored_ledgers_map(self, log_id: EntryLogId) -> dict[LedgerId, int] | None:
         """The map that a log ends with; None if it has none that can be trusted. Raises like ``ledgers_map``."""
-        with self._opened_apart(log_id) as file:
-            return read_ledgers_map(ReadWindow(file))
-
-    def size_bytes(self, log_id: EntryLogId) -> int:
-        """Length of a log's file. Raises like ``ledgers_map``."""
-        with self._opened_apart(log_id) as file:
-            return file.size()
-
-    @contextlib.contextmanager
-    def _opened_apart(self, log_id: EntryLogId) -> Iterator[File]:
         path = os.path.join(self._directory, entry_log_file_name(log_id))
         try:
             file = self._fs.open(path)
             try:
-                yield file
+                return read_ledgers_map(ReadWindow(file))
             finally:
                 file.close()
         except OSError as error:

@@ -37,6 +37,10 @@ class TracedDisk(OsFileSystem):
         self.note("replace", path)
         super().write_file_atomically(path, data)
 
+    def link(self, source: str, target: str) -> None:
+        self.note("link", target)
+        super().link(source, target)
+
     def remove(self, path: str) -> None:
         self.note("remove", path)
         super().remove(path)

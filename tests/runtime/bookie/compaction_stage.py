@@ -1,0 +1,169 @@
+"""One ledger directory with real files, lanes and scans, and its part of the collector; also a child to be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from pathlib import Path
+
+from runtime.bookie.compaction import Compactor
+from runtime.bookie.compaction_scans import ChildLogScanner, LogScanner
+from runtime.bookie.compaction_throttle import CompactionThrottle
+from runtime.bookie.garbage_collector_logs import DirectoryCollector
+from runtime.bookie.garbage_collector_metrics import GarbageCollectionMetrics
+from runtime.config import CompactionConfig, GarbageCollectionConfig
+from runtime.net.loop import LaneWorkers, LoopClock
+from storage.compaction_scan import ScanMessage, measure_logs, scan_log
+from storage.config import EngineConfig, EntryLogConfig
+from storage.disk_room import DiskRoom
+from storage.engine import LedgerDirectoryEngine
+from storage.filesystem import OsFileSystem
+from storage.replay import checkpoint_now
+from tests.storage.engines import KEY, entry, open_engine
+from tests.storage.traced_disk import TracedDisk
+
+PAYLOAD_BYTES = 500
+LOG_BYTES_MAX = 8 * 1024
+SMALL_LOGS = EngineConfig(
+    memtable_bytes_max=256 * 1024,
+    entry_log=EntryLogConfig(size_bytes_max=LOG_BYTES_MAX, is_next_log_prepared=False),
+)
+ALL_BELOW_FULL = CompactionConfig(threshold=1.0)
+FAST = GarbageCollectionConfig(copied_entries_per_s_max=1e6)
+TRANSACTIONAL = GarbageCollectionConfig(copied_entries_per_s_max=1e6, is_transactional=True)
+
+
+def stored(ledger_id: int, entry_id: int, generation: int = 0) -> bytes:
+    """Body of an entry; another generation is a re-add with other bytes."""
+    return entry(ledger_id, entry_id, f"{ledger_id}:{entry_id}:{generation};".encode().ljust(PAYLOAD_BYTES, b"."))
+
+
+def add(engine: LedgerDirectoryEngine, ledger_id: int, entry_ids: Iterable[int], generation: int = 0) -> None:
+    engine.set_master_key(ledger_id, KEY)
+    for entry_id in entry_ids:
+        engine.add(ledger_id, entry_id, stored(ledger_id, entry_id, generation))
+
+
+def fill(engine: LedgerDirectoryEngine, ledger_ids: Sequence[int], entry_ids: Sequence[int]) -> None:
+    """Entries of all ledgers mixed in each log."""
+    for entry_id in entry_ids:
+        for ledger_id in ledger_ids:
+            add(engine, ledger_id, [entry_id])
+        checkpoint_now(engine)
+
+
+def delete(engine: LedgerDirectoryEngine, ledger_ids: Iterable[int]) -> None:
+    for ledger_id in ledger_ids:
+        engine.delete_ledger(ledger_id)
+    checkpoint_now(engine)
+
+
+def require_stored(
+    engine: LedgerDirectoryEngine, ledger_ids: Iterable[int], entry_ids: Sequence[int], generation: int = 0
+) -> None:
+    for ledger_id in ledger_ids:
+        for entry_id in entry_ids:
+            assert engine.read(ledger_id, entry_id) == stored(ledger_id, entry_id, generation)
+
+
+def leftovers(root: Path) -> list[str]:
+    return [name for name in os.listdir(root) if name.endswith((".compacting", ".compacted", ".tmp"))]
+
+
+def log_names(root: Path) -> list[str]:
+    return sorted(name for name in os.listdir(root) if name.endswith(".log") and "." not in name[:-4])
+
+
+class Stage:
+    """An open directory."""
+
+    def __init__(
+        self, root: Path, disk: TracedDisk, config: GarbageCollectionConfig, room: DiskRoom | None, scanner: LogScanner
+    ) -> None:
+        self.root = root
+        self.disk = disk
+        self.workers = LaneWorkers()
+        self.metrics = GarbageCollectionMetrics()
+        self.engine = open_engine(root, filesystem=disk, config=SMALL_LOGS)
+        clock = LoopClock()
+        self.compactor = Compactor(
+            disk, self.engine, self.workers, scanner, CompactionThrottle(clock, config), config, self.metrics
+        )
+        self.collector = DirectoryCollector(
+            disk, self.engine, self.workers, clock, scanner, self.compactor, room or DiskRoom(disk, [str(root)], 0), 0
+        )
+
+    async def round(self, compaction: CompactionConfig | None = ALL_BELOW_FULL) -> int:
+        """What a round does to the logs of a directory; returns how many could not be dealt with."""
+        await self.collector.resume()
+        await self.collector.refresh()
+        await self.collector.remove_empty()
+        if compaction is not None:
+            await self.collector.compact(compaction)
+        await self.collector.settle_unproven()
+        return self.collector.take_failures_count()
+
+    async def close(self) -> None:
+        await self.workers.close()
+        self.engine.close()
+
+
+@contextlib.asynccontextmanager
+async def staged(
+    root: Path,
+    *,
+    disk: TracedDisk | None = None,
+    config: GarbageCollectionConfig = FAST,
+    room: DiskRoom | None = None,
+    scanner: LogScanner | None = None,
+) -> AsyncIterator[Stage]:
+    stage = Stage(root, disk or TracedDisk(), config, room, scanner or ScansHere())
+    try:
+        yield stage
+    finally:
+        await stage.close()
+
+
+class ScansHere:
+    """The scans of the child process without the process: for tests of very many rounds."""
+
+    async def measure(self, directory: str, log_ids: Sequence[int]) -> AsyncGenerator[ScanMessage, None]:
+        for message in measure_logs(OsFileSystem(), directory, list(log_ids)):
+            yield message
+
+    async def entries(self, directory: str, log_id: int) -> AsyncGenerator[ScanMessage, None]:
+        for message in scan_log(OsFileSystem(), directory, log_id):
+            yield message
+
+
+class KillingDisk(TracedDisk):
+    """Ends the process as kill -9 does, just before the first operation on a name that matches."""
+
+    def __init__(self, operation: str, suffix: str, skipped_count: int) -> None:
+        super().__init__()
+        self._operation = operation
+        self._suffix = suffix
+        self._skipped_count = skipped_count
+        self.is_armed = False
+
+    def note(self, operation: str, path: str) -> None:
+        super().note(operation, path)
+        if self.is_armed and operation == self._operation and path.endswith(self._suffix):
+            self._skipped_count -= 1
+            if self._skipped_count < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _die_in_compaction(root: Path, operation: str, suffix: str, skipped_count: int) -> None:
+    disk = KillingDisk(operation, suffix, skipped_count)
+    async with staged(root, disk=disk, config=TRANSACTIONAL, scanner=ChildLogScanner()) as stage:
+        disk.is_armed = True
+        await stage.round()
+
+
+if __name__ == "__main__":
+    asyncio.run(_die_in_compaction(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])))

@@ -1,0 +1,250 @@
+"""Damaged logs: left alone and listed, while everything else goes on; and what cannot be proven unused stays."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from runtime.config import GarbageCollectionConfig
+from storage.compaction_quarantine import read_quarantine, write_quarantine
+from storage.disk_room import DiskRoom
+from storage.entry_log_format import HEADER_MAP_FIELDS_OFFSET
+from storage.errors import CorruptFileError
+from storage.filenames import QUARANTINE
+from storage.ports import DiskSpace
+from tests.runtime.bookie.compaction_stage import (
+    FAST,
+    SMALL_LOGS,
+    TRANSACTIONAL,
+    delete,
+    fill,
+    leftovers,
+    log_names,
+    require_stored,
+    staged,
+    stored,
+)
+from tests.storage.engines import open_engine
+from tests.storage.traced_disk import TracedDisk
+
+KEPT = range(1, 4)
+GONE = range(4, 13)
+ENTRIES = range(4)
+MODES = pytest.mark.parametrize("config", [FAST, TRANSACTIONAL], ids=["normal", "transactional"])
+
+
+@pytest.fixture(scope="module")
+def mixed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("mixed") / "current"
+    engine = open_engine(root, config=SMALL_LOGS)
+    fill(engine, [*KEPT, *GONE], ENTRIES)
+    delete(engine, GONE)
+    engine.close()
+    return root
+
+
+@pytest.fixture
+def mixed(mixed_once: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(mixed_once, tmp_path / "current"))
+
+
+def patch(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def frame_offset(log: Path, ledger_id: int, entry_id: int) -> int:
+    return log.read_bytes().index(stored(ledger_id, entry_id)) - 4
+
+
+def swallow_what_follows(log: Path, ledger_id: int, entry_id: int) -> None:
+    """Make an entry's size word cover the entry behind it as well."""
+    offset = frame_offset(log, ledger_id, entry_id)
+    (size,) = struct.unpack(">i", log.read_bytes()[offset : offset + 4])
+    patch(log, offset, struct.pack(">i", 2 * size + 4))
+
+
+@MODES
+async def test_a_log_with_hidden_entries_is_quarantined_and_the_rest_goes_on(
+    mixed: Path, config: GarbageCollectionConfig
+) -> None:
+    """The size word of a deleted entry grew over an entry in use: no scan sees that one any more."""
+    damaged = mixed / "0.log"
+    swallow_what_follows(damaged, 12, 0)  # ledger 1 entry 1 stands behind it
+    before = damaged.read_bytes()
+    async with staged(mixed, config=config) as stage:
+        await stage.round()
+        assert stage.collector.quarantined_count == 1
+        assert damaged.read_bytes() == before
+        assert log_names(mixed)[0] == "0.log"
+        assert stage.metrics.logs_removed_count >= 2  # all the others
+        require_stored(stage.engine, KEPT, ENTRIES)
+    assert "ledger 1 entry 1" in read_quarantine(TracedDisk(), str(mixed))[0]
+
+    async with staged(mixed, config=config) as stage:
+        await stage.round()
+        assert stage.collector.quarantined_count == 1
+        assert damaged.read_bytes() == before
+        require_stored(stage.engine, KEPT, ENTRIES)
+
+
+async def test_a_quarantine_ends_when_the_file_is_deleted_and_the_log_is_whole_again(mixed: Path) -> None:
+    damaged = mixed / "0.log"
+    whole = damaged.read_bytes()
+    swallow_what_follows(damaged, 12, 0)
+    async with staged(mixed) as stage:
+        await stage.round()
+    damaged.write_bytes(whole)
+    async with staged(mixed) as stage:
+        await stage.round()
+        assert damaged.exists()  # nobody has said so yet
+    (mixed / QUARANTINE).unlink()
+    async with staged(mixed) as stage:
+        await stage.round()
+        assert not damaged.exists()
+        require_stored(stage.engine, KEPT, ENTRIES)
+
+
+async def test_a_log_that_was_taken_away_leaves_the_quarantine(mixed: Path) -> None:
+    write_quarantine(TracedDisk(), str(mixed), {0: "damaged", 99: "gone long ago"})
+    async with staged(mixed) as stage:
+        await stage.round()
+        assert stage.collector.quarantined_count == 1
+        os.rename(mixed / "0.log", mixed / "taken-away")
+        await stage.round()
+        assert stage.collector.quarantined_count == 0
+    assert not (mixed / QUARANTINE).exists()
+
+
+async def test_a_list_that_cannot_be_understood_is_reported_and_ignored(mixed: Path) -> None:
+    (mixed / QUARANTINE).write_bytes(b"bkctl quarantine 1\n0.log anything\ncrc32 00000000\n")
+    with pytest.raises(CorruptFileError, match="delete it"):
+        read_quarantine(TracedDisk(), str(mixed))
+    async with staged(mixed) as stage:
+        assert await stage.round() == 0
+        require_stored(stage.engine, KEPT, ENTRIES)
+
+
+def test_reasons_are_kept_in_one_plain_line(tmp_path: Path) -> None:
+    disk = TracedDisk()
+    (tmp_path / "1f.log").touch()
+    write_quarantine(disk, str(tmp_path), {0x1F: "näh\nspace   " + "x" * 1000})
+    reason = read_quarantine(disk, str(tmp_path))[0x1F]
+    assert reason.startswith("n\\xe4h space xxx")
+    assert len(reason) == 300
+    write_quarantine(disk, str(tmp_path), {})
+    assert os.listdir(tmp_path) == ["1f.log"]
+
+
+@pytest.mark.parametrize("fields", [b"\0" * 12, struct.pack(">qi", 2**40, 12), struct.pack(">qi", 1024, 5)])
+async def test_a_log_without_a_usable_map_goes_when_no_row_names_it(mixed: Path, fields: bytes) -> None:
+    patch(mixed / "0.log", HEADER_MAP_FIELDS_OFFSET, fields)
+    async with staged(mixed) as stage:
+        assert await stage.round() == 0
+        assert not (mixed / "0.log").exists()
+        assert stage.collector.quarantined_count == 0
+        require_stored(stage.engine, KEPT, ENTRIES)
+
+
+async def test_a_map_that_hides_a_ledger_in_use_deletes_nothing_of_it(mixed: Path) -> None:
+    """The map says that only deleted ledgers are in the log."""
+    log = mixed / "0.log"
+    data = log.read_bytes()
+    (map_offset,) = struct.unpack(">q", data[8:16])
+    rows = map_offset + 24
+    for row in range(12):
+        (ledger_id,) = struct.unpack(">q", data[rows + 16 * row : rows + 16 * row + 8])
+        if ledger_id in KEPT:
+            patch(log, rows + 16 * row, struct.pack(">q", 1000 + ledger_id))
+    async with staged(mixed) as stage:
+        await stage.collector.resume()
+        await stage.collector.refresh()
+        assert any(usage.is_empty for usage in stage.collector.usages)
+        await stage.round(None)
+        require_stored(stage.engine, KEPT, ENTRIES)
+
+
+@pytest.mark.parametrize("left_bytes", [0, 700, 1024, 1030, 3000])
+async def test_a_cut_log_is_no_reason_to_lose_what_is_left_of_it(mixed: Path, left_bytes: int) -> None:
+    log = mixed / "0.log"
+    elsewhere = b"".join((mixed / name).read_bytes() for name in log_names(mixed) if name != "0.log")
+    left = elsewhere + log.read_bytes()[:left_bytes]
+    readable = [
+        (ledger_id, entry_id) for ledger_id in KEPT for entry_id in ENTRIES if stored(ledger_id, entry_id) in left
+    ]
+    os.truncate(log, left_bytes)
+    async with staged(mixed) as stage:
+        await stage.round()
+        # Of the longest piece all entries are in use: it looks like a log that need not be compacted.
+        assert stage.collector.quarantined_count == (left_bytes < 3000)
+        assert log.exists()
+        for ledger_id, entry_id in readable:
+            require_stored(stage.engine, [ledger_id], [entry_id])
+        # What was cut off is an error, before and after: never "not there".
+        for ledger_id in KEPT:
+            for entry_id in ENTRIES:
+                if (ledger_id, entry_id) not in readable:
+                    with pytest.raises(Exception, match="log"):
+                        stage.engine.read(ledger_id, entry_id)
+
+
+async def test_a_log_that_cannot_be_read_now_is_tried_again(mixed: Path) -> None:
+    whole = (mixed / "0.log").read_bytes()
+    (mixed / "0.log").unlink()
+    (mixed / "0.log").mkdir()
+    async with staged(mixed) as stage:
+        assert await stage.round() >= 1
+        assert stage.collector.quarantined_count == 0
+        (mixed / "0.log").rmdir()
+        (mixed / "0.log").write_bytes(whole)
+        stage.engine._log_reader.forget(0)
+        assert await stage.round() == 0
+        assert not (mixed / "0.log").exists()
+        require_stored(stage.engine, KEPT, ENTRIES)
+
+
+async def test_a_damaged_finished_log_of_a_compaction_is_left_alone_with_its_source(mixed: Path) -> None:
+    class FailingDisk(TracedDisk):
+        def link(self, source: str, target: str) -> None:
+            super().link(source, target)
+            if target.endswith(".compacted"):
+                raise OSError(5, "as if killed here")
+
+    async with staged(mixed, disk=FailingDisk(), config=TRANSACTIONAL) as stage:
+        await stage.round()
+    (compacted,) = [name for name in leftovers(mixed) if name.endswith(".compacted")][:1]
+    finished = mixed / compacted
+    patch(finished, 1024, b"\x7f")
+    source = f"{compacted.split('.')[2]}.log"
+    async with staged(mixed) as stage:
+        await stage.round()
+        assert stage.collector.quarantined_count >= 2
+        assert (mixed / source).exists()
+        assert finished.exists()
+        require_stored(stage.engine, KEPT, ENTRIES)
+
+
+class FullDisk(TracedDisk):
+    """Says that hardly anything is free."""
+
+    def space(self, path: str) -> DiskSpace:
+        return DiskSpace(10**9, 1000, 1)
+
+
+@MODES
+async def test_nothing_is_copied_without_room_but_empty_logs_go(mixed: Path, config: GarbageCollectionConfig) -> None:
+    disk = FullDisk()
+    async with staged(mixed, disk=disk, config=config, room=DiskRoom(disk, [str(mixed)], 0)) as stage:
+        before = log_names(mixed)
+        assert await stage.round() >= 1
+        assert len(log_names(mixed)) >= len(before) - 1  # one of them holds nothing but deleted ledgers
+        assert stage.metrics.copied_entries_count == 0
+        delete(stage.engine, KEPT)
+        await stage.round()
+        assert log_names(mixed) == []
+        assert stage.metrics.copied_entries_count == 0
