@@ -7,6 +7,7 @@ to the entry logs or write to the indexes: there is one lane for all of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -39,6 +40,10 @@ class CheckpointDone(msgspec.Struct, frozen=True):
     body_bytes: int
 
 
+def go_on() -> None:
+    """The pace of a checkpoint that nobody works beside."""
+
+
 class CheckpointWriter:
     """Writes the checkpoints of one ledger directory; its one lane calls it."""
 
@@ -47,8 +52,8 @@ class CheckpointWriter:
         self._locations = locations
         self._log_writer = log_writer
 
-    def write(self, job: CheckpointJob) -> CheckpointDone:
-        """Make a job durable.
+    def write(self, job: CheckpointJob, pause: Callable[[], None] = go_on) -> CheckpointDone:
+        """Make a job durable; ``pause`` is called between its parts.
 
         Raises StorageError or OSError with nothing lost: the job can be written again, whole, unless the error is an
         IndexFailedError. The mark may move only when this has returned for every directory.
@@ -58,9 +63,10 @@ class CheckpointWriter:
             # takes its place, until the rows are written below, makes a boot in between finish the deletion.
             self._ledgers.begin_deletes(job.deleted_ledgers)
             self._locations.delete_ledgers(job.deleted_ledgers)
-        batches, done = self._write_entries(job.memtable)
+        batches, done = self._write_entries(job.memtable, pause)
         for keys, locations in batches:
             self._locations.write(keys, locations)
+            pause()
         # Also when there was no entry: the fence of an idle ledger is behind the mark like everything else (H1).
         self._ledgers.write(job.row_changes)
         self._locations.seal()
@@ -68,7 +74,9 @@ class CheckpointWriter:
         self._log_writer.prepare_next()
         return done
 
-    def _write_entries(self, memtable: Memtable) -> tuple[list[tuple[bytes, bytes]], CheckpointDone]:
+    def _write_entries(
+        self, memtable: Memtable, pause: Callable[[], None]
+    ) -> tuple[list[tuple[bytes, bytes]], CheckpointDone]:
         """Append all entries in order and sync; returns joined keys and locations, which no index may hold earlier."""
         batches: list[tuple[bytes, bytes]] = []
         entry_count = body_bytes = 0
@@ -78,6 +86,7 @@ class CheckpointWriter:
                 batches.append((encode_keys(part.ids), encode_locations(locations)))
                 entry_count += len(part.bodies)
                 body_bytes += part.body_bytes
+                pause()
             self._log_writer.sync()
         except BaseException:
             # Rule: a failed sync is final for the file. The retry appends everything again, to a new log.

@@ -315,9 +315,14 @@ class LedgerDirectoryEngine:
         return self._active.used_bytes + (0 if self._job is None else self._job.memtable.used_bytes)
 
     @property
+    def is_filling_up(self) -> bool:
+        """Whether the write cache wants a checkpoint, or has refused an entry for want of room (H17)."""
+        return self._was_full or 2 * self._active.used_bytes >= self._half_bytes
+
+    @property
     def is_checkpoint_due(self) -> bool:
-        """Whether the write cache is filling up, or has refused an entry (H17), and no checkpoint is under way."""
-        return not self._is_job_running and (self._was_full or 2 * self._active.used_bytes >= self._half_bytes)
+        """Whether the write cache is filling up and no checkpoint is under way."""
+        return not self._is_job_running and self.is_filling_up
 
     def begin_checkpoint(self) -> CheckpointJob:
         """Freeze what a checkpoint is to write; after a failed one, the same job again and nothing newer (H2)."""

@@ -10,6 +10,7 @@ import bisect
 import contextlib
 import functools
 import itertools
+import operator
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -38,6 +39,10 @@ from storage.ports import Buffer, File, FileSystem
 _BATCH_COUNT_MAX = 1024
 _BATCH_BYTES_MAX = 1024 * 1024
 """Bounds of what is copied and written at once: the copy keeps the interpreter to itself, the write does not."""
+
+
+_LEDGER_ID = operator.itemgetter(0)
+_FRAME_BYTES = operator.itemgetter(1)
 
 
 class _OpenLog:
@@ -192,8 +197,9 @@ class EntryLogWriter:
             shift = log.position + LENGTH_BYTES - done_bytes
             starts = map(shift.__add__, [done_bytes, *ends[first : stop - 1]])
             locations += map(_new_location, zip(itertools.repeat(log.log_id), starts, strict=False))
-            for ledger_id, size_bytes in zip(ledger_ids[first:stop], frame_bytes[first:stop], strict=True):
-                log.ledger_bytes[ledger_id] += size_bytes
+            written = zip(ledger_ids[first:stop], frame_bytes[first:stop], strict=True)
+            for ledger_id, frames in itertools.groupby(written, _LEDGER_ID):
+                log.ledger_bytes[ledger_id] += sum(map(_FRAME_BYTES, frames))
             log.position += ends[stop - 1] - done_bytes
             if 0 < self._config.unsynced_bytes_max <= log.position - log.synced_position:
                 log.file.sync_data()

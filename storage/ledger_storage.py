@@ -8,11 +8,11 @@ a mark says something about *every* ledger directory, so it moves only after all
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from storage.checkpoint import CheckpointDone, CheckpointJob
+from storage.checkpoint import CheckpointDone, CheckpointJob, go_on
 from storage.config import StorageConfig
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import MisplacedLedgerError
@@ -153,13 +153,13 @@ class LedgerStorage:
             self._marks_due = tuple(journal.durable_position for journal in self._journals)
         return StorageCheckpoint(self._marks_due, tuple(engine.begin_checkpoint() for engine in self._engines))
 
-    def write_checkpoint(self, checkpoint: StorageCheckpoint) -> None:
+    def write_checkpoint(self, checkpoint: StorageCheckpoint, pause: Callable[[], None] = go_on) -> None:
         """Lane side: flush every directory, then publish the marks, then delete journals that are no longer needed.
 
         Raises StorageError or OSError. Whatever happened, ``end_checkpoint`` comes next.
         """
         for engine, job in zip(self._engines, checkpoint.jobs, strict=True):
-            checkpoint.done.append(engine.write_checkpoint(job))
+            checkpoint.done.append(engine.write_checkpoint(job, pause))
         # No comparison of one token as a whole with an earlier one: each journal's mark stands for itself (H4).
         self._publish(checkpoint.marks)
         checkpoint.is_published = True

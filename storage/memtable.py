@@ -6,6 +6,7 @@ checkpoint and does not change any more, so that a lane may walk it without a lo
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,9 @@ from storage.ids import EntryId, LedgerId
 
 ENTRY_OVERHEAD_BYTES: Final = 128
 """What an entry costs besides its body: the header of a bytes object, a boxed entry id, a slot in a growing dict."""
+
+_PIECE_COUNT_MAX = 512
+"""Entries looked at together while a slice is cut."""
 
 _SORT_RUN_COUNT = 8192
 """Ids sorted in one C call: a few thousand keep the interpreter's lock for less than a millisecond or two."""
@@ -111,11 +115,18 @@ class Memtable:
         slice_bytes = 0
         for ledger_id in sorted_ids(self._ledgers):
             entries = self._ledgers[ledger_id]
-            for entry_id in sorted_ids(entries):
-                body = entries[entry_id]
-                ids += (ledger_id, entry_id)
-                bodies.append((ledger_id, body))
-                slice_bytes += len(body)
+            entry_ids = list(sorted_ids(entries))
+            first = 0
+            while first < len(entry_ids):
+                # A few calls into C for each piece: a step of the interpreter per entry would be most of a checkpoint.
+                piece = entry_ids[first : first + min(_PIECE_COUNT_MAX, entry_count_max - len(bodies))]
+                piece_bodies = list(map(entries.__getitem__, piece))
+                ends = list(itertools.accumulate(map(len, piece_bodies), initial=slice_bytes))
+                count = bisect.bisect_left(ends, bytes_max, lo=1, hi=len(piece))
+                ids += itertools.chain.from_iterable(zip(itertools.repeat(ledger_id), piece[:count], strict=False))
+                bodies += zip(itertools.repeat(ledger_id), piece_bodies[:count], strict=False)
+                slice_bytes = ends[count]
+                first += count
                 if len(bodies) >= entry_count_max or slice_bytes >= bytes_max:
                     yield MemtableSlice(ids, bodies, slice_bytes)
                     ids, bodies, slice_bytes = [], [], 0

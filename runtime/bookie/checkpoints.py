@@ -11,11 +11,12 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from runtime.bookie.checkpoint_pace import CheckpointPace
 from runtime.bookie.modes import BookieModes, sentence
 from runtime.ports import Workers
 from storage.disk_room import DiskRoom, is_disk_failing, is_out_of_room
 from storage.errors import DiskUnusableError, IndexFailedError, StorageError
-from storage.ledger_storage import LedgerStorage
+from storage.ledger_storage import LedgerStorage, StorageCheckpoint
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +30,21 @@ class CheckpointService:
     """Runs the checkpoints of one bookie, one at a time."""
 
     def __init__(
-        self, storage: LedgerStorage, workers: Workers, interval_s: float, room: DiskRoom, modes: BookieModes
+        self,
+        storage: LedgerStorage,
+        workers: Workers,
+        interval_s: float,
+        room: DiskRoom,
+        modes: BookieModes,
+        pace: CheckpointPace,
     ) -> None:
         self._storage = storage
         self._workers = workers
         self._interval_s = interval_s
         self._room = room
         self._modes = modes
+        self._pace = pace
+        pace.urge_when(self._is_urgent)
         self._swap_callbacks: list[Callable[[], None]] = []
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -132,7 +141,7 @@ class CheckpointService:
             callback()
         self._is_retry_due = True
         try:
-            await self._workers.run(CHECKPOINT_LANE, self._storage.write_checkpoint, checkpoint)
+            await self._workers.run(CHECKPOINT_LANE, self._write, checkpoint)
             self._is_retry_due = False
         finally:
             self._storage.end_checkpoint(checkpoint)
@@ -149,6 +158,17 @@ class CheckpointService:
         self._report_marks()
         # Freeing the tables takes milliseconds, which the loop does not have.
         await self._workers.run(CHECKPOINT_LANE, self._storage.release_checkpoint, checkpoint)
+
+    def _write(self, checkpoint: StorageCheckpoint) -> None:
+        """In the lane."""
+        self._pace.begin()
+        self._storage.write_checkpoint(checkpoint, self._pace.pause)
+
+    def _is_urgent(self) -> bool:
+        """Whether somebody waits for the end of the checkpoint under way, or for the next."""
+        if self._stopping.is_set() or self._waiting or self._settling:
+            return True
+        return any(engine.is_filling_up for engine in self._storage.engines)
 
     def _report_marks(self) -> None:
         """Name the directories that took no mark, once: the largest mark counts, which the others have."""

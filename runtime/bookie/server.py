@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from runtime.bookie.adds import AddPath
+from runtime.bookie.checkpoint_pace import CheckpointPace
 from runtime.bookie.checkpoints import CheckpointService
 from runtime.bookie.cookie_check import (
     CookieCheck,
@@ -288,7 +289,10 @@ class BookieServer:
             )
 
     def _new_checkpoints(self, storage: LedgerStorage) -> CheckpointService:
-        return CheckpointService(storage, self._workers, self._config.flush_interval_s, self._disk_room(), self._modes)
+        pace = CheckpointPace(time.thread_time, time.sleep)
+        return CheckpointService(
+            storage, self._workers, self._config.flush_interval_s, self._disk_room(), self._modes, pace
+        )
 
     def _disk_room(self) -> DiskRoom:
         config = self._config.storage

@@ -1,0 +1,183 @@
+"""Random reads of a bookie's index and entry logs: alone, and while a checkpoint of a million rows is written.
+
+    python -m tests.bench.reads_beside_checkpoint
+
+One process with the bookie's own lanes: a loop that asks, the reads lane that answers from LevelDB and entry logs, the
+checkpoint lane beside it. Every read is of a random entry that no cache holds. Each round fills the write cache with as
+many entries as the checkpoint is to have, measures the reads alone, then from the checkpoint's begin to its end. The
+memory of the process is taken when each round has ended; what the settings allow it stands beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import os
+import random
+import shutil
+import statistics
+import struct
+import sys
+import tempfile
+import time
+
+import msgspec
+import uvloop
+
+from runtime.bookie.checkpoint_pace import CheckpointPace
+from runtime.bookie.checkpoints import CHECKPOINT_LANE
+from runtime.bookie.process import SWITCH_INTERVAL_S
+from runtime.bookie.reads import ReadBatcher, new_job
+from runtime.net.loop import LaneWorkers
+from runtime.protocol.status import Status
+from storage.checkpoint import CheckpointJob
+from storage.config import MEBIBYTE, EngineConfig
+from storage.engine import LedgerDirectoryEngine
+from storage.filesystem import OsFileSystem
+from storage.index_store import open_plyvel
+from storage.replay import checkpoint_now
+
+KEY = b"k" * 20
+LEDGER_COUNT = 1000
+PAYLOAD_BYTES = 64
+READERS = 64
+"""Questions under way at once: one turn of the reads lane."""
+
+_HEADER = struct.Struct(">qqqq")
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One checkpoint, and the reads before and beside it."""
+
+    idle_reads_per_s: float
+    loaded_reads_per_s: float
+    checkpoint_s: float
+    memory_mebibytes: float
+
+    @property
+    def kept(self) -> float:
+        """Share of the idle rate that is left beside the checkpoint."""
+        return self.loaded_reads_per_s / self.idle_reads_per_s
+
+
+class Workload:
+    """An engine with rows of many ledgers on disk, and who reads them."""
+
+    def __init__(self, engine: LedgerDirectoryEngine, workers: LaneWorkers, row_count: int) -> None:
+        self.engine = engine
+        self.workers = workers
+        self._row_count = row_count
+        self._reads = ReadBatcher(workers)
+        self._random = random.Random(1)
+        self._next_entry_id = 0
+
+    @property
+    def _entry_count(self) -> int:
+        return self._row_count // LEDGER_COUNT
+
+    async def fill(self) -> None:
+        """Add the rows of one checkpoint to the write cache."""
+        payload = os.urandom(PAYLOAD_BYTES)
+        first = self._next_entry_id
+        self._next_entry_id += self._entry_count
+        for ledger_id in range(LEDGER_COUNT):
+            for entry_id in range(first, self._next_entry_id):
+                self.engine.add(ledger_id, entry_id, _HEADER.pack(ledger_id, entry_id, -1, 0) + payload)
+            await asyncio.sleep(0)
+
+    async def read_until(self, stop: asyncio.Event, stored_entry_count: int) -> float:
+        """Read random entries of those first stored until ``stop``; returns reads per second."""
+        began = time.monotonic()
+        counts = await asyncio.gather(*(self._read_on(stop, stored_entry_count) for _ in range(READERS)))
+        return sum(counts) / (time.monotonic() - began)
+
+    async def _read_on(self, stop: asyncio.Event, stored_entry_count: int) -> int:
+        for count in itertools.count():
+            if stop.is_set():
+                return count
+            ledger_id = self._random.randrange(LEDGER_COUNT)
+            entry_id = self._random.randrange(1, stored_entry_count)
+            outcome = await self._reads.read(new_job(self.engine, ledger_id, entry_id, needs_last_entry=False))
+            assert outcome.status is Status.OK
+        raise AssertionError("count never ends")
+
+    async def round(self, idle_s: float) -> Round:
+        """Fill, read alone, read beside the checkpoint."""
+        stored_entry_count = self._next_entry_id
+        await self.fill()
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_later(idle_s, stop.set)
+        idle = await self.read_until(stop, stored_entry_count)
+        stop = asyncio.Event()
+        began = time.monotonic()
+        job = self.engine.begin_checkpoint()
+        reading = asyncio.ensure_future(self.read_until(stop, stored_entry_count))
+        await self.workers.run(CHECKPOINT_LANE, self._write, job)
+        checkpoint_s = time.monotonic() - began
+        stop.set()
+        loaded = await reading
+        self.engine.end_checkpoint(job)
+        await self.workers.run(CHECKPOINT_LANE, job.memtable.release)
+        return Round(idle, loaded, checkpoint_s, memory_mebibytes())
+
+    def _write(self, job: CheckpointJob) -> None:
+        pace = CheckpointPace(time.thread_time, time.sleep)
+        pace.begin()
+        self.engine.write_checkpoint(job, pace.pause)
+
+
+def memory_mebibytes() -> float:
+    """Resident memory of this process."""
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MEBIBYTE
+
+
+async def _run(arguments: argparse.Namespace, directory: str) -> list[Round]:
+    half_bytes = arguments.rows * (_HEADER.size + PAYLOAD_BYTES + 160)
+    config = EngineConfig(memtable_bytes_max=2 * half_bytes, read_cache_bytes_max=0)
+    engine = LedgerDirectoryEngine.open(OsFileSystem(), open_plyvel, directory, directory, config)
+    workers = LaneWorkers()
+    workload = Workload(engine, workers, arguments.rows)
+    for ledger_id in range(LEDGER_COUNT):
+        engine.set_master_key(ledger_id, KEY)
+    await workload.fill()
+    checkpoint_now(engine)
+    rounds = []
+    for number in range(arguments.rounds):
+        rounds.append(await workload.round(arguments.idle_s))
+        _print_round(number, rounds[-1])
+    await workers.close()
+    engine.close()
+    return rounds
+
+
+def _print_round(number: int, one: Round) -> None:
+    sys.stdout.write(
+        f"round {number}: {one.idle_reads_per_s:,.0f} reads/s alone, {one.loaded_reads_per_s:,.0f} beside a checkpoint "
+        f"of {one.checkpoint_s:.1f} s ({one.kept:.2f}); {one.memory_mebibytes:,.0f} MiB resident\n"
+    )
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.reads_beside_checkpoint", description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of each checkpoint")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--idle-s", type=float, default=5.0, help="how long the reads are measured alone")
+    parser.add_argument("--directory", default=".cache", help="folder on the disk to measure (a subfolder is used)")
+    arguments = parser.parse_args()
+    os.makedirs(arguments.directory, exist_ok=True)
+    directory = tempfile.mkdtemp(prefix="bench-", dir=arguments.directory)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        rounds = uvloop.run(_run(arguments, directory))
+    finally:
+        shutil.rmtree(directory)
+    kept = statistics.median(one.kept for one in rounds)
+    sys.stdout.write(f"kept beside the checkpoint, median of {len(rounds)} rounds: {kept:.2f} (promise: 0.5)\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""A checkpoint rests for what it computed, unless somebody waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runtime.bookie.checkpoint_pace import REST_S_MAX, REST_SHARE, CheckpointPace
+from storage.replay import checkpoint_now
+from tests.storage.engines import KEY, entry, open_engine
+
+
+class Thread:
+    """What a lane computed, and how long it slept."""
+
+    def __init__(self) -> None:
+        self.computed_s = 5.0
+        self.slept: list[float] = []
+
+    def pace(self) -> CheckpointPace:
+        return CheckpointPace(lambda: self.computed_s, self.slept.append)
+
+
+def test_rest_follows_work() -> None:
+    thread = Thread()
+    pace = thread.pace()
+    pace.begin()
+    for worked_s in (0.01, 0.0, 0.02, 7.0):
+        thread.computed_s += worked_s
+        pace.pause()
+    assert thread.slept == pytest.approx([0.01 * REST_SHARE, 0.02 * REST_SHARE, REST_S_MAX])
+
+
+def test_nobody_is_kept_waiting() -> None:
+    thread = Thread()
+    pace = thread.pace()
+    is_urgent = True
+    pace.urge_when(lambda: is_urgent)
+    pace.begin()
+    thread.computed_s += 0.01
+    pace.pause()
+    is_urgent = False
+    pace.pause()
+    assert thread.slept == [], "work done in a hurry is not paid for later"
+    thread.computed_s += 0.01
+    pace.pause()
+    assert len(thread.slept) == 1
+
+
+def test_what_the_lane_did_before_counts_for_nothing() -> None:
+    thread = Thread()
+    pace = thread.pace()
+    pace.begin()
+    thread.computed_s += 100
+    pace.begin()
+    pace.pause()
+    assert thread.slept == []
+
+
+def test_a_checkpoint_pauses_between_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.checkpoint.SLICE_ENTRY_COUNT_MAX", 10)
+    engine = open_engine(tmp_path)
+    engine.set_master_key(5, KEY)
+    for entry_id in range(35):
+        engine.add(5, entry_id, entry(5, entry_id))
+    pauses: list[Callable[[], None] | None] = []
+    job = engine.begin_checkpoint()
+    engine.write_checkpoint(job, lambda: pauses.append(None))
+    engine.end_checkpoint(job)
+    assert len(pauses) == 8, "four slices, each in the log and in the index"
+    checkpoint_now(engine)
+    engine.close()
