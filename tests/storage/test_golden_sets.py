@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from storage.config import EngineConfig, EntryLogConfig
-from storage.engine import LedgerDirectoryEngine
+from storage.config import EntryLogConfig
 from storage.entry_log_reader import EntryLogReader, list_entry_logs
 from storage.entry_log_writer import EntryLogWriter
 from storage.errors import EntryLogError, IndexMissingError
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
+from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory
 from storage.filesystem import OsFileSystem
 from storage.ids import EntryLocation
 from storage.index_store import open_plyvel
 from storage.ledger_index import LedgerIndex
 from storage.seal import create_sealed_index
-from tests.storage.engines import open_engine
-from tests.storage.golden import DAMAGE_CASES, ENTRIES, EXPECTED, GOLDEN, unpack
+from tests.storage.engines import open_engine, open_storage
+from tests.storage.golden import DAMAGE_CASES, ENTRIES, EXPECTED, unpack
+from tests.storage.golden_bookies import IMAGES, adopt, ledger_directories
 
 FS = OsFileSystem()
-IMAGES = sorted(str(path.parent.relative_to(GOLDEN)) for path in GOLDEN.glob("*/*/index.json"))
-INDEX_OF_LEDGERS = {"ledgers": "ledgers", "i0": "l0", "i1": "l1"}
-"""Ledger folder that an index folder of the golden sets belongs to."""
-
-
-def directories(image: str) -> list[tuple[str, dict[str, str], dict[str, str]]]:
-    """Ledger folder, ledger rows and location rows of each ledger directory of an image."""
-    rows = json.loads((GOLDEN / image / "index.json").read_text())
-    return [
-        (INDEX_OF_LEDGERS[name], rows[f"{name}/ledgers"], rows[f"{name}/locations"])
-        for name in sorted({path.split("/")[0] for path in rows})
-    ]
 
 
 def decoded(rows: dict[str, str]) -> list[tuple[int, int, EntryLocation]]:
@@ -47,17 +35,9 @@ def decoded(rows: dict[str, str]) -> list[tuple[int, int, EntryLocation]]:
     return found
 
 
-def adopted(image: str, root: Path) -> LedgerDirectoryEngine:
-    """Our engine over the logs of an image with one ledger directory, its indexes filled with Java's rows."""
-    unpack(image, root)
-    (folder, ledgers, locations) = directories(image)[0]
-    for database, rows in ((LEDGERS_DATABASE, ledgers), (LOCATIONS_DATABASE, locations)):
-        path = str(root / folder / database)
-        index = create_sealed_index(FS, open_plyvel, path, str(root / folder / seal_file_name(database)))
-        index.write([(bytes.fromhex(key), bytes.fromhex(value)) for key, value in rows.items()])
-        index.record()
-        index.close()
-    return open_engine(root / folder, filesystem=FS, config=EngineConfig())
+def adopted(image: str, root: Path) -> Path:
+    """Ledger folder of an image that has one."""
+    return Path(current_directory(adopt(image, root).ledger_directories[0]))
 
 
 def newest_copy(ledger_id: int, entry_id: int) -> str:
@@ -67,33 +47,40 @@ def newest_copy(ledger_id: int, entry_id: int) -> str:
 @pytest.mark.parametrize("image", IMAGES)
 def test_every_row_of_java_names_the_entry_it_says(tmp_path: Path, image: str) -> None:
     unpack(image, tmp_path)
-    for position, (folder, ledgers, locations) in enumerate(directories(image)):
+    for position, (folder, ledgers, locations) in enumerate(ledger_directories(image)):
         reader = EntryLogReader(FS, str(tmp_path / folder), EntryLogConfig())
         for ledger_id, entry_id, location in decoded(locations):
             body = reader.read(location, ledger_id, entry_id)
             copies = ENTRIES[f"{ledger_id}:{entry_id}"]
             assert hashlib.sha1(body).hexdigest() in (copies[-1:] if "/replayed" in image else copies)
-        assert all(int(key, 16) % len(directories(image)) == position for key in ledgers if key[0] == "0")
+        assert all(int(key, 16) % len(ledger_directories(image)) == position for key in ledgers if key[0] == "0")
         assert {e.ledger_id for log_id in list_entry_logs(FS, str(tmp_path / folder)) for e in reader.scan(log_id)} <= {
             int(key, 16) for key in ledgers
         }
         reader.close()
 
 
-@pytest.mark.parametrize("image", [image for image in IMAGES if "/replayed" in image and "multidir" not in image])
-def test_an_adopted_image_serves_all_that_was_acknowledged(tmp_path: Path, image: str) -> None:
-    engine = adopted(image, tmp_path)
+@pytest.mark.parametrize("image", [image for image in IMAGES if "/clean" not in image])
+def test_a_bookie_on_folders_of_java_serves_all_that_was_acknowledged(tmp_path: Path, image: str) -> None:
+    """Killed or stopped, one ledger directory or two, each an engine of its own; behind a replay and a restart."""
+    config = adopt(image, tmp_path)
     expected = {key: copies[-1] for key, copies in ENTRIES.items() if image.startswith("db-4.18.0") or key[0] != "4"}
-    served = {
-        f"{ledger_id}:{entry_id}": hashlib.sha1(engine.read(ledger_id, entry_id) or b"").hexdigest()
-        for ledger_id in engine.ledger_ids()
-        for entry_id in engine.list_entries(ledger_id)
-    }
-    assert served == expected
-    assert {ledger_id for ledger_id in engine.ledger_ids() if engine.ledger(ledger_id).is_fenced} == set(  # type: ignore[union-attr]
-        EXPECTED["fenced"]
-    )
-    engine.close()
+    for _ in range(2):
+        storage = open_storage(config)
+        storage.replay()
+        served = {
+            f"{ledger_id}:{entry_id}": hashlib.sha1(engine.read(ledger_id, entry_id) or b"").hexdigest()
+            for engine in storage.engines
+            for ledger_id in engine.ledger_ids()
+            for entry_id in engine.list_entries(ledger_id)
+        }
+        assert served == expected
+        rows = {ledger_id: engine.ledger(ledger_id) for engine in storage.engines for ledger_id in engine.ledger_ids()}
+        assert {ledger_id for ledger_id, row in rows.items() if row and row.is_fenced} == set(EXPECTED["fenced"])
+        assert {
+            str(ledger_id): row.explicit_lac.hex() for ledger_id, row in rows.items() if row and row.explicit_lac
+        } == EXPECTED["explicit_lac"]
+        storage.close()
 
 
 @pytest.mark.parametrize(
@@ -115,7 +102,7 @@ def test_the_next_log_goes_behind_javas(tmp_path: Path, image: str, next_id: int
 
 def test_a_ledger_under_a_long_key_of_javas_rebuild_is_found_once(tmp_path: Path) -> None:
     """H12: rebuilt rows have 16-byte keys; the 8-byte row beside one is the newer."""
-    rows = directories("db-4.18.0/replayed")[0][1]
+    rows = ledger_directories("db-4.18.0/replayed")[0][1]
     path = str(tmp_path / LEDGERS_DATABASE)
     index = create_sealed_index(FS, open_plyvel, path, str(tmp_path / "seal"))
     rebuilt = bytes.fromhex("080110011a00")
@@ -136,11 +123,11 @@ LAST_SIZE_WORD = 1164
 """Of entry 1:8, the last one of ledger 1."""
 
 
-def cut(size_bytes: int) -> object:
+def cut(size_bytes: int) -> Callable[[Path], object]:
     return lambda folder: os.truncate(folder / LAST_LOG, size_bytes)
 
 
-def patch(offset: int, data: bytes) -> object:
+def patch(offset: int, data: bytes) -> Callable[[Path], object]:
     def apply(folder: Path) -> None:
         content = bytearray((folder / LAST_LOG).read_bytes())
         content[offset : offset + len(data)] = data
@@ -149,11 +136,11 @@ def patch(offset: int, data: bytes) -> object:
     return apply
 
 
-def size_word(size_bytes: int) -> object:
+def size_word(size_bytes: int) -> Callable[[Path], object]:
     return patch(LAST_SIZE_WORD, size_bytes.to_bytes(4, "big", signed=True))
 
 
-def remove(*names: str) -> object:
+def remove(*names: str) -> Callable[[Path], object]:
     def apply(folder: Path) -> None:
         for path in [path for name in names for path in folder.glob(name)]:
             if path.is_dir():
@@ -164,7 +151,7 @@ def remove(*names: str) -> object:
     return apply
 
 
-DAMAGES = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "log_missing": remove(LAST_LOG),
     "log_truncated_in_body": cut(1200),
     "log_truncated_before": cut(1100),
@@ -194,14 +181,14 @@ def test_all_damages_are_here() -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_an_error_and_never_a_denial(tmp_path: Path, damage: str) -> None:
     """H9, H15, H20: what Java denies, dies of, or cannot know. It serves what it cannot tell from good; so do we."""
-    adopted("db-4.18.0/replayed", tmp_path).close()
-    DAMAGES[damage](tmp_path / "ledgers")  # type: ignore[operator]
+    folder = adopted("db-4.18.0/replayed", tmp_path)
+    DAMAGES[damage](folder)
     java = DAMAGE_CASES[damage]["v3 1:8"]
     if java in {"ENOENTRY", "ENOLEDGER"}:  # H15: an index made anew would deny everything
         with pytest.raises(IndexMissingError):
-            open_engine(tmp_path / "ledgers", filesystem=FS)
+            open_engine(folder, filesystem=FS)
         return
-    engine = open_engine(tmp_path / "ledgers", filesystem=FS)
+    engine = open_engine(folder, filesystem=FS)
     if java == "EOK":
         assert engine.read(1, 8) is not None
         assert engine.find_last(1) is not None

@@ -14,6 +14,7 @@ import pytest
 from runtime.bookie.compaction_scans import ChildLogScanner
 from runtime.bookie.compaction_survivors import COMPACTION_LANE
 from runtime.config import GarbageCollectionConfig
+from storage.filenames import current_directory
 from storage.replay import checkpoint_now
 from tests.processes import bkctl_environment
 from tests.runtime.bookie.compaction_stage import (
@@ -30,7 +31,7 @@ from tests.runtime.bookie.compaction_stage import (
     stored,
 )
 from tests.storage.engines import PhotographedDisk, open_engine
-from tests.storage.test_golden_sets import IMAGES, adopted, directories
+from tests.storage.golden_bookies import IMAGES, adopt, ledger_directories
 
 KEPT = range(1, 4)
 GONE = range(4, 13)
@@ -246,11 +247,11 @@ async def test_kill_9_at_each_transactional_step(mixed: Path, step: str) -> None
 
 
 @MODES
-@pytest.mark.parametrize("image", [image for image in IMAGES if len(directories(image)) == 1])
+@pytest.mark.parametrize("image", [image for image in IMAGES if len(ledger_directories(image)) == 1])
 async def test_logs_that_java_wrote_are_compacted(tmp_path: Path, image: str, config: GarbageCollectionConfig) -> None:
     """Of every storage class, direct-I/O included: half of the ledgers go, entries of the others stay as they are."""
-    engine = adopted(image, tmp_path)
-    root = Path(engine.ledger_directory)
+    root = Path(current_directory(adopt(image, tmp_path).ledger_directories[0]))
+    engine = open_engine(root)
     ledger_ids = sorted(engine.ledger_ids())
     kept = ledger_ids[::2]
     bodies = {(each, entry_id): engine.read(each, entry_id) for each in kept for entry_id in engine.list_entries(each)}
