@@ -1,0 +1,148 @@
+"""Adds while the write cache is full: they wait, go on in order, or are refused with nothing stored and journaled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.bookie.adds import AddPath, PendingAdd
+from runtime.bookie.group_commit import GroupCommit
+from runtime.bookie.ledger_handles import LedgerHandles
+from runtime.net.loop import LaneWorkers
+from runtime.protocol.status import Status
+from storage.ledger_storage import LedgerStorage
+from storage.replay import checkpoint_now
+from tests.storage.engines import KEY, config_below, entry, open_storage
+
+PAYLOAD = bytes(4000)
+
+
+class ManualClock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._timers: list[tuple[float, Any]] = []
+
+    def monotonic_ns(self) -> int:
+        return int(self.now_s * 1e9)
+
+    def call_later(self, seconds: float, callback: Any) -> None:
+        self._timers.append((self.now_s + seconds, callback))
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+        due = [callback for at_s, callback in self._timers if at_s <= self.now_s]
+        self._timers = [timer for timer in self._timers if timer[0] > self.now_s]
+        for callback in due:
+            callback()
+
+
+class Adder:
+    def __init__(self, root: Path) -> None:
+        self.config = config_below(root)
+        self.storage = open_storage(self.config)
+        self.storage.replay()
+        self.engine = self.storage.engines[0]
+        self.clock = ManualClock()
+        self.answers: dict[int, Status] = {}
+        self.checkpoint_requests = 0
+        self._workers = LaneWorkers()
+        self._journal = GroupCommit(
+            self.storage.journals[0], self._workers, "journal-0", self.config.journal, on_disk_room=lambda _: None
+        )
+        handles = LedgerHandles(self.storage, [self._journal])
+        clock: Any = self.clock
+        self.path = AddPath(handles, clock, 10.0, self._note_request)
+        self._commits = asyncio.get_running_loop().create_task(self._journal.run())
+
+    def respond_add(self, txn_id: int, ledger_id: int, entry_id: int, status: Status) -> None:
+        self.answers[entry_id] = status
+
+    def add(self, entry_id: int, payload: bytes = PAYLOAD) -> None:
+        self.path.add(PendingAdd(self, 1, 5, entry_id, KEY, entry(5, entry_id, payload), False))
+
+    def fill(self) -> int:
+        """Add until one has to wait; returns its id."""
+        entry_id = 0
+        while self.checkpoint_requests == 0:
+            self.add(entry_id)
+            entry_id += 1
+        return entry_id - 1
+
+    def checkpoint(self) -> None:
+        checkpoint_now(self.engine)
+        self.path.retry_waiting()
+
+    def _note_request(self) -> None:
+        self.checkpoint_requests += 1
+
+    async def restarted(self) -> LedgerStorage:
+        """After a kill, once all that was journaled is on disk: nothing but the journal speaks for the entries."""
+        self._journal.stop()
+        await self._commits
+        await self._workers.close()
+        self.storage.close()
+        self.storage = open_storage(self.config)
+        self.storage.replay()
+        return self.storage
+
+
+@pytest.fixture
+async def adder(tmp_path: Path) -> AsyncIterator[Adder]:
+    adder = Adder(tmp_path)
+    yield adder
+    await adder.restarted()
+    adder.storage.close()
+
+
+async def test_an_add_that_waits_goes_on_when_there_is_room(adder: Adder) -> None:
+    waiting = adder.fill()
+    adder.add(waiting + 1, b"small enough, but behind the other")
+    assert adder.engine.find_cached(5, waiting) is None
+    assert adder.engine.find_cached(5, waiting + 1) is None
+    adder.clock.advance(9)
+    adder.checkpoint()
+    adder.clock.advance(9)
+    storage = await adder.restarted()
+    assert adder.answers == dict.fromkeys(range(waiting + 2), Status.OK)
+    assert storage.engines[0].list_entries(5) == list(range(waiting + 2))
+
+
+async def test_an_add_that_waits_too_long_is_refused_and_nowhere(adder: Adder) -> None:
+    """dbStorage_maxThrottleTimeMs; nothing of it was journaled."""
+    waiting = adder.fill()
+    adder.clock.advance(5)
+    adder.add(waiting + 1)
+    adder.clock.advance(5)
+    assert adder.answers[waiting] is Status.TOO_MANY_REQUESTS
+    assert waiting + 1 not in adder.answers
+    adder.clock.advance(5)
+    assert adder.answers[waiting + 1] is Status.TOO_MANY_REQUESTS
+    adder.checkpoint()
+    adder.add(waiting + 2)
+    storage = await adder.restarted()
+    assert storage.engines[0].list_entries(5) == [*range(waiting), waiting + 2]
+
+
+async def test_writes_that_stop_end_the_waiting(adder: Adder) -> None:
+    waiting = adder.fill()
+    adder.path.refuse_waiting()
+    assert adder.answers[waiting] is Status.READ_ONLY
+
+
+async def test_an_entry_that_can_never_fit_stops_nobody(adder: Adder) -> None:
+    """H17: in Java it takes the room that it does not fit into, and all later adds are refused until a restart."""
+    for number in range(50):
+        adder.add(number, os.urandom(40 * 1024))
+        assert adder.answers[number] is Status.BAD_REQUEST
+    assert adder.checkpoint_requests == 0
+    adder.add(50)
+    storage = await adder.restarted()
+    assert adder.answers[50] is Status.OK
+    assert storage.engines[0].list_entries(5) == [50]
