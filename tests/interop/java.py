@@ -171,10 +171,10 @@ def run_shell(conf_path: str, *arguments: str) -> subprocess.CompletedProcess[st
 class JavaBookie:
     """A Java bookie started from a configuration file."""
 
-    def __init__(self, conf_path: str, log_path: str) -> None:
+    def __init__(self, conf_path: str, log_path: str, *, jvm_flags: Sequence[str] = ()) -> None:
         with open(log_path, "ab") as log:
             self._process = subprocess.Popen(
-                _command("org.apache.bookkeeper.server.Main", "--conf", conf_path),
+                _command("org.apache.bookkeeper.server.Main", "--conf", conf_path, jvm_flags=jvm_flags),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
