@@ -156,10 +156,15 @@ def write_server_conf(path: str, metadata_uri: str, directory: str, port: int = 
         file.writelines(f"{key}={value}\n" for key, value in values.items())
 
 
+def shell_command(conf_path: str, *arguments: str, jvm_flags: Sequence[str] = ()) -> list[str]:
+    """Command line of the Java bookie shell."""
+    return _command("org.apache.bookkeeper.bookie.BookieShell", "-conf", conf_path, *arguments, jvm_flags=jvm_flags)
+
+
 def run_shell(conf_path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the Java bookie shell; its findings are on stderr, where our logging configuration sends them."""
     return subprocess.run(
-        _command("org.apache.bookkeeper.bookie.BookieShell", "-conf", conf_path, *arguments),
+        shell_command(conf_path, *arguments),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
