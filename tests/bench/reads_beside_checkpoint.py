@@ -35,7 +35,8 @@ from storage.checkpoint import CheckpointJob
 from storage.config import MEBIBYTE, EngineConfig
 from storage.engine import LedgerDirectoryEngine
 from storage.filesystem import OsFileSystem
-from storage.index_store import open_plyvel
+from storage.index_store import WRITE_BUFFER_BYTES, open_plyvel
+from storage.memtable import ENTRY_OVERHEAD_BYTES
 from storage.replay import checkpoint_now
 
 KEY = b"k" * 20
@@ -43,6 +44,11 @@ LEDGER_COUNT = 1000
 PAYLOAD_BYTES = 64
 READERS = 64
 """Questions under way at once: one turn of the reads lane."""
+
+READ_CACHE_BYTES = 32 * MEBIBYTE
+
+PROCESS_MEBIBYTES = 100
+"""The interpreter with all modules, before anything is opened, and some room for the allocator."""
 
 _HEADER = struct.Struct(">qqqq")
 
@@ -127,15 +133,25 @@ class Workload:
         self.engine.write_checkpoint(job, pace.pause)
 
 
+def memtable_bytes(row_count: int) -> int:
+    """Both halves of a write cache that holds so many rows in one."""
+    return 2 * row_count * (_HEADER.size + PAYLOAD_BYTES + ENTRY_OVERHEAD_BYTES)
+
+
+def allowed_mebibytes(row_count: int) -> float:
+    """Caches, and what the two databases buffer: each a table being filled and one being written."""
+    return (memtable_bytes(row_count) + READ_CACHE_BYTES + 4 * WRITE_BUFFER_BYTES) / MEBIBYTE
+
+
 def memory_mebibytes() -> float:
-    """Resident memory of this process."""
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MEBIBYTE
+    """Memory that this process has for itself; not the files that LevelDB maps, which the kernel takes back at will."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        [kibibytes] = [line.split()[1] for line in status if line.startswith("RssAnon:")]
+    return int(kibibytes) / 1024
 
 
 async def _run(arguments: argparse.Namespace, directory: str) -> list[Round]:
-    half_bytes = arguments.rows * (_HEADER.size + PAYLOAD_BYTES + 160)
-    config = EngineConfig(memtable_bytes_max=2 * half_bytes, read_cache_bytes_max=0)
+    config = EngineConfig(memtable_bytes_max=memtable_bytes(arguments.rows), read_cache_bytes_max=READ_CACHE_BYTES)
     engine = LedgerDirectoryEngine.open(OsFileSystem(), open_plyvel, directory, directory, config)
     workers = LaneWorkers()
     workload = Workload(engine, workers, arguments.rows)
@@ -175,6 +191,9 @@ def main() -> None:
         rounds = uvloop.run(_run(arguments, directory))
     finally:
         shutil.rmtree(directory)
+    allowed = PROCESS_MEBIBYTES + allowed_mebibytes(arguments.rows)
+    highest = max(one.memory_mebibytes for one in rounds)
+    sys.stdout.write(f"resident memory, highest: {highest:,.0f} MiB (allowed by the settings: {allowed:,.0f})\n")
     kept = statistics.median(one.kept for one in rounds)
     sys.stdout.write(f"kept beside the checkpoint, median of {len(rounds)} rounds: {kept:.2f} (promise: 0.5)\n")
 

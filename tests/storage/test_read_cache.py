@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from storage.memtable import ENTRY_OVERHEAD_BYTES
-from storage.read_cache import ReadCache
+from storage.read_cache import OVERHEAD_BYTES, ReadCache
 
-ROOM_FOR_ONE = ENTRY_OVERHEAD_BYTES + 4
+ROOM_FOR_ONE = OVERHEAD_BYTES + 4
 
 
 def test_the_least_recently_used_goes_first() -> None:
@@ -19,7 +18,7 @@ def test_bytes_are_counted() -> None:
     cache = ReadCache(10 * ROOM_FOR_ONE)
     cache.put(5, 1, b"1234")
     cache.put(5, 1, b"12")
-    assert cache.used_bytes == ENTRY_OVERHEAD_BYTES + 2
+    assert cache.used_bytes == OVERHEAD_BYTES + 2
     cache.drop(5, 1)
     cache.drop(5, 1)
     assert cache.used_bytes == 0
