@@ -3,10 +3,11 @@
 Entry logs, journals, marks and VERSION files are those of both; only the index differs. Steps, each repeatable when
 cut off (storage section 11.6):
 
-1. build our indexes under names of their own; nothing that Java knows is changed, and it could start again;
+1. from ``.idx`` files: build our indexes under names of their own; Java's files stay as they are, and it could start;
 2. write the note (``adoption_note``);
-3. move Java's index aside, so that a later Java start cannot use it, and give ours their names;
-4. remove the note.
+3. from the RocksDB folders of DbLedgerStorage, which cannot be read: rebuild our indexes from logs and journals;
+4. move Java's index aside, so that a later Java start cannot use it, and give ours their names;
+5. remove the note.
 
 The next start of our bookie replays the journals from Java's ``lastMark`` as after any stop. Nothing is deleted.
 """
@@ -50,7 +51,9 @@ from storage.filenames import (
 from storage.ids import EntryLogId, LedgerId
 from storage.java_index import JavaIndex, find_java_index, list_idx_ledgers
 from storage.ledger_recovery import read_journaled_ledgers
+from storage.log_mark import NO_MARK, read_last_mark
 from storage.ports import FileSystem, OpenIndexStore
+from storage.rebuild import IndexRebuild, plan_rebuild
 from storage.seal import open_sealed_index
 
 _DATABASES = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
@@ -90,10 +93,8 @@ def survey_adoption(fs: FileSystem, config: StorageConfig) -> AdoptionSurvey | N
     is_begun = read_note(fs, note_path(config)) is not None
     if not is_begun:
         _require_one_kind(fs, config, has_idx=has_idx, has_databases=has_databases)
-        if not has_idx and not has_databases and not _is_without_ledgers(fs, config):
+        if not has_idx and not has_databases and not _is_without_index(fs, config):
             return None
-    if has_databases and not is_begun:
-        raise AdoptionRefusedError("nothing was changed: the RocksDB folders of DbLedgerStorage cannot be adopted yet")
     storage = JavaStorage.DATABASES if has_databases else JavaStorage.INDEX_FILES
     logs = locate_logs(fs, config, is_unique=storage is JavaStorage.INDEX_FILES and not is_begun)
     ledger_count = None if has_databases else sum(1 for _ in _ledgers(fs, config))
@@ -117,20 +118,24 @@ def adopt(
 ) -> BuildReport:
     """Adopt folders, all of them locked; goes on where it was cut off. Without anything to adopt it does nothing.
 
-    ``on_progress``: ledgers done, and all of them. AdoptionRefusedError, another StorageError or OSError: Java's index
-    is in place still, or the note is and the next call ends what was begun.
+    ``on_progress``: units done of the stage under way, and all of it. AdoptionRefusedError, another StorageError or
+    OSError: Java's index is in place still, or the note is and the next call ends what was begun.
     """
     report = BuildReport()
-    if survey_adoption(fs, config) is None:
+    survey = survey_adoption(fs, config)
+    if survey is None:
         return report
     path = note_path(config)
     note = read_note(fs, path)
     if note is None:
-        report = _build(fs, open_index, config, on_progress)
+        if survey.storage is JavaStorage.INDEX_FILES:
+            report = _build(fs, open_index, config, on_progress)
         note = begin_note(fs, config, JAVA_INDEX_ASIDE)
         write_note(fs, path, note)
-    elif _is_to_be_put_in_place(fs, config):
+    else:
         require_nothing_written_since(fs, config, path, note)
+    if survey.storage is JavaStorage.DATABASES:
+        report = _rebuild(fs, open_index, config, on_progress)
     _put_in_place(fs, config, note)
     remove_note(fs, path)
     return report
@@ -182,26 +187,27 @@ def _require_one_kind(fs: FileSystem, config: StorageConfig, *, has_idx: bool, h
         )
 
 
-def _is_without_ledgers(fs: FileSystem, config: StorageConfig) -> bool:
-    """Whether a Java bookie has flushed here that stored nothing: its Interleaved storage then has no index file.
+def _is_without_index(fs: FileSystem, config: StorageConfig) -> bool:
+    """Whether a Java bookie has run here that has no index, and needs none.
 
-    AdoptionRefusedError for logs with entries and no index of any kind.
+    With Interleaved storage it makes an index file when it first flushes a ledger; as long as no mark says that
+    anything was flushed, all is in the journals. AdoptionRefusedError when an index must have been there.
     """
     folders = [current_directory(each) for each in config.ledger_directories]
     own = [path for folder in index_folders(config) for path in _own_paths(folder) if fs.exists(path)]
-    if own or not any(
-        name.startswith(last_mark_file_name(0, 1)) for each in folders for name in fs.list_directory(each)
-    ):
+    names = [name for folder in folders for name in fs.list_directory(folder)]
+    if own or not any(name.startswith(last_mark_file_name(0, 1)) for name in names):
         return False
+    count = len(config.journal_directories)
     logs = locate_logs(fs, config, is_unique=False)
-    for log_id, size_bytes in logs.sizes_bytes.items():
-        if size_bytes > HEADER_BYTES:
-            path = os.path.join(logs.directories[logs.positions[log_id]], entry_log_file_name(log_id))
-            raise AdoptionRefusedError(
-                f"nothing was changed: {path} holds entries, but there is no index, neither .idx files nor the RocksDB "
-                "folders of a Java bookie; name its index folders, or see `bkctl storage index rebuild --help`"
-            )
-    return True
+    if all(size_bytes <= HEADER_BYTES for size_bytes in logs.sizes_bytes.values()) or all(
+        read_last_mark(fs, folders, index, count) == NO_MARK for index in range(count)
+    ):
+        return True
+    raise AdoptionRefusedError(
+        "nothing was changed: the entry logs hold entries, but there is no index, neither .idx files nor the RocksDB "
+        "folders of a Java bookie; name its index folders, or see `bkctl storage index rebuild --help`"
+    )
 
 
 def _own_paths(folder: str) -> list[str]:
@@ -237,6 +243,45 @@ def _build(
     return report
 
 
+def _rebuild(
+    fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig, on_progress: Callable[[int, int], None]
+) -> BuildReport:
+    """Our indexes where they are not there yet, from logs and journals: rows fenced, an integrity check asked for."""
+    plans = plan_rebuild(fs, open_index, config, None)
+    if not any(plan.databases for plan in plans):
+        return BuildReport()
+    rebuilt = IndexRebuild(fs, open_index, config, _Watch(on_progress)).run(plans)
+    report = BuildReport(
+        ledger_count=sum(directory.ledger_count for directory in rebuilt.directories),
+        entry_count=sum(directory.row_count for directory in rebuilt.directories),
+    )
+    for directory in rebuilt.directories:
+        for log in directory.damaged:
+            report.note(log.path, log.damage.reason)
+    for damage in rebuilt.journal_damages:
+        path, _, reason = damage.partition(": ")
+        report.note(path, reason)
+    return report
+
+
+class _Watch:
+    """Tells of the stages of a rebuild one after the other."""
+
+    def __init__(self, on_progress: Callable[[int, int], None]) -> None:
+        self._on_progress = on_progress
+        self._done = self._total = 0
+
+    def begin(self, _stage: str, total: int) -> None:
+        """A stage begins."""
+        self._done, self._total = 0, total
+        self._on_progress(0, total)
+
+    def advance(self, amount: int) -> None:
+        """So much more of it is done."""
+        self._done += amount
+        self._on_progress(self._done, self._total)
+
+
 def _ledgers(fs: FileSystem, config: StorageConfig) -> Iterator[tuple[LedgerId, Sequence[str]]]:
     """Every ledger that has an index file, ascending, with the paths of all of them."""
     lists: list[Iterable[tuple[LedgerId, str]]] = [
@@ -244,14 +289,6 @@ def _ledgers(fs: FileSystem, config: StorageConfig) -> Iterator[tuple[LedgerId, 
     ]
     for ledger_id, found in itertools.groupby(heapq.merge(*lists), key=lambda each: each[0]):
         yield ledger_id, [os.path.join(folder, idx_path(ledger_id)) for _, folder in found]
-
-
-def _is_to_be_put_in_place(fs: FileSystem, config: StorageConfig) -> bool:
-    """Whether anything of an adoption is left to do but to remove its note; else our bookie may have run already."""
-    ready = (building_paths(folder, database) for folder in index_folders(config) for database in _DATABASES)
-    return any(index.names for index in _java_indexes(fs, config).values()) or any(
-        fs.exists(path) for paths in ready for path in paths
-    )
 
 
 def _put_in_place(fs: FileSystem, config: StorageConfig, note: ChangeNote) -> None:

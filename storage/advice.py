@@ -7,6 +7,9 @@ from typing import Final
 REBUILD_ADVICE: Final = "run `bkctl storage index rebuild` with the settings of this bookie"
 """An index is lost or damaged, and the entry logs are there: they hold all that was ever checkpointed."""
 
+ADOPTION_ADVICE: Final = "run `bkctl storage adopt` with the settings of this bookie"
+"""A Java bookie has written here, and its index is not ours."""
+
 LOST_DATA_ADVICE: Final = (
     "copy its ledgers from the other bookies with `bkctl decommission`, then start it with empty folders"
 )

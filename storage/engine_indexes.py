@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from storage.advice import REBUILD_ADVICE
+from storage.advice import ADOPTION_ADVICE, REBUILD_ADVICE
 from storage.entry_log_format import HEADER_BYTES
 from storage.entry_log_reader import list_entry_logs
 from storage.errors import IndexMissingError
@@ -16,6 +16,7 @@ from storage.filenames import (
     seal_file_name,
 )
 from storage.index_swap import finish_swap
+from storage.java_index import find_java_index
 from storage.ports import FileSystem, OpenIndexStore
 from storage.seal import (
     SealedIndex,
@@ -92,6 +93,9 @@ def _require_no_history(filesystem: FileSystem, ledger_directory: str, index_pat
     """Refuse to make an empty index beside what only a lost one can have named (H15, storage section 5.9)."""
     witness = find_history(filesystem, ledger_directory)
     if witness is not None:
+        java_index = find_java_index(filesystem, os.path.dirname(index_path))
+        # Rebuilt from the logs alone, a Java bookie's index would lack what only its own says.
+        advice = ADOPTION_ADVICE if java_index.names else REBUILD_ADVICE
         raise IndexMissingError(
-            f"{index_path} is missing although {witness} exists: stored entries would be denied; {REBUILD_ADVICE}"
+            f"{index_path} is missing although {witness} exists: stored entries would be denied; {advice}"
         )

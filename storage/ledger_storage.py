@@ -8,6 +8,7 @@ a mark says something about *every* ledger directory, so it moves only after all
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -15,8 +16,8 @@ import msgspec
 from storage.checkpoint import CheckpointDone, CheckpointJob, go_on
 from storage.config import StorageConfig
 from storage.engine import LedgerDirectoryEngine
-from storage.errors import MisplacedLedgerError
-from storage.filenames import current_directory
+from storage.errors import AdoptionRefusedError, MisplacedLedgerError
+from storage.filenames import ADOPTION, HANDING_BACK, current_directory
 from storage.ids import LedgerId, LogMark
 from storage.journal_catalog import read_catalog
 from storage.journal_writer import JournalWriter
@@ -74,13 +75,15 @@ class LedgerStorage:
         """Open all directories, making those that are new. ``now_ms``: wall clock, names the first journal.
 
         ``locks``: of ``lock_directories``, if the caller took them earlier; ``close`` releases them. Raises
-        DirectoryLockedError, IndexMissingError, IndexDamagedError, MisplacedLedgerError or another StorageError, and
-        OSError; then nothing stays open, and locks stay with the caller who took them.
+        DirectoryLockedError, IndexMissingError, IndexDamagedError, MisplacedLedgerError, AdoptionRefusedError while a
+        change of the index is under way, or another StorageError, and OSError; then nothing stays open, and locks stay
+        with the caller who took them.
         """
         held = lock_directories(filesystem, config) if locks is None else locks
         with contextlib.ExitStack() as undo:
             if locks is None:
                 undo.callback(_release, held)
+            _require_no_change_of_index(filesystem, config)
             engines: list[LedgerDirectoryEngine] = []
             index_directories = config.index_directories or config.ledger_directories
             for ledger_directory, index_directory in zip(config.ledger_directories, index_directories, strict=True):
@@ -220,6 +223,14 @@ def lock_directories(filesystem: FileSystem, config: StorageConfig) -> list[Dire
         _release(locks)
         raise
     return locks
+
+
+def _require_no_change_of_index(filesystem: FileSystem, config: StorageConfig) -> None:
+    """No adoption and no hand-back has been cut off: a bookie that ran meanwhile would write what neither knows of."""
+    for name, command in ((ADOPTION, "adopt"), (HANDING_BACK, "hand-back")):
+        path = os.path.join(current_directory(config.ledger_directories[0]), name)
+        if filesystem.exists(path):
+            raise AdoptionRefusedError(f"{path} says that a change was cut off: end it with `bkctl storage {command}`")
 
 
 def _require_routing(config: StorageConfig, engines: Sequence[LedgerDirectoryEngine]) -> None:

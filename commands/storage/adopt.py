@@ -57,7 +57,7 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
         if not await settle_plan(context, plan, columns=_PLAN_COLUMNS):
             return Outcome.OK
         async with open_change(context, None, plan) as change:
-            with context.console.progress("adopting ledgers") as progress:
+            with context.console.progress("adopting") as progress:
                 report = await work_beside_loop(lambda require: _adopt(own, progress, require))
             change.details.update(ledgers=report.ledger_count, unreadable=report.unreadable_count)
     _tell(context, survey, report)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PLAN_COLUMNS = (Column("action", "ACTION"), Column("path", "PATH"))
 _NEXT_STEPS = (
     "bin/bookkeeper shell rebuild-db-ledgers-index -v",
-    "bin/bookkeeper shell rebuild-db-ledger-locations-index -v",
+    "bin/bookkeeper shell rebuild-db-ledger-locations-index",
     "bin/bookkeeper bookie",
 )
 _JAVA_CLASS = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"

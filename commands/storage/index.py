@@ -13,6 +13,7 @@ from commands.command import command, group
 from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
 from commands.rendering import Column, counted, size
+from commands.storage.java_bookie import require_no_java_index
 from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from commands.storage.working import work_beside_loop
 
@@ -71,6 +72,7 @@ async def rebuild(
 
     wanted = [name for name, is_wanted in ((LEDGERS_DATABASE, ledgers), (LOCATIONS_DATABASE, locations)) if is_wanted]
     with open_own_storage(context, flags, is_locked=True) as own:
+        require_no_java_index(own)
         plans = plan_rebuild(own.file_system, open_plyvel, own.config, wanted or None)
         if not any(plan.databases for plan in plans):
             context.console.say(

@@ -35,6 +35,19 @@ def require_stopped(own: OwnStorage) -> None:
                 raise DirectoryLockedError(f"nothing was changed: {path} is locked: stop the bookie first")
 
 
+def require_no_java_index(own: OwnStorage) -> None:
+    """RefusedError beside an index of a Java bookie: only adoption reads what it alone says, or moves it aside."""
+    from storage.java_index import find_java_index
+
+    for directory in own.index_directories:
+        names = find_java_index(own.file_system, current_directory(directory)).names
+        if names:
+            raise RefusedError(
+                f"nothing was changed: {directory} holds the index of a Java bookie ({', '.join(names)}): take the "
+                "folders over with bkctl storage adopt"
+            )
+
+
 def require_version_files(own: OwnStorage) -> None:
     """RefusedError unless every folder has a VERSION file that says just what the settings say.
 

@@ -195,6 +195,8 @@ def test_a_bookie_that_ran_in_between(tmp_path: Path) -> None:
     note = Path("ledgers-0", "current", "bkctl.handing-back")
     cut = next(path for _, path in disk.photographs if (path / note).exists())
     moved = config_below(cut)
-    boot(moved).close()
+    with pytest.raises(AdoptionRefusedError, match="end it with `bkctl storage hand-back`"):
+        boot(moved)
+    (cut / "journal-0" / "current" / "7fffffffffff.txn").touch()
     with pytest.raises(AdoptionRefusedError, match="a bookie has written since"):
         hand_back(FS, open_plyvel, moved, NOW_MS)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.errors import IndexMissingError
 from tests.commands.storage.conftest import Folders
 from tests.processes import BkctlResult, run_bkctl
 from tests.storage.java_folders import JavaFolders, boot, java_folders, require_all
@@ -108,6 +109,13 @@ def test_a_bookie_of_ours_that_runs(folders: Folders) -> None:
         result = folders.run("adopt", "--yes")
     assert result.exit_code == 5
     assert "stop the bookie first" in result.stderr
+
+
+def test_a_rebuild_beside_an_index_of_java_is_refused(java: JavaFolders) -> None:
+    result = run(java, "rebuild", "--yes", verb="index")
+    assert (result.exit_code, "bkctl storage adopt" in result.stderr) == (3, True), result.stderr
+    with pytest.raises(IndexMissingError, match="bkctl storage adopt"):
+        boot(java.config)
 
 
 def test_folders_of_a_bkctl_bookie(folders: Folders) -> None:
