@@ -198,6 +198,7 @@ def test_a_damaged_catalog_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_nothing_in_the_old_file_is_unsynced_when_the_next_begins(tmp_path: Path) -> None:
+    """H5: Java acknowledges records of the old file when only the new one was synced."""
     disk = TracedDisk()
     writer = JournalWriter.open(disk, str(tmp_path), SMALL, now_ms=0)
     assert writer.write_group([entry(0, 5000)]) == LogMark(1, 5632)
@@ -239,6 +240,36 @@ def test_a_failure_is_final(tmp_path: Path, operation: str) -> None:
     assert disk.take_calls() == [], "the disk was touched after a failure"
     assert writer.durable_position <= LogMark(mark.journal_id + 1, 512)
     writer.close()
+
+
+def test_h5_what_waits_for_no_sync_is_synced_before_the_next_file_begins(tmp_path: Path) -> None:
+    disk = TracedDisk()
+    config = JournalConfig(size_bytes_max=4096, preallocation_bytes=8192, is_data_synced=False)
+    writer = JournalWriter.open(disk, str(tmp_path), config, now_ms=0)
+    writer.write_group([entry(0, 5000)], is_synced=False)
+    assert writer.durable_position == LogMark(1, 512)
+    disk.take_calls()
+    writer.write_group([entry(1)], is_synced=False)
+    calls = disk.take_calls()
+    assert calls[0] == ("sync", "1.txn")
+    assert calls[-1] == ("write", "2.txn")
+    assert writer.durable_position == LogMark(2, 512)
+    assert writer.sync() == LogMark(2, 1024)
+    writer.close()
+
+
+def test_what_was_synced_leaves_the_page_cache_but_for_its_last_part(tmp_path: Path) -> None:
+    for is_dropped, expected in ((True, 2), (False, 0)):
+        disk = TracedDisk()
+        folder = tmp_path / str(is_dropped)
+        folder.mkdir()
+        config = JournalConfig(is_dropped_from_page_cache=is_dropped)
+        writer = JournalWriter.open(disk, str(folder), config, now_ms=0)
+        for number in range(9):
+            writer.write_group([entry(number, MEBIBYTE)])
+        assert disk.take_calls().count(("drop", "1.txn")) == expected
+        assert payloads(folder / "1.txn") == [entry(number, MEBIBYTE) for number in range(9)]
+        writer.close()
 
 
 def test_a_file_that_cannot_be_created_is_a_journal_failure(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from runtime.bookie.adds import AddPath
@@ -20,6 +22,9 @@ from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status
 from storage.config import JournalConfig
 from storage.errors import IndexDamagedError
+from storage.filesystem import OsFileSystem
+from storage.journal_format import JournalRecordKind
+from storage.journal_reader import scan_journal
 from storage.ledger_storage import LedgerStorage
 from storage.replay import checkpoint_now
 from tests.storage.engines import KEY, config_below, entry, explicit_lac, open_storage
@@ -209,3 +214,51 @@ async def test_an_index_that_cannot_be_read_lists_nothing(bookie: Bookie, monkey
 
     monkeypatch.setattr(bookie.engine, "list_entries", fail)
     assert await bookie.list_entries(5) == (Status.IO_ERROR, None)
+
+
+async def test_h19_no_client_can_forge_a_control_record(bookie: Bookie) -> None:
+    """Java journals an add with a negative entry id as it came, and replays it as a fence or a contradicting key."""
+    before = bookie.storage.journals[0].durable_position
+    for ledger_id, entry_id in ((5, -0x2000), (5, -0x1000), (5, -0x8000), (5, -1), (-5, 0), (5, -(2**63))):
+        connection: Any = NotingConnection()
+        body = struct.pack(">qqqq", ledger_id, entry_id, -1, 0) + b"forged"
+        bookie.handler.add(connection, 1, ledger_id, entry_id, KEY, body, False, False, False)
+        assert (await connection.answer)[-1] is Status.BAD_REQUEST, (ledger_id, entry_id)
+    assert bookie.storage.journals[0].durable_position == before
+    assert bookie.engine.ledger(5) is None
+
+
+async def test_h3_a_fence_of_an_unknown_ledger_brings_its_key(tmp_path: Path) -> None:
+    """It is the first that the bookie hears of the ledger: key record, then fence, in one journal."""
+    config = config_below(tmp_path)
+    storage = open_storage(config)
+    storage.replay()
+    bookie = Bookie(storage, config.journal)
+    assert (await bookie.read(7, 0, KEY))[0] is Status.NO_SUCH_ENTRY
+    journal_id = storage.journals[0].durable_position.journal_id
+    await bookie.close()  # without a checkpoint, as a crash would
+    path = tmp_path / "journal-0" / "current" / f"{journal_id:x}.txn"
+    kinds = [record.kind for record in scan_journal(OsFileSystem(), str(path), is_newest=True)]
+    assert kinds == [JournalRecordKind.LEDGER_KEY, JournalRecordKind.FENCE]
+    storage = open_storage(config)
+    storage.replay()
+    row = storage.engine_of(7).ledger(7)
+    assert row is not None
+    assert (row.is_fenced, row.master_key) == (True, KEY)
+    storage.close()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_an_explicit_lac_that_cannot_be_journaled_is_not_acknowledged(tmp_path: Path, version: int) -> None:
+    """Java says OK, and a crash loses it."""
+    config = msgspec.structs.replace(
+        config_below(tmp_path), journal=JournalConfig(preallocation_bytes=4096, format_version=version)
+    )
+    storage = open_storage(config)
+    storage.replay()
+    bookie = Bookie(storage, config.journal)
+    connection: Any = NotingConnection()
+    bookie.handler.write_lac(connection, 1, 5, KEY, explicit_lac(5, 3))
+    assert (await connection.answer)[-1] is Status.BAD_VERSION
+    assert bookie.engine.ledger(5) is None
+    await bookie.close()
