@@ -210,7 +210,7 @@ class LedgerDirectoryEngine:
         row = self.ledger(ledger_id)
         if row is None or read_generation != self._read_generation:
             return max(stored, self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID))
-        if row.explicit_lac is not None:
+        if row.explicit_lac is not None and len(row.explicit_lac) >= _EXPLICIT_LAC.size:
             stored = max(stored, _EXPLICIT_LAC.unpack_from(row.explicit_lac)[0])
         self._raise_last_add_confirmed(ledger_id, stored)
         self._stored_end_seen.add(ledger_id)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from storage.config import EntryLogConfig
+from storage.entry import ENTRY_HEADER_BYTES_MIN
 from storage.entry_log_format import (
     BODY_OFFSET_MIN,
     ENTRY_BYTES_MIN,
@@ -256,7 +257,7 @@ class EntryLogReader:
             raise self._error(location, ledger_id, entry_id, "no entry can be there")
         if (frame.ledger_id, frame.entry_id) != (ledger_id, entry_id):
             raise self._error(location, ledger_id, entry_id, f"found {frame.ledger_id}:{frame.entry_id} instead")
-        if not ENTRY_BYTES_MIN <= frame.size_bytes <= self._config.entry_bytes_max:
+        if not ENTRY_HEADER_BYTES_MIN <= frame.size_bytes <= self._config.entry_bytes_max:
             raise self._error(location, ledger_id, entry_id, f"its size word is {frame.size_bytes}")
         return LENGTH_BYTES + frame.size_bytes
 

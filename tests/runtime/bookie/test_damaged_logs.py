@@ -5,6 +5,7 @@ Every damage of ``damage.json``: an I/O error where Java says that, where it den
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,19 @@ from tests.runtime.bookie.test_handler import Bookie
 from tests.storage.engines import open_storage
 from tests.storage.golden import DAMAGE_CASES
 from tests.storage.golden_bookies import adopt
-from tests.storage.test_golden_sets import DAMAGES
+from tests.storage.test_golden_sets import DAMAGES, size_word
 
 KEY_OF_1 = bytes.fromhex("2e2a69d870796fe05c0e77c52a29ce5e4222b758")
 INDEX_LOST = {"locations_dir_lost", "ledgers_dir_lost"}
 
 
 async def damaged(root: Path, damage: str) -> Bookie:
+    return await bookie_behind(root, DAMAGES[damage])
+
+
+async def bookie_behind(root: Path, damage: Callable[[Path], object]) -> Bookie:
     config = adopt("db-4.18.0/replayed", root)
-    DAMAGES[damage](Path(current_directory(config.ledger_directories[0])))
+    damage(Path(current_directory(config.ledger_directories[0])))
     storage = open_storage(config)
     storage.replay()
     return Bookie(storage, JournalConfig())
@@ -53,6 +58,17 @@ async def test_damage_is_told_as_such(tmp_path: Path, damage: str) -> None:
     row = bookie.engine.ledger(1)
     assert row is not None
     assert row.is_fenced, "the fence of a fencing read stands, whatever became of its read"
+    await bookie.close()
+
+
+@pytest.mark.parametrize("size_bytes", [16, 20, 23])
+async def test_an_entry_too_short_to_have_a_lac_is_damage(tmp_path: Path, size_bytes: int) -> None:
+    """No client writes one, and no add takes one."""
+    bookie = await bookie_behind(tmp_path, size_word(size_bytes))
+    for entry_id in (8, -1):
+        assert (await bookie.read(1, entry_id))[0] is Status.IO_ERROR
+    assert (await bookie.read_lac(1))[0] is Status.IO_ERROR
+    assert (await bookie.read(1, 0))[0] is Status.OK
     await bookie.close()
 
 
