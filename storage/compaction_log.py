@@ -36,7 +36,7 @@ from storage.filenames import (
     parse_compacting_file_name,
 )
 from storage.framing import LENGTH_BYTES, framed
-from storage.ids import EntryLocation, EntryLogId, LedgerId
+from storage.ids import EntryLogId, LedgerId
 from storage.ports import File, FileSystem
 
 
@@ -79,20 +79,16 @@ class CompactedLogWriter:
         self._position = HEADER_BYTES
         self._ledger_bytes: Counter[LedgerId] = Counter()
 
-    def append(self, bodies: Sequence[tuple[LedgerId, bytes]]) -> list[EntryLocation]:
-        """Write bodies, each with its ledger; where they are, once the log is published."""
+    def append(self, bodies: Sequence[tuple[LedgerId, bytes]]) -> None:
+        """Write bodies, each with its ledger."""
         if self._file is None:
             self._file = self._fs.create(self._path)
             self._file.pwrite(encode_header(), 0)
-        locations: list[EntryLocation] = []
-        position = self._position
+        data = b"".join(framed([body for _, body in bodies]))
+        self._file.pwrite(data, self._position)
+        self._position += len(data)
         for ledger_id, body in bodies:
-            locations.append(EntryLocation(self._log_id, position + LENGTH_BYTES))
             self._ledger_bytes[ledger_id] += LENGTH_BYTES + len(body)
-            position += LENGTH_BYTES + len(body)
-        self._file.pwrite(b"".join(framed([body for _, body in bodies])), self._position)
-        self._position = position
-        return locations
 
     def finish(self) -> CompactedLog:
         """Steps 2 and 3: from here on the log is finished, whatever happens."""

@@ -6,6 +6,7 @@ that the log can go. Its usage is the part of its bytes that belongs to ledgers 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -18,33 +19,36 @@ BUCKET_COUNT: Final = 10
 
 
 class LogUsage(msgspec.Struct, frozen=True):
-    """Bytes of a finished log, size words included."""
+    """Bytes of a finished log, size words included. 16 bytes for each ledger in it: there may be very many of both."""
 
     log_id: EntryLogId
     total_bytes: int
     """Of all the entries that were written to it."""
-    ledger_bytes: Mapping[LedgerId, int]
-    """Of each ledger that still exists."""
+    remaining_bytes: int
+    """Of ledgers that still exist; some may be copies that nobody reads any more."""
+    _ledger_ids: array[int]
+    _sizes_bytes: array[int]
 
     @classmethod
     def of_new(cls, log_id: EntryLogId, ledger_bytes: Mapping[LedgerId, int]) -> LogUsage:
         """A log of which nothing is known to be gone."""
-        return cls(log_id, sum(ledger_bytes.values()), ledger_bytes)
-
-    @property
-    def remaining_bytes(self) -> int:
-        """Bytes of ledgers that still exist; some may be copies that nobody reads any more."""
-        return sum(self.ledger_bytes.values())
+        sizes_bytes = array("q", ledger_bytes.values())
+        total_bytes = sum(sizes_bytes)
+        return cls(log_id, total_bytes, total_bytes, array("q", ledger_bytes), sizes_bytes)
 
     @property
     def is_empty(self) -> bool:
         """Whether no ledger is left in it."""
-        return not self.ledger_bytes
+        return not self._ledger_ids
 
-    def of_existing(self, is_existing: Callable[[LedgerId], object]) -> LogUsage:
-        """The same log without the ledgers that are gone; itself when there are none."""
-        left = {ledger_id: size for ledger_id, size in self.ledger_bytes.items() if is_existing(ledger_id)}
-        return self if len(left) == len(self.ledger_bytes) else LogUsage(self.log_id, self.total_bytes, left)
+    def of_existing(self, ledger: Callable[[LedgerId], object]) -> LogUsage:
+        """The same log without the ledgers for which ``ledger`` gives None; itself when there are none."""
+        rows = list(map(ledger, self._ledger_ids))
+        if None not in rows:
+            return self
+        ledger_ids = array("q", (each for each, row in zip(self._ledger_ids, rows, strict=True) if row is not None))
+        sizes_bytes = array("q", (size for size, row in zip(self._sizes_bytes, rows, strict=True) if row is not None))
+        return LogUsage(self.log_id, self.total_bytes, sum(sizes_bytes), ledger_ids, sizes_bytes)
 
     def usage(self, target_bytes: int = 0) -> float:
         """Part of the log that is left, from 0 to 1.
@@ -54,10 +58,9 @@ class LogUsage(msgspec.Struct, frozen=True):
         """
         if not self.total_bytes:
             return 0.0
-        remaining_bytes = self.remaining_bytes
-        if remaining_bytes >= self.total_bytes:
+        if self.remaining_bytes >= self.total_bytes:
             return 1.0
-        return remaining_bytes / max(self.total_bytes, target_bytes)
+        return self.remaining_bytes / max(self.total_bytes, target_bytes)
 
 
 def usage_bucket(usage: float) -> int:

@@ -116,6 +116,12 @@ class Compactor:
 
         CorruptFileError for a log that is damaged; other StorageErrors, OSError.
         """
+        await self._replace(compacted)
+        self._metrics.compactions_resumed_count += 1
+        logger.info("%s: the compaction into it is finished", compacted.path)
+
+    async def _replace(self, compacted: CompactedLog) -> None:
+        """Steps 4 to 6, but for the source, in which nothing is in use then. Raises like ``resume``."""
         await self._workers.run(COMPACTION_LANE, compacted.publish, self._fs)
         is_complete = False
         async with aclosing(self._scanner.entries(compacted.directory, compacted.log_id)) as messages:
@@ -126,12 +132,10 @@ class Compactor:
         if not is_complete:
             raise CorruptFileError(compacted.path, 0, "the log does not agree with its own map")
         await self._workers.run(COMPACTION_LANE, compacted.forget, self._fs)
-        self._metrics.compactions_resumed_count += 1
-        logger.info("%s: the compaction into it is finished", compacted.path)
 
     def _survivors_of(self, source: CompactionSource) -> Survivors:
         if self._config.is_transactional:
-            return NewLogSurvivors(self._fs, self._engine, self._workers, source)
+            return NewLogSurvivors(self._fs, self._engine, self._workers, source, self._replace)
         return ActiveLogSurvivors(self._engine, self._workers, source, self._config.outstanding_entries_max)
 
     async def _copy_live(self, source: CompactionSource, survivors: Survivors) -> tuple[bool, int]:

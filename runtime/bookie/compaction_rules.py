@@ -32,13 +32,15 @@ class DiskReaction(msgspec.Struct, frozen=True):
     is_major_suspended: bool = False
     is_minor_suspended: bool = False
     is_forced: bool = False
+    is_room_scarce: bool = False
 
     @classmethod
     def to(cls, level: DiskState, config: GarbageCollectionConfig) -> DiskReaction:
         """Copying survivors needs room before it gives any: on a full disk it rests, unless the settings force it."""
+        is_scarce, is_full = level is not DiskState.WRITABLE, level is DiskState.FULL
         if config.is_forced_when_full:
-            return cls(is_forced=level is not DiskState.WRITABLE)
-        return cls(is_major_suspended=level is not DiskState.WRITABLE, is_minor_suspended=level is DiskState.FULL)
+            return cls(is_forced=is_scarce, is_room_scarce=is_full)
+        return cls(is_major_suspended=is_scarce, is_minor_suspended=is_full, is_room_scarce=is_full)
 
     def applied_to(self, state: CompactionState) -> CompactionState:
         """What was asked for, and what the disks ask for on top of it."""

@@ -1,4 +1,4 @@
-"""Scans of whole entry logs by child processes, message by message (``storage.compaction_scan`` is the child)."""
+"""Scans of whole entry logs by child processes, message by message (``storage.compaction_scan_child``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage.compaction_scan import LENGTH, ScanMessage
 from storage.errors import EntryLogError
 from storage.ids import EntryLogId
 
-_CHILD: Final = "storage.compaction_scan"
+_CHILD: Final = "storage.compaction_scan_child"
 _decoder: Final = msgspec.msgpack.Decoder(ScanMessage)
 
 

@@ -6,12 +6,12 @@ Source: storage sections 4.9 (a log of their own: the transactional way) and 7.3
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from runtime.bookie.checkpoints import CHECKPOINT_LANE
 from runtime.ports import Workers
-from storage.compaction_log import CompactedLogWriter
+from storage.compaction_log import CompactedLog, CompactedLogWriter
 from storage.compaction_source import CompactionSource, SourceEntry
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import StorageError
@@ -71,31 +71,39 @@ class ActiveLogSurvivors:
         if not self._moves:
             return
         moves, self._moves = self._moves, []
-        self._unsynced_bytes = 0
         await self._workers.run(CHECKPOINT_LANE, self._engine.sync_logs)
+        self._unsynced_bytes = 0
         await relocate(self._workers, self._engine, moves)
 
     async def abandon(self) -> None:
         """See ``Survivors``."""
         if self._unsynced_bytes:
-            self._unsynced_bytes = 0
             # The engine is to forget that copies are outstanding: nobody will ask for them any more.
             with contextlib.suppress(StorageError, OSError):
                 await self._workers.run(CHECKPOINT_LANE, self._engine.sync_logs)
 
 
 class NewLogSurvivors:
-    """Copies to a log that takes the place of the source, in steps that can be finished after a crash."""
+    """Copies to a log that takes the place of the source, in steps that can be finished after a crash.
+
+    ``replace`` takes the steps that come when the new log is finished. It scans it: the moves of a whole log, kept from
+    the copying, would take three times the memory of the log where entries are small.
+    """
 
     def __init__(
-        self, fs: FileSystem, engine: LedgerDirectoryEngine, workers: Workers, source: CompactionSource
+        self,
+        fs: FileSystem,
+        engine: LedgerDirectoryEngine,
+        workers: Workers,
+        source: CompactionSource,
+        replace: Callable[[CompactedLog], Awaitable[None]],
     ) -> None:
         self._fs = fs
         self._engine = engine
         self._workers = workers
         self._source = source
+        self._replace = replace
         self._writer: CompactedLogWriter | None = None
-        self._moves: list[EntryMove] = []
 
     async def take(self, entries: Sequence[SourceEntry]) -> None:
         """See ``Survivors``."""
@@ -103,25 +111,17 @@ class NewLogSurvivors:
             log_id = await self._workers.run(CHECKPOINT_LANE, self._engine.claim_log_id)
             directory = self._engine.ledger_directory
             self._writer = CompactedLogWriter(self._fs, directory, log_id, self._source.log_id)
-        locations = await self._workers.run(COMPACTION_LANE, _copy, self._source, self._writer, entries)
-        self._moves += _moves(self._source, entries, locations)
+        await self._workers.run(COMPACTION_LANE, _copy, self._source, self._writer, entries)
 
     async def finish(self) -> None:
         """See ``Survivors``."""
-        if self._writer is None:
-            return
-        writer, self._writer = self._writer, None
-        try:
-            compacted = await self._workers.run(COMPACTION_LANE, writer.finish)
-        except BaseException:
-            self._writer = writer
-            raise
-        await self._workers.run(COMPACTION_LANE, compacted.publish, self._fs)
-        await relocate(self._workers, self._engine, self._moves)
-        await self._workers.run(COMPACTION_LANE, compacted.forget, self._fs)
+        if self._writer is not None:
+            compacted = await self._workers.run(COMPACTION_LANE, self._writer.finish)
+            self._writer = None
+            await self._replace(compacted)
 
     async def abandon(self) -> None:
-        """See ``Survivors``. A log that is finished stays, for ``resume``."""
+        """See ``Survivors``. A log that is finished stays, to be finished by a later round."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
             await self._workers.run(COMPACTION_LANE, writer.abandon)
@@ -133,9 +133,9 @@ async def relocate(workers: Workers, engine: LedgerDirectoryEngine, moves: Seque
         await workers.run(CHECKPOINT_LANE, engine.relocate, moves[first : first + RELOCATE_COUNT_MAX])
 
 
-def _copy(source: CompactionSource, writer: CompactedLogWriter, entries: Sequence[SourceEntry]) -> list[EntryLocation]:
+def _copy(source: CompactionSource, writer: CompactedLogWriter, entries: Sequence[SourceEntry]) -> None:
     bodies = source.read_bodies(entries)
-    return writer.append([(entry.ledger_id, body) for entry, body in zip(entries, bodies, strict=True)])
+    writer.append([(entry.ledger_id, body) for entry, body in zip(entries, bodies, strict=True)])
 
 
 def _moves(

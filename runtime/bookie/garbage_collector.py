@@ -43,6 +43,7 @@ from storage.log_usage import usage_buckets
 logger = logging.getLogger(__name__)
 
 FLUSH_WAIT_S_MAX: Final = 60.0
+FLUSH_WAIT_FULL_S_MAX: Final = 5.0
 """Deletions become durable with a checkpoint, and logs should go after that: else a crash brings back a ledger whose
 entries cannot be read. Where no checkpoint comes, for want of room, the logs go all the same: they are the room."""
 
@@ -213,7 +214,7 @@ class GarbageCollector:
         if deleted_count:
             logger.info("%d ledgers are deleted", deleted_count)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FLUSH_WAIT_S_MAX):
+                async with asyncio.timeout(FLUSH_WAIT_FULL_S_MAX if self._disks.is_room_scarce else FLUSH_WAIT_S_MAX):
                     await self._flush()
 
     async def _compact(self, *, is_forced: bool) -> int:

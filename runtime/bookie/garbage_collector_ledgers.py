@@ -9,6 +9,7 @@ the next round looks again.
 from __future__ import annotations
 
 import bisect
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -54,16 +55,14 @@ class LocalLedgers:
         self._forget_handle = forget_handle
 
     def snapshot(self) -> list[LedgerId]:
-        """Ids of all ledgers that may be deleted, ascending. One in limbo waits for the integrity check."""
-        return sorted(
-            ledger_id
-            for engine in self._storage.engines
-            for ledger_id in engine.ledger_ids()
-            if (row := engine.ledger(ledger_id)) is not None and not row.is_limbo
-        )
+        """Ids of all ledgers, ascending."""
+        return sorted(itertools.chain.from_iterable(engine.ledger_ids() for engine in self._storage.engines))
 
     def mark(self, ledger_id: LedgerId) -> TouchMark | None:
-        """To be taken before the metadata is asked; None when the ledger is in use, or not here any more."""
+        """To be taken before the metadata is asked; None when the ledger is in use, in limbo, or not here any more.
+
+        What is in limbo waits for the integrity check.
+        """
         engine = self._storage.engine_of(ledger_id)
         row = engine.ledger(ledger_id)
         if row is None or row.is_limbo or _has_cached_entries(engine, ledger_id):
@@ -212,6 +211,7 @@ class LedgerCollector:
 
 async def _without_metadata(ledgers: LedgerStore, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
     """Those that certainly have no metadata; one whose metadata cannot be read or understood has some."""
+    unknown: list[tuple[LedgerId, BkctlError]] = []
 
     async def read(ledger_id: LedgerId) -> LedgerId | None:
         try:
@@ -219,12 +219,16 @@ async def _without_metadata(ledgers: LedgerStore, ledger_ids: Sequence[LedgerId]
         except LedgerNotFoundError:
             return ledger_id
         except BkctlError as error:
-            logger.warning("ledger %d stays: %s", ledger_id, error)
+            unknown.append((ledger_id, error))
         return None
 
     answers = pipelined(each_of(ledger_ids), read, _READS_IN_FLIGHT_MAX)
     async with aclosing(answers):
-        return [ledger_id async for ledger_id in answers if ledger_id is not None]
+        missing = [ledger_id async for ledger_id in answers if ledger_id is not None]
+    if unknown:
+        ledger_id, error = unknown[0]
+        logger.warning("%d ledgers stay, of which ledger %d: %s", len(unknown), ledger_id, error)
+    return missing
 
 
 def _within(part: PartListing, ledger_ids: Sequence[LedgerId]) -> Sequence[LedgerId]:

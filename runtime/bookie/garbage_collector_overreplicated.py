@@ -48,17 +48,21 @@ class OverreplicatedCollector:
     async def collect(self, ledgers: LedgerStore) -> int:
         """One pass over all local ledgers; returns how many copies were deleted. BkctlError when none can be."""
         await self._guard.require_own_cluster()
+        unknown: list[tuple[LedgerId, BkctlError]] = []
 
         async def look_at(ledger_id: LedgerId) -> bool:
             try:
                 return await self._is_unnamed(ledgers, ledger_id) and await self._drop(ledgers, ledger_id)
             except BkctlError as error:
-                logger.warning("ledger %d stays: %s", ledger_id, error)
+                unknown.append((ledger_id, error))
                 return False
 
         outcomes = pipelined(each_of(self._local.snapshot()), look_at, self._in_flight_max)
         async with aclosing(outcomes):
             deleted_count = sum([is_deleted async for is_deleted in outcomes])
+        if unknown:
+            ledger_id, error = unknown[0]
+            logger.warning("%d ledgers stay, of which ledger %d: %s", len(unknown), ledger_id, error)
         self._metrics.ledgers_overreplicated_count += deleted_count
         return deleted_count
 

@@ -53,24 +53,21 @@ def test_the_finished_log_is_one_that_java_reads_whole(tmp_path: Path) -> None:
     disk = TracedDisk()
     writer = CompactedLogWriter(disk, str(tmp_path), 0x1F, 0xA)
     bodies = [(number % 2, entry(number % 2, number)) for number in range(5)]
-    locations = writer.append(bodies[:3]) + writer.append(bodies[3:])
+    writer.append(bodies[:3])
+    writer.append(bodies[3:])
     compacted = writer.finish()
     assert compacted == CompactedLog(str(tmp_path), 0x1F, 0xA)
     assert disk.list_directory(str(tmp_path)) == ["1f.log.a.compacted"]
     compacted.publish(disk)
     compacted.publish(disk)
     reader = EntryLogReader(disk, str(tmp_path), EntryLogConfig())
-    assert [reader.read(place, *ids) for place, ids in zip(locations, _ids(bodies), strict=True)] == [
-        body for _, body in bodies
-    ]
+    found = [(each.ledger_id, each.entry_id, each.location) for each in reader.scan(0x1F)]
+    assert [ids[:2] for ids in found] == [(number % 2, number) for number in range(5)]
+    assert [reader.read(place, *ids) for *ids, place in found] == [body for _, body in bodies]
     assert reader.stored_ledgers_map(0x1F) == {0: 3 * 40, 1: 2 * 40}
     compacted.forget(disk)
     compacted.forget(disk)
     assert disk.list_directory(str(tmp_path)) == ["1f.log"]
-
-
-def _ids(bodies: list[tuple[int, bytes]]) -> list[tuple[int, int]]:
-    return [(ledger_id, number) for number, (ledger_id, _) in enumerate(bodies)]
 
 
 def test_everything_is_durable_before_the_name_that_says_so(tmp_path: Path) -> None:

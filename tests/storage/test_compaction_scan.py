@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from storage import compaction_scan
+from storage import compaction_scan_child
 from storage.compaction_scan import (
     LENGTH,
     MeasuredLog,
@@ -50,7 +50,7 @@ def messages_of(output: bytes) -> list[ScanMessage]:
 
 def said(*arguments: str) -> list[ScanMessage]:
     output = io.BytesIO()
-    compaction_scan.main(list(arguments), output)
+    compaction_scan_child.main(list(arguments), output)
     return messages_of(output.getvalue())
 
 
@@ -102,7 +102,7 @@ def test_measures_by_map_and_by_scan(tmp_path: Path) -> None:
 
 def test_as_a_process(tmp_path: Path) -> None:
     write_log(tmp_path, 3)
-    command = [sys.executable, "-P", "-m", "storage.compaction_scan", "entries", str(tmp_path), "0"]
+    command = [sys.executable, "-P", "-m", "storage.compaction_scan_child", "entries", str(tmp_path), "0"]
     finished = subprocess.run(command, env=bkctl_environment(), capture_output=True, check=True)
     assert messages_of(finished.stdout) == said("entries", str(tmp_path), "0")
     assert finished.stderr == b""
@@ -110,7 +110,7 @@ def test_as_a_process(tmp_path: Path) -> None:
 
 def test_a_process_whose_reader_is_gone_ends_quietly(tmp_path: Path) -> None:
     write_log(tmp_path, 60_000)  # more than a pipe holds
-    command = [sys.executable, "-P", "-m", "storage.compaction_scan", "entries", str(tmp_path), "0"]
+    command = [sys.executable, "-P", "-m", "storage.compaction_scan_child", "entries", str(tmp_path), "0"]
     with subprocess.Popen(command, env=bkctl_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -10,7 +10,10 @@ from storage.log_usage import BUCKET_COUNT, LogUsage, logs_to_compact, usage_buc
 
 
 def log(log_id: int, remaining_bytes: int, total_bytes: int = 100) -> LogUsage:
-    return LogUsage(log_id, total_bytes, {7: remaining_bytes} if remaining_bytes else {})
+    """Ledger 7 is left, ledger 8 is gone."""
+    ledger_bytes = {7: remaining_bytes, 8: total_bytes - remaining_bytes}
+    whole = LogUsage.of_new(log_id, {ledger_id: size for ledger_id, size in ledger_bytes.items() if size})
+    return whole.of_existing({7: "row"}.get)
 
 
 @pytest.mark.parametrize("remaining_bytes", range(101))
@@ -19,16 +22,17 @@ def test_bucket_is_the_tenth_below(remaining_bytes: int) -> None:
 
 
 def test_every_subset_of_ledgers_left() -> None:
-    whole = LogUsage.of_new(3, {1: 10, 2: 20, 5: 30, 9: 40})
+    ledger_bytes = {1: 10, 2: 20, 5: 30, 2**63 - 2: 40}
+    whole = LogUsage.of_new(3, ledger_bytes)
     for count in range(5):
-        for existing in itertools.combinations(whole.ledger_bytes, count):
-            left = whole.of_existing(existing.__contains__)
+        for existing in itertools.combinations(ledger_bytes, count):
+            left = whole.of_existing(dict.fromkeys(existing, "row").get)
             assert left.total_bytes == 100
-            assert left.remaining_bytes == sum(whole.ledger_bytes[ledger_id] for ledger_id in existing)
+            assert left.remaining_bytes == sum(ledger_bytes[ledger_id] for ledger_id in existing)
             assert left.is_empty == (not existing)
             assert left.usage() == left.remaining_bytes / 100
             assert (left is whole) == (count == 4)
-            assert left.of_existing(lambda _: True) is left
+            assert left.of_existing(lambda _: "row") is left
 
 
 def test_a_target_size_counts_small_logs_as_little_used() -> None:

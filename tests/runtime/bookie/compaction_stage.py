@@ -17,7 +17,8 @@ from runtime.bookie.garbage_collector_logs import DirectoryCollector
 from runtime.bookie.garbage_collector_metrics import GarbageCollectionMetrics
 from runtime.config import CompactionConfig, GarbageCollectionConfig
 from runtime.net.loop import LaneWorkers, LoopClock
-from storage.compaction_scan import ScanMessage, measure_logs, scan_log
+from storage.compaction_scan import ScanMessage
+from storage.compaction_scan_child import measure_logs, scan_log
 from storage.config import EngineConfig, EntryLogConfig
 from storage.disk_room import DiskRoom
 from storage.engine import LedgerDirectoryEngine

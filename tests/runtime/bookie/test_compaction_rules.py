@@ -6,7 +6,14 @@ import itertools
 
 import pytest
 
-from runtime.bookie.compaction_rules import CompactionKind, CompactionState, due_compaction, note_compaction
+from runtime.bookie.compaction_rules import (
+    CompactionKind,
+    CompactionState,
+    DiskReaction,
+    due_compaction,
+    note_compaction,
+)
+from runtime.bookie.disk_rules import DiskState
 from runtime.config import CompactionConfig, GarbageCollectionConfig, MajorCompactionConfig
 
 NOW_S = 1_000_000.0
@@ -71,3 +78,26 @@ def test_a_major_compaction_counts_as_a_minor_one() -> None:
     assert (state.last_minor_s, state.last_major_s) == (5, 0)
     note_compaction(state, CompactionKind.MAJOR, 7)
     assert (state.last_minor_s, state.last_major_s) == (7, 7)
+
+
+@pytest.mark.parametrize("level", list(DiskState))
+@pytest.mark.parametrize("is_forced_when_full", [False, True])
+def test_reaction_to_each_state_of_the_disks(level: DiskState, is_forced_when_full: bool) -> None:
+    """Storage section 7.5."""
+    settings = GarbageCollectionConfig(is_forced_when_full=is_forced_when_full)
+    reaction = DiskReaction.to(level, settings)
+    is_full, is_scarce = level is DiskState.FULL, level is not DiskState.WRITABLE
+    assert reaction.is_forced == (is_scarce and is_forced_when_full)
+    assert reaction.is_major_suspended == (is_scarce and not is_forced_when_full)
+    assert reaction.is_minor_suspended == (is_full and not is_forced_when_full)
+    assert reaction.is_room_scarce == is_full
+
+
+@pytest.mark.parametrize(("by_disks", "by_operator"), list(itertools.product((False, True), repeat=2)))
+def test_what_the_disks_suspend_and_what_an_operator_does_add_up(by_disks: bool, by_operator: bool) -> None:
+    asked = CompactionState(1, 2, is_minor_suspended=by_operator, is_major_suspended=not by_operator)
+    applied = DiskReaction(is_minor_suspended=by_disks, is_major_suspended=by_disks).applied_to(asked)
+    assert applied == CompactionState(
+        1, 2, is_minor_suspended=by_operator or by_disks, is_major_suspended=not by_operator or by_disks
+    )
+    assert asked == CompactionState(1, 2, is_minor_suspended=by_operator, is_major_suspended=not by_operator)
