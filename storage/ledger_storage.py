@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -24,6 +25,8 @@ from storage.journal_writer import JournalWriter
 from storage.log_mark import NO_MARK, find_replay_start, write_last_mark
 from storage.ports import DirectoryLock, FileSystem, OpenIndexStore
 from storage.replay import JournalReplay, ReplayReport, checkpoint_now
+
+NO_EARLIER_STARTS: Final[Mapping[int, LogMark]] = {}
 
 
 class StorageCheckpoint(msgspec.Struct):
@@ -118,10 +121,12 @@ class LedgerStorage:
         """Journal that holds all records of a ledger, hence in order (storage section 1)."""
         return self._journals[ledger_id % len(self._journals)]
 
-    def replay(self) -> ReplayReport:
+    def replay(self, earlier_starts: Mapping[int, LogMark] = NO_EARLIER_STARTS) -> ReplayReport:
         """Apply the journals, make all of it durable, move the marks, and begin new journals. Once, after ``open``.
 
-        Raises JournalError, CorruptFileError and other StorageErrors, OSError: the boot must stop then.
+        ``earlier_starts``: for journals, by index, that are applied from before their mark on. That changes nothing
+        that is there already, as every file up to the newest is applied; marks never move back. Raises JournalError,
+        CorruptFileError and other StorageErrors, OSError: the boot must stop then.
         """
         assert not self._journals, "replay comes once, before anything is written"
         journal_count = len(self._journal_directories)
@@ -133,6 +138,7 @@ class LedgerStorage:
             start = find_replay_start(
                 self._filesystem, self._ledger_directories, index, journal_count, is_cataloged=catalog is not None
             )
+            start = min(start, earlier_starts.get(index, start))
             marks.append(replay.replay(directory, index, start, catalog))
         for engine in self._engines:
             checkpoint_now(engine)

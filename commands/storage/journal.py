@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -12,16 +14,19 @@ from commands.command import command, group
 from commands.context import BookieFlags, CommandContext
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_ledger_id
-from commands.rendering import Column
+from commands.rendering import Column, counted, size
 from commands.storage.offline import JOURNAL, NumberedFile, choose_directories, find_by_path, find_file, is_path
-from commands.storage.own_storage import open_own_storage
+from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
+from commands.storage.working import work_beside_loop
 from storage.errors import CorruptFileError
 
 if TYPE_CHECKING:
     from commands.listing import Listing
+    from commands.safety.plan import Plan
     from storage.filesystem import OsFileSystem
     from storage.journal_format import JournalRecord
     from storage.journal_reader import JournalScan
+    from storage.replay import ReplayReport
 
 app = group("Look into journal files, and apply them again.")
 
@@ -37,6 +42,8 @@ _COLUMNS = (
     Column("path", "PATH", is_wide=True),
 )
 
+_PLAN_COLUMNS = (Column("action", "ACTION"), Column("path", "PATH"), Column("bytes", "SIZE", size, is_right=True))
+
 
 class _Wanted(NamedTuple):
     start: int
@@ -50,6 +57,7 @@ class _Wanted(NamedTuple):
 
 def _register() -> None:
     command(app, "scan", is_listing=True, is_local=True, is_configured_by_files=True)(scan)
+    command(app, "replay", planned_tier=2, is_configured_by_files=True)(replay)
 
 
 @takes_bookie_options
@@ -94,6 +102,79 @@ def scan(
                 listing.add(_line(each, "damaged", error.offset, error.reason))
     if damage is not None:
         raise damage
+
+
+@takes_bookie_options
+async def replay(
+    context: CommandContext,
+    flags: BookieFlags,
+    first: Annotated[
+        str,
+        typer.Option("--from", metavar="JOURNAL", help="First file: decimal id, 0x..., or a name like 1f.txn."),
+    ],
+    directory: Annotated[
+        str | None, typer.Option("--directory", metavar="DIR", help="Which of several journal folders.")
+    ] = None,
+) -> None:
+    """Apply a stopped bookie's journals once more, from a file before the mark up to the newest.
+
+    For a bookie whose mark stands behind what its ledger storage holds. What is there already stays as it is, and no
+    mark moves back; a ledger that was deleted since, but has its key in these files, comes back until the collector
+    takes it again. Other journals are applied from their marks, as the next start would do. A damaged file ends it
+    with nothing published.
+    """
+    from commands.safety.change import open_change
+    from commands.safety.confirmation import settle_plan
+
+    with open_own_storage(context, flags, is_locked=True) as own:
+        directories = choose_directories(own.config.journal_directories, directory)
+        file = find_file(own.file_system, JOURNAL, first, directories)
+        plan = _replay_plan(own, file)
+        if not await settle_plan(context, plan, columns=_PLAN_COLUMNS):
+            return
+        async with open_change(context, None, plan) as change:
+            with context.console.progress("applying journals"):
+                report = await work_beside_loop(lambda _: _replay(own, file))
+            change.details["entries"] = report.entry_count
+    body: dict[str, object] = {
+        "files": report.file_count,
+        "entries": report.entry_count,
+        "ledger_keys": report.ledger_key_count,
+        "fences": report.fence_count,
+        "explicit_lacs": report.explicit_lac_count,
+        "skipped": report.skipped_count,
+        "dropped_bytes": sum(tail.dropped_bytes for tail in report.dropped_tails),
+    }
+    context.console.record("JournalReplayed", body, name="entries")
+    for tail in report.dropped_tails:
+        context.console.warn(
+            f"{tail.path}: {tail.dropped_bytes} bytes from offset {tail.offset} on were never synced ({tail.reason})"
+        )
+
+
+def _replay_plan(own: OwnStorage, file: NumberedFile) -> Plan:
+    from storage.journal_reader import list_journals
+
+    numbers = [number for number in list_journals(own.file_system, file.folder) if number >= file.number]
+    paths = [os.path.join(file.folder, JOURNAL.file_name(number)) for number in numbers]
+    items = [{"action": "apply", "path": path, "bytes": os.path.getsize(path)} for path in paths]
+    summary = [f"apply {counted(len(items), 'journal file')} to the ledger storage, from {items[0]['path']} on"]
+    return make_plan(own, "storage journal replay", tier=2, summary=summary, items=items)
+
+
+def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
+    from storage.filenames import current_directory
+    from storage.ids import LogMark
+    from storage.index_store import open_plyvel
+    from storage.ledger_storage import LedgerStorage
+
+    folders = [current_directory(each) for each in own.config.journal_directories]
+    start = LogMark(file.number, 0)
+    storage = LedgerStorage.open(own.file_system, open_plyvel, own.config, time.time_ns() // 1_000_000, locks=())
+    try:
+        return storage.replay({folders.index(file.folder): start})
+    finally:
+        storage.close()
 
 
 def _files(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.commands.storage.conftest import PREALLOCATION_BYTES, Folders
 from tests.processes import run_bkctl
-from tests.storage.engines import KEY
+from tests.storage.engines import KEY, checkpoint, entry
 from tests.storage.golden import FILES, content
 
 JOURNALS = ("db-4.18.0/crash/journal/1a1fb79cb57.txn.gz", "journal-v4-4.18.0/crash/journal/1a1fb8bffcc.txn.gz")
@@ -75,3 +75,37 @@ def test_refusals(folders: Folders) -> None:
         failed = folders.run("journal", *words)
         assert (failed.exit_code, said in failed.stderr) == (code, True), failed
     assert not (Path(folders.config.journal_directories[0]) / "current" / "7.txn").exists()
+
+
+def test_replay_brings_back_what_the_mark_leaves_out(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, journals=2, ledgers=2)
+    folders.fill()
+    first = {path.parent.parent.name: path for path in tmp_path.glob("j*/current/*.txn")}
+    with folders.opened() as storage:
+        storage.engine_of(2).delete_ledger(2)
+        checkpoint(storage)
+    marks = folders.succeed("mark", "-o", "json").json()["items"]
+    options = ("--from", first["j0"].name, "--directory", str(tmp_path / "j0"), "-o", "json")
+    plan = folders.succeed("journal", "replay", *options, "--dry-run").json()
+    assert plan["items"][0]["path"] == str(first["j0"])
+    assert folders.run("journal", "replay", *options).exit_code == 3, "nobody is there to ask"
+    for _ in range(2):
+        result = folders.succeed("journal", "replay", *options, "--yes").json()
+        assert (result["entries"], result["dropped_bytes"]) == (6, 0), (
+            "ledgers 2 and 4; the other journal has nothing new"
+        )
+    with folders.opened() as storage:
+        assert storage.engine_of(2).list_entries(2) == [0, 1, 2]
+        assert storage.engine_of(2).read(2, 1) == entry(2, 1)
+    later = folders.succeed("mark", "-o", "json").json()["items"]
+    for before, after in zip(marks, later, strict=True):
+        assert (int(before["journal_id"]), before["offset"]) <= (int(after["journal_id"]), after["offset"])
+
+
+def test_replay_refuses(folders: Folders) -> None:
+    folders.fill()
+    with folders.opened():
+        running = folders.run("journal", "replay", "--from", "1", "--yes")
+    assert (running.exit_code, "stop the bookie first" in running.stderr) == (5, True)
+    missing = folders.run("journal", "replay", "--from", "1", "--yes")
+    assert (missing.exit_code, "there is no journal 1.txn" in missing.stderr) == (4, True)

@@ -1,0 +1,127 @@
+"""``bkctl storage files``: every file of a bookie, with its size and what it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from commands.bookie_options import takes_bookie_options
+from commands.command import command
+from commands.context import BookieFlags, CommandContext
+from commands.rendering import Column, size, time_text
+from commands.storage.own_storage import OwnStorage, open_own_storage
+
+if TYPE_CHECKING:
+    from storage.file_kinds import FileKind, FolderRole
+
+_COLUMNS = (
+    Column("path", "PATH"),
+    Column("kind", "KIND"),
+    Column("size_bytes", "SIZE", size, is_right=True),
+    Column("disk_bytes", "ON DISK", size, is_right=True),
+    Column("modified", "MODIFIED", is_wide=True),
+    Column("meaning", "WHAT IT IS"),
+    Column("trouble", "TROUBLE"),
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl storage``."""
+    command(app, "files", is_listing=True, is_local=True, is_configured_by_files=True)(files)
+
+
+@takes_bookie_options
+def files(context: CommandContext, flags: BookieFlags) -> None:
+    """List every file in the bookie's folders with its size and what it is.
+
+    A database is one line with the sum of its files. "Trouble" names files that stop a Java bookie, break its tools, or
+    wait for a command to be run again. Journals are sparse: what they take on the disk may be less than their size. May
+    be run beside the bookie.
+    """
+    with (
+        open_own_storage(context, flags, is_locked=False) as own,
+        context.console.listing("StorageFileList", _COLUMNS, name="path") as listing,
+    ):
+        for row in _rows(own):
+            if listing.is_full:
+                listing.truncate()
+                return
+            listing.add(row)
+
+
+def _rows(own: OwnStorage) -> Iterator[dict[str, object]]:
+    from storage.file_kinds import describe_file
+    from storage.filenames import current_directory
+
+    for directory, roles in _roles(own).items():
+        folder = current_directory(directory)
+        if not os.path.isdir(folder):
+            continue
+        for entry in sorted(os.scandir(folder), key=lambda each: each.name):
+            found = describe_file(roles, entry.name)
+            if entry.is_dir() and found.kind == "unknown":
+                yield from _walk(entry.path, roles)
+            else:
+                yield _row(entry.path, found)
+
+
+def _walk(folder: str, roles: frozenset[FolderRole]) -> Iterator[dict[str, object]]:
+    """Files of a folder that is no database: those of ``.idx`` trees, or of nobody."""
+    from storage.file_kinds import describe_file
+
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            found = describe_file(roles, name)
+            # A journal or an entry log down here is read by nobody.
+            is_read = found.kind.startswith("java")
+            yield _row(os.path.join(parent, name), found if is_read else describe_file(frozenset(), ""))
+
+
+def _row(path: str, found: FileKind) -> dict[str, object]:
+    size_bytes = disk_bytes = 0
+    modified_ms = 0
+    for part in _parts(path):
+        try:
+            status = os.stat(part, follow_symlinks=False)
+        except FileNotFoundError:  # a running bookie deletes what it no longer needs
+            continue
+        size_bytes += status.st_size
+        disk_bytes += status.st_blocks * 512
+        modified_ms = max(modified_ms, status.st_mtime_ns // 1_000_000)
+    return {
+        "path": path,
+        "kind": found.kind,
+        "size_bytes": size_bytes,
+        "disk_bytes": disk_bytes,
+        "modified": time_text(modified_ms),
+        "meaning": found.meaning,
+        "trouble": found.trouble,
+    }
+
+
+def _parts(path: str) -> Iterator[str]:
+    """The files that a line stands for."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        for parent, _, names in os.walk(path):
+            for name in names:
+                yield os.path.join(parent, name)
+    else:
+        yield path
+
+
+def _roles(own: OwnStorage) -> dict[str, frozenset[FolderRole]]:
+    from storage.file_kinds import FolderRole
+
+    lists = (
+        (FolderRole.JOURNAL, own.config.journal_directories),
+        (FolderRole.LEDGER, own.config.ledger_directories),
+        (FolderRole.INDEX, own.index_directories),
+    )
+    return {
+        directory: frozenset(role for role, directories in lists if directory in directories)
+        for directory in own.directories
+    }

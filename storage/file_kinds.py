@@ -1,0 +1,123 @@
+"""What the files in a bookie's folders are, by their names. Pure. Source: storage sections 1 to 4 and 9.
+
+Some names are harmless to us and not to a Java bookie or its tools: a journal folder must hold no other ``*.txn``, a
+ledger folder no other ``*.log``.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+import msgspec
+
+from storage import filenames
+
+
+class FolderRole(enum.StrEnum):
+    """What a folder is for; one may have several."""
+
+    JOURNAL = "journal"
+    LEDGER = "ledger"
+    INDEX = "index"
+
+
+class FileKind(msgspec.Struct, frozen=True):
+    """What a file is."""
+
+    kind: str
+    meaning: str
+    trouble: str | None = None
+    """What it does to a Java bookie or its tools, or what is odd about it."""
+
+
+_FIXED = {
+    filenames.VERSION: FileKind("cookie", "whose folder this is"),
+    filenames.LAST_ID: FileKind("hint", "newest entry log id"),
+    filenames.DIRTY: FileKind("marker", "the bookie runs, or did not stop in order"),
+    filenames.BOOKIE_STATUS: FileKind("status", "read-only or writable, kept over restarts"),
+    filenames.LOCK: FileKind("lock", "held by a bkctl process"),
+    filenames.JOURNAL_CATALOG: FileKind("record", "which journals bkctl wrote, and where they end"),
+    filenames.PLACE: FileKind("record", "position of this folder in the settings"),
+    filenames.QUARANTINE: FileKind("record", "entry logs that are known to be damaged"),
+    filenames.MIGRATION: FileKind("note", "a change of the bookie id is under way", "end it with bkctl cookie migrate"),
+    filenames.ADOPTION: FileKind("note", "an adoption is under way", "end it with bkctl storage adopt"),
+    filenames.HANDING_BACK: FileKind("note", "a hand-back is under way", "end it with bkctl storage hand-back"),
+    filenames.LEDGERS_DATABASE: FileKind("index", "ledger rows: keys, fences, LACs (LevelDB)"),
+    filenames.LOCATIONS_DATABASE: FileKind("index", "where each entry is (LevelDB)"),
+    filenames.seal_file_name(filenames.LEDGERS_DATABASE): FileKind("seal", "what the ledger rows must hold"),
+    filenames.seal_file_name(filenames.LOCATIONS_DATABASE): FileKind("seal", "what the locations must hold"),
+    "metadata-cache": FileKind("java cache", "collector's cache of a Java bookie (RocksDB); not used here"),
+}
+_BESIDE_JAVA_INDEX = "a Java bookie would use it: take it over with bkctl storage adopt"
+_MARK = re.compile(r"lastMark(\.[0-9]+)?")
+_MARK_RECORD = re.compile(r"bkctl\.mark(\.[0-9]+)?")
+_JAVA_DATABASE_COPY = re.compile(r"(ledgers|locations)\.(BACKUP|PREV|TEMP|backup).*")
+_UNKNOWN = FileKind("unknown", "not a file of a bookie")
+
+
+def describe_file(roles: frozenset[FolderRole], name: str) -> FileKind:
+    """What the file or folder ``name`` is in the ``current`` folder of these roles."""
+    fixed = _FIXED.get(name)
+    found = (fixed, _journal(roles, name), _entry_log(roles, name), _java_index(name), _aside(name), _mark(name))
+    return next((kind for kind in found if kind is not None), None) or _leftover(name)
+
+
+def _journal(roles: frozenset[FolderRole], name: str) -> FileKind | None:
+    if filenames.parse_journal_file_name(name) is not None:
+        is_here = FolderRole.JOURNAL in roles
+        return FileKind(
+            "journal", "what was acknowledged, in order", None if is_here else "no journal folder: not read"
+        )
+    if not name.endswith(".txn"):
+        return None
+    return FileKind(
+        "stray", "named like a journal, and none", "a Java bookie does not start, or takes it for a journal"
+    )
+
+
+def _entry_log(roles: frozenset[FolderRole], name: str) -> FileKind | None:
+    if filenames.parse_entry_log_file_name(name) is not None:
+        is_here = FolderRole.LEDGER in roles
+        return FileKind("entry log", "entries of many ledgers", None if is_here else "no ledger folder: not read")
+    if filenames.parse_claimed_entry_log_id(name) is not None:
+        return FileKind("compaction", "an entry log that a compaction was writing; the collector ends or deletes it")
+    if not name.endswith((".log", ".log.compacting", ".compacted")):
+        return None
+    return FileKind("stray", "named like an entry log, and none", "it breaks Java's tools and confuses its collector")
+
+
+def _java_index(name: str) -> FileKind | None:
+    if name in filenames.JAVA_DATABASES:
+        return FileKind("java index", "index of a Java bookie with DbLedgerStorage (RocksDB)", _BESIDE_JAVA_INDEX)
+    if _JAVA_DATABASE_COPY.fullmatch(name):
+        return FileKind("java copy", "an older index of a Java bookie, left by its tools")
+    if filenames.parse_idx_file_name(name) is not None:
+        return FileKind("java index", "index of one ledger (Interleaved or Sorted storage)", _BESIDE_JAVA_INDEX)
+    if name.endswith(".idx.rloc"):
+        return FileKind("java leftover", "an index file that a Java bookie was moving")
+    return None
+
+
+def _mark(name: str) -> FileKind | None:
+    if _MARK.fullmatch(name):
+        return FileKind("mark", "where replay of a journal starts, as Java reads it")
+    if _MARK_RECORD.fullmatch(name):
+        return FileKind("mark", "where replay of a journal starts, with a checksum")
+    return None
+
+
+def _leftover(name: str) -> FileKind:
+    if name.startswith("ldb-"):
+        return FileKind("leftover", "an index that was being opened, rebuilt or adopted; the next run sees to it")
+    if name.endswith(filenames.TEMPORARY_SUFFIX):
+        return FileKind("temporary", "a file that was being written when its writer was killed")
+    return _UNKNOWN
+
+
+def _aside(name: str) -> FileKind | None:
+    if name.startswith(filenames.JAVA_INDEX_ASIDE):
+        return FileKind("kept", "the Java index before its adoption; not needed any more")
+    if name.startswith(filenames.OWN_INDEX_ASIDE):
+        return FileKind("kept", "bkctl's index before it was handed back; not needed any more")
+    return None
