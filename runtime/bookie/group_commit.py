@@ -80,6 +80,7 @@ class GroupCommit:
         self._complete: deque[_Group] = deque()
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._has_given_up_room = asyncio.Event()
         self._is_writing = False
         self._queued_count = 0
         self._queued_bytes = 0
@@ -160,8 +161,13 @@ class GroupCommit:
             if is_stopping and not self._wake.is_set():
                 return
 
+    def give_up_room(self) -> None:
+        """From now on want of room is a failure like any other: who stops a bookie does not wait for a disk."""
+        self._has_given_up_room.set()
+
     def stop(self) -> None:
         """Let ``run`` commit what is queued and return."""
+        self.give_up_room()
         self._stopping.set()
         self._wake.set()
 
@@ -180,8 +186,10 @@ class GroupCommit:
 
     async def _wait_for_work(self) -> None:
         """Return when something is queued, when what was written is to be synced, or at the end."""
-        timeout_s = None if self._sync_due_s is None else max(0.0, self._sync_due_s - _now_s())
-        await _wait(self._wake, timeout_s)
+        if self._sync_due_s is None:
+            await self._wake.wait()
+        else:
+            await _wait(self._wake, max(0.0, self._sync_due_s - _now_s()))
 
     async def _gather(self) -> None:
         """Give others the time to join the group, unless one is complete already."""
@@ -216,7 +224,8 @@ class GroupCommit:
                 await self._write_when_there_is_room(group.records, is_synced=is_synced)
             elif is_synced and self._sync_due_s is not None:
                 await self._workers.run(self._lane, self._writer.sync)
-        except JournalFailedError as failure:
+        except Exception as error:
+            failure = error if isinstance(error, JournalFailedError) else JournalFailedError(str(error))
             self._fail(failure, group)
             raise
         finally:
@@ -235,11 +244,11 @@ class GroupCommit:
                 # Nothing was acknowledged, so that the same records may be written again, at the same place.
                 has_found_none = True
                 self._on_disk_room(error)
-                if self._stopping.is_set():
+                if self._has_given_up_room.is_set():
                     raise JournalFailedError(f"stopped with records that found no room: {error}") from error
             else:
                 break
-            await _wait(self._stopping, RETRY_DELAY_S)
+            await _wait(self._has_given_up_room, RETRY_DELAY_S)
         if has_found_none:
             self._on_disk_room(None)
 
@@ -258,7 +267,7 @@ class GroupCommit:
         self._complete.clear()
 
 
-async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
     """Wait for an event, at most so long."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):

@@ -365,6 +365,8 @@ class BookieServer:
 
         async def stop() -> None:
             """Commit and flush everything; skipped when the journal or the index has failed: replay decides then."""
+            for journal in journals:
+                journal.give_up_room()
             await handler.drain()
             for journal in journals:
                 journal.stop()

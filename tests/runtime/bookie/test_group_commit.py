@@ -21,7 +21,7 @@ from runtime.bookie.modes import BookieModes, ReadOnlyReason
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.protocol.status import Status
 from storage.config import EngineConfig, JournalConfig
-from storage.errors import JournalFailedError, JournalFullError
+from storage.errors import JournalFailedError, JournalFullError, NoWritableDiskError
 from storage.journal_format import JournalRecordKind, encode_fence_record
 from storage.journal_reader import list_journals, scan_journal
 from storage.journal_writer import JournalWriter
@@ -65,14 +65,21 @@ class Answers:
 class Committing:
     """A journal that commits in the background."""
 
-    def __init__(self, folder: Path, config: JournalConfig) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: JournalConfig,
+        on_disk_room: Callable[[JournalFullError | None], None] | None = None,
+    ) -> None:
         self.folder = folder
         self.disk = GatedDisk()
         self.answers = Answers()
         self.room: list[JournalFullError | None] = []
         self.workers = LaneWorkers()
         self.writer = JournalWriter.open(self.disk, str(folder), config, now_ms=0)
-        self.journal = GroupCommit(self.writer, self.workers, "journal-0", config, on_disk_room=self.room.append)
+        self.journal = GroupCommit(
+            self.writer, self.workers, "journal-0", config, on_disk_room=on_disk_room or self.room.append
+        )
         self.task = asyncio.get_running_loop().create_task(self.journal.run())
         self.disk.take_calls()
 
@@ -97,8 +104,10 @@ class Committing:
 
 
 @contextlib.asynccontextmanager
-async def committing(folder: Path, **settings: Any) -> AsyncIterator[Committing]:
-    running = Committing(folder, JournalConfig(preallocation_bytes=1 << 16, **settings))
+async def committing(
+    folder: Path, on_disk_room: Callable[[JournalFullError | None], None] | None = None, **settings: Any
+) -> AsyncIterator[Committing]:
+    running = Committing(folder, JournalConfig(preallocation_bytes=1 << 16, **settings), on_disk_room)
     try:
         yield running
     finally:
@@ -238,14 +247,32 @@ async def test_a_full_disk_stops_the_journal_until_there_is_room(
 
 
 async def test_a_journal_that_stops_on_a_full_disk_acknowledges_nothing(tmp_path: Path) -> None:
+    """And whoever waits is told: a stop that waits for them would not end."""
     async with committing(tmp_path) as running:
         running.disk.is_full = True
         running.add(0)
+        fence = running.journal.append_and_wait(encode_fence_record(1))
         await until(lambda: bool(running.room))
-        running.journal.stop()
+        running.journal.give_up_room()
+        with pytest.raises(JournalFailedError, match="found no room"):
+            await fence
         with pytest.raises(JournalFailedError, match="found no room"):
             await running.task
     assert running.answers.entry_ids == []
+
+
+async def test_where_read_only_is_forbidden_a_full_disk_ends_the_bookie(tmp_path: Path) -> None:
+    def refuse(_error: JournalFullError | None) -> None:
+        raise NoWritableDiskError("read-only mode is switched off")
+
+    async with committing(tmp_path, refuse) as running:
+        running.disk.is_full = True
+        fence = running.journal.append_and_wait(encode_fence_record(1))
+        with pytest.raises(JournalFailedError, match="switched off"):
+            await fence
+        with pytest.raises(NoWritableDiskError):
+            await running.task
+        running.task = asyncio.get_running_loop().create_task(asyncio.sleep(0))
 
 
 def test_a_full_journal_makes_the_bookie_read_only_while_it_lasts() -> None:
