@@ -1,0 +1,85 @@
+"""A bookie process under journal settings other than the usual ones: what was acknowledged is there after kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.protocol.status import Status
+from tests.runtime.bookie.bookie_process import BookieUnderTest
+from tests.runtime.bookie.conftest import KEY, Peer
+
+COUNT = 300
+pytestmark = pytest.mark.cluster
+
+
+async def add_all(peer: Peer, ledger_id: int, count: int = COUNT) -> None:
+    statuses = await asyncio.gather(*(peer.add(ledger_id, entry_id) for entry_id in range(count)))
+    assert set(statuses) == {Status.OK}
+
+
+async def require_all(peer: Peer, ledger_id: int, count: int = COUNT) -> None:
+    for entry_id in range(count):
+        assert await peer.read(ledger_id, entry_id) == peer.body(ledger_id, entry_id)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("journalFormatVersionToWrite=4", "flushInterval=3600000"),
+        ("journalFormatVersionToWrite=5", "journalMaxSizeMB=1", "flushInterval=3600000"),
+        ("journalSyncData=false", "journalPageCacheFlushIntervalMSec=20", "flushInterval=100"),
+        ("journalMaxGroupWaitMSec=2", "journalQueueSize=3", "journalAlignmentSize=4096", "flushInterval=100"),
+    ],
+    ids=lambda settings: settings[0],
+)
+async def test_a_kill_loses_nothing_acknowledged(
+    tmp_path: Path, metadata_uri: str, store: ZooKeeperStore, settings: tuple[str, ...]
+) -> None:
+    keys = [word for setting in settings for word in ("--set", setting)]
+    bookie = BookieUnderTest(tmp_path, metadata_uri, store, *keys)
+    async with bookie.running() as (process, peer):
+        await add_all(peer, 7)
+        process.kill()
+    async with bookie.running() as (_, peer):
+        await require_all(peer, 7)
+        await add_all(peer, 8, 5)
+        await require_all(peer, 8, 5)
+
+
+async def test_two_journals_share_the_ledgers(tmp_path: Path, metadata_uri: str, store: ZooKeeperStore) -> None:
+    bookie = BookieUnderTest(
+        tmp_path, metadata_uri, store, "--journal-dir", str(tmp_path / "journal-2"), "--set", "flushInterval=200"
+    )
+    async with bookie.running() as (process, peer):
+        await add_all(peer, 7)
+        await asyncio.sleep(0.5)  # a checkpoint moves the marks; what follows is left to the journals
+        await add_all(peer, 8)
+        assert await peer.read(8, 0, fence_with=KEY) == peer.body(8, 0)
+        process.kill()
+    current = tmp_path / "ledgers" / "current"
+    assert {path.name for path in current.glob("lastMark*")} == {"lastMark.0", "lastMark.1"}
+    async with bookie.running() as (_, peer):
+        await require_all(peer, 7)
+        await require_all(peer, 8)
+        assert await peer.add(8, COUNT) is Status.FENCED
+        assert await peer.add(7, COUNT) is Status.OK
+
+
+async def test_without_written_data_an_orderly_stop_loses_nothing(
+    tmp_path: Path, metadata_uri: str, store: ZooKeeperStore
+) -> None:
+    keys = ("--set", "journalWriteData=false", "--set", "flushInterval=3600000")
+    bookie = BookieUnderTest(tmp_path, metadata_uri, store, *keys)
+    async with bookie.running() as (process, peer):
+        await add_all(peer, 7)
+        assert await peer.read(7, 0, fence_with=KEY) == peer.body(7, 0)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 30) == 0
+    async with bookie.running() as (_, peer):
+        await require_all(peer, 7)
+        assert await peer.add(7, COUNT) is Status.FENCED
