@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,12 +13,14 @@ from commands.command import command, group
 from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
 from commands.rendering import Column, counted, size
+from commands.storage.index_check import check
+from commands.storage.index_show import show
+from commands.storage.index_watch import StageWatch
 from commands.storage.java_bookie import require_no_java_index
 from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from commands.storage.working import work_beside_loop
 
 if TYPE_CHECKING:
-    from commands.progress import Progress
     from commands.safety.plan import Plan
     from storage.rebuild import DirectoryPlan, DirectoryReport, RebuildReport
 
@@ -46,6 +48,8 @@ _DAMAGE_COLUMNS = (
 
 
 def _register() -> None:
+    command(app, "check", is_local=True, is_configured_by_files=True)(check)
+    command(app, "show", is_local=True, is_configured_by_files=True)(show)
     command(app, "rebuild", planned_tier=2, is_local=True, is_configured_by_files=True)(rebuild)
 
 
@@ -86,7 +90,7 @@ async def rebuild(
             with context.console.progress("rebuilding the index") as progress:
                 report = await work_beside_loop(
                     lambda require_wanted: IndexRebuild(
-                        own.file_system, open_plyvel, own.config, _Watch(progress, require_wanted)
+                        own.file_system, open_plyvel, own.config, StageWatch(progress, require_wanted)
                     ).run(plans)
                 )
             change.details = {"is_complete": report.is_complete, "needs_integrity_check": report.needs_integrity_check}
@@ -134,28 +138,6 @@ def _items(plan: DirectoryPlan) -> Iterator[dict[str, Any]]:
 
 def _item(action: str, path: str, reason: str) -> dict[str, Any]:
     return {"action": action, "path": path, "expected_version": None, "reason": reason}
-
-
-class _Watch:
-    """Shows the stages of a rebuild on a progress bar."""
-
-    def __init__(self, progress: Progress, require_wanted: Callable[[], None]) -> None:
-        self._progress = progress
-        self._require_wanted = require_wanted
-        self._stage = ""
-        self._total = self._done = 0
-
-    def begin(self, stage: str, total: int) -> None:
-        """A stage begins."""
-        self._require_wanted()
-        self._stage, self._total, self._done = stage, total, 0
-        self._progress.update(0, total, stage)
-
-    def advance(self, amount: int) -> None:
-        """So much more of it is done."""
-        self._require_wanted()
-        self._done += amount
-        self._progress.update(self._done, self._total, self._stage)
 
 
 def _tell(context: CommandContext, report: RebuildReport) -> None:

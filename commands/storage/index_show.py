@@ -1,0 +1,154 @@
+"""``bkctl storage index show``: what the indexes of a stopped bookie say, of all or of one ledger."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commands.bookie_options import takes_bookie_options
+from commands.context import BookieFlags, CommandContext
+from commands.errors import NotFoundError
+from commands.parse import parse_ledger_id
+from commands.rendering import Column, size
+from commands.storage.own_storage import OwnStorage, open_own_storage
+
+if TYPE_CHECKING:
+    from storage.seal import SealedIndex
+
+_COLUMNS = (
+    Column("path", "INDEX"),
+    Column("condition", "CONDITION"),
+    Column("ledgers", "LEDGERS", is_right=True),
+    Column("limbo", "IN LIMBO", is_right=True),
+    Column("size_bytes", "SIZE", size, is_right=True),
+    Column("sealed_batches", "SEALED", is_right=True),
+    Column("detail", "DETAIL"),
+)
+_LOG_COLUMNS = (
+    Column("log", "ENTRY LOG"),
+    Column("entries", "ENTRIES", is_right=True),
+)
+
+
+@takes_bookie_options
+def show(
+    context: CommandContext,
+    flags: BookieFlags,
+    ledger: Annotated[str | None, typer.Option("--ledger", metavar="ID", help="What they say of this ledger.")] = None,
+) -> None:
+    """Show the indexes of a stopped bookie, or with --ledger what they say of one ledger. Keys are not shown.
+
+    "sealed" is the number of batches that must be there; "needs integrity check" says that the bookie will compare
+    itself with its peers at the next start.
+    """
+    with open_own_storage(context, flags, is_locked=True) as own:
+        if ledger is None:
+            _show_all(context, own)
+        else:
+            _show_ledger(context, own, parse_ledger_id(ledger))
+
+
+def _show_all(context: CommandContext, own: OwnStorage) -> None:
+    from storage.filenames import current_directory
+
+    rows: list[dict[str, Any]] = []
+    flags = 0
+    for position, pair in enumerate(zip(own.config.ledger_directories, own.index_directories, strict=True)):
+        found, own_flags = _describe(own, *map(current_directory, pair))
+        rows += found
+        flags = own_flags if position == 0 else flags
+    body = {"needs_integrity_check": bool(flags & 1)}
+    context.console.record("StorageIndex", body, name="needs_integrity_check", details={"indexes": rows})
+    context.console.table("Indexes", _COLUMNS, rows)
+
+
+def _describe(own: OwnStorage, ledger_directory: str, index_directory: str) -> tuple[list[dict[str, Any]], int]:
+    """Both databases of a directory, and the storage flags it has."""
+    from storage.filenames import LEDGERS_DATABASE, seal_file_name
+    from storage.index_state import DATABASES, IndexCondition, inspect_index
+    from storage.index_store import open_plyvel
+    from storage.seal import decode_seal_record
+
+    rows, flags = [], 0
+    for name in DATABASES:
+        path = os.path.join(index_directory, name)
+        state = inspect_index(own.file_system, open_plyvel, ledger_directory, index_directory, name)
+        row: dict[str, Any] = {"path": path, "condition": state.condition.value, "detail": state.detail or None}
+        row |= dict.fromkeys(("ledgers", "limbo", "size_bytes", "sealed_batches"))
+        if state.condition is IndexCondition.SOUND:
+            names = own.file_system.list_directory(path)
+            row["size_bytes"] = sum(os.path.getsize(os.path.join(path, each)) for each in names)
+            record = decode_seal_record(own.file_system.read_file(seal_file_name(path)))
+            row["sealed_batches"] = None if record is None else record.number
+        if state.condition is IndexCondition.SOUND and name == LEDGERS_DATABASE:
+            row["ledgers"], row["limbo"], flags = _count_ledgers(own, path)
+        rows.append(row)
+    return rows, flags
+
+
+def _count_ledgers(own: OwnStorage, path: str) -> tuple[int, int, int]:
+    from storage.ledger_index import LedgerIndex
+
+    opened = _open(own, path)
+    try:
+        ledgers = LedgerIndex.load(opened)
+        rows = map(ledgers.find, ledgers)
+        return len(ledgers), sum(row is not None and row.is_limbo for row in rows), ledgers.read_flags()
+    finally:
+        opened.close()
+
+
+def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> None:
+    from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory, entry_log_file_name
+    from storage.ledger_index import LedgerIndex, is_placeholder_key
+    from storage.location_index import LocationIndex
+
+    position = ledger_id % len(own.config.ledger_directories)
+    folder = current_directory(own.index_directories[position])
+    opened = _open(own, os.path.join(folder, LEDGERS_DATABASE))
+    try:
+        row = LedgerIndex.load(opened).find(ledger_id)
+    finally:
+        opened.close()
+    if row is None:
+        raise NotFoundError(f"ledger {ledger_id} has no row in {os.path.join(folder, LEDGERS_DATABASE)}")
+    opened = _open(own, os.path.join(folder, LOCATIONS_DATABASE))
+    try:
+        index = LocationIndex(opened)
+        entry_ids = list(index.list_entries(ledger_id))
+        found = (index.find(ledger_id, entry_id) for entry_id in entry_ids)
+        logs = Counter(location.log_id for location in found if location is not None)
+    finally:
+        opened.close()
+    body = {
+        "ledger_id": str(ledger_id),
+        "ledger_directory": own.config.ledger_directories[position],
+        "is_fenced": row.is_fenced,
+        "is_limbo": row.is_limbo,
+        "has_key": not is_placeholder_key(row.master_key),
+        "explicit_lac": None if row.explicit_lac is None else str(int.from_bytes(row.explicit_lac[8:16], signed=True)),
+        "entries": len(entry_ids),
+        "first_entry": str(entry_ids[0]) if entry_ids else None,
+        "last_entry": str(entry_ids[-1]) if entry_ids else None,
+    }
+    rows = [{"log": entry_log_file_name(log_id), "entries": count} for log_id, count in sorted(logs.items())]
+    context.console.record("StorageIndexLedger", body, name="ledger_id", details={"logs": rows})
+    context.console.table("Entry logs", _LOG_COLUMNS, rows)
+
+
+def _open(own: OwnStorage, path: str) -> SealedIndex:
+    """A database as a boot opens it; IndexMissingError, IndexDamagedError with the way out."""
+    from storage.advice import REBUILD_ADVICE
+    from storage.errors import IndexMissingError
+    from storage.filenames import seal_file_name
+    from storage.index_store import open_plyvel
+    from storage.index_swap import finish_swap
+    from storage.seal import is_sealed_index_present, open_sealed_index
+
+    finish_swap(own.file_system, path)
+    if not is_sealed_index_present(own.file_system, path, seal_file_name(path)):
+        raise IndexMissingError(f"{path}: no index database; {REBUILD_ADVICE}")
+    return open_sealed_index(own.file_system, open_plyvel, path, seal_file_name(path))

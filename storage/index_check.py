@@ -1,0 +1,138 @@
+"""Whether the indexes of a stopped bookie are whole and say the truth: seals, rows, and every location.
+
+Java checks the rows of its ledgers index alone, and no location at all (storage sections 11.3 and 11.4). Here the
+databases are opened as a boot opens them, every row is read with its checksum and parsed, and each location is looked
+up in its log by the 20 bytes that begin an entry.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from storage.child_pool import ChildPool, core_count
+from storage.config import StorageConfig
+from storage.errors import IndexDamagedError
+from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory, seal_file_name
+from storage.ids import LedgerId
+from storage.index_state import DATABASES, IndexCondition, IndexState, inspect_index
+from storage.ledger_index import LedgerIndex
+from storage.location_index import KEY_BYTES, LOCATION_BYTES
+from storage.ports import FileSystem, OpenIndexStore
+from storage.probe_child import PROBLEM_COUNT_MAX, LocationProblem, Probed, ProbeRows
+from storage.rebuild_directory import RebuildWatch
+from storage.seal import SealedIndex, open_sealed_index
+
+CHILD_MODULE: Final = "storage.probe_child"
+_TASK_ROW_COUNT = 100_000
+_NOT_ENTRIES = b"\x80"
+"""Keys from here on are negative ledger ids: seals."""
+_LEDGER_ID = struct.Struct(">q")
+
+
+class DirectoryCheck(msgspec.Struct):
+    """What was found in one ledger directory."""
+
+    ledger_directory: str
+    index_directory: str
+    states: dict[str, IndexState]
+    ledger_count: int = 0
+    location_count: int = 0
+    unowned_count: int = 0
+    """Locations of ledgers that have no row: of deleted ones, which a crash left; harmless."""
+    problems: list[LocationProblem] = []
+    problem_count: int = 0
+    """Of locations and of rows; those beyond the first thousand are counted and not kept."""
+    row_damages: list[str] = []
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there is nothing to complain of."""
+        are_sound = all(state.condition in {IndexCondition.SOUND, IndexCondition.NEW} for state in self.states.values())
+        return are_sound and not self.problem_count
+
+
+class IndexCheck:
+    """Checks the directories of a bookie one after the other; their folders must be locked."""
+
+    def __init__(
+        self, filesystem: FileSystem, open_index: OpenIndexStore, config: StorageConfig, watch: RebuildWatch
+    ) -> None:
+        self._filesystem = filesystem
+        self._open_index = open_index
+        self._config = config
+        self._watch = watch
+
+    def run(self) -> list[DirectoryCheck]:
+        """Damage is a finding; StorageError and OSError for what stops the check itself."""
+        index_directories = self._config.index_directories or self._config.ledger_directories
+        pairs = zip(self._config.ledger_directories, index_directories, strict=True)
+        return [self._check(*map(current_directory, pair)) for pair in pairs]
+
+    def _check(self, ledger_directory: str, index_directory: str) -> DirectoryCheck:
+        states = {
+            name: inspect_index(self._filesystem, self._open_index, ledger_directory, index_directory, name)
+            for name in DATABASES
+        }
+        found = DirectoryCheck(ledger_directory, index_directory, states)
+        ledger_ids: set[LedgerId] | None = None
+        if states[LEDGERS_DATABASE].condition is IndexCondition.SOUND:
+            rows = self._open(index_directory, LEDGERS_DATABASE)
+            try:
+                ledger_ids = set(LedgerIndex.load(rows))
+            finally:
+                rows.close()
+            found.ledger_count = len(ledger_ids)
+        if states[LOCATIONS_DATABASE].condition is IndexCondition.SOUND:
+            rows = self._open(index_directory, LOCATIONS_DATABASE)
+            try:
+                self._check_locations(found, rows, ledger_ids)
+            finally:
+                rows.close()
+        return found
+
+    def _open(self, index_directory: str, name: str) -> SealedIndex:
+        path = os.path.join(index_directory, name)
+        return open_sealed_index(self._filesystem, self._open_index, path, seal_file_name(path))
+
+    def _check_locations(self, found: DirectoryCheck, rows: SealedIndex, ledger_ids: set[LedgerId] | None) -> None:
+        self._watch.begin(f"probing the locations of {os.path.dirname(found.ledger_directory)}", 0)
+        with ChildPool(CHILD_MODULE, found.index_directory, core_count()) as pool:
+            for _, answer in pool.run(self._tasks(found, rows, ledger_ids), self._watch.advance):
+                probed = msgspec.convert(answer, Probed)
+                found.problem_count += probed.problem_count
+                found.problems += probed.problems[: PROBLEM_COUNT_MAX - len(found.problems)]
+
+    def _tasks(self, found: DirectoryCheck, rows: SealedIndex, ledger_ids: set[LedgerId] | None) -> Iterator[ProbeRows]:
+        """All rows in bounded pieces; what is no location row is noted."""
+        directory = os.path.abspath(found.ledger_directory)
+        entry_bytes_max = self._config.engine.entry_log.entry_bytes_max
+        parts: list[bytes] = []
+        owner, is_owned = b"", True
+        try:
+            for key, value in rows.scan(b"", _NOT_ENTRIES):
+                if len(key) != KEY_BYTES or len(value) != LOCATION_BYTES:
+                    found.problem_count += 1
+                    if len(found.row_damages) < PROBLEM_COUNT_MAX:
+                        found.row_damages.append(f"{rows.path}: {key.hex()} -> {value.hex()} is no location")
+                    continue
+                if key[:8] != owner:
+                    owner = key[:8]
+                    is_owned = ledger_ids is None or _LEDGER_ID.unpack(owner)[0] in ledger_ids
+                found.location_count += 1
+                found.unowned_count += not is_owned
+                if not is_owned:
+                    continue
+                parts += (key, value)
+                if len(parts) >= 2 * _TASK_ROW_COUNT:
+                    yield ProbeRows(directory=directory, rows=b"".join(parts), entry_bytes_max=entry_bytes_max)
+                    parts = []
+        except IndexDamagedError as error:
+            found.problem_count += 1
+            found.row_damages.append(str(error))
+        if parts:
+            yield ProbeRows(directory=directory, rows=b"".join(parts), entry_bytes_max=entry_bytes_max)
