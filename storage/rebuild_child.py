@@ -8,20 +8,17 @@ from collections import Counter
 import numpy as np
 
 from storage.child_pool import serve
-from storage.entry_log_format import HEADER_BYTES, decode_header
-from storage.entry_log_reader import read_ledgers_map
 from storage.errors import CorruptFileError, EntryLogError
-from storage.filenames import entry_log_file_name
 from storage.filesystem import OsFileSystem
-from storage.framing import LENGTH_BYTES, ReadWindow
 from storage.ids import LedgerId
 from storage.index_manifest import table_name
 from storage.index_rows import Rows, Run, concatenate, newest_rows, read_run, write_run
 from storage.index_table import BLOCK_ROW_COUNT, TABLE_ROW_COUNT_MAX, encode_table
 from storage.journal_format import JournalRecordKind
 from storage.journal_reader import scan_journal
-from storage.log_damage import LogDamage, LogFindings, judge_log
-from storage.log_scan import FoundEntries, LogScan
+from storage.log_damage import LogDamage
+from storage.log_examination import count_bytes, judge_scan
+from storage.log_scan import LogScan
 from storage.ports import Progress
 from storage.rebuild_tasks import (
     JournalFindings,
@@ -51,7 +48,7 @@ def scan_log(task: ScanLog, report: Progress) -> ScannedLog:
     try:
         for found in scan:
             entry_count += len(found.offsets)
-            _count_bytes(found_bytes, found)
+            count_bytes(found_bytes, found)
             parts.append(Rows(found.ledger_ids, found.entry_ids, found.offsets | (task.log_id << _OFFSET_BITS)))
             if sum(part.row_count for part in parts) >= task.run_row_count:
                 runs += _write_runs(task, len(runs), parts)
@@ -61,44 +58,13 @@ def scan_log(task: ScanLog, report: Progress) -> ScannedLog:
             done_bytes = at_bytes
     except EntryLogError as error:
         unreadable = LogDamage(str(error), None)
-    damage = unreadable or _judge(task, scan, found_bytes)
+    damage = unreadable or judge_scan(_FILESYSTEM, task.directory, task.log_id, scan, found_bytes, task.entry_bytes_max)
     runs += _write_runs(task, len(runs), parts)
     report(scan.size_bytes - done_bytes)
     misplaced = [ledger_id for ledger_id in found_bytes if ledger_id % task.directory_count != task.position]
     ids_name = f"ledgers-{task.rank}"
     write_ids(ids_name, found_bytes)
     return ScannedLog(runs, ids_name, entry_count, scan.dropped_bytes, damage, misplaced[0] if misplaced else None)
-
-
-def _judge(task: ScanLog, scan: LogScan, found_bytes: Counter[LedgerId]) -> LogDamage | None:
-    file = _FILESYSTEM.open(os.path.join(task.directory, entry_log_file_name(task.log_id)))
-    try:
-        window = ReadWindow(file)
-        header = decode_header(window.read(HEADER_BYTES, 0))
-        ledgers_map = read_ledgers_map(window)
-    finally:
-        file.close()
-    return judge_log(
-        LogFindings(
-            size_bytes=scan.size_bytes,
-            header=header,
-            ledgers_map=ledgers_map,
-            found_bytes=found_bytes,
-            gaps=scan.gaps,
-            dropped_bytes=scan.dropped_bytes,
-            cut_frame=scan.cut_frame,
-            entry_bytes_max=task.entry_bytes_max,
-        )
-    )
-
-
-def _count_bytes(found_bytes: Counter[LedgerId], found: FoundEntries) -> None:
-    """Add the frames of some entries to what their ledgers have."""
-    ledger_ids, frame_bytes = found.ledger_ids, found.sizes_bytes + LENGTH_BYTES
-    starts = np.flatnonzero(np.diff(ledger_ids, prepend=-1))
-    sums = np.add.reduceat(frame_bytes, starts)
-    for ledger_id, size_bytes in zip(ledger_ids[starts].tolist(), sums.tolist(), strict=True):
-        found_bytes[ledger_id] += size_bytes
 
 
 def _write_runs(task: ScanLog, done_count: int, parts: list[Rows]) -> list[Run]:

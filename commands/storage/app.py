@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from commands.command import group
-from commands.storage import adopt, entrylog, files, hand_back, index, journal, mark
+from commands.storage import adopt, check, entrylog, files, hand_back, index, journal, mark
 
 app = group("Look into the files of the bookie on this machine, check them, and mend them while it is stopped.")
 files.register(app)
 mark.register(app)
+check.register(app)
 adopt.register(app)
 hand_back.register(app)
 app.add_typer(journal.app, name="journal")

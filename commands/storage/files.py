@@ -68,6 +68,20 @@ def _rows(own: OwnStorage) -> Iterator[dict[str, object]]:
                 yield _row(entry.path, found)
 
 
+def stray_rows(own: OwnStorage) -> Iterator[dict[str, object]]:
+    """Rows of ``bkctl storage check`` for files with trouble: it is Java's, so they are notes."""
+    for row in _rows(own):
+        if row["trouble"] is not None:
+            yield {
+                "severity": "note",
+                "check": "names",
+                "path": row["path"],
+                "offset": None,
+                "finding": f"{row['meaning']}: {row['trouble']}",
+                "way_out": None,
+            }
+
+
 def _walk(folder: str, roles: frozenset[FolderRole]) -> Iterator[dict[str, object]]:
     """Files of a folder that is no database: those of ``.idx`` trees, or of nobody."""
     from storage.file_kinds import describe_file

@@ -1,0 +1,123 @@
+"""``bkctl storage check``: everything a stopped bookie has on its disks, read once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from commands.bookie_options import takes_bookie_options
+from commands.command import command
+from commands.context import BookieFlags, CommandContext
+from commands.outcome import Outcome
+from commands.rendering import Column, counted
+from commands.storage.files import stray_rows
+from commands.storage.own_storage import OwnStorage, open_own_storage
+from commands.storage.working import work_beside_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from commands.progress import Progress
+    from storage.storage_check import CheckedCounts, Finding
+
+_COLUMNS = (
+    Column("severity", "SEVERITY"),
+    Column("check", "CHECK"),
+    Column("path", "PATH"),
+    Column("offset", "OFFSET", is_right=True),
+    Column("finding", "FINDING"),
+    Column("way_out", "WAY OUT"),
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bkctl storage``."""
+    command(app, "check", is_listing=True, is_local=True, is_configured_by_files=True)(check)
+
+
+@takes_bookie_options
+async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
+    """Check a stopped bookie's files: VERSION files, marks, all journals and entry logs to their ends, index seals.
+
+    Problems end it with exit code 10, each with the file, the offset where one is known, and the way out. Notes are
+    what a crash leaves behind, or what has no effect any more. Nothing is changed but what LevelDB does on opening a
+    database. bkctl storage index check looks up every location; what entries hold is for bkctl ledger verify, as only a
+    ledger's password tells.
+    """
+    with open_own_storage(context, flags, is_locked=True) as own:
+        rows = [*_version_rows(own), *stray_rows(own)]
+        with context.console.progress("checking") as progress:
+            found, counts = await work_beside_loop(lambda require: _check(own, progress, require))
+    rows += [_row(finding) for finding in found]
+    with context.console.listing("StorageFindingList", _COLUMNS, name="path") as listing:
+        for row in rows:
+            listing.add(row)
+    context.console.say(
+        f"read {counted(counts.journal_count, 'journal')} with {counted(counts.record_count, 'record')} and "
+        f"{counted(counts.log_count, 'entry log')} with {counted(counts.entry_count, 'entry', 'entries')}"
+    )
+    return Outcome.FINDINGS if any(row["severity"] == "problem" for row in rows) else Outcome.OK
+
+
+def _check(
+    own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]
+) -> tuple[list[Finding], CheckedCounts]:
+    from storage.index_store import open_plyvel
+    from storage.storage_check import StorageCheck
+
+    def on_progress(path: str) -> None:
+        require_wanted()
+        progress.update(whole.counts.journal_count + whole.counts.log_count, None, path)
+
+    whole = StorageCheck(own.file_system, open_plyvel, own.config, on_progress)
+    return list(whole.findings()), whole.counts
+
+
+def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
+    """What a start would refuse before it reads anything else; the stored cookie is for ``bkctl cookie verify``."""
+    from runtime.bookie.folders import read_folder, version_path
+
+    config = own.config
+    wanted = (config.journal_directories, config.ledger_directories, own.index_directories)
+    ids: dict[str, str] = {}
+    for directory in own.directories:
+        state = read_folder(own.file_system, directory)
+        cookie, reason = state.cookie, state.damage or state.trouble
+        if cookie is not None:
+            ids.setdefault(cookie.bookie_id, directory)
+            found = (
+                cookie.journal_directories,
+                cookie.ledger_directories,
+                cookie.index_directories or cookie.ledger_directories,
+            )
+            if found != wanted:
+                reason = "it names other folders than the settings do, or another order"
+            elif len(ids) > 1:
+                reason = f"it names the bookie {cookie.bookie_id}, others name {next(iter(ids))}"
+        elif reason is None and state.has_files:
+            reason = "there is none, although the folder holds a bookie's files"
+        if reason is not None:
+            yield _problem("VERSION", version_path(directory), reason, "bkctl cookie verify, with the same settings")
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    return {
+        "severity": "problem" if finding.is_problem else "note",
+        "check": finding.check,
+        "path": finding.path,
+        "offset": finding.offset,
+        "finding": finding.reason,
+        "way_out": finding.way_out,
+    }
+
+
+def _problem(check: str, path: str, reason: str, way_out: str) -> dict[str, Any]:
+    return {
+        "severity": "problem",
+        "check": check,
+        "path": path,
+        "offset": None,
+        "finding": reason,
+        "way_out": way_out,
+    }

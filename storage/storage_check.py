@@ -1,0 +1,206 @@
+"""Everything that a stopped bookie has on its disks, read once: marks, journals, entry logs, indexes.
+
+Findings are of two kinds. A problem stops the next start, or says that something acknowledged may not be there. A note
+is what a crash leaves, or what has no effect any more. Only locations and entry bodies are left to other commands.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from storage.advice import ADOPTION_ADVICE, LOST_DATA_ADVICE, REBUILD_ADVICE
+from storage.compaction_quarantine import read_quarantine
+from storage.config import StorageConfig
+from storage.entry_log_reader import list_entry_logs
+from storage.errors import CorruptFileError, StorageError
+from storage.filenames import current_directory, entry_log_file_name, journal_file_name
+from storage.ids import JournalId, LogMark
+from storage.index_state import DATABASES, IndexCondition, inspect_index
+from storage.java_index import find_java_index
+from storage.journal_catalog import JournalCatalog, read_catalog
+from storage.journal_format import JournalRecordKind
+from storage.journal_reader import JournalScan, journals_to_replay, list_journals, scan_journal
+from storage.log_damage import LogDamage
+from storage.log_examination import examine_log
+from storage.log_mark import NO_MARK
+from storage.mark_survey import JournalMarks, MarkState, survey_marks
+from storage.ports import FileSystem, OpenIndexStore
+
+_PROGRESS_RECORD_COUNT: Final = 4096
+_LEDGERS_TOLD_MAX: Final = 10
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is not as it should be."""
+
+    check: str
+    """What was looked at: marks, journals, entry logs, index."""
+    path: str
+    reason: str
+    offset: int | None = None
+    way_out: str | None = None
+    """None: nothing needs to be done."""
+    is_problem: bool = True
+
+
+class CheckedCounts(msgspec.Struct):
+    """How much was read."""
+
+    journal_count: int = 0
+    record_count: int = 0
+    log_count: int = 0
+    entry_count: int = 0
+
+
+class StorageCheck:
+    """Checks folders that are locked. ``on_progress`` is called often and may raise to end the check."""
+
+    def __init__(
+        self, fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig, on_progress: Callable[[str], None]
+    ) -> None:
+        self._fs = fs
+        self._open_index = open_index
+        self._config = config
+        self._on_progress = on_progress
+        self.counts = CheckedCounts()
+
+    def findings(self) -> Iterator[Finding]:
+        """Everything that is found, in the order of the check; OSError when a folder cannot be read."""
+        for marks in survey_marks(self._fs, self._config):
+            yield from _of_marks(marks)
+            yield from self._of_journals(marks)
+        for position, directory in enumerate(self._config.ledger_directories):
+            yield from self._of_logs(position, current_directory(directory))
+        index_directories = self._config.index_directories or self._config.ledger_directories
+        for pair in zip(self._config.ledger_directories, index_directories, strict=True):
+            yield from self._of_indexes(*map(current_directory, pair))
+
+    def _of_journals(self, marks: JournalMarks) -> Iterator[Finding]:
+        folder = current_directory(marks.directory)
+        start = marks.replay_start or NO_MARK
+        try:
+            catalog = read_catalog(self._fs, folder)
+            journals_to_replay(self._fs, folder, start, catalog)
+        except StorageError as error:
+            catalog = None
+            yield Finding("journals", folder, _without_advice(error), way_out=LOST_DATA_ADVICE)
+        journal_ids = list_journals(self._fs, folder)
+        for journal_id in journal_ids:
+            is_newest = journal_id == journal_ids[-1]
+            yield from self._of_journal(marks, folder, journal_id, start, catalog, is_newest=is_newest)
+
+    def _of_journal(
+        self,
+        marks: JournalMarks,
+        folder: str,
+        journal_id: JournalId,
+        start: LogMark,
+        catalog: JournalCatalog | None,
+        *,
+        is_newest: bool,
+    ) -> Iterator[Finding]:
+        path = os.path.join(folder, journal_file_name(journal_id))
+        self._on_progress(path)
+        self.counts.journal_count += 1
+        cataloged = None if catalog is None else catalog.find(journal_id)
+        scan = scan_journal(self._fs, path, is_newest=is_newest, cataloged=cataloged)
+        try:
+            yield from self._of_records(marks, scan)
+        except CorruptFileError as error:
+            # What stands before the mark is in the ledger storage: no start reads it again.
+            is_needed = (journal_id, error.offset) >= start
+            way_out = LOST_DATA_ADVICE if is_needed else None
+            yield Finding("journals", path, error.reason, error.offset, way_out, is_problem=is_needed)
+            return
+        except (StorageError, OSError) as error:
+            yield Finding("journals", path, str(error), way_out=LOST_DATA_ADVICE)
+            return
+        if scan.end.dropped_bytes:
+            reason = f"{scan.end.dropped_bytes} bytes that were never synced ({scan.end.reason.value})"
+            yield Finding("journals", path, reason, scan.end.data_end_offset, is_problem=False)
+
+    def _of_records(self, marks: JournalMarks, scan: JournalScan) -> Iterator[Finding]:
+        journal_count = len(self._config.journal_directories)
+        for record in scan:
+            self.counts.record_count += 1
+            if self.counts.record_count % _PROGRESS_RECORD_COUNT == 0:
+                self._on_progress(scan.path)
+            if record.ledger_id % journal_count != marks.journal_index:
+                reason = f"a record of ledger {record.ledger_id}, which belongs to another journal"
+                yield Finding("journals", scan.path, reason, record.offset, LOST_DATA_ADVICE)
+                return
+            if record.kind is JournalRecordKind.UNKNOWN:
+                reason = f"a record of a type that is not known ({record.entry_id})"
+                yield Finding("journals", scan.path, reason, record.offset, is_problem=False)
+
+    def _of_logs(self, position: int, folder: str) -> Iterator[Finding]:
+        try:
+            quarantined = read_quarantine(self._fs, folder)
+        except CorruptFileError as error:
+            quarantined = {}
+            yield Finding("entry logs", error.path, error.reason, way_out="delete it: the logs are then checked again")
+        count = len(self._config.ledger_directories)
+        for log_id in list_entry_logs(self._fs, folder):
+            path = os.path.join(folder, entry_log_file_name(log_id))
+            self._on_progress(path)
+            found = examine_log(
+                self._fs,
+                folder,
+                log_id,
+                self._config.engine.entry_log.entry_bytes_max,
+                lambda path=path: self._on_progress(path),  # type: ignore[misc]
+            )
+            self.counts.log_count += 1
+            self.counts.entry_count += found.entry_count
+            if found.damage is not None:
+                yield Finding("entry logs", path, _damage(found.damage), way_out=f"see {_RUNBOOK}")
+            elif found.dropped_bytes:
+                reason = f"{found.dropped_bytes} bytes at its end are no whole entry: never synced"
+                yield Finding("entry logs", path, reason, is_problem=False)
+            elif log_id in quarantined:
+                reason = f"the collector leaves it alone: {quarantined[log_id]}"
+                yield Finding("entry logs", path, reason, way_out=f"see {_RUNBOOK}")
+            elsewhere = sorted(each for each in found.ledger_ids if each % count != position)
+            if elsewhere:
+                reason = f"it holds entries of ledgers that are looked for elsewhere ({_listed(elsewhere)})"
+                yield Finding("entry logs", path, reason, is_problem=False)
+
+    def _of_indexes(self, ledger_folder: str, index_folder: str) -> Iterator[Finding]:
+        for database in DATABASES:
+            path = os.path.join(index_folder, database)
+            self._on_progress(path)
+            state = inspect_index(self._fs, self._open_index, ledger_folder, index_folder, database)
+            if state.condition not in {IndexCondition.SOUND, IndexCondition.NEW}:
+                is_java = bool(find_java_index(self._fs, index_folder).names)
+                yield Finding("index", path, state.detail, way_out=ADOPTION_ADVICE if is_java else REBUILD_ADVICE)
+
+
+_RUNBOOK: Final = "docs/runbooks/corrupt-log.md"
+
+
+def _of_marks(marks: JournalMarks) -> Iterator[Finding]:
+    if marks.trouble is not None:
+        yield Finding("marks", marks.directory, marks.trouble, way_out=LOST_DATA_ADVICE)
+    for file in marks.files:
+        if file.state is MarkState.DAMAGED:
+            # Another directory's record counts, or everything is replayed: neither loses anything.
+            yield Finding("marks", file.path, "its checksum does not fit: it is not believed", is_problem=False)
+        elif file.state is MarkState.SHORT:
+            yield Finding("marks", file.path, "shorter than a mark: what a killed Java bookie leaves", is_problem=False)
+
+
+def _damage(damage: LogDamage) -> str:
+    return damage.reason if damage.ledger_ids is None else f"{damage.reason}; ledgers {_listed(damage.ledger_ids)}"
+
+
+def _listed(ledger_ids: list[int] | tuple[int, ...]) -> str:
+    more = ", ..." if len(ledger_ids) > _LEDGERS_TOLD_MAX else ""
+    return ", ".join(map(str, ledger_ids[:_LEDGERS_TOLD_MAX])) + more
+
+
+def _without_advice(error: Exception) -> str:
+    return str(error).partition("; ")[0]

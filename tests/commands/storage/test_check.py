@@ -1,0 +1,52 @@
+"""bkctl storage check: exit codes, and findings with the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runtime.metadata.cookies import Cookie, encode_cookie
+from tests.commands.storage.conftest import Folders
+
+
+def stamp(folders: Folders, bookie_id: str = "bookie-1") -> None:
+    """VERSION files, as a start writes them."""
+    config = folders.config
+    cookie = Cookie(
+        bookie_id=bookie_id,
+        journal_directories=config.journal_directories,
+        ledger_directories=config.ledger_directories,
+    )
+    for directory in (*config.journal_directories, *config.ledger_directories):
+        (Path(directory) / "current" / "VERSION").write_bytes(encode_cookie(cookie))
+
+
+def test_sound_folders(folders: Folders) -> None:
+    folders.fill()
+    stamp(folders)
+    result = folders.succeed("check", "-o", "json")
+    assert result.json()["items"] == []
+    assert "with 12 entries" in result.stderr
+    with folders.opened():
+        running = folders.run("check")
+    assert (running.exit_code, "stop the bookie first" in running.stderr) == (5, True)
+
+
+def test_findings_with_the_way_out(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, ledgers=2)
+    folders.fill()
+    stamp(folders)
+    (tmp_path / "l1" / "current" / "VERSION").unlink()
+    (tmp_path / "l0" / "current" / "foo.log").touch()
+    (tmp_path / "l0" / "current" / "ldb-ledgers.seal").write_bytes(b"junk")
+    result = folders.run("check", "-o", "json")
+    assert result.exit_code == 10
+    items = {item["check"]: item for item in result.json()["items"]}
+    assert "cookie verify" in items["VERSION"]["way_out"]
+    assert (items["names"]["severity"], items["names"]["way_out"]) == ("note", None)
+    assert "index rebuild" in items["index"]["way_out"]
+    table = folders.run("check", "-o", "table")
+    assert table.exit_code == 10
+    assert "WAY OUT" in table.stdout
+    stamp(Folders(tmp_path), "bookie-2")
+    items = {item["path"]: item for item in folders.run("check", "-o", "json").json()["items"]}
+    assert "other folders" in items[str(tmp_path / "l0" / "current" / "VERSION")]["finding"]

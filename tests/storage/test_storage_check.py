@@ -1,0 +1,137 @@
+"""What the check of a stopped bookie finds: nothing in sound folders, and each harm by its file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from storage.config import StorageConfig
+from storage.filesystem import OsFileSystem
+from storage.index_store import open_plyvel
+from storage.journal_format import encode_ledger_key_record
+from storage.storage_check import Finding, StorageCheck
+from tests.storage.engines import KEY, checkpoint, config_below, entry
+from tests.storage.java_folders import boot, java_folders
+
+
+def check(config: StorageConfig) -> list[Finding]:
+    whole = StorageCheck(OsFileSystem(), open_plyvel, config, lambda _path: None)
+    found = list(whole.findings())
+    assert whole.counts.journal_count > 0
+    return found
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> StorageConfig:
+    """Two folders of each kind; several logs, rolled ones and one that never was; entries behind the mark."""
+    config = config_below(tmp_path, journals=2, ledgers=2)
+    for generation in range(2):
+        storage = boot(config)
+        for ledger_id in (1, 2):
+            storage.engine_of(ledger_id).set_master_key(ledger_id, KEY)
+            storage.journal_of(ledger_id).write_group([encode_ledger_key_record(ledger_id, KEY)])
+            for entry_id in range(10 * generation, 10 * generation + 10):
+                body = entry(ledger_id, entry_id, b"x" * 2000)
+                storage.engine_of(ledger_id).add(ledger_id, entry_id, body)
+                storage.journal_of(ledger_id).write_group([body])
+        if generation == 0:
+            checkpoint(storage)
+        storage.close()
+    return config
+
+
+def newest(folder: Path, suffix: str) -> Path:
+    return max(folder.glob(f"*{suffix}"), key=lambda path: int(path.stem, 16))
+
+
+def zeroed(path: Path, start: int, size: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[start : start + size] = bytes(size)
+    path.write_bytes(data)
+
+
+class Harm(NamedTuple):
+    """Something done to a folder, and what must be said of it."""
+
+    act: Callable[[Path], object]
+    check: str
+    said: str
+    is_problem: bool = True
+
+
+HARMS = {
+    "entry zeroed": Harm(
+        lambda root: zeroed(root / "ledgers-0/current/0.log", 1024, 2036), "entry logs", "are not there"
+    ),
+    "log cut": Harm(
+        lambda root: (root / "ledgers-0/current/0.log").write_bytes(
+            (root / "ledgers-0/current/0.log").read_bytes()[:3000]
+        ),
+        "entry logs",
+        "ledgers map",
+    ),
+    "journal flipped": Harm(
+        lambda root: newest(root / "journal-0/current", ".txn").write_bytes(
+            newest(root / "journal-0/current", ".txn").read_bytes()[:512]
+            + b"\xff\xff\0\0"
+            + newest(root / "journal-0/current", ".txn").read_bytes()[516:]
+        ),
+        "journals",
+        "length",
+    ),
+    "journal lost": Harm(lambda root: newest(root / "journal-1/current", ".txn").unlink(), "journals", "is missing"),
+    "mark record damaged": Harm(
+        lambda root: (root / "ledgers-1/current/bkctl.mark.0").write_bytes(b"junk"),
+        "marks",
+        "checksum",
+        is_problem=False,
+    ),
+    "catalog damaged": Harm(
+        lambda root: (root / "journal-0/current/bkctl.journals").write_bytes(b"junk"), "journals", "catalog"
+    ),
+    "index lost": Harm(lambda root: shutil.rmtree(root / "ledgers-1/current/ldb-locations"), "index", "ldb-locations"),
+    "seal damaged": Harm(
+        lambda root: (root / "ledgers-0/current/ldb-ledgers.seal").write_bytes(b"junk"), "index", "seal"
+    ),
+    "quarantine damaged": Harm(
+        lambda root: (root / "ledgers-0/current/bkctl.quarantine").write_bytes(b"junk"),
+        "entry logs",
+        "quarantined",
+    ),
+}
+
+
+def test_sound_folders(config: StorageConfig) -> None:
+    assert check(config) == []
+
+
+@pytest.mark.parametrize("name", HARMS)
+def test_harm_is_found(config: StorageConfig, tmp_path: Path, name: str) -> None:
+    harm = HARMS[name]
+    harm.act(tmp_path)
+    found = [each for each in check(config) if each.check == harm.check and harm.said in each.reason]
+    assert found, check(config)
+    assert {each.is_problem for each in found} == {harm.is_problem}
+    assert all((each.way_out is not None) == harm.is_problem for each in found)
+
+
+def test_damage_before_the_mark_is_a_note(config: StorageConfig, tmp_path: Path) -> None:
+    """No start reads it again."""
+    storage = boot(config)
+    storage.close()
+    oldest = min((tmp_path / "journal-0/current").glob("*.txn"), key=lambda path: int(path.stem, 16))
+    oldest.write_bytes(oldest.read_bytes()[:512] + b"\xff\xff\0\0" + oldest.read_bytes()[516:])
+    found = check(config)
+    assert [(each.path, each.is_problem, each.offset) for each in found] == [(str(oldest), False, 512)]
+    boot(config).close()
+
+
+def test_folders_of_java(tmp_path: Path) -> None:
+    folders = java_folders("interleaved-4.18.0/crash", tmp_path)
+    found = check(folders.config)
+    assert {each.check for each in found} == {"index"}
+    assert all("storage adopt" in (each.way_out or "") for each in found)
