@@ -80,6 +80,16 @@ def test_a_read_without_waiting_answers_none_when_the_cache_is_cold(file: File) 
     assert file.pread(len(data), 0) == data
 
 
+def test_what_is_dropped_from_the_cache_is_still_there(file: File) -> None:
+    file.pwrite(b"x" * 100_000, 0)
+    file.sync_data()
+    file.drop_from_cache(50_000, 0)
+    file.drop_from_cache(1 << 40, 1 << 40)
+    assert file.pread(100_000, 0) == b"x" * 100_000
+    file.close()
+    file.drop_from_cache(10, 0)
+
+
 def test_a_short_write_raises(fs: FileSystem, tmp_path: Path) -> None:
     # A child, because the limit holds for a whole process. It ignores the signal, as any Python process does.
     program = (

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -195,7 +197,11 @@ def test_a_flipped_bit_of_the_mark_skips_nothing(
 class Torn:
     """A journal file whose last group was being written: nobody was told of it."""
 
-    def __init__(self, folder: Path, sizes: list[int], last_sizes: list[int], step_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, sizes: list[int], last_sizes: list[int], step_bytes: int, *, has_checksums: bool = True
+    ) -> None:
+        """``has_checksums`` False: as a bkctl wrote it that had none yet."""
+        self.has_checksums = has_checksums
         self.config = JournalConfig(preallocation_bytes=step_bytes)
         writer = JournalWriter.open(FS, str(folder), self.config, now_ms=0)
         self.path = folder / "1.txn"
@@ -207,13 +213,17 @@ class Torn:
         self.last = [entry(LEDGER_ID, 100 + number, b"y" * size) for number, size in enumerate(last_sizes)]
         self.group_end = writer.write_group(self.last).offset
         writer.close()
-        self.data = self.path.read_bytes()
+        data = self.path.read_bytes()
+        self.data = data if has_checksums else re.sub(rb"bkg[\1\2].{12}", bytes(16), data, flags=re.DOTALL)
 
     def scan(self, data: bytes) -> tuple[list[bytes], JournalEnd]:
         self.path.write_bytes(data)
         catalog = read_catalog(FS, str(self.path.parent))
         assert catalog is not None
-        scanned = scan_journal(FS, str(self.path), is_newest=True, cataloged=catalog.find(1))
+        cataloged = catalog.find(1)
+        assert cataloged is not None
+        cataloged = msgspec.structs.replace(cataloged, has_checksums=self.has_checksums)
+        scanned = scan_journal(FS, str(self.path), is_newest=True, cataloged=cataloged)
         return [record.payload for record in scanned], scanned.end
 
     def without(self, sectors: Iterable[int]) -> bytes:
@@ -225,12 +235,13 @@ class Torn:
         return bytes(data)
 
 
-def test_every_way_to_tear_a_group_boots_with_all_before_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_checksums", [True, False])
+def test_every_way_to_tear_a_group_boots_with_all_before_it(tmp_path: Path, *, has_checksums: bool) -> None:
     """All subsets of the sectors of a group whose words and padding lie across their borders in many ways."""
     for shift in range(24):
         folder = tmp_path / str(shift)
         folder.mkdir()
-        torn = Torn(folder, [700, 40], [430 + shift, 440, 3, 1000], 64 * 1024)
+        torn = Torn(folder, [700, 40], [430 + shift, 440, 3, 1000], 64 * 1024, has_checksums=has_checksums)
         count = (torn.group_end - torn.group_start) // SECTOR_BYTES
         assert count >= 4
         for missing in range(2**count):
@@ -239,6 +250,15 @@ def test_every_way_to_tear_a_group_boots_with_all_before_it(tmp_path: Path) -> N
             assert records[:2] == torn.synced, (shift, missing)
             if missing == 0:
                 assert (records[2:], end.dropped_bytes) == (torn.last, 0)
+
+
+@pytest.mark.parametrize("has_checksums", [True, False])
+def test_what_was_synced_is_not_taken_for_torn(tmp_path: Path, *, has_checksums: bool) -> None:
+    torn = Torn(tmp_path, [700, 40], [430, 440, 3, 1000], 64 * 1024, has_checksums=has_checksums)
+    at = torn.data.index(b"x" * 700) - 36
+    for damage in (struct.pack(">i", -5), struct.pack(">i", 2**30), bytes(4), struct.pack(">i", 40)):
+        with pytest.raises(StorageError):
+            torn.scan(torn.data[:at] + damage + torn.data[at + 4 :])
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
