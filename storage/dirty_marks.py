@@ -15,8 +15,14 @@ from typing import Final
 
 import msgspec
 
-from storage.config import JournalConfig
-from storage.filenames import DIRTY
+from storage.config import JournalConfig, StorageConfig
+from storage.filenames import (
+    DIRTY,
+    current_directory,
+    last_mark_file_name,
+    mark_record_file_name,
+    parse_journal_file_name,
+)
 from storage.ports import FileSystem
 
 _MACHINE_BOOT: Final = "/proc/sys/kernel/random/boot_id"
@@ -86,6 +92,24 @@ def remove_dirty_marks(filesystem: FileSystem, directories: Sequence[str]) -> No
         if filesystem.exists(path):  # a boot that was cut short may not have left it
             filesystem.remove(path)
             filesystem.sync_directory(directory)
+
+
+def forget_marks_of_lost_journals(filesystem: FileSystem, config: StorageConfig) -> None:
+    """Remove the log marks of journals whose folder holds no journal any more, so that a new one can begin; OSError.
+
+    For a boot that knows of the loss: a mark into a journal that is not there stops every other one.
+    """
+    journal_count = len(config.journal_directories)
+    for index, directory in enumerate(config.journal_directories):
+        names = filesystem.list_directory(current_directory(directory))
+        if any(parse_journal_file_name(name) is not None for name in names):
+            continue
+        # The record goes last: it is what a replay believes.
+        for name in (last_mark_file_name(index, journal_count), mark_record_file_name(index, journal_count)):
+            for folder in map(current_directory, config.ledger_directories):
+                if filesystem.exists(os.path.join(folder, name)):
+                    filesystem.remove(os.path.join(folder, name))
+                    filesystem.sync_directory(folder)
 
 
 def _encode(risk: CrashRisk, machine_boot: str) -> bytes:

@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from runtime.bookie.cookie_doctor import diagnose
-from runtime.bookie.cookie_evidence import Evidence, Finding, is_expansion
+from runtime.bookie.cookie_doctor import diagnose, diagnose_loss
+from runtime.bookie.cookie_evidence import Cause, Evidence, Finding, is_expansion
 from runtime.bookie.folders import (
     FolderState,
     cookie_directories,
@@ -44,6 +44,7 @@ class CookieDecision(enum.Enum):
     BOOT = "all cookies are there and match"
     STAMP = "a new bookie: write the cookie everywhere"
     EXPAND = "a bookie without ledgers has more folders now: write the cookie everywhere"
+    REFILL = "folders were emptied: note that first, then write the cookie everywhere"
 
 
 class CookieCheck(msgspec.Struct, frozen=True):
@@ -56,6 +57,8 @@ class CookieCheck(msgspec.Struct, frozen=True):
     @property
     def depends_on_references(self) -> bool:
         """Whether the decision holds only if no ledger names the bookie: ``require_no_ledgers``."""
+        if self.decision is CookieDecision.REFILL:
+            return False
         return self.decision is CookieDecision.STAMP or bool(self.evidence.bare_folders)
 
 
@@ -88,9 +91,16 @@ def _is_text(path: str) -> bool:
     return True
 
 
-def decide(evidence: Evidence) -> CookieDecision:
-    """Whether a bookie may use its folders; CookieError with the doctor's sentence says why not."""
+def decide(evidence: Evidence, *, is_loss_accepted: bool = False) -> CookieDecision:
+    """Whether a bookie may use its folders; CookieError with the doctor's sentence says why not.
+
+    ``is_loss_accepted``: an emptied folder alone is no reason (dataIntegrityStampMissingCookies, storage section 9.4).
+    """
     finding = diagnose(evidence)
+    if finding is not None and finding.cause is Cause.EMPTIED_VOLUME and is_loss_accepted:
+        finding = diagnose_loss(evidence)
+        if finding is None:
+            return CookieDecision.REFILL
     if finding is not None:
         raise cookie_error(finding)
     if evidence.stored is None:
@@ -105,10 +115,13 @@ def cookie_error(finding: Finding) -> CookieError:
     )
 
 
-async def require_no_ledgers(check: CookieCheck, store: MetadataStore, ledgers: LedgerStore) -> None:
-    """CookieError when ledgers name a bookie that would be stamped as a new one, or has a folder with nothing in it.
+async def require_no_ledgers(
+    check: CookieCheck, store: MetadataStore, ledgers: LedgerStore, *, is_loss_accepted: bool = False
+) -> CookieCheck:
+    """The check with the ledgers counted.
 
-    Folders and cookie would then both be lost, or a VERSION file was put back on an emptied disk, and nothing else
+    CookieError when ledgers name a bookie that would be stamped as a new one, or has a folder with nothing in it:
+    folders and cookie would then both be lost, or a VERSION file was put back on an emptied disk, and nothing else
     tells of it: the bookie would deny entries that it once acknowledged, and a recovery would cut them off
     (replication section 13, bk#2612). Reads all ledger metadata, once in the life of a bookie unless its first starts
     are cut off. Ledgers that cannot be read count for nothing here.
@@ -120,19 +133,27 @@ async def require_no_ledgers(check: CookieCheck, store: MetadataStore, ledgers: 
         bookie_id,
         references.ledgers_scanned,
     )
-    decide(msgspec.structs.replace(check.evidence, ledgers_naming=references.counts))
+    evidence = msgspec.structs.replace(check.evidence, ledgers_naming=references.counts)
+    return CookieCheck(decide(evidence, is_loss_accepted=is_loss_accepted), evidence, check.stored_version)
 
 
 class CookieCheckService:
     """Gathers what decides whether a bookie may use its folders; changes nothing."""
 
     def __init__(
-        self, file_system: FileSystem, config: StorageConfig, store: CookieStore, *, is_expansion_allowed: bool = False
+        self,
+        file_system: FileSystem,
+        config: StorageConfig,
+        store: CookieStore,
+        *,
+        is_expansion_allowed: bool = False,
+        is_loss_accepted: bool = False,
     ) -> None:
         self._file_system = file_system
         self._config = config
         self._store = store
         self._is_expansion_allowed = is_expansion_allowed
+        self._is_loss_accepted = is_loss_accepted
 
     async def check(self, expected: Cookie, former_ids: Collection[str] = ()) -> CookieCheck:
         """Check all folders and the stored cookies; CookieError says why they cannot be used.
@@ -140,7 +161,7 @@ class CookieCheckService:
         ``former_ids``: other ids that this host's settings could have given the bookie (section 7.3 step 2).
         """
         evidence, version = await self.gather(expected, former_ids)
-        return CookieCheck(decide(evidence), evidence, version)
+        return CookieCheck(decide(evidence, is_loss_accepted=self._is_loss_accepted), evidence, version)
 
     async def gather(self, expected: Cookie, former_ids: Collection[str] = ()) -> tuple[Evidence, int | None]:
         """Everything but registrations and ledgers, and the version of the stored cookie; MetadataUnavailableError."""
@@ -186,6 +207,18 @@ class CookieCheckService:
         return tuple(
             look_for_ledgers(self._file_system, folder) if folder.trouble is None else folder for folder in folders
         )
+
+    async def stamp_emptied(self, cookie: Cookie, stored_version: int | None) -> None:
+        """Write the cookie into folders that were emptied, and into the store if it is gone from there, too.
+
+        Only after it is noted that entries are at risk: a folder with a cookie looks as if nothing had happened.
+        """
+        data = encode_cookie(cookie)
+        for path in cookie_directories(self._config):
+            write_version(self._file_system, path, data)
+        if stored_version is None:
+            await self._store.create(cookie)
+        logger.warning("bookie %s: folders were emptied; what was in them comes from other bookies", cookie.bookie_id)
 
     async def stamp(self, cookie: Cookie, stored_version: int | None) -> None:
         """Write the cookie of a new bookie (``stored_version`` None) or an expanded one: folders first, the store last.

@@ -24,6 +24,31 @@ def diagnose(evidence: Evidence) -> Finding | None:
     return next((finding for rule in _RULES if (finding := rule(evidence)) is not None), None)
 
 
+def diagnose_loss(evidence: Evidence) -> Finding | None:
+    """What else is wrong with a bookie of which folders were emptied; None: they may be filled from other bookies.
+
+    Judged as if the emptied folders were in order. A ledger folder and its index folder must be empty together: rows
+    that name entry logs which are gone would make every such entry look as if it were here.
+    """
+    empty = {folder.path for folder in evidence.folders if not folder.has_files}
+    ledgers = evidence.expected.ledger_directories
+    for ledger_path, index_path in zip(ledgers, evidence.expected.effective_index_directories, strict=True):
+        if ledger_path in empty and index_path not in empty:
+            return Finding(
+                Cause.EMPTIED_VOLUME,
+                f"emptied volume: {ledger_path} is empty, and {index_path} still names the entry logs that were in it: "
+                "empty it, too",
+                verify_again(),
+            )
+    filled = tuple(
+        msgspec.structs.replace(folder, cookie=evidence.expected, has_files=True) if folder.path in empty else folder
+        for folder in evidence.folders
+    )
+    is_wiped = len(empty) == len(evidence.folders)
+    stored = evidence.expected if is_wiped and not evidence.has_stored else evidence.stored
+    return diagnose(msgspec.structs.replace(evidence, folders=filled, stored=stored, ledgers_naming={}))
+
+
 def _unusable_folder(evidence: Evidence) -> Finding | None:
     for folder in evidence.folders:
         if folder.trouble is not None:

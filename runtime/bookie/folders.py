@@ -32,7 +32,7 @@ _PLACE_FORMAT = "bkctl place 1"
 _PLACE_LINE = re.compile(r"(journal|ledger|index) [0-9]+ of [0-9]+")
 _CHUNK_BYTES = 1024 * 1024
 _MIGRATION_FORMAT = "bkctl migration 1"
-_NOT_DATA = frozenset({filenames.VERSION, filenames.LOCK, filenames.PLACE, filenames.MIGRATION})
+_NOT_DATA = frozenset({filenames.VERSION, filenames.LOCK, filenames.PLACE, filenames.MIGRATION, filenames.DIRTY})
 _DATABASES = (filenames.LEDGERS_DATABASE, filenames.LOCATIONS_DATABASE)
 _WITHOUT_LEDGERS = frozenset(
     {
@@ -41,7 +41,6 @@ _WITHOUT_LEDGERS = frozenset(
         *map(filenames.seal_file_name, _DATABASES),
         filenames.JOURNAL_CATALOG,
         filenames.LAST_ID,
-        filenames.DIRTY,
         filenames.BOOKIE_STATUS,
     }
 )

@@ -23,21 +23,15 @@ from typing import Any, Self
 from runtime.bookie.adds import AddPath
 from runtime.bookie.checkpoint_pace import CheckpointPace
 from runtime.bookie.checkpoints import CheckpointService
-from runtime.bookie.cookie_check import (
-    CookieCheck,
-    CookieCheckService,
-    CookieDecision,
-    expected_cookie,
-    require_no_ledgers,
-)
 from runtime.bookie.disk_monitor import DiskMonitor
 from runtime.bookie.disk_rules import DiskVerdict
+from runtime.bookie.folder_claim import claim_folders
 from runtime.bookie.folders import record_places
 from runtime.bookie.garbage_collector import GarbageCollector
 from runtime.bookie.garbage_collector_parts import assemble_garbage_collector
 from runtime.bookie.group_commit import GroupCommit
 from runtime.bookie.handler import BookieRequestHandler
-from runtime.bookie.identity import former_bookie_ids, resolve_identity
+from runtime.bookie.identity import resolve_identity
 from runtime.bookie.integrity import IntegrityService
 from runtime.bookie.integrity_refill import IntegrityProgress
 from runtime.bookie.ledger_handles import LedgerHandles
@@ -47,8 +41,6 @@ from runtime.bookie.peers import new_peers
 from runtime.bookie.preboot_check import PrebootCheck, read_integrity_flag
 from runtime.config import BookieConfig
 from runtime.errors import BookieFailedError, PortInUseError
-from runtime.metadata.cluster import read_cluster_info
-from runtime.metadata.cookies import CookieStore
 from runtime.metadata.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.registration import BookieRegistration
 from runtime.metadata.request_budget import BudgetedStore, share_of_budget
@@ -60,12 +52,19 @@ from runtime.net.listener_limits import ListenerLimits
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.ports import BookieInfo
 from storage import filenames
-from storage.dirty_marks import crash_risk, leave_dirty_marks, read_dirty_marks, read_machine_boot, remove_dirty_marks
+from storage.dirty_marks import (
+    crash_risk,
+    forget_marks_of_lost_journals,
+    leave_dirty_marks,
+    read_dirty_marks,
+    read_machine_boot,
+    remove_dirty_marks,
+)
 from storage.disk_room import DiskRoom
 from storage.errors import StorageError
 from storage.filesystem import OsFileSystem
 from storage.index_store import open_plyvel
-from storage.ledger_storage import LedgerStorage, lock_directories
+from storage.ledger_storage import LedgerStorage
 
 logger = logging.getLogger(__name__)
 
@@ -194,39 +193,31 @@ class BookieServer:
 
     async def _open_storage(self, store: ZooKeeperStore, uri: MetadataUri) -> LedgerStorage:
         config = self._config.storage
-        cluster = await read_cluster_info(store, uri.root)
-        service = CookieCheckService(
+        claim = await claim_folders(
             self._file_system,
-            config,
-            CookieStore(store, uri.root),
-            is_expansion_allowed=self._config.is_storage_expansion_allowed,
+            self._config,
+            self.bookie_id,
+            self.port,
+            store,
+            uri,
+            lambda: self._open_ledgers(store, uri),
+            self._machine_boot,
         )
-        cookie = expected_cookie(config, self.bookie_id, cluster.instance_id)
-        former_ids = await asyncio.to_thread(former_bookie_ids, self._config, self.port)
-        self._known_as, self._instance_id = (self.bookie_id, *former_ids), cluster.instance_id
-        # Once before the locks, whose files would be a change already, and once under them.
-        await service.check(cookie, former_ids)
-        locks = lock_directories(self._file_system, config)
-        for lock in locks:
+        for lock in claim.locks:
             self._undo.callback(lock.release)
-        check = await service.check(cookie, former_ids)
-        if check.depends_on_references:
-            await self._require_no_ledgers(check, store, uri)
-        if check.decision is not CookieDecision.BOOT:
-            await service.stamp(cookie, check.stored_version)
+        self._known_as, self._instance_id = claim.known_as, claim.instance_id
         self._dirty_marks = read_dirty_marks(self._file_system, self._ledger_folders(), self._machine_boot)
         if self._dirty_marks.is_unclean:
             logger.warning("Unclean shutdown detected: the journal brings back what was written to it")
         storage = await self._workers.run(
-            BOOT_LANE, LedgerStorage.open, self._file_system, open_plyvel, config, self._clock.now_ms(), locks
+            BOOT_LANE, LedgerStorage.open, self._file_system, open_plyvel, config, self._clock.now_ms(), claim.locks
         )
         self._undo.callback(storage.close)
         record_places(self._file_system, config)
+        if self._dirty_marks.are_entries_at_risk:
+            forget_marks_of_lost_journals(self._file_system, config)
         await self._replay(storage)
         return storage
-
-    async def _require_no_ledgers(self, check: CookieCheck, store: ZooKeeperStore, uri: MetadataUri) -> None:
-        await require_no_ledgers(check, self._budgeted(store), await self._open_ledgers(store, uri))
 
     def _budgeted(self, store: ZooKeeperStore) -> BudgetedStore:
         return BudgetedStore(store, share_of_budget(self._config.zookeeper))
