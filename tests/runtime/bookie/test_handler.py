@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -44,16 +45,16 @@ class Bookie:
     def __init__(self, storage: LedgerStorage, journal_config: JournalConfig) -> None:
         self.storage = storage
         self.engine = storage.engines[0]
-        self._workers = LaneWorkers()
+        self.workers = LaneWorkers()
         self._journal = GroupCommit(
-            storage.journals[0], self._workers, "journal-0", journal_config, on_disk_room=lambda _: None
+            storage.journals[0], self.workers, "journal-0", journal_config, on_disk_room=lambda _: None
         )
         handles = LedgerHandles(storage, [self._journal])
         self.handler = BookieRequestHandler(
             storage,
             handles,
             AddPath(handles, LoopClock(), 1, lambda: None),
-            self._workers,
+            self.workers,
             lambda: BookieInfo(1, 1),
             BookieModes(is_forced_read_only=False),
         )
@@ -84,7 +85,7 @@ class Bookie:
         await self.handler.drain()
         self._journal.stop()
         await self._commits
-        await self._workers.close()
+        await self.workers.close()
         self.storage.close()
 
 
@@ -262,3 +263,20 @@ async def test_an_explicit_lac_that_cannot_be_journaled_is_not_acknowledged(tmp_
     assert (await connection.answer)[-1] is Status.BAD_VERSION
     assert bookie.engine.ledger(5) is None
     await bookie.close()
+
+
+async def test_a_fencing_read_that_finds_nothing_waits_for_the_fence_h10(bookie: Bookie) -> None:
+    """Java answers "no such entry" at once, and whoever asked counts a fence that a crash may still undo."""
+    sync_may_end = threading.Event()
+    blocked = bookie.workers.run("journal-0", sync_may_end.wait)
+    connection: Any = NotingConnection()
+    try:
+        bookie.handler.read(connection, 1, 5, -1, KEY, False)
+        await asyncio.sleep(0)
+        for _ in range(3):  # the reads lane answers in order: the read part of the fencing one is behind us
+            assert (await bookie.read(5, 0))[0] is Status.NO_SUCH_ENTRY
+        assert not connection.answer.done()
+    finally:
+        sync_may_end.set()
+    await blocked
+    assert (await connection.answer)[3] is Status.NO_SUCH_ENTRY
