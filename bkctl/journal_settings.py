@@ -78,10 +78,12 @@ def journal_warnings(conf: JavaConf) -> list[str]:
         )
     if conf.truth("journalWriteData") is False:
         warnings.append(
-            f"{conf.origin}: journalWriteData=false: a crash loses the adds of up to one flush interval on this bookie"
+            f"{conf.origin}: journalWriteData=false: a crash loses the adds since the last flush on this bookie; "
+            "the next start fetches them from others, and until then says neither yes nor no to them"
         )
     elif conf.truth("journalSyncData") is False:
         warnings.append(
-            f"{conf.origin}: journalSyncData=false: a power cut loses adds that were acknowledged on this bookie"
+            f"{conf.origin}: journalSyncData=false: a power cut loses adds that were acknowledged on this bookie; "
+            "the next start fetches them from others, and until then says neither yes nor no to them"
         )
     return warnings
