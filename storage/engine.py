@@ -15,7 +15,7 @@ arguments that do not change any more. The lane side is three parts that the eng
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from storage.checkpoint import CheckpointJob, CheckpointWriter
 from storage.config import EngineConfig
@@ -30,6 +30,7 @@ from storage.memtable import ENTRY_OVERHEAD_BYTES, Memtable
 from storage.ports import FileSystem, OpenIndexStore
 from storage.read_cache import ReadCache
 from storage.relocation import EntryRelocation
+from storage.seal import SealedIndex
 from storage.stored_entries import StoredEntries
 
 _READ_AHEAD_BYTES_MAX = 4 * 1024 * 1024
@@ -353,6 +354,18 @@ class LedgerDirectoryEngine:
         self._is_job_running = False
 
     # Lane side: ``read``, ``find_last``, ``list_entries`` and ``write_checkpoint`` are attributes, see above
+
+    @property
+    def is_index_lost(self) -> bool:
+        """Whether an exchange failed: a restart is due, and until then nothing may be denied."""
+        return self._locations.is_lost
+
+    def exchange_locations(self, open_rows: Callable[[], SealedIndex]) -> None:
+        """Go on with another locations database, for a lane while all others are at rest.
+
+        IndexFailedError when it cannot be opened: the old one is closed then, and the bookie must stop.
+        """
+        self._locations.exchange(open_rows)
 
     def close(self) -> None:
         """Close all files; safe to repeat. What no checkpoint has written is left to the journal."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from storage.errors import IndexDamagedError
+from storage.errors import IndexDamagedError, IndexFailedError, StorageError
 from storage.ids import EntryId, EntryLocation, LedgerId
 from storage.seal import SealedIndex
 
@@ -33,6 +33,8 @@ class LocationIndex:
 
     def __init__(self, rows: SealedIndex) -> None:
         self._rows = rows
+        self.is_lost = False
+        """Whether the database was closed for another one that could not be opened."""
 
     def find(self, ledger_id: LedgerId, entry_id: EntryId) -> EntryLocation | None:
         """Location of an entry, or None when it is certainly not stored."""
@@ -87,6 +89,19 @@ class LocationIndex:
     def seal(self) -> None:
         """Record that all batches written so far must be there at every later open."""
         self._rows.record()
+
+    def exchange(self, open_rows: Callable[[], SealedIndex]) -> None:
+        """Close the database and go on with another one. Nobody may be inside a call of this object.
+
+        IndexFailedError when the other one cannot be opened; then there is none any more, and only a restart helps.
+        """
+        self.is_lost = True
+        self._rows.close()
+        try:
+            self._rows = open_rows()
+            self.is_lost = False
+        except (StorageError, OSError) as error:
+            raise IndexFailedError(f"{self._rows.path}: the new index cannot be opened ({error})") from error
 
     def close(self) -> None:
         """Close the database; safe to repeat."""

@@ -31,9 +31,10 @@ class ReadOnlyReason(enum.Enum):
     DISK_FULL = "a disk is full"
     NO_ROOM = "a disk has no room for a checkpoint"
     JOURNAL_FULL = "a journal has no room on its disk"
+    REBUILD = "its index is being built anew"
 
 
-_NOTHING_CAN_BE_STORED = {ReadOnlyReason.NO_ROOM, ReadOnlyReason.JOURNAL_FULL}
+_NOTHING_CAN_BE_STORED = {ReadOnlyReason.NO_ROOM, ReadOnlyReason.JOURNAL_FULL, ReadOnlyReason.REBUILD}
 
 
 class BookieModes:
@@ -127,6 +128,16 @@ class BookieModes:
             self._add(ReadOnlyReason.JOURNAL_FULL, str(error))
             for callback in self._no_room_callbacks:
                 callback()
+
+    def begin_rebuild(self) -> None:
+        """The entry logs must not change: no add at all from now on, of recovery and high priority neither."""
+        assert self._reasons, "only a read-only bookie rebuilds its index while it serves"
+        self._reasons.add(ReadOnlyReason.REBUILD)
+
+    def end_rebuild(self) -> None:
+        """The rebuild is over, well or not."""
+        self._reasons.discard(ReadOnlyReason.REBUILD)
+        self._changed.set()
 
     async def follow(
         self,

@@ -37,6 +37,7 @@ from runtime.bookie.integrity_refill import IntegrityProgress
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.mode_files import ModeFiles
 from runtime.bookie.modes import BookieModes, sentence
+from runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
 from runtime.bookie.peers import new_peers
 from runtime.bookie.preboot_check import PrebootCheck, read_integrity_flag
 from runtime.config import BookieConfig
@@ -96,6 +97,8 @@ class BookieServer:
         self.port = 0
         """Where it listens, once booted."""
         self.garbage_collector: GarbageCollector | None = None
+        """Once booted."""
+        self.online_rebuild: OnlineRebuild | None = None
         """Once booted."""
         self._known_as: tuple[str, ...] = ()
         self._instance_id: str | None = None
@@ -175,7 +178,11 @@ class BookieServer:
         await registration.register(mode)
         for service in (self._modes.follow(mode, registration.register, mode_files.write), disks.run()):
             self._undo.push_async_callback(_end, self._watch(service))
-        await self._start_garbage_collector(storage, checkpoints, store, uri)
+        collector = await self._start_garbage_collector(storage, checkpoints, store, uri)
+        parts = BookieParts(storage, self._modes, self._adds, self._journals, checkpoints, collector)
+        self.online_rebuild = OnlineRebuild(
+            parts, self._file_system, open_plyvel, config.storage, self._workers, self._fail
+        )
         if is_repair_due:
             self._start_repair(storage, checkpoints, store, ledgers)
         logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
@@ -292,8 +299,8 @@ class BookieServer:
 
     async def _start_garbage_collector(
         self, storage: LedgerStorage, checkpoints: CheckpointService, store: ZooKeeperStore, uri: MetadataUri
-    ) -> None:
-        self.garbage_collector = await assemble_garbage_collector(
+    ) -> GarbageCollector:
+        collector = self.garbage_collector = await assemble_garbage_collector(
             self._config,
             uri,
             store,
@@ -307,8 +314,9 @@ class BookieServer:
             forget_handle=self._handles.forget,
             flush=checkpoints.flushed,
         )
-        task = self._watch(self.garbage_collector.run())
-        self._undo.push_async_callback(_end_after, self.garbage_collector.stop, task)
+        task = self._watch(collector.run())
+        self._undo.push_async_callback(_end_after, collector.stop, task)
+        return collector
 
     async def _check_disks(self, mode_files: ModeFiles) -> DiskMonitor:
         """A first look, by the mode that the last process kept. NoWritableDiskError, DiskUnusableError."""
@@ -345,7 +353,8 @@ class BookieServer:
             for index, writer in enumerate(storage.journals)
         ]
         handles = self._handles = LedgerHandles(storage, journals)
-        adds = AddPath(handles, self._clock, config.throttle_max_s, checkpoints.request)
+        self._journals = journals
+        adds = self._adds = AddPath(handles, self._clock, config.throttle_max_s, checkpoints.request)
         checkpoints.on_caches_swapped(adds.retry_waiting)
         for journal in journals:
             journal.on_room(adds.retry_waiting)

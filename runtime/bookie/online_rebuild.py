@@ -1,0 +1,244 @@
+"""The locations of a read-only bookie built anew while it serves. Source: storage sections 11.1 and 12.
+
+1. Every add is refused from now on, those of recovery and of high priority too; what is queued is answered.
+2. Until the new index is in place a negative answer is "unknown": the old index may be why somebody rebuilds.
+3. The collector is held, the caches are flushed: the logs hold everything now, and nobody writes to them.
+4. A child process scans them and builds the new databases beside the old ones.
+5. Ledgers that may lack entries go into limbo, durably. Ledger rows stay as they are: fences that arrive meanwhile are
+   journaled and flushed as ever, so the exchange of the locations does not concern them.
+6. Each new database counts from its seal record on: a kill before leaves the old one, a kill behind it the new one. It
+   takes the old one's place while all lanes that read or write it stand still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from runtime.bookie.adds import AddPath
+from runtime.bookie.checkpoints import CHECKPOINT_LANE, CheckpointService
+from runtime.bookie.compaction_survivors import COMPACTION_LANE
+from runtime.bookie.garbage_collector import GarbageCollector
+from runtime.bookie.group_commit import GroupCommit
+from runtime.bookie.integrity_refill import INTEGRITY_LANE
+from runtime.bookie.lane_rest import run_at_rest
+from runtime.bookie.modes import BookieModes
+from runtime.bookie.preboot_check import set_integrity_flag
+from runtime.bookie.reads import READS_LANE
+from runtime.errors import ConflictError, RefusedError
+from runtime.metadata.registration import BookieMode
+from runtime.ports import Workers
+from storage.child_pool import ChildPool
+from storage.config import StorageConfig
+from storage.engine import LedgerDirectoryEngine
+from storage.entry_log_reader import list_entry_logs
+from storage.errors import IndexFailedError, StorageError
+from storage.filenames import LOCATIONS_DATABASE, current_directory, entry_log_file_name, seal_file_name
+from storage.index_swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap, rebuilt_path
+from storage.ledger_storage import LedgerStorage
+from storage.online_rebuild_tasks import BuildLocations, BuiltLocations
+from storage.ports import FileSystem, OpenIndexStore
+from storage.seal import SealedIndex, open_sealed_index
+
+logger = logging.getLogger(__name__)
+
+REBUILD_LANE = "rebuild"
+CHILD_MODULE = "storage.online_rebuild_child"
+_LANES_AT_REST = (READS_LANE, CHECKPOINT_LANE, COMPACTION_LANE, INTEGRITY_LANE)
+"""All that ask or change a location index."""
+
+
+class RebuiltDirectory(msgspec.Struct, frozen=True):
+    """What became of one ledger directory."""
+
+    ledger_directory: str
+    log_count: int
+    entry_count: int
+    row_count: int
+    limbo_count: int
+    damages: tuple[tuple[str, str], ...]
+    """Logs from which entries may be missing, and why."""
+
+
+class OnlineRebuildReport(msgspec.Struct, frozen=True):
+    """What a rebuild did."""
+
+    directories: tuple[RebuiltDirectory, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every log could be read."""
+        return not any(directory.damages for directory in self.directories)
+
+
+class BookieParts(NamedTuple):
+    """The parts of the running bookie that a rebuild concerns."""
+
+    storage: LedgerStorage
+    modes: BookieModes
+    adds: AddPath
+    journals: Sequence[GroupCommit]
+    checkpoints: CheckpointService
+    collector: GarbageCollector
+
+
+class _StoppedError(Exception):
+    """The bookie is to stop, or nobody waits for the rebuild any more."""
+
+
+class OnlineRebuild:
+    """Rebuilds the locations of one bookie, one rebuild at a time."""
+
+    def __init__(
+        self,
+        parts: BookieParts,
+        filesystem: FileSystem,
+        open_index: OpenIndexStore,
+        config: StorageConfig,
+        workers: Workers,
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        """``on_failed``: called when the bookie cannot go on, because its old index is closed and the new one is not
+        open; the next start finishes what was begun."""
+        self._on_failed = on_failed
+        self._parts = parts
+        self._filesystem = filesystem
+        self._open_index = open_index
+        self._config = config
+        self._workers = workers
+        self._is_running = False
+        self._is_stopped = False
+        self.work_done = 0
+        """Bytes of logs read and rows written and verified so far; for a progress bar without an end."""
+
+    async def run(self) -> OnlineRebuildReport:
+        """Build all location indexes anew and go on with them.
+
+        RefusedError unless the bookie is read-only, ConflictError while another rebuild runs; StorageError or OSError
+        with the old indexes in place. IndexFailedError: an exchange could not be finished, and the bookie must stop;
+        its next start finishes it.
+        """
+        if self._parts.modes.mode is not BookieMode.READ_ONLY:
+            raise RefusedError("nothing was changed: the bookie takes writes; make it read-only first")
+        if self._is_running:
+            raise ConflictError("nothing was changed: an index rebuild is under way in this bookie")
+        self._is_running, self._is_stopped, self.work_done = True, False, 0
+        engines = self._parts.storage.engines
+        self._parts.modes.begin_rebuild()
+        for engine in engines:
+            engine.negatives_are_unknown = True
+        try:
+            return await self._rebuild_all(engines)
+        finally:
+            self._is_running = False
+            for engine in engines:
+                engine.negatives_are_unknown = engine.is_index_lost
+            self._parts.modes.end_rebuild()
+
+    async def _rebuild_all(self, engines: Sequence[LedgerDirectoryEngine]) -> OnlineRebuildReport:
+        parts = self._parts
+        parts.adds.refuse_waiting()
+        await asyncio.gather(*(journal.barrier() for journal in parts.journals))
+        done: list[RebuiltDirectory] = []
+        async with parts.collector.held():
+            await parts.checkpoints.settle()
+            for position, engine in enumerate(engines):
+                done.append(await self._rebuild(position, engine))
+        return OnlineRebuildReport(tuple(done))
+
+    async def _rebuild(self, position: int, engine: LedgerDirectoryEngine) -> RebuiltDirectory:
+        ledger_directory = self._config.ledger_directories[position]
+        path = self._path(position)
+        try:
+            sizes = await self._workers.run(REBUILD_LANE, self._log_sizes, position)
+            built = await self._build(position, engine, path)
+            if built.damages:
+                await self._note_losses(engine, built.affected_ledgers)
+            exchange = functools.partial(self._exchange, engine, path, position, sizes)
+            await run_at_rest(self._workers, _LANES_AT_REST, REBUILD_LANE, exchange)
+        except IndexFailedError as error:
+            self._on_failed(error)
+            raise
+        except BaseException:
+            await self._workers.run(REBUILD_LANE, self._discard, path)
+            raise
+        logger.warning("%s: the location index was built anew: %d entries", ledger_directory, built.row_count)
+        return RebuiltDirectory(
+            ledger_directory,
+            built.log_count,
+            built.entry_count,
+            built.row_count,
+            len(built.affected_ledgers),
+            built.damages,
+        )
+
+    def _path(self, position: int) -> str:
+        directories = self._config.index_directories or self._config.ledger_directories
+        return os.path.abspath(os.path.join(current_directory(directories[position]), LOCATIONS_DATABASE))
+
+    async def _build(self, position: int, engine: LedgerDirectoryEngine, path: str) -> BuiltLocations:
+        """Wait for the child; when the caller is cancelled, for its end."""
+        job = asyncio.ensure_future(
+            self._workers.run(REBUILD_LANE, self._run_child, position, engine.ledger_ids(), path)
+        )
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            self._is_stopped = True
+            await asyncio.wait([job])
+            raise
+
+    def _run_child(self, position: int, known_ledgers: list[int], path: str) -> BuiltLocations:
+        """Lane side: this thread only waits."""
+        folder = begin_rebuilt(self._filesystem, path)
+        task = BuildLocations(
+            config=self._config,
+            position=position,
+            ledger_directory=os.path.abspath(current_directory(self._config.ledger_directories[position])),
+            known_ledgers=known_ledgers,
+        )
+        with ChildPool(CHILD_MODULE, folder, 1) as pool:
+            ((_, answer),) = pool.run([task], self._advance)
+        return msgspec.convert(answer, BuiltLocations)
+
+    def _advance(self, amount: int) -> None:
+        if self._is_stopped:
+            raise _StoppedError
+        self.work_done += amount
+
+    async def _note_losses(self, engine: LedgerDirectoryEngine, ledger_ids: Sequence[int]) -> None:
+        """Limbo before the new index is there: so it never denies an entry that it may lack."""
+        for ledger_id in ledger_ids:
+            engine.create_row(ledger_id, is_fenced=True, is_limbo=True)
+        await self._parts.checkpoints.settle()
+        first = self._parts.storage.engines[0]
+        await self._workers.run(CHECKPOINT_LANE, set_integrity_flag, first, is_needed=True)
+
+    def _exchange(self, engine: LedgerDirectoryEngine, path: str, position: int, sizes: dict[str, int]) -> None:
+        """Lane side, all others at rest."""
+        if self._log_sizes(position) != sizes:
+            # Every way in is shut; whoever opens another one must not lose entries by that.
+            raise StorageError("nothing was changed: entries were stored while the index was built; try again")
+        commit_rebuilt(self._filesystem, self._open_index, path)
+
+        def open_new() -> SealedIndex:
+            finish_swap(self._filesystem, path)
+            return open_sealed_index(self._filesystem, self._open_index, path, seal_file_name(path))
+
+        engine.exchange_locations(open_new)
+
+    def _log_sizes(self, position: int) -> dict[str, int]:
+        directory = current_directory(self._config.ledger_directories[position])
+        names = map(entry_log_file_name, list_entry_logs(self._filesystem, directory))
+        return {name: os.path.getsize(os.path.join(directory, name)) for name in names}
+
+    def _discard(self, path: str) -> None:
+        """A new database that counts already stays: the next start puts it in its place."""
+        if not self._filesystem.exists(seal_file_name(rebuilt_path(path))):
+            discard_rebuilt(self._filesystem, path)

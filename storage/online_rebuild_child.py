@@ -1,0 +1,54 @@
+"""Child of a running bookie that builds the locations of one directory anew, with children of its own.
+
+The bookie itself reads no log and holds no row: it waits for this process, then puts the new database in place. The
+working folder is the new database's, and nothing is written under any other name: when the bookie is killed and
+somebody else rebuilds, the folder is deleted, and a child that goes on for a moment writes nowhere.
+"""
+
+from __future__ import annotations
+
+from storage.child_pool import ChildPool, core_count, serve
+from storage.entry_log_reader import list_entry_logs
+from storage.filenames import parse_claimed_entry_log_id
+from storage.filesystem import OsFileSystem
+from storage.index_store import open_plyvel
+from storage.online_rebuild_tasks import BuildLocations, BuiltLocations
+from storage.ports import Progress
+from storage.rebuild import CHILD_MODULE
+from storage.rebuild_directory import LocationRebuild
+from storage.scan_order import LogFolder, from_oldest
+
+_HERE = "."
+
+
+class _Watch:
+    """Hands on what is done, whatever the stage."""
+
+    def __init__(self, report: Progress) -> None:
+        self.advance = report
+
+    def begin(self, stage: str, total: int) -> None:
+        """The stages are not told apart."""
+
+
+def build_locations(task: BuildLocations, report: Progress) -> BuiltLocations:
+    """Scan the logs that are there and make the database."""
+    filesystem = OsFileSystem()
+    names = filesystem.list_directory(task.ledger_directory)
+    claimed = {log_id for name in names if (log_id := parse_claimed_entry_log_id(name)) is not None}
+    # What a compaction left is the collector's affair: of two logs with one entry the newer one counts.
+    log_ids = from_oldest(list_entry_logs(filesystem, task.ledger_directory), claimed)
+    folder = LogFolder(tuple(log_ids), (), (), ())
+    with ChildPool(CHILD_MODULE, _HERE, core_count()) as pool:
+        rebuild = LocationRebuild(
+            filesystem, task.config, task.position, task.ledger_directory, _HERE, pool, _Watch(report)
+        )
+        scanned = rebuild.scan(folder, keeps_rows=True)
+        row_count = rebuild.load(open_plyvel, scanned.runs, task.known_ledgers)
+    affected = sorted(scanned.affected(task.known_ledgers))
+    damages = tuple((log.path, log.damage.reason) for log in scanned.damaged)
+    return BuiltLocations(len(log_ids), scanned.entry_count, row_count, damages, affected)
+
+
+if __name__ == "__main__":
+    serve({BuildLocations: build_locations})

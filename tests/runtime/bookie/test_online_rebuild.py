@@ -1,0 +1,259 @@
+"""The locations of a read-only bookie built anew while it serves: nothing is denied, nothing added, no fence lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from runtime.bookie.lane_rest import run_at_rest
+from runtime.bookie.online_rebuild import OnlineRebuild
+from runtime.bookie.server import BookieServer
+from runtime.config import BookieConfig, ClientConfig
+from runtime.errors import ConflictError, NoSuchEntryError, NoSuchLedgerError, RefusedError, UnknownLedgerStateError
+from runtime.net.loop import LaneWorkers, LoopClock
+from runtime.net.pool import BookiePool
+from runtime.protocol.status import Status
+from storage.config import StorageConfig
+from storage.errors import IndexDamagedError, IndexMissingError, StorageError
+from storage.filenames import LOCATIONS_DATABASE
+from storage.ledger_storage import LedgerStorage
+from tests.runtime.bookie.conftest import KEY, Peer
+from tests.storage.engines import open_storage
+from tests.storage.rebuilds import rebuild, rows_of
+from tests.storage.test_rebuild_crash import EveryChangePhotographed
+
+pytestmark = pytest.mark.cluster
+
+LEDGERS = range(1, 5)
+ENTRIES = range(30)
+
+
+class Running:
+    """A bookie in this process, and a client of it."""
+
+    def __init__(self, server: BookieServer, peer: Peer) -> None:
+        self.server = server
+        self.peer = peer
+
+    @property
+    def rebuild(self) -> OnlineRebuild:
+        assert self.server.online_rebuild is not None
+        return self.server.online_rebuild
+
+    async def begin(self) -> asyncio.Task[object]:
+        """A rebuild that has begun: adds are refused, negative answers unknown."""
+        task: asyncio.Task[object] = asyncio.ensure_future(self.rebuild.run())
+        await asyncio.sleep(0)
+        assert not task.done()
+        return task
+
+
+@contextlib.asynccontextmanager
+async def booted(config: BookieConfig) -> AsyncIterator[Running]:
+    async with BookieServer(config) as server:
+
+        async def resolve(_: str) -> tuple[str, int]:
+            return "127.0.0.1", server.port
+
+        pool = BookiePool(resolve, ClientConfig(), LoopClock())
+        try:
+            yield Running(server, Peer(pool, server.bookie_id))
+        finally:
+            await pool.close()
+
+
+@pytest.fixture
+async def config(bookie_config: BookieConfig) -> BookieConfig:
+    """Of a read-only bookie that holds entries."""
+    async with booted(bookie_config) as running:
+        for ledger_id in LEDGERS:
+            for entry_id in ENTRIES:
+                assert await running.peer.add(ledger_id, entry_id) is Status.OK
+    return msgspec.structs.replace(bookie_config, is_read_only=True)
+
+
+def wait_for(folder: Path, pattern: str) -> None:
+    """Return once there is such a name."""
+    while not list(folder.glob(pattern)):
+        time.sleep(0.01)
+
+
+async def require_entries(peer: Peer) -> None:
+    for ledger_id in LEDGERS:
+        for entry_id in ENTRIES:
+            assert await peer.read(ledger_id, entry_id) == peer.body(ledger_id, entry_id)
+        with pytest.raises(NoSuchEntryError):
+            await peer.read(ledger_id, len(ENTRIES))
+    with pytest.raises(NoSuchLedgerError):
+        await peer.read(99, 0)
+
+
+async def test_the_same_rows_in_a_new_database_that_goes_on_serving(config: BookieConfig) -> None:
+    folder = Path(config.storage.ledger_directories[0]) / "current" / LOCATIONS_DATABASE
+    async with booted(config) as running:
+        inode = folder.stat().st_ino
+        report = await running.rebuild.run()
+        assert report.is_complete
+        assert [each.row_count for each in report.directories] == [len(LEDGERS) * len(ENTRIES)]
+        assert folder.stat().st_ino != inode
+        await require_entries(running.peer)
+        await running.rebuild.run()
+        await require_entries(running.peer)
+    rows = rows_of(config.storage, LOCATIONS_DATABASE)
+    assert len(rows) == len(LEDGERS) * len(ENTRIES)
+    async with booted(msgspec.structs.replace(config, is_read_only=False)) as running:
+        await require_entries(running.peer)
+        assert await running.peer.add(1, 500) is Status.OK
+
+
+async def test_meanwhile_every_add_is_refused_and_nothing_is_denied(config: BookieConfig) -> None:
+    async with booted(config) as running:
+        peer = running.peer
+        assert await peer.add(1, 100, high_priority=True) is Status.OK
+        task = await running.begin()
+        assert await peer.add(1, 101) is Status.READ_ONLY
+        assert await peer.add(1, 101, high_priority=True) is Status.READ_ONLY
+        assert await peer.add(1, 101, recovery=True, high_priority=True) is Status.READ_ONLY
+        with pytest.raises(UnknownLedgerStateError):
+            await peer.read(1, 101)
+        with pytest.raises(UnknownLedgerStateError):
+            await peer.read(99, 0)
+        assert await peer.read(2, 5) == peer.body(2, 5)
+        with pytest.raises(ConflictError):
+            await running.rebuild.run()
+        assert not task.done()
+        await task
+        with pytest.raises(NoSuchEntryError):
+            await peer.read(1, 101)
+        assert await peer.read(1, 100) == peer.body(1, 100)
+        assert await peer.add(1, 101, high_priority=True) is Status.OK
+
+
+async def test_a_fence_that_arrives_meanwhile_stays(config: BookieConfig) -> None:
+    async with booted(config) as running:
+        task = await running.begin()
+        assert await running.peer.read(3, 0, fence_with=KEY) == running.peer.body(3, 0)
+        assert not task.done()
+        await task
+        assert await running.peer.add(3, 100, high_priority=True) is Status.FENCED
+    async with booted(msgspec.structs.replace(config, is_read_only=False)) as running:
+        assert await running.peer.add(3, 100) is Status.FENCED
+
+
+async def test_refused_while_the_bookie_takes_writes(bookie_config: BookieConfig) -> None:
+    async with booted(bookie_config) as running:
+        with pytest.raises(RefusedError, match="make it read-only first"):
+            await running.rebuild.run()
+        assert await running.peer.add(1, 0) is Status.OK
+
+
+async def test_a_damaged_log_puts_its_ledgers_into_limbo(config: BookieConfig) -> None:
+    log = next((Path(config.storage.ledger_directories[0]) / "current").glob("0.log"))
+    data = bytearray(log.read_bytes())
+    data[1024 + 100 : 1024 + 400] = bytes(300)
+    log.write_bytes(data)
+    async with booted(config) as running:
+        report = await running.rebuild.run()
+        assert not report.is_complete
+        assert report.directories[0].limbo_count == len(LEDGERS)
+        with pytest.raises(UnknownLedgerStateError):
+            await running.peer.read(1, 777)
+    storage = open_storage(config.storage)
+    assert storage.engines[0].read_flags() == 1
+    assert all((row := storage.engines[0].ledger(each)) is not None and row.is_limbo for each in LEDGERS)
+    storage.close()
+
+
+async def test_a_rebuild_that_nobody_waits_for_leaves_the_old_index(config: BookieConfig) -> None:
+    async with booted(config) as running:
+        task = await running.begin()
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await require_entries(running.peer)
+        assert await running.peer.add(1, 100, high_priority=True) is Status.OK
+    assert not list(Path(config.storage.ledger_directories[0]).rglob("*.rebuilt"))
+
+
+async def test_entries_that_come_in_by_another_way_are_not_lost(config: BookieConfig) -> None:
+    log = next((Path(config.storage.ledger_directories[0]) / "current").glob("0.log"))
+    async with booted(config) as running:
+        task = await running.begin()
+        await asyncio.to_thread(wait_for, log.parent, "*.rebuilt")
+        with log.open("ab") as stream:
+            stream.write(b"something")
+        with pytest.raises(StorageError, match="try again"):
+            await task
+        await require_entries(running.peer)
+    assert not list(log.parent.glob("*.rebuilt*"))
+
+
+async def test_a_kill_at_any_change_leaves_the_old_index_or_the_new_one(config: BookieConfig, tmp_path: Path) -> None:
+    root = Path(config.storage.ledger_directories[0]).parent
+    disk = EveryChangePhotographed(root)
+    async with booted(config) as running:
+        running.rebuild._filesystem = disk
+        task = await running.begin()
+        assert await running.peer.read(3, 0, fence_with=KEY) == running.peer.body(3, 0)
+        disk.photograph_into = tmp_path.parent / f"{tmp_path.name}-photographs"
+        await task
+    assert len(disk.photographs) > 5
+    for _, photograph in disk.photographs:
+        require_stored(moved(config.storage, root, photograph))
+        shutil.rmtree(photograph)
+
+
+def moved(config: StorageConfig, root: Path, target: Path) -> StorageConfig:
+    """The same folders below another root."""
+    return msgspec.structs.replace(
+        config,
+        journal_directories=tuple(path.replace(str(root), str(target)) for path in config.journal_directories),
+        ledger_directories=tuple(path.replace(str(root), str(target)) for path in config.ledger_directories),
+    )
+
+
+def require_stored(config: StorageConfig) -> None:
+    """A boot on these folders finds every entry and the fence; or it asks for a rebuild, which finds them."""
+    try:
+        storage: LedgerStorage = open_storage(config)
+    except (IndexMissingError, IndexDamagedError):
+        rebuild(config)
+        storage = open_storage(config)
+    storage.replay()
+    row = storage.engine_of(3).ledger(3)
+    assert row is not None
+    assert row.is_fenced
+    for ledger_id in LEDGERS:
+        engine = storage.engine_of(ledger_id)
+        assert engine.list_entries(ledger_id) == list(ENTRIES)
+    storage.close()
+
+
+async def test_lanes_stand_still_while_a_job_runs() -> None:
+    workers = LaneWorkers()
+    noted: list[str] = []
+    try:
+        slow = workers.run("reads", noted.append, "before")
+        rest = asyncio.ensure_future(run_at_rest(workers, ("reads", "writes"), "own", lambda: noted.append("at rest")))
+        await asyncio.sleep(0)
+        behind = [workers.run(lane, noted.append, lane) for lane in ("reads", "writes")]
+        await asyncio.gather(slow, rest, *behind)
+        assert noted[:2] == ["before", "at rest"]
+        assert set(noted[2:]) == {"reads", "writes"}
+
+        def fail() -> None:
+            raise OSError("no disk")
+
+        with pytest.raises(OSError, match="no disk"):
+            await run_at_rest(workers, ("reads",), "own", fail)
+        await workers.run("reads", noted.append, "goes on")
+    finally:
+        await workers.close()
