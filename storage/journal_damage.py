@@ -101,6 +101,15 @@ class GroupDamage:
         """Whether a range of a torn group reaches into a sector of zeros, where that means that it is not there."""
         return not self._is_written(group_start, offset, size_bytes)
 
+    def require_longer_file(self, offset: int) -> None:
+        """Raise CorruptFileError if the file ends with its data, which goes up to ``offset``: then it was cut there.
+
+        The writer makes the file longer, durably, before a group that would reach its end.
+        """
+        size_bytes = self._window.size_bytes
+        if self._journal.has_checksums and size_bytes - size_bytes % self._journal.step_bytes <= offset:
+            raise CorruptFileError(self._path, offset, "file cut: it is always longer than its data, which ends")
+
     def require_end(self, offset: int) -> None:
         """Raise CorruptFileError if the data ends before the place where the writer noted its end."""
         if offset < self._journal.end_offset:

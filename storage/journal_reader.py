@@ -159,7 +159,8 @@ class JournalScan:
                     yield group
                     group_start = offset = group.end_offset
                     continue
-                are_zeros_missing = group is not None and damage.require_torn_group(group)
+                # Without its checksum a group was never whole: what is torn must not replace an older copy.
+                are_zeros_missing = group is None or damage.require_torn_group(group)
             item = read_item(window, version, offset)
             if item.kind is ItemKind.RECORD and item.record is not None:
                 if are_zeros_missing and damage.is_missing(group_start, offset, item.end_offset - offset):
@@ -184,6 +185,8 @@ class JournalScan:
         self, window: ReadWindow, group_start: int, offset: int, item: JournalItem, damage: GroupDamage
     ) -> None:
         is_group_end = offset == group_start
+        if offset > self._start_offset:  # a mark may stand at the end of a file whose tail was dropped
+            damage.require_longer_file(offset)
         if item.kind is ItemKind.END and is_group_end and offset >= window.size_bytes:
             damage.require_end(offset)
             self._finish(JournalEndReason.END_OF_FILE, offset, offset)

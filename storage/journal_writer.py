@@ -165,10 +165,10 @@ class JournalWriter:
                 self._dropped_end += size_bytes
 
     def _extend(self, end: int) -> None:
-        """Grow the file by steps until it holds ``end``, durably: a file shorter than its groups was cut."""
-        if end <= self._preallocated_end:
+        """Grow the file by steps until it goes on behind ``end``, durably: one that ends with its data was cut."""
+        if end < self._preallocated_end:
             return
-        while end > self._preallocated_end:
+        while end >= self._preallocated_end:
             _write_last_block(self._file, self._preallocated_end + _step_bytes(self._config), self._config)
             self._preallocated_end += _step_bytes(self._config)
         _sync_data(self._file)

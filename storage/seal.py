@@ -26,6 +26,7 @@ from typing import NamedTuple
 from storage.advice import REBUILD_ADVICE
 from storage.errors import DirectoryLockedError, IndexDamagedError, IndexFailedError, IndexMissingError, StorageError
 from storage.kept_files import KeptFiles, remove_files
+from storage.manifest_tail import drop_last_change
 from storage.ports import FileSystem, IndexStore, OpenIndexStore
 
 _SEAL_KEY = struct.Struct(">8sQ")
@@ -174,7 +175,7 @@ def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: 
     kept.keep()
     with advising_repair():
         try:
-            store = _open_strictly(open_index, path)
+            store = _open_strictly(filesystem, open_index, path)
         except DirectoryLockedError:
             kept.drop()  # its owner goes on writing: what was kept is outdated
             raise
@@ -219,13 +220,17 @@ def _read_record(filesystem: FileSystem, record_path: str) -> SealRecord | None:
     return record
 
 
-def _open_strictly(open_index: OpenIndexStore, path: str) -> IndexStore:
+def _open_strictly(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> IndexStore:
+    """Open without damage, or what a crash can leave that looks like damage; the run of seal rows tells them apart."""
     try:
         return open_index(path, create=False, strict=True)
     except IndexDamagedError:
-        # A crash may leave an end of LevelDB's log that looks damaged. One open without the strictness drops it; the
-        # run of seal rows then tells whether anything was dropped that had been sealed.
-        open_index(path, create=False, strict=False).close()
+        try:
+            # A torn end of LevelDB's log is dropped by one open without the strictness.
+            open_index(path, create=False, strict=False).close()
+        except IndexDamagedError:
+            if not drop_last_change(filesystem, path):
+                raise
         return open_index(path, create=False, strict=True)
 
 

@@ -153,7 +153,7 @@ def test_a_group_larger_than_the_first_look_is_read_whole(tmp_path: Path) -> Non
 def test_any_damage_gives_what_was_written_or_a_refusal(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Never another error, never an entry with other bytes but in sectors of zeros, never less than was synced."""
+    """Never another error, never an entry with other bytes but zeros; all of them where no sector is wiped out."""
     written = Written(tmp_path_factory.mktemp("damaged"), LAST)
     damaged = bytearray(written.data)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -166,6 +166,36 @@ def test_any_damage_gives_what_was_written_or_a_refusal(
     except CorruptFileError as error:
         assert 0 <= error.offset <= len(written.data)  # noqa: PT017
         return
-    assert records[:3] == written.records[:3], "a group that was synced is gone or changed"
-    for record, original in zip(records[3:], written.records[3:], strict=False):
-        assert record == original or bytes(100) in record or record in written.records
+    sectors = range(0, written.marks[-1].offset, SECTOR_BYTES)
+    if any(damaged[start : start + SECTOR_BYTES] == bytes(SECTOR_BYTES) for start in sectors):
+        # What was synced and then lost whole sectors looks like what never was (docs/decisions/0006).
+        assert all(record in written.records or bytes(100) in record for record in records)
+    else:
+        assert records == written.records
+
+
+def test_a_file_cut_at_the_end_of_a_group_and_of_a_step_stops_the_boot(tmp_path: Path) -> None:
+    writer = JournalWriter.open(FS, str(tmp_path), JournalConfig(preallocation_bytes=2048), now_ms=0)
+    writer.write_group([entry(0, b"a" * 1400)])
+    assert writer.durable_position.offset == 2048
+    writer.write_group([entry(1, b"b")])
+    writer.close()
+    path = tmp_path / "1.txn"
+    path.write_bytes(path.read_bytes()[:2048])
+    catalog = read_catalog(FS, str(tmp_path))
+    assert catalog is not None
+    with pytest.raises(CorruptFileError, match="file cut"):
+        list(scan_journal(FS, str(path), is_newest=True, cataloged=catalog.find(1)))
+
+
+def test_of_a_group_without_its_checksum_no_torn_record_is_taken(tmp_path: Path) -> None:
+    """A sector in the middle and the last one were not written: the second record is not what was meant."""
+    last = [entry(3, b"c" * 300), entry(4, b"e" * 1500)]
+    written = Written(tmp_path, last)
+    start = written.marks[-2].offset
+    torn = bytearray(written.data)
+    torn[start + 512 : start + 1024] = bytes(512)
+    torn[written.marks[-1].offset - 512 : written.marks[-1].offset] = bytes(512)
+    records, end = written.scan(torn)
+    assert records == [*written.records[:3], last[0]]
+    assert end.dropped_bytes > 0

@@ -1,0 +1,155 @@
+"""Every byte of a data folder flipped, zeroed, and cut off with all behind it, one at a time; what a bookie then says.
+
+Allowed is: all that was acknowledged is there; or the boot, or the read of an entry, is refused with an error that
+names the file. Not allowed is a denied entry, a lost fence, an entry that nobody wrote, or an exception of any other
+kind. A damaged payload may be served: the digest in it is the client's to check, and only the ids belong to the bookie.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from storage.engine import LedgerDirectoryEngine
+from storage.errors import StorageError
+from storage.ledger_storage import LedgerStorage
+from tests.corruption.data_folder import LEDGER_IDS, Acknowledged, State, boot, make
+
+_NOT_DATA = frozenset({"LOCK", "LOG", "LOG.old", "bkctl.lock"})
+"""Claims on folders, and LevelDB's talk: no byte of them is ever read back."""
+
+
+_IDS_BYTES = 16
+
+
+class Damage(NamedTuple):
+    """One byte of one file."""
+
+    path: str
+    """Below the root."""
+    kind: str
+    """flip, zero or cut."""
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.path} at {self.offset}"
+
+    def apply(self, root: str) -> None:
+        """Damage the file."""
+        path = os.path.join(root, self.path)
+        if self.kind == "cut":
+            os.truncate(path, self.offset)
+            return
+        with open(path, "r+b") as file:
+            file.seek(self.offset)
+            byte = file.read(1)[0]
+            file.seek(self.offset)
+            # Which bit is a matter of chance, and the same at every run.
+            bit = 1 << random.Random(str(self)).randrange(8)
+            file.write(bytes([byte ^ bit if self.kind == "flip" else 0]))
+
+
+class Damaged:
+    """A data folder, to be copied and damaged."""
+
+    def __init__(self, state: State) -> None:
+        self._folder = tempfile.TemporaryDirectory(dir=_fast_folder())
+        self._original = os.path.join(self._folder.name, "original")
+        self._copy = os.path.join(self._folder.name, "copy")
+        self._acknowledged = make(self._original, state)
+
+    def close(self) -> None:
+        """Delete the folder."""
+        self._folder.cleanup()
+
+    def damages(self) -> Iterator[Damage]:
+        """Every damage there is, file by file."""
+        for folder, folders, names in os.walk(self._original):
+            folders.sort()
+            for name in sorted(set(names) - _NOT_DATA):
+                path = os.path.join(folder, name)
+                with open(path, "rb") as file:
+                    data = file.read()
+                below = os.path.relpath(path, self._original)
+                for offset, byte in enumerate(data):
+                    yield Damage(below, "flip", offset)
+                    yield Damage(below, "cut", offset)
+                    if byte:
+                        yield Damage(below, "zero", offset)
+
+    def wrongs(self, damage: Damage) -> list[str]:
+        """What is not allowed, after a damage."""
+        shutil.rmtree(self._copy, ignore_errors=True)
+        shutil.copytree(self._original, self._copy)
+        damage.apply(self._copy)
+        try:
+            storage = boot(self._copy)
+        except (StorageError, OSError) as error:
+            return [] if self._copy in str(error) else [f"{damage}: refused without a path: {error}"]
+        except Exception as error:
+            return [f"{damage}: boot ended with {type(error).__name__}: {error}"]
+        try:
+            return [f"{damage}: {wrong}" for wrong in _wrongs(storage, self._acknowledged)]
+        finally:
+            storage.close()
+
+
+def find_wrongs(state: State) -> tuple[int, list[str]]:
+    """Number of damages tried, and all that was not allowed after them."""
+    damaged = Damaged(state)
+    try:
+        results = [damaged.wrongs(damage) for damage in damaged.damages()]
+    finally:
+        damaged.close()
+    return len(results), list(itertools.chain.from_iterable(results))
+
+
+def _wrongs(storage: LedgerStorage, acknowledged: Acknowledged) -> Iterator[str]:
+    for ledger_id in acknowledged.fenced:
+        row = storage.engine_of(ledger_id).ledger(ledger_id)
+        if row is None or not row.is_fenced:
+            yield f"the fence of ledger {ledger_id} is lost"
+    for ledger_id, lac in acknowledged.explicit_lacs.items():
+        row = storage.engine_of(ledger_id).ledger(ledger_id)
+        if row is None or row.explicit_lac != lac:
+            yield f"the explicit LAC of ledger {ledger_id} is {row and row.explicit_lac!r}"
+    for key, body in acknowledged.entries.items():
+        yield from _wrongs_of_entry(storage, key, body)
+    for engine in storage.engines:
+        for ledger_id in engine.ledger_ids():
+            yield from _strangers(engine, ledger_id, acknowledged)
+
+
+def _wrongs_of_entry(storage: LedgerStorage, key: tuple[int, int], body: bytes) -> Iterator[str]:
+    ledger_id, entry_id = key
+    engine = storage.engine_of(ledger_id)
+    try:
+        found = engine.find_cached(ledger_id, entry_id) or engine.read(ledger_id, entry_id)
+    except (StorageError, OSError):
+        return
+    except Exception as error:
+        yield f"the read of {ledger_id}:{entry_id} ended with {type(error).__name__}: {error}"
+        return
+    if found is None:
+        yield f"entry {ledger_id}:{entry_id} is denied"
+    elif found[:_IDS_BYTES] != body[:_IDS_BYTES]:
+        yield f"entry {ledger_id}:{entry_id} is that of another: {found[:_IDS_BYTES].hex()}"
+
+
+def _strangers(engine: LedgerDirectoryEngine, ledger_id: int, acknowledged: Acknowledged) -> Iterator[str]:
+    try:
+        present = {*engine.list_entries(ledger_id), *engine.list_cached_entries(ledger_id)}
+    except (StorageError, OSError):
+        return
+    strangers = {(ledger_id, entry_id) for entry_id in present} - set(acknowledged.entries)
+    if strangers or ledger_id not in LEDGER_IDS:
+        yield f"ledger {ledger_id} with entries {sorted(strangers)} was never written"
+
+
+def _fast_folder() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

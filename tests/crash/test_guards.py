@@ -1,0 +1,63 @@
+"""Each guard matters: switched off, some cut turns red."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from tests.crash.battery import CutResult, cut_many, trace_workload, why_not_traceable
+from tests.crash.guards import BOOTING, WRITING, WRITING_AND_BOOTING
+from tests.crash.model_disk import Mode
+
+SEEDS = range(1, 13)
+CUT_COUNT = 150
+
+LOSS = "lost|does not boot|older copy|explicit LAC"
+LOSS_OF_GUARD = {
+    "seal": "is lost",
+    "copies-only-of-what-the-index-names": "older copy",
+    "deletes-before-adds": "is lost",
+    "rows-of-idle-ledgers": "fence|explicit LAC",
+    "failed-half-first": "is lost",
+    "key-before-the-records": "is lost",
+    "mark-of-the-beginning": "is lost",
+    "mark-after-the-flush": "is lost",
+}
+"""What must be seen without a guard, where not any loss will do."""
+
+pytestmark = pytest.mark.strace
+
+
+@pytest.fixture(autouse=True)
+def _traceable() -> None:
+    if (reason := why_not_traceable()) is not None:
+        pytest.skip(reason)
+
+
+def results(without: str | None) -> Iterator[CutResult]:
+    """Cuts of one workload after the other."""
+    for seed in SEEDS:
+        with tempfile.TemporaryDirectory() as folder:
+            changes = trace_workload(folder, seed, without=without)
+        for mode in reversed(Mode):
+            yield from cut_many(changes, seed, mode, CUT_COUNT)
+
+
+def is_seen(guard: str, cuts: Iterator[CutResult]) -> bool:
+    """Whether some cut shows what the guard prevents."""
+    pattern = re.compile(LOSS_OF_GUARD.get(guard, LOSS))
+    return any(pattern.search(loss) for result in cuts for loss in result.losses)
+
+
+@pytest.mark.parametrize("guard", sorted(WRITING))
+def test_without_a_guard_of_the_writing_side_something_is_lost(guard: str) -> None:
+    assert is_seen(guard, results(guard))
+
+
+@pytest.mark.parametrize("guard", sorted(BOOTING))
+def test_without_a_guard_of_the_boot_something_is_lost(guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    BOOTING[guard](monkeypatch)
+    assert is_seen(guard, results(WRITING_AND_BOOTING.get(guard)))
