@@ -37,8 +37,8 @@ class AddPath:
     """Takes adds in the order of their arrival.
 
     While the write cache or the journal's queue is full, adds wait (nothing is journaled), at most ``throttle_s``; then
-    they are refused with TOO_MANY_REQUESTS. Adds that arrive behind a waiting one wait behind it, so one ledger's order
-    is kept.
+    they are refused with TOO_MANY_REQUESTS. Adds that arrive behind a waiting one of the same directories wait behind
+    it, so one ledger's order is kept; a full directory holds up no other.
     """
 
     def __init__(
@@ -48,7 +48,8 @@ class AddPath:
         self._clock = clock
         self._throttle_ns = int(throttle_s * 1e9)
         self._request_checkpoint = request_checkpoint
-        self._waiting: deque[tuple[int, PendingAdd]] = deque()
+        self._waiting: dict[int, deque[tuple[int, PendingAdd]]] = {}
+        """By place (``LedgerHandles.place_of``); no queue is empty."""
         self._timer: TimerHandle | None = None
 
     def add(self, request: PendingAdd) -> None:
@@ -62,20 +63,24 @@ class AddPath:
             or (request.ledger_id == request.entry_id == 0 and is_zero_filled(body))  # replay takes it for a hole
         ):
             self._refuse(request, Status.BAD_REQUEST)
-        elif self._waiting:
+        elif self._waiting and self._handles.place_of(request.ledger_id) in self._waiting:
             self._wait(request)
         else:
             self._try(request)
 
     def retry_waiting(self) -> None:
         """Call after the write cache was swapped, or when a journal has room again: waiting adds go on, in order."""
-        while self._waiting and self._store(self._waiting[0][1]):
-            self._waiting.popleft()
+        for place, queue in list(self._waiting.items()):
+            while queue and self._store(queue[0][1]):
+                queue.popleft()
+            self._drop_if_empty(place)
 
     def refuse_waiting(self) -> None:
         """Call when writes have stopped: nothing will make room for the adds that wait."""
-        while self._waiting:
-            self._refuse(self._waiting.popleft()[1], Status.READ_ONLY)
+        waiting, self._waiting = self._waiting, {}
+        for queue in waiting.values():
+            for _, request in queue:
+                self._refuse(request, Status.READ_ONLY)
 
     def _try(self, request: PendingAdd) -> None:
         if not self._store(request):
@@ -109,17 +114,25 @@ class AddPath:
         return True
 
     def _wait(self, request: PendingAdd) -> None:
-        self._waiting.append((self._clock.monotonic_ns() + self._throttle_ns, request))
+        queue = self._waiting.setdefault(self._handles.place_of(request.ledger_id), deque())
+        queue.append((self._clock.monotonic_ns() + self._throttle_ns, request))
         if self._timer is None:
             self._timer = self._clock.call_later(self._throttle_ns / 1e9, self._refuse_overdue)
 
     def _refuse_overdue(self) -> None:
         self._timer = None
         now_ns = self._clock.monotonic_ns()
-        while self._waiting and self._waiting[0][0] <= now_ns:
-            self._refuse(self._waiting.popleft()[1], Status.TOO_MANY_REQUESTS)
+        for place, queue in list(self._waiting.items()):
+            while queue and queue[0][0] <= now_ns:
+                self._refuse(queue.popleft()[1], Status.TOO_MANY_REQUESTS)
+            self._drop_if_empty(place)
         if self._waiting:
-            self._timer = self._clock.call_later((self._waiting[0][0] - now_ns) / 1e9, self._refuse_overdue)
+            next_ns = min(queue[0][0] for queue in self._waiting.values())
+            self._timer = self._clock.call_later((next_ns - now_ns) / 1e9, self._refuse_overdue)
+
+    def _drop_if_empty(self, place: int) -> None:
+        if not self._waiting[place]:
+            del self._waiting[place]
 
     def _refuse(self, request: PendingAdd, status: Status) -> None:
         request.connection.respond_add(request.txn_id, request.ledger_id, request.entry_id, status)

@@ -6,6 +6,7 @@ Source: storage section 6, wire sections 5.3 and 9.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 from runtime.bookie.group_commit import GroupCommit
@@ -44,12 +45,17 @@ class LedgerHandles:
     def __init__(self, storage: LedgerStorage, journals: Sequence[GroupCommit]) -> None:
         self._storage = storage
         self._journals = journals
+        self._place_count = math.lcm(len(storage.engines), len(journals))
         self._handles: dict[int, LedgerHandle] = {}
         self._fences_in_flight: dict[int, asyncio.Future[None]] = {}
 
     def journal_of(self, ledger_id: int) -> GroupCommit:
         """Journal that keeps all records of a ledger, hence in order."""
         return self._journals[ledger_id % len(self._journals)]
+
+    def place_of(self, ledger_id: int) -> int:
+        """The same number for ledgers that share both their ledger directory and their journal."""
+        return ledger_id % self._place_count
 
     def open(self, ledger_id: int, master_key: bytes) -> LedgerHandle:
         """Handle of a ledger, creating the ledger if it is unknown; MasterKeyMismatchError.

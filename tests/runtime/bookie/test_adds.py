@@ -44,11 +44,11 @@ class ManualClock:
 
 
 class Adder:
-    def __init__(self, root: Path) -> None:
-        self.config = config_below(root)
+    def __init__(self, root: Path, *, ledgers: int = 1) -> None:
+        self.config = config_below(root, ledgers=ledgers)
         self.storage = open_storage(self.config)
         self.storage.replay()
-        self.engine = self.storage.engines[0]
+        self.engine = self.storage.engine_of(5)
         self.clock = ManualClock()
         self.answers: dict[int, Status] = {}
         self.checkpoint_requests = 0
@@ -64,8 +64,8 @@ class Adder:
     def respond_add(self, txn_id: int, ledger_id: int, entry_id: int, status: Status) -> None:
         self.answers[entry_id] = status
 
-    def add(self, entry_id: int, payload: bytes = PAYLOAD) -> None:
-        self.path.add(PendingAdd(self, 1, 5, entry_id, KEY, entry(5, entry_id, payload), False))
+    def add(self, entry_id: int, payload: bytes = PAYLOAD, *, ledger_id: int = 5) -> None:
+        self.path.add(PendingAdd(self, 1, ledger_id, entry_id, KEY, entry(ledger_id, entry_id, payload), False))
 
     def fill(self) -> int:
         """Add until one has to wait; returns its id."""
@@ -128,6 +128,22 @@ async def test_an_add_that_waits_too_long_is_refused_and_nowhere(adder: Adder) -
     adder.add(waiting + 2)
     storage = await adder.restarted()
     assert storage.engines[0].list_entries(5) == [*range(waiting), waiting + 2]
+
+
+async def test_a_full_directory_holds_up_no_other(tmp_path: Path) -> None:
+    adder = Adder(tmp_path, ledgers=2)
+    waiting = adder.fill()
+    adder.add(1000, ledger_id=4)
+    adder.add(1001, b"small, but behind", ledger_id=7)
+    assert adder.storage.engine_of(4).find_cached(4, 1000) is not None
+    assert adder.storage.engine_of(7).find_cached(7, 1001) is None, "in the directory of the one that waits"
+    adder.clock.advance(10)
+    assert [adder.answers[entry_id] for entry_id in (waiting, 1001)] == [Status.TOO_MANY_REQUESTS] * 2
+    storage = await adder.restarted()
+    assert adder.answers[1000] is Status.OK
+    assert storage.engine_of(4).list_entries(4) == [1000]
+    assert storage.engine_of(7).list_entries(7) == []
+    storage.close()
 
 
 async def test_writes_that_stop_end_the_waiting(adder: Adder) -> None:
