@@ -14,6 +14,7 @@ The next start of our bookie replays the journals from Java's ``lastMark`` as af
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import heapq
 import itertools
@@ -22,7 +23,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from storage.adoption_build import NEEDS_INTEGRITY_CHECK, BuildReport, IndexBuild, LogPlaces, building_paths
+from storage.adoption_build import (
+    NEEDS_INTEGRITY_CHECK,
+    BuildReport,
+    IndexBuild,
+    LogPlaces,
+    building_paths,
+    discard_build,
+)
 from storage.adoption_note import (
     ChangeNote,
     begin_note,
@@ -129,7 +137,7 @@ def adopt(
     note = read_note(fs, path)
     if note is None:
         if survey.storage is JavaStorage.INDEX_FILES:
-            report = _build(fs, open_index, config, on_progress)
+            report = _built(fs, open_index, config, on_progress)
         note = begin_note(fs, config, JAVA_INDEX_ASIDE)
         write_note(fs, path, note)
     else:
@@ -212,6 +220,19 @@ def _is_without_index(fs: FileSystem, config: StorageConfig) -> bool:
 
 def _own_paths(folder: str) -> list[str]:
     return [os.path.join(folder, name) for database in _DATABASES for name in (database, seal_file_name(database))]
+
+
+def _built(
+    fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig, on_progress: Callable[[int, int], None]
+) -> BuildReport:
+    """As ``_build``; where that fails it leaves nothing that would take room from a Java bookie that starts again."""
+    try:
+        return _build(fs, open_index, config, on_progress)
+    except BaseException:
+        for folder in index_folders(config):
+            with contextlib.suppress(OSError):
+                discard_build(fs, folder)
+        raise
 
 
 def _build(

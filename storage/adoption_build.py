@@ -27,6 +27,7 @@ from storage.errors import AdoptionRefusedError, EntryLogError
 from storage.filenames import ADOPTING_SUFFIX, LEDGERS_DATABASE, LOCATIONS_DATABASE, entry_log_file_name, seal_file_name
 from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
 from storage.idx_file import HEADER_BYTES, LOCATION_BYTES, IdxHeader, decode_idx_header, decode_locations
+from storage.kept_files import KeptFiles, remove_files
 from storage.ledger_index import LedgerIndex, LedgerRow, encode_row, is_placeholder_key
 from storage.ledger_recovery import JournaledLedgers, merged_rows
 from storage.ports import FileSystem, OpenIndexStore
@@ -107,9 +108,12 @@ class IndexBuild:
         self._position = position
         self._report = report
         self._undo = contextlib.ExitStack()
-        self._ledgers, self._locations = (
-            self._create(open_index, index_directory, database) for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE)
-        )
+        try:
+            self._ledgers = self._create(open_index, index_directory, LEDGERS_DATABASE)
+            self._locations = self._create(open_index, index_directory, LOCATIONS_DATABASE)
+        except BaseException:
+            self._undo.close()
+            raise
         # Behind the logs of all directories, so that a Java bookie that starts now after all finds each id once.
         self._writer = EntryLogWriter(fs, logs.directories[position], config, logs.last_log_id)
         self._undo.callback(self._writer.close)
@@ -234,6 +238,19 @@ class IndexBuild:
         if len(self._ledger_rows) >= row_count_min:
             self._ledgers.write(self._ledger_rows)
             self._ledger_rows.clear()
+
+
+def discard_build(fs: FileSystem, index_directory: str) -> None:
+    """Delete what an unfinished build left in an index directory (``current``); repeatable. OSError."""
+    for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE):
+        path, record_path = building_paths(index_directory, database)
+        if fs.exists(path):
+            KeptFiles(fs, path).drop()
+            remove_files(fs, path)
+            fs.remove_directory(path)
+        if fs.exists(record_path):
+            fs.remove(record_path)
+    fs.sync_directory(index_directory)
 
 
 def building_paths(index_directory: str, database: str) -> tuple[str, str]:

@@ -19,8 +19,9 @@ damaged.
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -35,6 +36,7 @@ from storage.adoption_note import (
 )
 from storage.compaction_quarantine import read_quarantine
 from storage.config import JOURNAL_VERSION_MAX, StorageConfig
+from storage.entry_log_reader import list_entry_logs
 from storage.errors import AdoptionRefusedError
 from storage.filenames import (
     ADOPTION,
@@ -50,6 +52,7 @@ from storage.filenames import (
 from storage.journal_format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from storage.ledger_index import LedgerRow
 from storage.ledger_storage import LedgerStorage
+from storage.log_examination import examine_log
 from storage.ports import FileSystem, OpenIndexStore
 
 _OWN_PREFIXES = ("ldb-", "bkctl.")
@@ -83,10 +86,7 @@ def needs_hand_back(fs: FileSystem, config: StorageConfig) -> bool:
     for folder in folders:
         damaged = [entry_log_file_name(log_id) for log_id in read_quarantine(fs, folder)]
         if damaged:
-            raise AdoptionRefusedError(
-                f"nothing was changed: entry logs in {folder} are damaged ({', '.join(damaged)}), and Java's index "
-                "rebuild would deny what it cannot read in them; take the bookie out of service with bkctl decommission"
-            )
+            raise _damaged(folder, damaged)
     return any(_own_names(fs, folder) for folder in index_folders(config))
 
 
@@ -100,8 +100,8 @@ def hand_back(
 ) -> HandBackReport:
     """Hand folders back, all of them locked; goes on where it was cut off. ``now_ms``: as ``LedgerStorage.open``.
 
-    ``on_progress``: ledgers done, and all of them. AdoptionRefusedError, another StorageError or OSError: then our
-    index is in place still, or the note is and the next call ends what was begun.
+    ``on_progress``: logs, then ledgers done, and all of them. AdoptionRefusedError, another StorageError or OSError:
+    then our index is in place still, or the note is and the next call ends what was begun.
     """
     report = HandBackReport()
     if not needs_hand_back(fs, config):
@@ -139,6 +139,7 @@ def _flush_and_tell(
     try:
         # Before replay, which would write: a refusal leaves everything as it was.
         _require_nothing_unknown(storage)
+        _require_whole_logs(fs, config, on_progress)
         report.replayed_entry_count = storage.replay().entry_count
         total = sum(len(engine.ledger_ids()) for engine in storage.engines)
         for journal_index, journal in enumerate(storage.journals):
@@ -186,6 +187,28 @@ def _require_nothing_unknown(storage: LedgerStorage) -> None:
             f"nothing was changed: {what or 'an integrity check is due'}; Java would deny what is missing: start the "
             "bookie and let its integrity check end, or take the bookie out of service with bkctl decommission"
         )
+
+
+def _require_whole_logs(fs: FileSystem, config: StorageConfig, on_progress: Callable[[int, int], None]) -> None:
+    """Read what Java's rebuild is going to read: it reports nothing of what it passes over."""
+    logs = [
+        (folder, log_id)
+        for folder in map(current_directory, config.ledger_directories)
+        for log_id in list_entry_logs(fs, folder)
+    ]
+    for done_count, (folder, log_id) in enumerate(logs):
+        on_progress(done_count, len(logs))
+        entry_bytes_max = config.engine.entry_log.entry_bytes_max
+        found = examine_log(fs, folder, log_id, entry_bytes_max, functools.partial(on_progress, done_count, len(logs)))
+        if found.damage is not None:
+            raise _damaged(folder, [f"{entry_log_file_name(log_id)}: {found.damage.reason}"])
+
+
+def _damaged(folder: str, logs: Sequence[str]) -> AdoptionRefusedError:
+    return AdoptionRefusedError(
+        f"nothing was changed: entry logs in {folder} are damaged ({', '.join(logs)}), and Java's index rebuild would "
+        "deny what it cannot read in them; take the bookie out of service with bkctl decommission"
+    )
 
 
 def own_paths(fs: FileSystem, config: StorageConfig) -> list[str]:

@@ -11,10 +11,10 @@ import pytest
 
 from storage.adoption import AdoptionSurvey, JavaStorage, adopt, survey_adoption
 from storage.config import StorageConfig
-from storage.errors import AdoptionRefusedError, CorruptFileError, IndexMissingError, StorageError
+from storage.errors import AdoptionRefusedError, CorruptFileError, IndexFailedError, IndexMissingError, StorageError
 from storage.filesystem import OsFileSystem
 from storage.index_store import open_plyvel
-from tests.storage.engines import PhotographedDisk, opening_watched
+from tests.storage.engines import FailingOnce, PhotographedDisk, opening_watched
 from tests.storage.golden import FILES
 from tests.storage.java_folders import (
     EXPLICIT_LACS,
@@ -318,6 +318,19 @@ def test_every_cut_is_made_good(tmp_path: Path) -> None:
         finally:
             storage.close()
     assert begun > 10, "cuts on both sides of the note"
+
+
+def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """Java may start again, with the room that it had."""
+    folders = spread(java_folders("interleaved-4.18.0/crash", tmp_path), count=2)
+    before = {path for path in tmp_path.rglob("*") if path.suffix != ".log" and path.name != "lastId"}
+    for moment in ("before ldb-locations.adopting", "after ldb-ledgers.adopting"):
+        failing = FailingOnce()
+        failing.arm(moment)
+        with pytest.raises((OSError, IndexFailedError)):
+            adopt(FS, opening_watched(failing), folders.config)
+        assert {path for path in tmp_path.rglob("*") if path.suffix != ".log" and path.name != "lastId"} == before
+    adopt(FS, open_plyvel, folders.config)
 
 
 def test_a_bookie_that_ran_in_between(tmp_path: Path) -> None:

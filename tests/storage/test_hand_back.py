@@ -138,9 +138,26 @@ def damaged_log(config: StorageConfig) -> None:
     write_quarantine(FS, current_directory(config.ledger_directories[1]), {0: "cut"})
 
 
+def cut_log(config: StorageConfig) -> None:
+    """A rolled log whose first entry is gone: Java's rebuild would say nothing."""
+    storage = boot(config)
+    storage.engine_of(1).set_master_key(1, KEY)
+    for entry_id in range(5, 50):
+        storage.engine_of(1).add(1, entry_id, entry(1, entry_id, b"x" * 500))
+    checkpoint(storage)
+    storage.close()
+    path = max(
+        Path(current_directory(config.ledger_directories[1])).glob("*.log"), key=lambda each: each.stat().st_size
+    )
+    data = bytearray(path.read_bytes())
+    data[1024:1060] = bytes(36)
+    path.write_bytes(data)
+
+
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
+        (cut_log, "bytes that its ledgers map names are not there"),
         (damaged_log, "0.log"),
         (limbo, "may lack entries"),
         (integrity_check_due, "an integrity check is due"),
