@@ -278,3 +278,32 @@ async def test_what_nobody_has_keeps_the_ledger_in_limbo_and_the_repair_due(trio
             assert await peer.read(ledger_id, 4) == peer.body(ledger_id, 4)
         await trio.ledgers.delete(1)
         await trio.wait_repaired()
+
+
+async def test_limbo_ends_when_nothing_lacks_and_no_sooner(trio: Trio) -> None:
+    """The ledger is recovered and closed, yet of one entry both other copies are damaged."""
+    good = trio.peers[VICTIM].body(1, 3)
+    damaged = good[:-1] + bytes([good[-1] ^ 1])
+    async with trio.victim.running() as (process, _):
+        await trio.create(1)
+        await trio.add(1, range(10), VICTIM)
+        for bookie_id in ENSEMBLE[1:]:
+            await trio.add(1, range(3), bookie_id)
+            assert await trio.peers[bookie_id].add(1, 3, damaged) is Status.OK
+            await trio.add(1, range(4, 10), bookie_id)
+        process.kill()
+        await asyncio.to_thread(process.wait)
+    async with trio.victim.running() as (_, peer):
+        async with asyncio.timeout(60):
+            while "1 ledgers still lack entries, first ledger 1: entry 3: " not in trio.victim.said():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert "the copy is damaged" in trio.victim.said()
+        assert (await trio.ledgers.read(1)).value.last_entry_id == 9
+        assert await peer.read(1, 9) == peer.body(1, 9)
+        with pytest.raises(UnknownLedgerStateError):
+            await peer.read(1, 3)
+        assert await trio.peers["steady-0"].add(1, 3, good, recovery=True) is Status.OK
+        await trio.wait_repaired()
+        assert await peer.read(1, 3) == good
+        with pytest.raises(NoSuchEntryError):
+            await peer.read(1, 10)

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bkctl.integrity_settings import java_integrity_values
+from bkctl.java_conf import JavaConf
+from bkctl.settings import convert
+from commands.context import BookieFlags
+from runtime.config import IntegrityConfig
+from runtime.errors import ConfigurationError
+from tests.bkctl.test_bookie_settings import resolve
+
+
+def test_every_java_key() -> None:
+    keys = {"dataIntegrityChecking": ["true"], "dataIntegrityStampMissingCookies": ["true"]}
+    values = java_integrity_values(JavaConf(keys, "bk.conf", {}))
+    assert convert(values, IntegrityConfig, "bookie.integrity") == IntegrityConfig(
+        is_enabled=True, stamps_missing_cookies=True
+    )
+
+
+def test_flags_and_toml(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text("[bookie.integrity]\nbytes_per_s_max = 1000\nretry_delay_s = 7\n")
+    flags = BookieFlags(
+        journal_directories=("j",), ledger_directories=("l",), overrides=("dataIntegrityChecking=true",)
+    )
+    config = resolve(flags, BKCTL_CONFIG=str(path), BKCTL_METADATA_URI="zk://a/ledgers").config
+    assert config.integrity == IntegrityConfig(is_enabled=True, bytes_per_s_max=1000, retry_delay_s=7)
+
+
+def test_stamping_alone_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"\(dataIntegrityStampMissingCookies\) needs .*dataIntegrityChecking"):
+        resolve(BookieFlags(overrides=("dataIntegrityStampMissingCookies=true",)))

@@ -1,0 +1,102 @@
+"""When a checkpoint counts, and what ends the bookie; real storage on a disk that fails once."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from runtime.bookie import checkpoints as checkpoints_module
+from runtime.bookie.checkpoint_pace import CheckpointPace
+from runtime.bookie.checkpoints import CheckpointService
+from runtime.bookie.modes import BookieModes
+from runtime.net.loop import LaneWorkers
+from storage.disk_room import DiskRoom
+from storage.errors import DiskUnusableError
+from storage.ledger_storage import LedgerStorage
+from tests.storage.engines import KEY, config_below, entry, open_storage
+from tests.storage.traced_disk import TracedDisk
+
+
+class FailingDisk(TracedDisk):
+    """Fails every write to an entry log with ``number``, while that is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number: int | None = None
+        self.failure_count = 0
+
+    def note(self, operation: str, path: str) -> None:
+        super().note(operation, path)
+        if self.number is not None and operation == "write" and path.endswith(".log"):
+            self.failure_count += 1
+            raise OSError(self.number, os.strerror(self.number), path)
+
+
+class Stage:
+    def __init__(self, root: Path, workers: LaneWorkers) -> None:
+        self.disk = FailingDisk()
+        config = config_below(root)
+        self.storage: LedgerStorage = open_storage(config, filesystem=self.disk)
+        self.storage.replay()
+        self.engine = self.storage.engines[0]
+        self.engine.set_master_key(1, KEY)
+        room = DiskRoom(self.disk, config.ledger_directories, reserve_bytes=0)
+        pace = CheckpointPace(time.thread_time, time.sleep)
+        modes = BookieModes(is_forced_read_only=False)
+        self.service = CheckpointService(self.storage, workers, 3600, room, modes, pace)
+        self.run = asyncio.get_running_loop().create_task(self.service.run())
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(checkpoints_module, "RETRY_DELAY_S", 0.01)
+    workers = LaneWorkers()
+    stage = Stage(tmp_path, workers)
+    yield stage
+    stage.service.stop()
+    await asyncio.wait([stage.run])
+    await workers.close()
+    stage.storage.close()
+
+
+async def test_who_waits_for_a_checkpoint_is_told_when_it_is_durable(stage: Stage) -> None:
+    stage.engine.add(1, 0, entry(1, 0))
+    async with asyncio.timeout(30):
+        await stage.service.settle()
+    assert stage.engine.read(1, 0) == entry(1, 0)
+
+
+async def test_a_checkpoint_that_failed_tells_nobody(stage: Stage) -> None:
+    """The retry writes what the failed one was to write, and nothing newer: who came meanwhile waits for the next."""
+    stage.disk.number = errno.EACCES
+    stage.engine.add(1, 0, entry(1, 0))
+    first = asyncio.ensure_future(stage.service.settle())
+    async with asyncio.timeout(30):
+        while not stage.disk.failure_count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    stage.engine.add(1, 1, entry(1, 1))
+    second = asyncio.ensure_future(stage.service.settle())
+    await asyncio.sleep(0.1)
+    assert not first.done()
+    assert not second.done()
+    stage.disk.number = None
+    async with asyncio.timeout(30):
+        await asyncio.gather(first, second)
+    for entry_id in (0, 1):
+        assert stage.engine.read(1, entry_id) == entry(1, entry_id)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
+async def test_a_disk_that_fails_ends_the_bookie_with_a_sentence(stage: Stage, number: int) -> None:
+    stage.disk.number = number
+    stage.engine.add(1, 0, entry(1, 0))
+    stage.service.request()
+    with pytest.raises(DiskUnusableError, match=r"a disk has failed: .*ledgers-0/current/.*log"):
+        async with asyncio.timeout(30):
+            await asyncio.shield(stage.run)
