@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from storage.errors import IndexMissingError
+from storage.filenames import idx_path
+from tests.commands.cluster.conftest import wait_until
 from tests.commands.storage.conftest import Folders
-from tests.processes import BkctlResult, run_bkctl
+from tests.processes import BkctlResult, bkctl_command, bkctl_environment, run_bkctl
 from tests.storage.java_folders import JavaFolders, boot, java_folders, require_all
 
 
@@ -109,6 +113,30 @@ def test_a_bookie_of_ours_that_runs(folders: Folders) -> None:
         result = folders.run("adopt", "--yes")
     assert result.exit_code == 5
     assert "stop the bookie first" in result.stderr
+
+
+def test_ctrl_c_leaves_the_folders_to_java(java: JavaFolders) -> None:
+    locations = struct.pack(">1000q", *range(1028, 2028))
+    current = java.indexes[0]
+    template = (current / "0" / "6" / "6.idx").read_bytes()[:1024]
+    for ledger_id in range(1000, 1800):
+        path = current / idx_path(ledger_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(template + locations)
+    before = java.tree()
+    config = java.config
+    words = ("--journal-dir", config.journal_directories[0], "--ledger-dir", config.ledger_directories[0], "--yes")
+    process = subprocess.Popen(
+        bkctl_command("storage", "adopt", *words), stderr=subprocess.PIPE, env=bkctl_environment(), text=True
+    )
+    wait_until(lambda: (current / "ldb-locations.adopting" / "CURRENT").exists() or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, "interrupted" in told) == (130, True), told
+    assert java.tree() == before
+    assert not list(current.glob("ldb-*"))
+    again = run(java, "--yes")
+    assert (again.exit_code, again.json()["ledgers"]) == (0, 805)
 
 
 def test_a_rebuild_beside_an_index_of_java_is_refused(java: JavaFolders) -> None:
