@@ -46,7 +46,7 @@ class Memtable:
         """Kept, not looked for: re-replication adds entries in any order, and tailing readers ask again and again."""
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        """Upper bound: an entry that was added twice, or deleted, counts until the table is dropped."""
+        """Upper bound: an entry that was added twice counts twice until the table is dropped."""
 
     def put(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> bool:
         """Store an entry; the last one of an id wins. Returns False, with nothing stored, when it has no room."""
@@ -95,8 +95,9 @@ class Memtable:
         return list(self._ledgers.get(ledger_id, ()))
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:
-        """Forget all entries of a ledger."""
-        self._ledgers.pop(ledger_id, None)
+        """Forget all entries of a ledger and give their room back, which a checkpoint may lack on a full disk."""
+        entries = self._ledgers.pop(ledger_id, {})
+        self.used_bytes -= sum(map(len, entries.values())) + ENTRY_OVERHEAD_BYTES * len(entries)
         self._last_entry_ids.pop(ledger_id, None)
 
     def release(self) -> None:

@@ -27,7 +27,9 @@ RELOCATE_COUNT_MAX: Final = 2048
 """Moves of one job of the checkpoint lane, which checkpoints must not wait for."""
 
 _SYNC_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Copied at most before a sync: what a checkpoint that comes between must sync along with its own."""
+_SYNC_ENTRIES_MAX: Final = 16_384
+"""Copied at most before a sync, whatever the settings allow: a checkpoint that comes between must sync as much
+along with its own, and objects by the hundred thousand make the interpreter stop to look for garbage among them."""
 
 
 class Survivors(Protocol):
@@ -52,7 +54,7 @@ class ActiveLogSurvivors:
         self._engine = engine
         self._workers = workers
         self._source = source
-        self._outstanding_entries_max = outstanding_entries_max
+        self._outstanding_entries_max = min(outstanding_entries_max, _SYNC_ENTRIES_MAX)
         self._moves: list[EntryMove] = []
         self._unsynced_bytes = 0
 

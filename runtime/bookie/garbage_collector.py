@@ -97,6 +97,11 @@ class GarbageCollector:
         self._changed.set()
         await ended
 
+    def request(self) -> None:
+        """Run a round soon, for instance because room has become scarce; nothing is forced."""
+        self._is_requested = True
+        self._changed.set()
+
     def suspend_major(self, *, is_suspended: bool = True) -> None:
         """Skip major compactions from now on, or no longer. Deleting ledgers and empty logs goes on."""
         self._compaction.is_major_suspended = is_suspended
@@ -109,9 +114,7 @@ class GarbageCollector:
         """The fullest ledger disk is so full now (storage section 7.5)."""
         before, self._disks = self._disks, DiskReaction.to(level, self._config)
         if self._disks != before and level is not DiskState.WRITABLE:
-            # Also where compaction rests: what nobody uses may go at once.
-            self._is_requested = True
-            self._changed.set()
+            self.request()  # also where compaction rests: what nobody uses may go at once
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
@@ -24,7 +24,6 @@ from runtime.metadata.ledgers import LedgerStore
 from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.store import MetadataStore
 from runtime.ports import Clock
-from storage.engine import LedgerDirectoryEngine
 from storage.errors import BkctlError
 from storage.ids import LedgerId
 from storage.ledger_index import LedgerRow
@@ -45,6 +44,8 @@ class TouchMark(NamedTuple):
 
     row: LedgerRow
     checkpoints_ended_count: int
+    memtable_bytes: int | None
+    """Of the whole directory, if entries of the ledger are in the write cache: each add makes it grow."""
 
 
 class LocalLedgers:
@@ -59,33 +60,34 @@ class LocalLedgers:
         return sorted(itertools.chain.from_iterable(engine.ledger_ids() for engine in self._storage.engines))
 
     def mark(self, ledger_id: LedgerId) -> TouchMark | None:
-        """To be taken before the metadata is asked; None when the ledger is in use, in limbo, or not here any more.
+        """To be taken before the metadata is asked; None when the ledger is in limbo, or not here any more.
 
         What is in limbo waits for the integrity check.
         """
         engine = self._storage.engine_of(ledger_id)
         row = engine.ledger(ledger_id)
-        if row is None or row.is_limbo or _has_cached_entries(engine, ledger_id):
+        if row is None or row.is_limbo:
             return None
-        return TouchMark(row, engine.checkpoints_ended_count)
+        memtable_bytes = engine.memtable_bytes if engine.last_cached(ledger_id) is not None else None
+        return TouchMark(row, engine.checkpoints_ended_count, memtable_bytes)
 
-    def delete(self, ledger_id: LedgerId, mark: TouchMark) -> bool:
-        """Delete a ledger unless somebody has used it since the mark was taken; False: it stays.
+    def delete(self, marks: Mapping[LedgerId, TouchMark]) -> set[LedgerId]:
+        """Delete the ledgers that nobody has used since their marks were taken; the others stay. Returns which.
 
         The metadata store and the bookie's clients are not in step: a ledger that is created right after it was found
         missing may have its first entry here before that answer is. Such an entry is in the write cache, or a
         checkpoint has ended since; a fence, a key or an explicit LAC has changed the row.
         """
-        engine = self._storage.engine_of(ledger_id)
-        is_untouched = (
-            engine.ledger(ledger_id) is mark.row
-            and engine.checkpoints_ended_count == mark.checkpoints_ended_count
-            and not _has_cached_entries(engine, ledger_id)
-        )
-        if is_untouched:
-            engine.delete_ledger(ledger_id)
+        untouched = {ledger_id for ledger_id, mark in marks.items() if self._is_untouched(ledger_id, mark)}
+        for ledger_id in untouched:
+            self._storage.engine_of(ledger_id).delete_ledger(ledger_id)
             self._forget_handle(ledger_id)
-        return is_untouched
+        return untouched
+
+    def _is_untouched(self, ledger_id: LedgerId, mark: TouchMark) -> bool:
+        now = self.mark(ledger_id)
+        # The same row, not an equal one: it may have been deleted and made again meanwhile.
+        return now is not None and now.row is mark.row and now[1:] == mark[1:]
 
 
 class ClusterGuard:
@@ -205,7 +207,7 @@ class LedgerCollector:
         await self._guard.require_own_cluster()
         if not session_id or self._store.session_id != session_id:
             return list(ledger_ids)  # another session may be served by a server that lags behind
-        deleted = {ledger_id for ledger_id in missing if self._local.delete(ledger_id, marks[ledger_id])}
+        deleted = self._local.delete({ledger_id: marks[ledger_id] for ledger_id in missing})
         return [ledger_id for ledger_id in ledger_ids if ledger_id not in deleted]
 
 
@@ -235,7 +237,3 @@ def _within(part: PartListing, ledger_ids: Sequence[LedgerId]) -> Sequence[Ledge
     """Those of some ascending ids that a part of the listing speaks for."""
     first = bisect.bisect_left(ledger_ids, part.first_ledger_id)
     return ledger_ids[first : bisect.bisect_right(ledger_ids, part.last_ledger_id)]
-
-
-def _has_cached_entries(engine: LedgerDirectoryEngine, ledger_id: LedgerId) -> bool:
-    return engine.last_cached(ledger_id) is not None

@@ -74,11 +74,12 @@ class OverreplicatedCollector:
             mark = self._local.mark(ledger_id)
             session_id = self._store.session_id
             await self._store.sync(ledgers.root)
-            if mark is None or not await self._is_unnamed(ledgers, ledger_id):
+            # Entries in the write cache: somebody may be copying it to here without the lock, as Java's tools do.
+            if mark is None or mark.memtable_bytes is not None or not await self._is_unnamed(ledgers, ledger_id):
                 return False
             await self._guard.require_own_cluster()
             is_sure = lock.is_held and session_id != 0 and self._store.session_id == session_id
-            return is_sure and self._local.delete(ledger_id, mark)
+            return is_sure and bool(self._local.delete({ledger_id: mark}))
 
     async def _is_unnamed(self, ledgers: LedgerStore, ledger_id: LedgerId) -> bool:
         """Whether a ledger is closed with this bookie in none of its ensembles."""

@@ -314,6 +314,7 @@ class BookieServer:
             forget_handle=self._handles.forget,
             flush=checkpoints.flushed,
         )
+        self._modes.on_no_room(collector.request)
         task = self._watch(collector.run())
         self._undo.push_async_callback(_end_after, collector.stop, task)
         return collector

@@ -64,6 +64,18 @@ def test_slices_hold_everything_in_order(
     assert bodies == [expected[pair] for pair in sorted(expected)]
 
 
+def test_a_deleted_ledger_gives_its_room_back() -> None:
+    memtable = Memtable(10_000)
+    memtable.put(5, 0, bytes(100))
+    before = memtable.used_bytes
+    for entry_id in range(3):
+        memtable.put(7, entry_id, bytes(1000))
+    memtable.delete_ledger(7)
+    assert memtable.used_bytes == before
+    memtable.delete_ledger(7)
+    assert memtable.used_bytes == before
+
+
 def test_delete_ledger() -> None:
     memtable = Memtable(4096)
     memtable.put(5, 1, b"a")
