@@ -21,7 +21,6 @@ from storage.config import MEBIBYTE, JournalConfig
 from storage.disk_room import is_out_of_room
 from storage.errors import JournalError, JournalFailedError, JournalFullError
 from storage.filenames import journal_file_name
-from storage.framing import LENGTH_BYTES
 from storage.ids import JournalId, LogMark
 from storage.journal_catalog import CatalogedJournal, JournalCatalog, read_catalog, write_catalog
 from storage.journal_format import GROUP_BYTES_MAX, HEADER_BYTES, PADDING_VERSION_MIN, data_start, encode_file_header
@@ -85,16 +84,20 @@ class JournalWriter:
         self._require_usable()
         if not records:
             return self._written
-        if len(records) > 1 and sum(map(len, records)) + LENGTH_BYTES * len(records) > GROUP_BYTES_MAX:
-            return self._write_groups(records, is_synced=is_synced)
         assert is_synced or not self._config.is_data_synced, "what is acknowledged unsynced must be allowed to be"
         with self._failing_for_good():
             if self._written.offset > self._config.size_bytes_max:
                 self._roll()
-            self._write(records)
-            if is_synced:
-                self._sync()
-        return self._written
+            group = self._encode(records)
+            if len(group) <= GROUP_BYTES_MAX or len(records) == 1:
+                self._write(group)
+                if is_synced:
+                    self._sync()
+                return self._written
+        # Every record was found good above, so that both halves are written or the disk has failed.
+        middle = len(records) // 2
+        self.write_group(records[:middle], is_synced=is_synced)
+        return self.write_group(records[middle:], is_synced=is_synced)
 
     def sync(self) -> LogMark:
         """Make all that was written durable; returns the position behind it. JournalFailedError."""
@@ -133,18 +136,13 @@ class JournalWriter:
         """Up to where a write that found no room may have got."""
         self._dropped_end = 0
 
-    def _write_groups(self, records: Sequence[bytes], *, is_synced: bool) -> LogMark:
-        """Write what is too much for one group as two."""
-        encode_group(records, HEADER_BYTES, self._config.alignment_bytes)  # ValueError before anything is written
-        middle = len(records) // 2
-        self.write_group(records[:middle], is_synced=is_synced)
-        return self.write_group(records[middle:], is_synced=is_synced)
-
-    def _write(self, records: Sequence[bytes]) -> None:
-        journal_id, start = self._written
+    def _encode(self, records: Sequence[bytes]) -> bytearray:
         version = self._config.format_version
-        signed_by = journal_id if version >= PADDING_VERSION_MIN else None
-        group = encode_group(records, start, self._config.alignment_bytes, signed_by, version)
+        signed_by = self._written.journal_id if version >= PADDING_VERSION_MIN else None
+        return encode_group(records, self._written.offset, self._config.alignment_bytes, signed_by, version)
+
+    def _write(self, group: bytearray) -> None:
+        journal_id, start = self._written
         end = start + len(group)
         with self._reporting_no_room():
             self._extend(end)

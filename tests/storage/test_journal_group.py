@@ -55,13 +55,37 @@ def test_any_changed_byte_is_found(payloads: list[bytes], place: int, change: in
 
 
 @pytest.mark.parametrize(
-    ("payload", "may_hold"), [(b"x" * 2000, False), (bytes(500) + b"x", False), (bytes(512), True), (bytes(2000), True)]
+    ("payload", "may_hold"),
+    [
+        (b"x" * 2000, False),
+        (b"x" * 333 + bytes(512) + b"x", True),
+        (bytes(500) + b"x", False),
+        (bytes(512), True),
+        (bytes(2000), True),
+    ],
 )
 def test_it_says_whether_a_sector_of_zeros_can_be_real(payload: bytes, *, may_hold: bool) -> None:
     group = bytes(encode_group([entry(0, payload)], 512, 512, journal_id=7))
     checksum = decode_checksum(group[split_group(group, 0)[1] :])
     assert checksum is not None
     assert checksum.may_hold_zero_sectors == may_hold
+
+
+@given(st.integers(0, 700), st.integers(400, 700), st.binary(max_size=300))
+def test_every_sector_of_zeros_is_announced(before: int, zeros: int, after: bytes) -> None:
+    payload = b"x" * before + bytes(zeros) + after
+    group = bytes(encode_group([entry(0, payload)], 512, 512, journal_id=7))
+    padding = split_group(group, 0)[1]
+    checksum = decode_checksum(group[padding:])
+    assert checksum is not None
+    assert checksum.may_hold_zero_sectors == (bytes(512) in group[: padding + 8])
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=30))
+def test_records_of_one_length_are_framed_like_others(sizes: list[int]) -> None:
+    for records in ([entry(0, b"x" * size) for size in sizes], [entry(number) for number in range(len(sizes))]):
+        group = bytes(encode_group(records, 512, 512))
+        assert group.startswith(b"".join(struct.pack(">i", len(record)) + record for record in records))
 
 
 @pytest.mark.parametrize(
