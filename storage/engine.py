@@ -68,6 +68,8 @@ class LedgerDirectoryEngine:
         self._read_generation = 0
         self.checkpoints_ended_count = 0
         """Who finds it unchanged knows that what is in no write cache now was in none meanwhile."""
+        self._deletions_replayable: dict[LedgerId, int] = dict.fromkeys(ledgers.half_deleted, 0)
+        """Ledgers of whose former life a journal may still hold records, with ``delete_count`` at their deletion."""
         self.delete_count = 0
         """Ledgers deleted by this process."""
         self.read_ahead_bytes_max = min(
@@ -228,9 +230,25 @@ class LedgerDirectoryEngine:
         self._stored_end_seen.discard(ledger_id)
         self._read_generation += 1
         self.delete_count += 1
+        self._deletions_replayable[ledger_id] = self.delete_count
         self._ledgers.delete(ledger_id)
         self._deletes_pending.add(ledger_id)
         self._hidden_ledgers.add(ledger_id)
+
+    def is_deletion_pending(self, ledger_id: LedgerId) -> bool:
+        """Whether a replay would still bring back a former life of this ledger.
+
+        Until it would not, nobody may use the id again: records of both lives, and two master keys, would be in the
+        journal, and nothing between them says that the first one has ended.
+        """
+        return ledger_id in self._deletions_replayable
+
+    def note_marks_published(self, delete_count: int) -> None:
+        """The marks have passed all that was journaled before the engine had deleted so many ledgers."""
+        if self._deletions_replayable:
+            self._deletions_replayable = {
+                ledger_id: count for ledger_id, count in self._deletions_replayable.items() if count > delete_count
+            }
 
     # Loop side: entries
 

@@ -18,6 +18,7 @@ BkctlError                      carries one sentence for the user
     ├── MemtableFullError       the write cache has no room: throttle, nothing was stored
     ├── EntryTooLargeError      the entry can never fit
     ├── AdoptionRefusedError    folders cannot be taken over from Java, or handed back, as they are
+    ├── DeletionPendingError    the ledger's id cannot be used again before its deletion is durable: try again
     ├── MisplacedLedgerError    a directory holds a ledger that belongs in another: their list has changed
     └── MasterKeyMismatchError  the ledger is known under another key
 """
@@ -97,6 +98,10 @@ class MemtableFullError(StorageError):
 
 class EntryTooLargeError(StorageError):
     """The entry is larger than a whole write cache and can never be stored."""
+
+
+class DeletionPendingError(StorageError):
+    """The ledger was deleted, and a crash now would bring it back: its id can be used again after a checkpoint."""
 
 
 class MasterKeyMismatchError(StorageError):

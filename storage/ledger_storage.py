@@ -65,6 +65,8 @@ class LedgerStorage:
         """Of the marks published last, by replay or a checkpoint: what failed in directories that did not take them."""
         self._marks_due: tuple[LogMark, ...] | None = None
         """Marks of a checkpoint that has failed so far: the next one may promise no more than they do (H2)."""
+        self._deletes_due = tuple(engine.delete_count for engine in self._engines)
+        """Ledgers that each directory had deleted when those marks were noted."""
 
     @classmethod
     def open(
@@ -149,6 +151,8 @@ class LedgerStorage:
         for directory in self._journal_directories:
             journal = JournalWriter.open(self._filesystem, directory, self._config.journal, self._now_ms)
             self._journals.append(journal)
+        for engine in self._engines:
+            engine.note_marks_published(engine.delete_count)
         return replay.report
 
     def begin_checkpoint(self) -> StorageCheckpoint:
@@ -160,6 +164,7 @@ class LedgerStorage:
         """
         if self._marks_due is None:
             self._marks_due = tuple(journal.durable_position for journal in self._journals)
+            self._deletes_due = tuple(engine.delete_count for engine in self._engines)
         return StorageCheckpoint(self._marks_due, tuple(engine.begin_checkpoint() for engine in self._engines))
 
     def write_checkpoint(self, checkpoint: StorageCheckpoint, pause: Callable[[], None] = go_on) -> None:
@@ -185,6 +190,8 @@ class LedgerStorage:
                 engine.abort_checkpoint(job)
         if checkpoint.is_published:
             self._marks_due = None
+            for engine, delete_count in zip(self._engines, self._deletes_due, strict=True):
+                engine.note_marks_published(delete_count)
 
     def release_checkpoint(self, checkpoint: StorageCheckpoint) -> None:
         """Lane side, after ``end_checkpoint``: free the memory of what was written without stopping the loop."""

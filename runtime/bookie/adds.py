@@ -13,7 +13,7 @@ from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.ports import Clock, TimerHandle
 from runtime.protocol.status import Status
 from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.errors import EntryTooLargeError, MasterKeyMismatchError, MemtableFullError
+from storage.errors import DeletionPendingError, EntryTooLargeError, MasterKeyMismatchError, MemtableFullError
 from storage.journal_format import is_zero_filled
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,10 @@ class AddPath:
             self._wait(request)
 
     def _store(self, request: PendingAdd) -> bool:
-        """Whether the request was dealt with; False: the write cache is full, or the journal's queue is."""
+        """Whether the request was dealt with; False: the write cache is full, or the journal's queue is.
+
+        Or a checkpoint must end before the id of a deleted ledger can be used again.
+        """
         connection, txn_id, ledger_id, entry_id, master_key, body, is_recovery_add = request
         try:
             handle = self._handles.open(ledger_id, master_key)
@@ -103,7 +106,7 @@ class AddPath:
             handle.engine.add(ledger_id, entry_id, body)
         except MasterKeyMismatchError:
             self._refuse(request, Status.UNAUTHORIZED)
-        except MemtableFullError:
+        except (MemtableFullError, DeletionPendingError):
             self._request_checkpoint()
             return False
         except EntryTooLargeError as error:

@@ -55,7 +55,7 @@ class CheckpointService:
         self._settling: list[asyncio.Future[None]] = []
 
     def on_caches_swapped(self, callback: Callable[[], None]) -> None:
-        """Call back at the start of every checkpoint, when the write caches have room again."""
+        """Call back at the start of every checkpoint, when the write caches have room again, and at its good end."""
         self._swap_callbacks.append(callback)
 
     def request(self) -> None:
@@ -155,6 +155,8 @@ class CheckpointService:
         for settled in settling:
             if not settled.done():
                 settled.set_result(None)
+        for callback in self._swap_callbacks:  # ids of deleted ledgers can be used again
+            callback()
         self._report_marks()
         # Freeing the tables takes milliseconds, which the loop does not have.
         await self._workers.run(CHECKPOINT_LANE, self._storage.release_checkpoint, checkpoint)

@@ -26,7 +26,7 @@ from runtime.net.request_handler import Responder
 from runtime.ports import BookieInfo, Workers
 from runtime.protocol.status import Status
 from storage.engine import LedgerDirectoryEngine
-from storage.errors import MasterKeyMismatchError, StorageError
+from storage.errors import DeletionPendingError, MasterKeyMismatchError, StorageError
 from storage.ids import INVALID_ENTRY_ID
 from storage.journal_format import encode_explicit_lac_record
 from storage.ledger_storage import LedgerStorage
@@ -183,6 +183,9 @@ class BookieRequestHandler:
             handle = self._handles.open(ledger_id, master_key)
         except MasterKeyMismatchError:
             connection.respond_read(txn_id, ledger_id, entry_id, Status.UNAUTHORIZED, None, None)
+            return
+        except DeletionPendingError:
+            connection.respond_read(txn_id, ledger_id, entry_id, Status.IO_ERROR, None, None)
             return
         fence_durable = self._handles.fence(handle)
         status, body = await self._find(handle.engine, ledger_id, entry_id)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from runtime.bookie.group_commit import GroupCommit
 from storage.engine import LedgerDirectoryEngine
-from storage.errors import MasterKeyMismatchError
+from storage.errors import DeletionPendingError, MasterKeyMismatchError
 from storage.journal_format import encode_fence_record, encode_ledger_key_record
 from storage.ledger_storage import LedgerStorage
 
@@ -58,7 +58,7 @@ class LedgerHandles:
         return ledger_id % self._place_count
 
     def open(self, ledger_id: int, master_key: bytes) -> LedgerHandle:
-        """Handle of a ledger, creating the ledger if it is unknown; MasterKeyMismatchError.
+        """Handle of a ledger, creating the ledger if it is unknown; MasterKeyMismatchError, DeletionPendingError.
 
         The first access in a process journals the key, ahead of every record that needs it in a replay. Fences too
         rely on it (hazard H3).
@@ -67,6 +67,8 @@ class LedgerHandles:
         if handle is not None and handle.master_key == master_key:
             return handle
         engine = self._storage.engine_of(ledger_id)
+        if engine.is_deletion_pending(ledger_id):
+            raise DeletionPendingError(f"ledger {ledger_id} was deleted, and no checkpoint has ended since")
         engine.set_master_key(ledger_id, master_key)
         row = engine.ledger(ledger_id)
         assert row is not None, "set_master_key creates the row"

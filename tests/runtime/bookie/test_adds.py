@@ -17,7 +17,7 @@ from runtime.net.loop import LaneWorkers
 from runtime.protocol.status import Status
 from storage.ledger_storage import LedgerStorage
 from storage.replay import checkpoint_now
-from tests.storage.engines import KEY, config_below, entry, open_storage
+from tests.storage.engines import KEY, checkpoint, config_below, entry, open_storage
 
 PAYLOAD = bytes(4000)
 
@@ -56,7 +56,7 @@ class Adder:
         self._journal = GroupCommit(
             self.storage.journals[0], self._workers, "journal-0", self.config.journal, on_disk_room=lambda _: None
         )
-        handles = LedgerHandles(self.storage, [self._journal])
+        self._handles = handles = LedgerHandles(self.storage, [self._journal])
         clock: Any = self.clock
         self.path = AddPath(handles, clock, 10.0, self._note_request)
         self._commits = asyncio.get_running_loop().create_task(self._journal.run())
@@ -64,8 +64,17 @@ class Adder:
     def respond_add(self, txn_id: int, ledger_id: int, entry_id: int, status: Status) -> None:
         self.answers[entry_id] = status
 
-    def add(self, entry_id: int, payload: bytes = PAYLOAD, *, ledger_id: int = 5) -> None:
-        self.path.add(PendingAdd(self, 1, ledger_id, entry_id, KEY, entry(ledger_id, entry_id, payload), False))
+    def add(self, entry_id: int, payload: bytes = PAYLOAD, *, ledger_id: int = 5, key: bytes = KEY) -> None:
+        self.path.add(PendingAdd(self, 1, ledger_id, entry_id, key, entry(ledger_id, entry_id, payload), False))
+
+    def delete(self) -> None:
+        """Delete the ledger, as the collector does."""
+        self.engine.delete_ledger(5)
+        self._handles.forget(5)
+
+    async def journaled(self) -> None:
+        """Wait until all that was journaled so far is durable."""
+        await self._journal.barrier()
 
     def fill(self) -> int:
         """Add until one has to wait; returns its id."""
@@ -144,6 +153,41 @@ async def test_a_full_directory_holds_up_no_other(tmp_path: Path) -> None:
     assert storage.engine_of(4).list_entries(4) == [1000]
     assert storage.engine_of(7).list_entries(7) == []
     storage.close()
+
+
+async def test_the_id_of_a_deleted_ledger_is_used_again_when_no_replay_can_bring_it_back(adder: Adder) -> None:
+    """H6: records of both lives in one journal would mix them; with another key they would stop the boot."""
+    adder.add(0)
+    await adder.journaled()
+    adder.delete()
+    adder.add(1, key=b"other")
+    assert adder.engine.ledger(5) is None
+    assert adder.checkpoint_requests == 1
+    checkpoint(adder.storage)
+    adder.path.retry_waiting()
+    await adder.journaled()
+    assert adder.answers == {0: Status.OK, 1: Status.OK}
+    storage = await adder.restarted()
+    assert storage.engines[0].list_entries(5) == [1]
+    row = storage.engines[0].ledger(5)
+    assert row is not None
+    assert row.master_key == b"other"
+
+
+async def test_the_id_of_a_deleted_ledger_waits_for_marks_that_cover_its_deletion(adder: Adder) -> None:
+    """A checkpoint that was under way when the ledger was deleted has noted its marks before."""
+    adder.add(0)
+    await adder.journaled()
+    running = adder.storage.begin_checkpoint()
+    adder.delete()
+    adder.storage.write_checkpoint(running)
+    adder.storage.end_checkpoint(running)
+    adder.add(1)
+    assert adder.engine.ledger(5) is None
+    checkpoint(adder.storage)
+    adder.path.retry_waiting()
+    storage = await adder.restarted()
+    assert storage.engines[0].list_entries(5) == [1]
 
 
 async def test_writes_that_stop_end_the_waiting(adder: Adder) -> None:
