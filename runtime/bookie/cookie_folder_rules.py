@@ -211,7 +211,8 @@ def _emptied_volume(evidence: Evidence, what: str) -> Finding:
         Cause.EMPTIED_VOLUME,
         f"emptied volume: {what}: its disk is not mounted, or was emptied. If the data is gone, the bookie must leave "
         "the cluster first, so that its ledgers are copied from other bookies; then it starts anew with all its "
-        "folders empty",
+        "folders empty. Or it stays, and fetches what it lost: start it with dataIntegrityChecking=true and "
+        "dataIntegrityStampMissingCookies=true",
         remove_bookie(evidence),
     )
 

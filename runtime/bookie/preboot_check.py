@@ -5,9 +5,9 @@ emptied. From the metadata of all ledgers follows what this bookie was to hold; 
 was lost leaves no trace there. Every step is awaited, and any error ends the boot (hazard H11): a bookie that is
 registered before it knows what it may lack denies entries as a matter of fact.
 
-    1. the flag NEEDS_INTEGRITY_CHECK, synced at once: from here on a repair is due, whatever happens
+    1. the flag NEEDS_INTEGRITY_CHECK, synced at once: from here on check and repair are due, whatever happens
     2. a row for every ledger that names this bookie; limbo and fence where the end of the ledger is open
-    3. a checkpoint, also with an empty write cache (hazard H1)
+    3. a checkpoint, also with an empty write cache (hazard H1); then the flag LEDGERS_NOTED
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from runtime.bookie.integrity_rules import NEEDS_INTEGRITY_CHECK, LedgerMark, ledger_mark
+from runtime.bookie.integrity_rules import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK, LedgerMark, ledger_mark
 from runtime.metadata.ledgers import LedgerStore
 from runtime.metadata.store import MetadataStore, Versioned
 from runtime.ports import Workers
@@ -57,7 +57,8 @@ class PrebootCheck:
 
     async def run(self, store: MetadataStore, ledgers: LedgerStore) -> PrebootReport:
         """All of it; MetadataError when a ledger could not be listed or read, StorageError, OSError."""
-        await self._workers.run(self._lane, set_integrity_flag, self._storage.engines[0], is_needed=True)
+        first = self._storage.engines[0]
+        await self._workers.run(self._lane, first.write_flags, NEEDS_INTEGRITY_CHECK)
         # What was created before the crash is seen, whichever server answers.
         await store.sync(ledgers.root)
         read_count = here_count = limbo_count = 0
@@ -74,6 +75,7 @@ class PrebootCheck:
                     ledger_id, is_fenced=mark.needs_limbo, is_limbo=mark.needs_limbo
                 )
         await self._write_rows()
+        await self._workers.run(self._lane, set_integrity_flag, first, is_needed=True)
         logger.warning(
             "integrity check: of %d ledgers %d name this bookie, and of %d the end is open: nothing of these is "
             "denied until they are repaired",
@@ -90,12 +92,21 @@ def read_integrity_flag(engine: LedgerDirectoryEngine) -> bool:
     Lane side.
     """
     flags = engine.read_flags()
-    if flags & ~NEEDS_INTEGRITY_CHECK:
+    if flags & ~(NEEDS_INTEGRITY_CHECK | LEDGERS_NOTED):
         raise IndexDamagedError(f"the storage flags are {flags:#x}: some are not known here, a newer bkctl set them")
-    return bool(flags)
+    return bool(flags & NEEDS_INTEGRITY_CHECK)
+
+
+def needs_preboot_check(engine: LedgerDirectoryEngine) -> bool:
+    """Whether a repair is due of which nobody has noted yet what it concerns. As ``read_integrity_flag``."""
+    return read_integrity_flag(engine) and not engine.read_flags() & LEDGERS_NOTED
 
 
 def set_integrity_flag(engine: LedgerDirectoryEngine, *, is_needed: bool) -> None:
-    """Note durably whether a repair is due. Lane side."""
-    if read_integrity_flag(engine) != is_needed:
-        engine.write_flags(NEEDS_INTEGRITY_CHECK if is_needed else 0)
+    """Note durably that a repair is due, the ledgers concerned being noted in their rows; or that it is done.
+
+    Lane side.
+    """
+    flags = NEEDS_INTEGRITY_CHECK | LEDGERS_NOTED if is_needed else 0
+    if engine.read_flags() != flags:
+        engine.write_flags(flags)

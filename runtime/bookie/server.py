@@ -39,7 +39,7 @@ from runtime.bookie.mode_files import ModeFiles
 from runtime.bookie.modes import BookieModes, sentence
 from runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
 from runtime.bookie.peers import new_peers
-from runtime.bookie.preboot_check import PrebootCheck, read_integrity_flag
+from runtime.bookie.preboot_check import PrebootCheck, needs_preboot_check, read_integrity_flag
 from runtime.config import BookieConfig
 from runtime.errors import BookieFailedError, PortInUseError
 from runtime.metadata.ledgers import LedgerStore, open_ledger_store
@@ -242,8 +242,9 @@ class BookieServer:
         """
         marks, first = self._dirty_marks, storage.engines[0]
         is_due = await self._workers.run(BOOT_LANE, read_integrity_flag, first)
+        is_unnoted = await self._workers.run(BOOT_LANE, needs_preboot_check, first)
         is_journal_whole = self._config.storage.journal.is_data_written
-        if marks.are_entries_at_risk or (marks.is_unclean and not is_journal_whole):
+        if is_unnoted or marks.are_entries_at_risk or (marks.is_unclean and not is_journal_whole):
             check = PrebootCheck(storage, self.bookie_id, self._workers, BOOT_LANE, checkpoints.flush)
             await check.run(store, ledgers)
             is_due = True

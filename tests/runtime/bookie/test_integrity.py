@@ -39,6 +39,8 @@ pytestmark = pytest.mark.cluster
 
 VICTIM = "traced"
 ENSEMBLE = (VICTIM, "steady-0", "steady-1")
+SPARE = "spare"
+"""Takes the place of one that is down when a recovery writes back."""
 PASSWORD = b"secret"
 REPAIRED = "integrity check: nothing lacks any more"
 
@@ -120,7 +122,7 @@ MakeTrio = Callable[[str], contextlib.AbstractAsyncContextManager[Trio]]
 
 @pytest.fixture
 def make_trio(bookie_config: BookieConfig, tmp_path: Path, metadata_uri: str, store: ZooKeeperStore) -> MakeTrio:
-    """A trio with the steady two started; the argument is TOML of the victim."""
+    """A trio with the steady two and a spare bookie started; the argument is TOML of the victim."""
 
     @contextlib.asynccontextmanager
     async def make(toml: str) -> AsyncIterator[Trio]:
@@ -129,7 +131,7 @@ def make_trio(bookie_config: BookieConfig, tmp_path: Path, metadata_uri: str, st
         victim = new_victim(tmp_path, metadata_uri, store, toml)
         trio = Trio(victim, bookie_config, tmp_path, store, ledgers)
         try:
-            for bookie_id in ENSEMBLE[1:]:
+            for bookie_id in (*ENSEMBLE[1:], SPARE):
                 await trio.start(bookie_id)
             yield trio
         finally:
@@ -178,7 +180,7 @@ async def test_what_a_quorum_acknowledged_is_not_cut_off(trio: Trio, metadata_ur
         with pytest.raises(UnknownLedgerStateError):
             await peer.read(5, 10)
         assert await peer.add(5, 11) is Status.FENCED
-        with pytest.raises(LedgerRecoveryError):
+        with pytest.raises(LedgerRecoveryError, match="recovery stopped"):
             await recovered(metadata_uri, 5)
         await trio.start("steady-1")
         last_entry_id, payloads = await recovered(metadata_uri, 5)

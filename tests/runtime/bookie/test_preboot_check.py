@@ -11,6 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
+from runtime.bookie.integrity_rules import NEEDS_INTEGRITY_CHECK
 from runtime.bookie.preboot_check import PrebootCheck, PrebootReport, read_integrity_flag, set_integrity_flag
 from runtime.config import BookieConfig
 from runtime.errors import BookieFailedError, MetadataAuthError, UnknownLedgerStateError
@@ -31,6 +32,7 @@ from storage.ledger_index import LedgerRow
 from storage.ledger_storage import LedgerStorage
 from storage.replay import checkpoint_now
 from tests.runtime.bookie.conftest import Peer
+from tests.runtime.bookie.test_limbo import change_rows
 from tests.storage.engines import KEY, config_below, entry, open_engine, open_storage
 
 pytestmark = pytest.mark.cluster
@@ -160,6 +162,20 @@ async def test_a_mark_of_java_is_a_risk_where_adds_are_not_journaled(
         assert await peer.add(OPEN_HERE, 0) is Status.FENCED
 
 
+async def test_what_a_rebuild_could_not_know_is_noted_by_the_next_boot(
+    bookie_config: BookieConfig, boot: Boot, ledgers: LedgerStore
+) -> None:
+    """An offline tool sets the flag alone. Once the ledgers are noted, a restart in mid-repair fences no new ones."""
+    change_rows(bookie_config, lambda storage: storage.engines[0].write_flags(NEEDS_INTEGRITY_CHECK))
+    async with boot(bookie_config) as peer:
+        assert await peer.add(OPEN_HERE, 0) is Status.FENCED
+    later = new_ledger((ME, *OTHERS), 2, 2, DigestType.CRC32C, b"secret")
+    await ledgers.create(later, ledger_id=6)
+    async with boot(bookie_config) as peer:
+        assert await peer.add(OPEN_HERE, 0) is Status.FENCED
+        assert await peer.add(6, 0) is Status.OK
+
+
 async def test_a_listing_that_fails_ends_the_boot_and_nobody_is_registered_h11(
     bookie_config: BookieConfig,
     boot: Boot,
@@ -207,7 +223,7 @@ def test_a_flag_that_is_not_known_stops_whoever_reads_it(tmp_path: Path) -> None
     assert read_integrity_flag(engine)
     set_integrity_flag(engine, is_needed=False)
     assert not read_integrity_flag(engine)
-    engine.write_flags(2)
-    with pytest.raises(IndexDamagedError, match="0x2"):
+    engine.write_flags(5)
+    with pytest.raises(IndexDamagedError, match="0x5"):
         read_integrity_flag(engine)
     engine.close()
