@@ -7,7 +7,7 @@ A table is data blocks, a filter block, a block that names the filter, an index 
 block is followed by a type (0: not compressed) and the masked CRC-32C of block and type. In a block a key is written as
 the part that it does not share with the key before; every 16th is written whole, and its offset stands at the end of
 the block. LevelDB takes any shared length that is true: here it is what all keys of the block have in common. Source:
-LevelDB's documents table_format and impl; docs/decisions/0008.
+LevelDB's documents table_format and impl; docs/decisions/0010.
 """
 
 from __future__ import annotations
