@@ -60,6 +60,7 @@ from storage.ids import EntryLogId, LedgerId
 from storage.java_index import JavaIndex, find_java_index, list_idx_ledgers
 from storage.ledger_recovery import read_journaled_ledgers
 from storage.log_mark import NO_MARK, read_last_mark
+from storage.mixed_logs import write_mixed_logs
 from storage.ports import FileSystem, OpenIndexStore
 from storage.rebuild import IndexRebuild, plan_rebuild
 from storage.seal import open_sealed_index
@@ -245,6 +246,10 @@ def _build(
         report.note(journal.path, journal.reason)
     ledger_count = sum(1 for _ in _ledgers(fs, config))
     count = len(config.ledger_directories)
+    if count > 1:
+        first = locate_logs(fs, config, is_unique=True)
+        for directory in first.directories if first.positions else ():
+            write_mixed_logs(fs, directory, first.last_log_id)
     # The first directory last: its flags say whether anything, in any of them, was unreadable.
     for position in reversed(range(count)):
         folder = index_folders(config)[position]

@@ -45,6 +45,7 @@ from storage.filenames import (
     JAVA_DATABASES,
     JAVA_INDEX_ASIDE,
     LOCK,
+    MIXED_LOGS,
     OWN_INDEX_ASIDE,
     current_directory,
     entry_log_file_name,
@@ -219,7 +220,7 @@ def own_paths(fs: FileSystem, config: StorageConfig) -> list[str]:
 
 def _own_names(fs: FileSystem, folder: str) -> list[str]:
     """What is ours in a ``current`` folder, but for the lock, notes, and what was moved aside before."""
-    kept = (LOCK, HANDING_BACK, ADOPTION)
+    kept = (LOCK, HANDING_BACK, ADOPTION, MIXED_LOGS)
     return [
         name
         for name in fs.list_directory(folder)

@@ -20,7 +20,7 @@ from storage.child_pool import ChildPool
 from storage.config import StorageConfig
 from storage.disk_room import DiskRoom
 from storage.errors import IndexDamagedError, MisplacedLedgerError
-from storage.filenames import entry_log_file_name
+from storage.filenames import entry_log_file_name, parse_entry_log_file_name
 from storage.ids import LedgerId
 from storage.index_manifest import (
     CURRENT_CONTENT,
@@ -33,6 +33,7 @@ from storage.index_manifest import (
 from storage.index_rows import Run, cut_into_ranges
 from storage.index_table import BLOCK_ROW_COUNT, TABLE_ROW_COUNT_MAX
 from storage.log_damage import LogDamage
+from storage.mixed_logs import read_mixed_logs
 from storage.ports import FileSystem, IndexStore, OpenIndexStore
 from storage.rebuild_tasks import (
     RANGE_ROW_COUNT,
@@ -225,6 +226,8 @@ class LocationRebuild:
         """As the engine does at boot; a damaged log may hold anything."""
         if log.misplaced_ledger_id is None or log.damage is not None:
             return
+        if (parse_entry_log_file_name(name) or 0) <= read_mixed_logs(self._filesystem, self._directory):
+            return  # adopted from Interleaved storage, and what belongs elsewhere was copied there
         directories = self._config.ledger_directories
         right = directories[log.misplaced_ledger_id % len(directories)]
         raise MisplacedLedgerError(

@@ -28,6 +28,7 @@ from storage.log_damage import LogDamage
 from storage.log_examination import examine_log
 from storage.log_mark import NO_MARK
 from storage.mark_survey import JournalMarks, MarkState, survey_marks
+from storage.mixed_logs import read_mixed_logs
 from storage.ports import FileSystem, OpenIndexStore
 
 _PROGRESS_RECORD_COUNT: Final = 4096
@@ -144,6 +145,7 @@ class StorageCheck:
             quarantined = {}
             yield Finding("entry logs", error.path, error.reason, way_out="delete it: the logs are then checked again")
         count = len(self._config.ledger_directories)
+        mixed = read_mixed_logs(self._fs, folder)
         for log_id in list_entry_logs(self._fs, folder):
             path = os.path.join(folder, entry_log_file_name(log_id))
             self._on_progress(path)
@@ -165,7 +167,7 @@ class StorageCheck:
                 reason = f"the collector leaves it alone: {quarantined[log_id]}"
                 yield Finding("entry logs", path, reason, way_out=f"see {_RUNBOOK}")
             elsewhere = sorted(each for each in found.ledger_ids if each % count != position)
-            if elsewhere:
+            if elsewhere and log_id > mixed:
                 reason = f"it holds entries of ledgers that are looked for elsewhere ({_listed(elsewhere)})"
                 yield Finding("entry logs", path, reason, is_problem=False)
 

@@ -194,6 +194,9 @@ def test_there_and_back(shared: SharedFolders, storage: str) -> None:
         shared.require_all()
         shared.write()
         shared.require_all()
+    shared.succeed("adopt", "--yes")
+    with shared.bkctl():
+        shared.require_all()
 
 
 def test_there_and_back_with_databases(shared: SharedFolders) -> None:

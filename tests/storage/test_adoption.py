@@ -11,9 +11,17 @@ import pytest
 
 from storage.adoption import AdoptionSurvey, JavaStorage, adopt, survey_adoption
 from storage.config import StorageConfig
-from storage.errors import AdoptionRefusedError, CorruptFileError, IndexFailedError, IndexMissingError, StorageError
+from storage.errors import (
+    AdoptionRefusedError,
+    CorruptFileError,
+    IndexFailedError,
+    IndexMissingError,
+    MisplacedLedgerError,
+    StorageError,
+)
 from storage.filesystem import OsFileSystem
 from storage.index_store import open_plyvel
+from storage.rebuild import IndexRebuild, plan_rebuild
 from tests.storage.engines import FailingOnce, PhotographedDisk, opening_watched
 from tests.storage.golden import FILES
 from tests.storage.java_folders import (
@@ -127,6 +135,38 @@ def test_entries_in_any_of_several_folders(tmp_path: Path, image: str) -> None:
             assert (row.master_key, row.is_fenced) == (key, ledger_id in FENCED)
     finally:
         storage.close()
+
+
+def test_a_lost_index_is_rebuilt_from_mixed_logs(tmp_path: Path) -> None:
+    """Its logs hold ledgers of other folders, which elsewhere is the sign of a list of folders that has changed."""
+    folders = spread(java_folders("interleaved-4.18.0/replayed", tmp_path))
+    indexed = indexed_entries(folders)
+    adopt(FS, open_plyvel, folders.config)
+    for index in folders.indexes:
+        for database in ("ldb-ledgers", "ldb-locations"):
+            shutil.rmtree(index / database)
+    IndexRebuild(FS, open_plyvel, folders.config, NobodyWatches()).run(
+        plan_rebuild(FS, open_plyvel, folders.config, None)
+    )
+    storage = boot(folders.config)
+    try:
+        require_all(storage, indexed)
+    finally:
+        storage.close()
+    for index in folders.indexes:
+        (index / "bkctl.mixed-logs").unlink()
+    with pytest.raises(MisplacedLedgerError):
+        IndexRebuild(FS, open_plyvel, folders.config, NobodyWatches()).run(
+            plan_rebuild(FS, open_plyvel, folders.config, ("ldb-locations",))
+        )
+
+
+class NobodyWatches:
+    def begin(self, stage: str, total: int) -> None:
+        pass
+
+    def advance(self, amount: int) -> None:
+        pass
 
 
 def test_what_cannot_be_read_is_unknown_and_never_denied(tmp_path: Path) -> None:
@@ -323,13 +363,14 @@ def test_every_cut_is_made_good(tmp_path: Path) -> None:
 def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """Java may start again, with the room that it had."""
     folders = spread(java_folders("interleaved-4.18.0/crash", tmp_path), count=2)
-    before = {path for path in tmp_path.rglob("*") if path.suffix != ".log" and path.name != "lastId"}
+    kept = {"lastId", "bkctl.mixed-logs"}
+    before = {path for path in tmp_path.rglob("*") if path.suffix != ".log" and path.name not in kept}
     for moment in ("before ldb-locations.adopting", "after ldb-ledgers.adopting"):
         failing = FailingOnce()
         failing.arm(moment)
         with pytest.raises((OSError, IndexFailedError)):
             adopt(FS, opening_watched(failing), folders.config)
-        assert {path for path in tmp_path.rglob("*") if path.suffix != ".log" and path.name != "lastId"} == before
+        assert {path for path in tmp_path.rglob("*") if path.suffix != ".log" and path.name not in kept} == before
     adopt(FS, open_plyvel, folders.config)
 
 
