@@ -13,13 +13,17 @@ import pytest
 
 from runtime.bookie.disk_monitor import DiskMonitor
 from runtime.bookie.disk_rules import DiskVerdict
-from runtime.config import BookieConfig, DiskConfig
+from runtime.config import BookieConfig, DiskConfig, GarbageCollectionConfig
+from runtime.ledger.changes import new_ledger
+from runtime.ledger.metadata import DigestType
+from runtime.metadata.ledgers import open_ledger_store
 from runtime.metadata.registration import BookieMode, RegistrationClient, Registrations
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.protocol.status import Status
 from storage.bookie_status import BookieStatus, encode_bookie_status
+from storage.config import EngineConfig, EntryLogConfig, JournalConfig
 from storage.errors import DiskUnusableError
 from storage.filesystem import OsFileSystem
 from tests.runtime.bookie.bookie_process import BookieUnderTest
@@ -243,3 +247,74 @@ async def test_a_disk_that_was_mounted_read_only_cannot_be_used(ledger_disk: Sma
         await monitor.check()
     await workers.close()
     assert [verdict.is_read_only for verdict in seen] == [False]
+
+
+async def test_a_bookie_that_was_filled_up_comes_back_when_ledgers_are_deleted(
+    ledger_disk: SmallDisk,
+    config: BookieConfig,
+    boot: Boot,
+    store: ZooKeeperStore,
+    metadata_uri: str,
+    registrations: RegistrationClient,
+) -> None:
+    """Nobody tidies up the disk: the collector frees it, and checkpoints free the journal's, all while it is full."""
+    uri = parse_metadata_uri(metadata_uri)
+    ledgers = await open_ledger_store(store, uri.root, uri.tree)
+    config = msgspec.structs.replace(
+        config,
+        flush_interval_s=0.2,
+        disks=msgspec.structs.replace(DISKS, full_fraction=0.5, almost_full_fraction=0.4, recovered_fraction=0.3),
+        garbage_collection=GarbageCollectionConfig(wait_s=0.3),
+        storage=msgspec.structs.replace(
+            config.storage,
+            journal=JournalConfig(preallocation_bytes=2**20, size_bytes_max=2**20, backup_count_max=0),
+            engine=EngineConfig(memtable_bytes_max=2**22, entry_log=EntryLogConfig(size_bytes_max=2**21)),
+        ),
+    )
+    payload = bytes(64 * 1024)
+    async with boot(config) as peer:
+        ensemble = (peer.bookie_id,)
+        for ledger_id in (1, 2):
+            metadata = new_ledger(ensemble, 1, 1, DigestType.CRC32C, b"secret")
+            await ledgers.create(metadata, ledger_id=ledger_id)
+        assert await peer.add(2, 0) is Status.OK
+        statuses = {Status.OK}
+        for start in range(0, 2000, 20):
+            entries = range(start, start + 20)
+            statuses |= set(
+                await asyncio.gather(*(peer.add(1, entry_id, peer.body(1, entry_id, payload)) for entry_id in entries))
+            )
+            if Status.READ_ONLY in statuses:
+                break
+        assert statuses == {Status.OK, Status.READ_ONLY}
+        await wait_mode(registrations, peer.bookie_id, BookieMode.READ_ONLY)
+        assert await peer.read(1, 0) == peer.body(1, 0, payload)
+        await ledgers.delete(1)
+        await wait_mode(registrations, peer.bookie_id, BookieMode.WRITABLE)
+        assert await peer.add(2, 1) is Status.OK
+    async with boot(config) as peer:
+        for entry_id in (0, 1):
+            assert await peer.read(2, entry_id) == peer.body(2, entry_id)
+
+
+async def test_a_start_without_a_single_free_block_says_so_and_loses_nothing(
+    ledger_disk: SmallDisk, journal_disk: SmallDisk, tmp_path: Path, metadata_uri: str, store: ZooKeeperStore
+) -> None:
+    """No bookie that writes for itself comes so far: it keeps a reserve. Somebody else has filled the disk."""
+    bookie = BookieUnderTest(tmp_path, metadata_uri, store)
+    async with bookie.running() as (running, peer):
+        assert await peer.add(1, 0) is Status.OK
+        assert await peer.read(1, 0, fence_with=KEY) == peer.body(1, 0)
+        running.kill()
+        await asyncio.to_thread(running.wait)
+    ledger_disk.use(1.0)
+    for _ in range(2):
+        assert await bookie.refused(()) == SERVER_EXCEPTION_EXIT_CODE
+        last_line = bookie.said().splitlines()[-1]
+        assert last_line.startswith("error: ")
+        assert str(ledger_disk.path) in last_line
+        assert "No space left on device" in last_line
+    ledger_disk.use(0.5)
+    async with bookie.running() as (_, peer):
+        assert await peer.read(1, 0) == peer.body(1, 0)
+        assert await peer.add(1, 1) is Status.FENCED
