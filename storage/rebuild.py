@@ -4,7 +4,8 @@ The order is what makes a kill at any point harmless (``index_swap`` has the det
 
 1. finish swaps that an earlier rebuild began; finish or delete what an interrupted compaction left
 2. build every database in a folder of its own, and verify it
-3. where entries may be missing: in databases that are kept, put the ledgers in limbo and ask for an integrity check
+3. where entries or ledger rows may be missing: put the ledgers of kept databases in limbo, ask for an integrity check,
+   and leave the marks of a crash that cost entries, so that the next boot makes sure of every open ledger first
 4. swap, ledger rows before locations: no location index that may lack entries is there before the ledgers are in limbo
 5. delete the logs that a compaction had replaced
 
@@ -22,8 +23,9 @@ import msgspec
 
 from storage.child_pool import ChildPool, core_count
 from storage.config import StorageConfig
+from storage.dirty_marks import CrashRisk, leave_dirty_marks
 from storage.errors import IndexDamagedError
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory, seal_file_name
+from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, current_directory, seal_file_name
 from storage.ids import LedgerId
 from storage.index_state import DATABASES, IndexCondition, IndexState, inspect_index
 from storage.index_swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap
@@ -51,6 +53,9 @@ class DirectoryPlan(msgspec.Struct, frozen=True):
     """Those to be built anew."""
     logs: LogFolder
     log_bytes: int
+
+    is_version_lost: bool = False
+    """Whether the index folder has no VERSION file and the ledger folder has one: its disk was replaced."""
 
     def path(self, database: str) -> str:
         """Folder of a database."""
@@ -119,7 +124,12 @@ def plan_rebuild(
         logs = read_log_folder(filesystem, ledger_directory)
         names = filesystem.list_directory(ledger_directory)
         sizes = (os.path.getsize(os.path.join(ledger_directory, name)) for name in names if name.endswith(".log"))
-        plans.append(DirectoryPlan(position, ledger_directory, index_directory, states, databases, logs, sum(sizes)))
+        is_version_lost = VERSION in names and not filesystem.exists(os.path.join(index_directory, VERSION))
+        plans.append(
+            DirectoryPlan(
+                position, ledger_directory, index_directory, states, databases, logs, sum(sizes), is_version_lost
+            )
+        )
     return plans
 
 
@@ -146,6 +156,12 @@ class IndexRebuild:
             needs_check = any(each.scanned.damaged or _has_lost_rows(each.plan) for each in under_way)
             self._write_ledgers(under_way, needs_check=needs_check)
             self._tell_kept_indexes(plans, under_way, needs_check=needs_check)
+            if needs_check:
+                # A ledger that had a row and no entry here is known to nobody now: its fence would be denied.
+                folders = [plan.ledger_directory for plan in plans]
+                leave_dirty_marks(self._filesystem, folders, CrashRisk.CRASH, "")
+            for plan in due:
+                self._restore_version(plan)
         except BaseException:
             for plan in due:
                 for database in plan.databases:
@@ -230,6 +246,12 @@ class IndexRebuild:
                 if is_flagged:
                     ledgers.write_flags(ledgers.read_flags() | NEEDS_INTEGRITY_CHECK)
                 ledgers.seal()
+
+    def _restore_version(self, plan: DirectoryPlan) -> None:
+        """The cookie is the same in every folder of a bookie; without it the next boot takes the folder for strange."""
+        if plan.is_version_lost:
+            version = self._filesystem.read_file(os.path.join(plan.ledger_directory, VERSION))
+            self._filesystem.write_file_atomically(os.path.join(plan.index_directory, VERSION), version)
 
     def _swap(self, due: Sequence[DirectoryPlan]) -> None:
         """The first directory's ledger rows first: they hold the flag that asks for the integrity check."""

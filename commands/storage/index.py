@@ -121,6 +121,8 @@ def _loses_rows(plan: DirectoryPlan) -> bool:
 
 
 def _items(plan: DirectoryPlan) -> Iterator[dict[str, Any]]:
+    from storage.filenames import VERSION
+
     if not plan.databases:
         return
     for name in plan.logs.unfinished:
@@ -132,6 +134,10 @@ def _items(plan: DirectoryPlan) -> Iterator[dict[str, Any]]:
     for name in plan.databases:
         state = plan.states[name]
         yield _item("rebuild", plan.path(name), state.detail or f"it is {state.condition.value}; asked for")
+    if plan.is_version_lost:
+        yield _item(
+            "create", os.path.join(plan.index_directory, VERSION), "as in the ledger folder; it is missing here"
+        )
     for name in plan.logs.replaced:
         yield _item("delete", os.path.join(plan.ledger_directory, name), "a finished compaction has replaced it")
 
