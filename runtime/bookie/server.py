@@ -288,7 +288,7 @@ class BookieServer:
             )
 
     def _new_checkpoints(self, storage: LedgerStorage) -> CheckpointService:
-        pace = CheckpointPace(time.thread_time, time.sleep)
+        pace = CheckpointPace(time.monotonic, time.sleep)
         return CheckpointService(
             storage, self._workers, self._config.flush_interval_s, self._disk_room(), self._modes, pace
         )

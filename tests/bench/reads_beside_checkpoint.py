@@ -132,7 +132,7 @@ class Workload:
         return await self.read_until(stop, stored_entry_count)
 
     def _write(self, job: CheckpointJob) -> None:
-        pace = CheckpointPace(time.thread_time, time.sleep)
+        pace = CheckpointPace(time.monotonic, time.sleep)
         pace.begin()
         self.engine.write_checkpoint(job, pace.pause)
 

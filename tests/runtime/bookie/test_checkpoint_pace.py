@@ -1,4 +1,4 @@
-"""A checkpoint rests for what it computed, unless somebody waits for it."""
+"""A checkpoint rests as long as it worked, unless somebody waits for it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from tests.storage.engines import KEY, entry, open_engine
 
 
 class Thread:
-    """What a lane computed, and how long it slept."""
+    """The time, and how long a lane slept."""
 
     def __init__(self) -> None:
-        self.computed_s = 5.0
+        self.now_s = 5.0
         self.slept: list[float] = []
 
     def pace(self) -> CheckpointPace:
-        return CheckpointPace(lambda: self.computed_s, self.slept.append)
+        return CheckpointPace(lambda: self.now_s, self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds
 
 
 def test_rest_follows_work() -> None:
@@ -28,7 +32,7 @@ def test_rest_follows_work() -> None:
     pace = thread.pace()
     pace.begin()
     for worked_s in (0.01, 0.0, 0.02, 7.0):
-        thread.computed_s += worked_s
+        thread.now_s += worked_s
         pace.pause()
     assert thread.slept == pytest.approx([0.01 * REST_SHARE, 0.02 * REST_SHARE, REST_S_MAX])
 
@@ -39,12 +43,12 @@ def test_nobody_is_kept_waiting() -> None:
     is_urgent = True
     pace.urge_when(lambda: is_urgent)
     pace.begin()
-    thread.computed_s += 0.01
+    thread.now_s += 0.01
     pace.pause()
     is_urgent = False
     pace.pause()
     assert thread.slept == [], "work done in a hurry is not paid for later"
-    thread.computed_s += 0.01
+    thread.now_s += 0.01
     pace.pause()
     assert len(thread.slept) == 1
 
@@ -53,7 +57,7 @@ def test_what_the_lane_did_before_counts_for_nothing() -> None:
     thread = Thread()
     pace = thread.pace()
     pace.begin()
-    thread.computed_s += 100
+    thread.now_s += 100
     pace.begin()
     pace.pause()
     assert thread.slept == []
