@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
 from runtime.bookie.checkpoints import CHECKPOINT_LANE, CheckpointService
@@ -45,7 +45,7 @@ RETRY_DELAY_FACTOR_MAX: Final = 100
 
 
 class IntegrityService:
-    """Repairs one bookie until nothing lacks. ``progress`` may be read at any time."""
+    """Repairs one bookie whenever that is due, until nothing lacks. ``progress`` may be read at any time."""
 
     def __init__(
         self,
@@ -70,9 +70,47 @@ class IntegrityService:
         self._refill = LedgerRefill(bookie_id, storage, ports, workers, checkpoints, allows_add, rate, progress)
         self._progress = progress
         self._failures: dict[int, str] = {}
+        self._due = asyncio.Event()
+        self._free = asyncio.Event()
+        self._free.set()
+        self._repairing: asyncio.Task[None] | None = None
+
+    def request(self) -> None:
+        """A repair is due: the flag is set, and the ledgers concerned are noted. On the loop."""
+        self._due.set()
 
     async def run(self) -> None:
-        """Rounds until one leaves nothing behind; then the flag is cleared, durably. StorageError, OSError."""
+        """Repair whenever that is due, until cancelled. StorageError, OSError."""
+        while True:
+            await self._due.wait()
+            await self._free.wait()
+            self._repairing = asyncio.get_running_loop().create_task(self._repair_all())
+            try:
+                await asyncio.wait([self._repairing])
+            except asyncio.CancelledError:
+                await self._break_off()
+                raise
+            if not self._repairing.cancelled():  # else it was held meanwhile: once more, from the beginning
+                self._repairing.result()
+                self._due.clear()
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """No repair while the block runs: for whoever changes what this one goes by, as an index rebuild does."""
+        self._free.clear()
+        await self._break_off()
+        try:
+            yield
+        finally:
+            self._free.set()
+
+    async def _break_off(self) -> None:
+        if self._repairing is not None and not self._repairing.done():
+            self._repairing.cancel()
+            await asyncio.wait([self._repairing])
+
+    async def _repair_all(self) -> None:
+        """Rounds until one leaves nothing behind; then the flag is cleared, durably."""
         progress = self._progress
         progress.is_due = True
         pending: list[int] | None = None
@@ -86,10 +124,8 @@ class IntegrityService:
             else:
                 if not pending:
                     break
-                reason = (
-                    f"{len(pending)} ledgers still lack entries, first ledger {pending[0]}: "
-                    + (self._failures[pending[0]])
-                )
+                first = pending[0]
+                reason = f"{len(pending)} ledgers still lack entries, first ledger {first}: {self._failures[first]}"
             progress.ledgers_failed = len(pending or ())
             logger.warning("integrity check: %s; tried again in %.0f s", reason, delay_s)
             await self._ports.clock.sleep(delay_s)

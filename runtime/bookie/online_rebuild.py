@@ -26,6 +26,7 @@ from runtime.bookie.checkpoints import CHECKPOINT_LANE, CheckpointService
 from runtime.bookie.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.garbage_collector import GarbageCollector
 from runtime.bookie.group_commit import GroupCommit
+from runtime.bookie.integrity import IntegrityService
 from runtime.bookie.integrity_refill import INTEGRITY_LANE
 from runtime.bookie.lane_rest import run_at_rest
 from runtime.bookie.modes import BookieModes
@@ -86,6 +87,7 @@ class BookieParts(NamedTuple):
     journals: Sequence[GroupCommit]
     checkpoints: CheckpointService
     collector: GarbageCollector
+    repair: IntegrityService
 
 
 class _StoppedError(Exception):
@@ -146,7 +148,8 @@ class OnlineRebuild:
         parts.adds.refuse_waiting()
         await asyncio.gather(*(journal.barrier() for journal in parts.journals))
         done: list[RebuiltDirectory] = []
-        async with parts.collector.held():
+        # The repair ends a ledger's limbo by what the old index holds.
+        async with parts.collector.held(), parts.repair.held():
             await parts.checkpoints.settle()
             for position, engine in enumerate(engines):
                 done.append(await self._rebuild(position, engine))
@@ -219,6 +222,7 @@ class OnlineRebuild:
         await self._parts.checkpoints.settle()
         first = self._parts.storage.engines[0]
         await self._workers.run(CHECKPOINT_LANE, set_integrity_flag, first, is_needed=True)
+        self._parts.repair.request()
 
     def _exchange(self, engine: LedgerDirectoryEngine, path: str, position: int, sizes: dict[str, int]) -> None:
         """Lane side, all others at rest."""

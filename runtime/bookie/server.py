@@ -104,6 +104,8 @@ class BookieServer:
         self._instance_id: str | None = None
         self.integrity_progress = IntegrityProgress()
         """What became of the entries that were lost, if any were."""
+        self.repair: IntegrityService | None = None
+        """Once booted."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -179,12 +181,13 @@ class BookieServer:
         for service in (self._modes.follow(mode, registration.register, mode_files.write), disks.run()):
             self._undo.push_async_callback(_end, self._watch(service))
         collector = await self._start_garbage_collector(storage, checkpoints, store, uri)
-        parts = BookieParts(storage, self._modes, self._adds, self._journals, checkpoints, collector)
+        self.repair = repair = self._start_repair(storage, checkpoints, store, ledgers)
+        if is_repair_due:
+            repair.request()
+        parts = BookieParts(storage, self._modes, self._adds, self._journals, checkpoints, collector, repair)
         self.online_rebuild = OnlineRebuild(
             parts, self._file_system, open_plyvel, config.storage, self._workers, self._fail
         )
-        if is_repair_due:
-            self._start_repair(storage, checkpoints, store, ledgers)
         logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
 
     async def _bind(self, listener: BookieListener) -> int:
@@ -252,7 +255,7 @@ class BookieServer:
 
     def _start_repair(
         self, storage: LedgerStorage, checkpoints: CheckpointService, store: ZooKeeperStore, ledgers: LedgerStore
-    ) -> None:
+    ) -> IntegrityService:
         peers = new_peers(store, ledgers, self._clock, self._config.frame_bytes_max)
         service = IntegrityService(
             self.bookie_id,
@@ -266,6 +269,7 @@ class BookieServer:
         )
         self._undo.push_async_callback(peers.bookies.close)
         self._undo.push_async_callback(_end, self._watch(service.run()))
+        return service
 
     async def _replay(self, storage: LedgerStorage) -> None:
         began = time.monotonic()

@@ -65,15 +65,15 @@ class Trio:
         self._pool = BookiePool(resolve, ClientConfig(), LoopClock())
         self.peers = {bookie_id: Peer(self._pool, bookie_id) for bookie_id in ENSEMBLE}
 
-    async def start(self, bookie_id: str) -> None:
+    async def start(self, bookie_id: str, *, is_read_only: bool = False) -> BookieServer:
         storage = msgspec.structs.replace(
             self._config.storage,
             journal_directories=(str(self._folder / bookie_id / "journal"),),
             ledger_directories=(str(self._folder / bookie_id / "ledgers"),),
         )
-        config = msgspec.structs.replace(self._config, bookie_id=bookie_id, storage=storage)
+        config = msgspec.structs.replace(self._config, bookie_id=bookie_id, storage=storage, is_read_only=is_read_only)
         self._steady[bookie_id] = stack = contextlib.AsyncExitStack()
-        await stack.enter_async_context(BookieServer(config))
+        return await stack.enter_async_context(BookieServer(config))
 
     async def stop(self, bookie_id: str) -> None:
         await self._steady.pop(bookie_id).aclose()
@@ -309,3 +309,40 @@ async def test_limbo_ends_when_nothing_lacks_and_no_sooner(trio: Trio) -> None:
         assert await peer.read(1, 3) == good
         with pytest.raises(NoSuchEntryError):
             await peer.read(1, 10)
+
+
+async def test_what_an_online_rebuild_did_not_find_is_fetched_at_once(trio: Trio, tmp_path: Path) -> None:
+    """A log of a bookie in this process is damaged; nobody restarts it."""
+    await trio.start(VICTIM)
+    await trio.create(1)
+    await trio.add(1, range(50), *ENSEMBLE)
+    await trio.close_ledger(1, 49)
+    await trio.stop(VICTIM)
+    log = tmp_path / VICTIM / "ledgers" / "current" / "0.log"
+    data = log.read_bytes()
+    log.write_bytes(data[:1410] + bytes(300) + data[1710:])
+    server = await trio.start(VICTIM, is_read_only=True)
+    assert server.online_rebuild is not None
+    report = await server.online_rebuild.run()
+    assert report.directories[0].limbo_count == 1
+    peer, progress = trio.peers[VICTIM], server.integrity_progress
+    async with asyncio.timeout(60):
+        while not progress.rounds or progress.is_due:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert progress.entries_fetched > 0
+    for entry_id in range(50):
+        assert await peer.read(1, entry_id) == peer.body(1, entry_id)
+    with pytest.raises(NoSuchEntryError):
+        await peer.read(1, 50)
+
+
+async def test_who_holds_the_repair_has_it_begin_anew_afterwards(trio: Trio) -> None:
+    server = await trio.start(VICTIM)
+    assert server.repair is not None
+    async with server.repair.held():
+        server.repair.request()
+        await asyncio.sleep(0.1)
+        assert server.integrity_progress.rounds == 0
+    async with asyncio.timeout(30):
+        while not server.integrity_progress.rounds:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

@@ -165,8 +165,11 @@ async def test_a_damaged_log_puts_its_ledgers_into_limbo(config: BookieConfig) -
         assert report.directories[0].limbo_count == len(LEDGERS)
         with pytest.raises(UnknownLedgerStateError):
             await running.peer.read(1, 777)
+        async with asyncio.timeout(30):
+            while not running.server.integrity_progress.rounds:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    # The repair found them gone from the metadata, so the collector will take them as they are.
     storage = open_storage(config.storage)
-    assert storage.engines[0].read_flags() == 1
     assert all((row := storage.engines[0].ledger(each)) is not None and row.is_limbo for each in LEDGERS)
     storage.close()
 
