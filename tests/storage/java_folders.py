@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,6 +98,14 @@ class UnsyncedDisk(OsFileSystem):
 
     def write_file_atomically(self, path: str, data: bytes) -> None:
         Path(path).write_bytes(data)
+
+
+@contextlib.contextmanager
+def copy_in_memory(folder: Path) -> Iterator[Path]:
+    """A copy of what a cut left, where syncs cost nothing: only what is done with it counts."""
+    memory = "/dev/shm"
+    with tempfile.TemporaryDirectory(dir=memory if os.path.isdir(memory) else None) as name:
+        yield Path(shutil.copytree(folder, Path(name) / "copy"))
 
 
 def boot(config: StorageConfig) -> LedgerStorage:
