@@ -24,7 +24,7 @@ from runtime.bookie.adds import AddPath
 from runtime.bookie.checkpoint_pace import CheckpointPace
 from runtime.bookie.checkpoints import CheckpointService
 from runtime.bookie.disk_monitor import DiskMonitor
-from runtime.bookie.disk_rules import DiskVerdict
+from runtime.bookie.disk_rules import DiskState, DiskVerdict
 from runtime.bookie.folder_claim import claim_folders
 from runtime.bookie.folders import record_places
 from runtime.bookie.garbage_collector import GarbageCollector
@@ -81,6 +81,7 @@ class BookieServer:
         self._identity = resolve_identity(config)
         self._file_system = OsFileSystem()
         self._machine_boot = read_machine_boot(self._file_system)
+        self._disk_level = DiskState.WRITABLE
         self._modes = BookieModes(
             is_forced_read_only=config.is_read_only,
             is_read_only_mode_enabled=config.disks.is_read_only_mode_enabled,
@@ -320,6 +321,7 @@ class BookieServer:
             flush=checkpoints.flushed,
         )
         self._modes.on_no_room(collector.request)
+        collector.note_disk_level(self._disk_level)
         task = self._watch(collector.run())
         self._undo.push_async_callback(_end_after, collector.stop, task)
         return collector
@@ -339,6 +341,7 @@ class BookieServer:
         return monitor
 
     def _note_disks(self, verdict: DiskVerdict) -> None:
+        self._disk_level = verdict.level
         self._modes.note_disks(verdict)
         if self.garbage_collector is not None:
             self.garbage_collector.note_disk_level(verdict.level)
