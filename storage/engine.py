@@ -250,6 +250,11 @@ class LedgerDirectoryEngine:
                 ledger_id: count for ledger_id, count in self._deletions_replayable.items() if count > delete_count
             }
 
+    @property
+    def is_deletion_unflushed(self) -> bool:
+        """Whether a deleted ledger would be there again after a crash now."""
+        return bool(self._hidden_ledgers)
+
     # Loop side: entries
 
     def add(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:

@@ -216,8 +216,14 @@ class GarbageCollector:
             deleted_count += await self._overreplicated.collect(ledgers)
         if deleted_count:
             logger.info("%d ledgers are deleted", deleted_count)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FLUSH_WAIT_FULL_S_MAX if self._disks.is_room_scarce else FLUSH_WAIT_S_MAX):
+            await self._flush_deletions()
+
+    async def _flush_deletions(self) -> None:
+        wait_s = FLUSH_WAIT_FULL_S_MAX if self._disks.is_room_scarce else FLUSH_WAIT_S_MAX
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                # One checkpoint may not do: that behind a failed one writes what it did not, and nothing newer (H2).
+                while any(directory.is_deletion_unflushed for directory in self._directories):
                     await self._flush()
 
     async def _compact(self, *, is_forced: bool) -> int:

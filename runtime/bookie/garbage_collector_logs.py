@@ -69,6 +69,11 @@ class DirectoryCollector:
         """Damaged logs that are left alone."""
         return len(self._quarantined or ())
 
+    @property
+    def is_deletion_unflushed(self) -> bool:
+        """Whether a deleted ledger would be there again after a crash now."""
+        return self._engine.is_deletion_unflushed
+
     def take_failures_count(self) -> int:
         """Logs that could not be dealt with since the last call; the next round tries again."""
         count, self._failures_count = self._failures_count, 0

@@ -44,7 +44,7 @@ async def assemble_garbage_collector(
     forget_handle: Callable[[LedgerId], None],
     flush: Callable[[], Awaitable[None]],
 ) -> GarbageCollector:
-    """``known_as``: the bookie's id, then others that ensembles may name it by; ``flush`` makes deletions durable."""
+    """``known_as``: the bookie's id, then others that ensembles may name it by; ``flush``: a checkpoint."""
     settings = config.garbage_collection
     rate = settings.metadata_operations_per_s_max or None
     budgeted = BudgetedStore(store, RequestBudget(rate, config.zookeeper.in_flight_max))

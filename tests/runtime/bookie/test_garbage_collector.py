@@ -108,6 +108,7 @@ async def test_adds_and_reads_go_on_beside_it(metadata_uri: str, tmp_path: Path)
 async def test_a_ledger_that_is_created_again_after_its_deletion_is_a_new_one(
     metadata_uri: str, tmp_path: Path
 ) -> None:
+    """H6: what is added behind the deletion is not deleted with it, nor by the checkpoint that makes it durable."""
     async with collected_bookie(metadata_uri, tmp_path) as bookie:
         await bookie.write([1, 2])
         await bookie.delete_metadata([1])
