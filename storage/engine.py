@@ -89,8 +89,6 @@ class LedgerDirectoryEngine:
         self.negatives_are_unknown = False
         """While True "not here" proves nothing, for instance while the index is rebuilt: the bookie's answer to every
         question that it would deny is "unknown" (storage section 9.2)."""
-        self.ledger_directory = ledger_directory
-        """Folder of the entry logs."""
         self.ledger = ledgers.find
         self.read_flags = ledgers.read_flags
         self.write_flags = ledgers.write_flags
@@ -108,6 +106,7 @@ class LedgerDirectoryEngine:
 
     def _hand_on(self, relocation: EntryRelocation) -> None:
         """The lane side for compaction."""
+        self.ledger_directory = relocation.directory
         self.log_ids = relocation.log_ids
         self.finished_log_ids = relocation.finished_log_ids
         self.claim_log_id = relocation.claim_log_id

@@ -54,7 +54,8 @@ class EntryRelocation:
         hidden_ledgers: AbstractSet[LedgerId],
     ) -> None:
         self._filesystem = filesystem
-        self._directory = directory
+        self.directory = directory
+        """Folder of the entry logs."""
         self._locations = locations
         self._log_writer = log_writer
         self._log_reader = log_reader
@@ -64,7 +65,7 @@ class EntryRelocation:
 
     def log_ids(self) -> list[EntryLogId]:
         """Ids of all logs in the folder, the active one included, ascending as numbers. OSError."""
-        return list_entry_logs(self._filesystem, self._directory)
+        return list_entry_logs(self._filesystem, self.directory)
 
     def finished_log_ids(self) -> list[EntryLogId]:
         """Like ``log_ids`` without those that are still written to, or kept in reserve for that."""
@@ -103,7 +104,7 @@ class EntryRelocation:
         """
         discards_seen, self._discards_seen = self._discards_seen, None
         if discards_seen is not None and discards_seen != self._log_writer.discard_count:
-            raise EntryLogError(f"{self._directory}: entries copied by the compaction were lost with a failed write")
+            raise EntryLogError(f"{self.directory}: entries copied by the compaction were lost with a failed write")
         try:
             self._log_writer.sync()
         except EntryLogError:
@@ -145,8 +146,8 @@ class EntryRelocation:
         A read that looked its location up before this looks it up once more.
         """
         assert log_id not in self._log_writer.unfinished_log_ids, "a log that is written to is never removed"
-        path = os.path.join(self._directory, entry_log_file_name(log_id))
+        path = os.path.join(self.directory, entry_log_file_name(log_id))
         if self._filesystem.exists(path):
             self._filesystem.remove(path)
-            self._filesystem.sync_directory(self._directory)
+            self._filesystem.sync_directory(self.directory)
         self._log_reader.forget(log_id)
