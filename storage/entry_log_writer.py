@@ -67,6 +67,8 @@ class EntryLogWriter:
         self._active: _OpenLog | None = None
         self._next: _OpenLog | None = None
         """Made beforehand, with its header and no entry."""
+        self._is_overtaken = False
+        """Whether somebody else's log has a later id than the active one and the next."""
         self._rolled: list[_OpenLog] = []
         self._begun_since_sync: list[str] = []
         self._is_directory_synced = True
@@ -98,11 +100,16 @@ class EntryLogWriter:
         return frozenset(log.log_id for log in (*self._rolled, self._active, self._next) if log is not None)
 
     def claim_log_id(self) -> EntryLogId:
-        """Take the next id for a log that somebody else writes; it will not be given again. EntryLogError."""
+        """Take the next id for a log that somebody else writes; it will not be given again. EntryLogError.
+
+        What is appended from now on goes to logs behind it: who rebuilds the index takes the later of two copies.
+        """
         try:
-            return self._claim_log_id()
+            log_id = self._claim_log_id()
         except OSError as error:
             raise EntryLogError(f"{self._directory}: no entry log id can be claimed: {error}") from error
+        self._is_overtaken = True
+        return log_id
 
     def append(self, entries: Sequence[tuple[LedgerId, Buffer]]) -> list[EntryLocation]:
         """Write bodies in order, each with its ledger; returns their locations, to be used only after ``sync``.
@@ -210,10 +217,21 @@ class EntryLogWriter:
     def _log_with_room_for(self, frame_bytes: int) -> _OpenLog:
         """The active log, rolled before if the frame would pass the limit (storage section 4.5)."""
         log = self._active
-        if log is not None and log.position + frame_bytes <= self._config.size_bytes_max:
+        has_room = log is not None and log.position + frame_bytes <= self._config.size_bytes_max
+        if log is not None and has_room and not self._is_overtaken:
             return log
         self._roll()
+        if self._is_overtaken:
+            self._drop_next()
         return self._begin_log()
+
+    def _drop_next(self) -> None:
+        """Let go of a next log whose id comes too early; it holds no entry."""
+        if self._next is not None:
+            self._next.file.close()
+            self._fs.remove(self._next.file.path)
+            self._next = None
+        self._is_overtaken = False
 
     def _claim_log_id(self) -> EntryLogId:
         log_id = _next_free_id(self._last_log_id, self._fs.list_directory(self._directory))

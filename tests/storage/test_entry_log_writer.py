@@ -266,12 +266,26 @@ def test_the_next_log_is_made_beforehand(tmp_path: Path) -> None:
     assert writer.unfinished_log_ids == {0, 1}
     assert writer.claim_log_id() == 2
     locations = writer.append(entries(2000, 2000))
-    assert [location.log_id for location in locations] == [1, 3]
+    assert [location.log_id for location in locations] == [3, 4]
     writer.sync()
-    assert writer.unfinished_log_ids == {3}
+    assert writer.unfinished_log_ids == {4}
     writer.prepare_next()
     writer.close()
-    assert EntryLogWriter.open(FS, str(tmp_path), SMALL).claim_log_id() == 5
+    assert EntryLogWriter.open(FS, str(tmp_path), SMALL).claim_log_id() == 6
+
+
+def test_what_follows_a_claimed_log_has_a_later_id(tmp_path: Path) -> None:
+    """A copy that compaction puts there must not look newer than what is appended meanwhile."""
+    writer = EntryLogWriter.open(FS, str(tmp_path), SMALL)
+    append_and_sync(writer)
+    writer.prepare_next()
+    claimed = writer.claim_log_id()
+    [location] = writer.append(entries(100))
+    assert location.log_id > claimed
+    assert writer.append(entries(100))[0].log_id == location.log_id, "once is enough"
+    writer.sync()
+    assert names(tmp_path) == ["0.log", "3.log", "lastId"], "the next log with its early id is gone"
+    writer.close()
 
 
 def test_a_next_log_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
