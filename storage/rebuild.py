@@ -4,8 +4,8 @@ The order is what makes a kill at any point harmless (``index_swap`` has the det
 
 1. finish swaps that an earlier rebuild began; finish or delete what an interrupted compaction left
 2. build every database in a folder of its own, and verify it
-3. where entries or ledger rows may be missing: put the ledgers of kept databases in limbo, ask for an integrity check,
-   and leave the marks of a crash that cost entries, so that the next boot makes sure of every open ledger first
+3. where entries or ledger rows may be missing: put the ledgers of kept databases in limbo, and ask for an integrity
+   check, which the next boot begins by making sure of every open ledger
 4. swap, ledger rows before locations: no location index that may lack entries is there before the ledgers are in limbo
 5. delete the logs that a compaction had replaced
 
@@ -23,7 +23,6 @@ import msgspec
 
 from storage.child_pool import ChildPool, core_count
 from storage.config import StorageConfig
-from storage.dirty_marks import CrashRisk, leave_dirty_marks
 from storage.errors import IndexDamagedError
 from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, current_directory, seal_file_name
 from storage.ids import LedgerId
@@ -156,10 +155,6 @@ class IndexRebuild:
             needs_check = any(each.scanned.damaged or _has_lost_rows(each.plan) for each in under_way)
             self._write_ledgers(under_way, needs_check=needs_check)
             self._tell_kept_indexes(plans, under_way, needs_check=needs_check)
-            if needs_check:
-                # A ledger that had a row and no entry here is known to nobody now: its fence would be denied.
-                folders = [plan.ledger_directory for plan in plans]
-                leave_dirty_marks(self._filesystem, folders, CrashRisk.CRASH, "")
             for plan in due:
                 self._restore_version(plan)
         except BaseException:
@@ -244,7 +239,8 @@ class IndexRebuild:
                     ledgers.create_row(ledger_id, is_fenced=True, is_limbo=True)
                 ledgers.write(ledgers.take_changes())
                 if is_flagged:
-                    ledgers.write_flags(ledgers.read_flags() | NEEDS_INTEGRITY_CHECK)
+                    # Alone: a ledger that is in no log is known to the metadata only, so the check begins anew.
+                    ledgers.write_flags(NEEDS_INTEGRITY_CHECK)
                 ledgers.seal()
 
     def _restore_version(self, plan: DirectoryPlan) -> None:

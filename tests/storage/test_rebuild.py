@@ -13,7 +13,6 @@ import pytest
 
 from storage import rebuild_directory
 from storage.config import StorageConfig
-from storage.dirty_marks import read_dirty_marks
 from storage.entry_log_format import HEADER_BYTES, encode_header
 from storage.errors import IndexDamagedError, IndexMissingError, MisplacedLedgerError
 from storage.filenames import (
@@ -22,7 +21,6 @@ from storage.filenames import (
     LOCATIONS_DATABASE,
     compacted_file_name,
     compacting_file_name,
-    current_directory,
     entry_log_file_name,
 )
 from storage.filesystem import OsFileSystem
@@ -77,12 +75,6 @@ def flags(config: StorageConfig) -> int:
     return value
 
 
-def is_at_risk(config: StorageConfig) -> bool:
-    """Whether the next boot makes sure of every open ledger before it is registered."""
-    folders = [current_directory(directory) for directory in config.ledger_directories]
-    return read_dirty_marks(FS, folders, "").are_entries_at_risk
-
-
 def test_lost_locations_come_back_row_by_row(config: StorageConfig) -> None:
     assert len(logs(config)) > 1
     before, ledger_rows = rows_of(config, LOCATIONS_DATABASE), rows_of(config, LEDGERS_DATABASE)
@@ -96,7 +88,6 @@ def test_lost_locations_come_back_row_by_row(config: StorageConfig) -> None:
     assert rows_of(config, LOCATIONS_DATABASE) == before
     assert rows_of(config, LEDGERS_DATABASE) == ledger_rows
     assert flags(config) == 0
-    assert not is_at_risk(config)
     require_entries(config, LEDGERS)
 
 
@@ -111,7 +102,6 @@ def test_lost_ledger_rows_come_back_fenced_and_an_integrity_check_is_asked_for(c
     assert [key for key, _ in rows_of(config, LEDGERS_DATABASE)] == [struct.pack(">q", each) for each in LEDGERS]
     assert ledger_row(config, 3) == LedgerRow(is_fenced=True)
     assert flags(config) == 1
-    assert is_at_risk(config)
     require_entries(config, LEDGERS)
 
 
@@ -277,7 +267,6 @@ def test_a_damaged_log_makes_the_result_incomplete_and_its_ledgers_unknown(confi
     assert damaged.damage.ledger_ids is None
     assert report.directories[0].limbo_count == len(LEDGERS)
     assert flags(config) == 1
-    assert is_at_risk(config)
     for ledger_id in LEDGERS:
         row = ledger_row(config, ledger_id)
         assert row is not None
