@@ -9,6 +9,7 @@ import typer
 from commands.command import command, group
 from commands.context import CommandContext
 from commands.outcome import Outcome
+from commands.parse import parse_bookie_id
 from commands.replication_access import (
     failure_rows,
     open_recovery,
@@ -38,6 +39,7 @@ async def decommission(
     """
     from runtime.replication.decommission import Decommission
 
+    parse_bookie_id(bookie_id)
     console = context.console
     async with open_recovery(context) as access:
         operation = Decommission(access.recovery, access.cookies)

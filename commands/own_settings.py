@@ -8,6 +8,7 @@ import msgspec
 
 from commands.context import BookieFlags, CommandContext
 from commands.errors import InvalidArgumentError
+from commands.parse import parse_bookie_id
 
 if TYPE_CHECKING:
     from runtime.config import BookieConfig
@@ -18,16 +19,12 @@ def load_config(context: CommandContext, flags: BookieFlags, bookie_id: str | No
 
     ConfigurationError, InvalidArgumentError.
     """
-    from runtime.ledger.bookie_id import is_valid_bookie_id
-
     settings = context.load_bookie_settings(flags)
     for warning in settings.warnings:
         context.console.warn(warning)
     if bookie_id is None:
         return settings.config
-    if not is_valid_bookie_id(bookie_id):
-        raise InvalidArgumentError(f"'{bookie_id}' cannot be a bookie id")
-    return msgspec.structs.replace(settings.config, bookie_id=bookie_id)
+    return msgspec.structs.replace(settings.config, bookie_id=parse_bookie_id(bookie_id))
 
 
 def id_by_settings(config: BookieConfig) -> str:

@@ -92,3 +92,14 @@ def parse_entry_range(text: str | None) -> tuple[int, int | None]:
     if last is not None and last < first:
         raise InvalidArgumentError(f"entry range '{text}' ends before it starts")
     return first, last
+
+
+def parse_bookie_id(text: str) -> str:
+    """The id as it is; what no bookie can be called is refused, for it would make every Java client hang."""
+    from runtime.ledger.bookie_id import is_valid_bookie_id
+
+    if not is_valid_bookie_id(text):
+        raise InvalidArgumentError(
+            f"'{text}' cannot be a bookie id: letters, digits, '.', '-', '_' and ':', and not '.', '..' or 'readonly'"
+        )
+    return text

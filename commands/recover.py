@@ -9,6 +9,7 @@ import typer
 from commands.command import command, group
 from commands.context import CommandContext
 from commands.outcome import Outcome
+from commands.parse import parse_bookie_id
 from commands.replication_access import (
     failure_rows,
     open_recovery,
@@ -45,6 +46,8 @@ async def failed_bookie(
     Holds each ledger's replication lock, verifies every copy, and changes metadata by compare-and-set. Safe to
     interrupt and to run again. The cookies stay: bkctl decommission removes a bookie for good.
     """
+    for bookie_id in bookie_ids:
+        parse_bookie_id(bookie_id)
     async with open_recovery(context) as access:
         recovery, console = access.recovery, context.console
         if context.settings.is_dry_run:

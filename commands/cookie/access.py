@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from commands.cluster_access import open_store
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError, NotFoundError
+from commands.parse import parse_bookie_id
 from commands.rendering import Column, counted
 from runtime.errors import RefusedError
 
@@ -52,23 +53,12 @@ async def open_cookies(context: CommandContext) -> AsyncIterator[CookieAccess]:
         yield CookieAccess(store, uri, CookieStore(store, uri.root), client, instance_id)
 
 
-def require_bookie_id(bookie_id: str) -> str:
-    """The id; InvalidArgumentError for what would make every Java client hang."""
-    from runtime.ledger.bookie_id import is_valid_bookie_id
-
-    if not is_valid_bookie_id(bookie_id):
-        raise InvalidArgumentError(
-            f"'{bookie_id}' cannot be a bookie id: letters, digits, '.', '-', '_' and ':', and not 'readonly'"
-        )
-    return bookie_id
-
-
 async def read_cookie_node(access: CookieAccess, bookie_id: str) -> Node:
     """The stored bytes; NotFoundError."""
     from runtime.errors import NoNodeError
 
     try:
-        return await access.cookies.read_node(require_bookie_id(bookie_id))
+        return await access.cookies.read_node(parse_bookie_id(bookie_id))
     except NoNodeError:
         raise NotFoundError(f"bookie {bookie_id} has no cookie in this cluster") from None
 

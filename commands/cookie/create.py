@@ -14,7 +14,6 @@ from commands.cookie.access import (
     cookie_body,
     open_cookies,
     read_cookie_file,
-    require_bookie_id,
     require_fitting,
     require_not_registered,
     require_unnamed,
@@ -23,6 +22,7 @@ from commands.cookie.access import (
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
 from commands.errors import InvalidArgumentError
 from commands.own_settings import load_config
+from commands.parse import parse_bookie_id
 from runtime.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def create(
         if bookie is None:
             raise InvalidArgumentError("give the ID of the bookie that the file is for")
         async with open_cookies(context) as access:
-            await _create_from_file(context, access, require_bookie_id(bookie), file)
+            await _create_from_file(context, access, parse_bookie_id(bookie), file)
         return
     config = load_config(context, flags, bookie)
     async with open_own_bookie(context, config) as own:

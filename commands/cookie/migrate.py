@@ -10,10 +10,11 @@ import typer
 from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
-from commands.cookie.access import require_bookie_id, require_not_registered, require_unnamed, scan_references
+from commands.cookie.access import require_not_registered, require_unnamed, scan_references
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
 from commands.errors import InvalidArgumentError
 from commands.own_settings import load_config
+from commands.parse import parse_bookie_id
 from commands.safety.plan import Plan
 from runtime.errors import ConflictError, RefusedError
 
@@ -44,7 +45,7 @@ async def migrate(
     must come next. If it is cut off, the bookie starts under neither id until the same command has been run again. The
     old id must be typed, or given by --confirm.
     """
-    if require_bookie_id(old_id) == require_bookie_id(new_id):
+    if parse_bookie_id(old_id) == parse_bookie_id(new_id):
         raise InvalidArgumentError("--from and --to are the same id")
     config = load_config(context, flags, new_id)
     async with open_own_bookie(context, config) as own:

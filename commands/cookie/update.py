@@ -17,7 +17,6 @@ from commands.cookie.access import (
     open_cookies,
     read_cookie_file,
     read_cookie_node,
-    require_bookie_id,
     require_fitting,
     require_not_registered,
     require_unnamed,
@@ -26,6 +25,7 @@ from commands.cookie.access import (
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
 from commands.errors import InvalidArgumentError
 from commands.own_settings import load_config
+from commands.parse import parse_bookie_id
 from commands.safety.plan import Plan
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ async def update(
         if bookie is None:
             raise InvalidArgumentError("give the ID of the bookie that the file is for")
         async with open_cookies(context) as access:
-            await _update_from_file(context, access, require_bookie_id(bookie), file)
+            await _update_from_file(context, access, parse_bookie_id(bookie), file)
         return
     config = load_config(context, flags, bookie)
     async with open_own_bookie(context, config) as own:

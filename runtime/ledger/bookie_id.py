@@ -9,8 +9,11 @@ _HOST_AND_PORT = re.compile(r"(?P<host>.+):(?P<port>\d{1,5})")
 
 
 def is_valid_bookie_id(text: str) -> bool:
-    """Whether Java takes it as a bookie id; one invalid name in a directory makes every Java client hang."""
-    return _VALID.fullmatch(text) is not None and text.lower() != "readonly"
+    """Whether Java takes it as a bookie id; one invalid name in a directory makes every Java client hang.
+
+    ``.`` and ``..``, which Java would take, name nobody: ZooKeeper has no such nodes, so no bookie can register so.
+    """
+    return _VALID.fullmatch(text) is not None and text.lower() != "readonly" and text not in {".", ".."}
 
 
 def parse_host_and_port(bookie_id: str) -> tuple[str, int] | None:

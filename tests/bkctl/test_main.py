@@ -137,6 +137,16 @@ def test_global_options_stand_on_either_side_and_no_server_is_code_6(run_main: R
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", [("decommission",), ("recover", "failed-bookie")])
+@pytest.mark.parametrize("bookie_id", ["", ".", "..", "a/b", "readonly"])
+def test_what_cannot_be_a_bookie_id_is_refused_before_anybody_is_asked(
+    run_main: RunMain, command: tuple[str, ...], bookie_id: str
+) -> None:
+    result = run_main(*command, bookie_id, "--yes", "-u", NO_SERVER)
+    assert result.exit_code == 2
+    assert f"'{bookie_id}' cannot be a bookie id: letters, digits" in result.stderr
+
+
 def test_a_traceback_only_with_debug(run_main: RunMain) -> None:
     arguments = ("bookie", "list", "-u", "nonsense")
     assert "Traceback" not in run_main(*arguments).stderr

@@ -10,7 +10,7 @@ def test_valid(text: str) -> None:
     assert is_valid_bookie_id(text)
 
 
-@pytest.mark.parametrize("text", ["", "a/b", "a,b", "a b", "b\u00fc", "readonly", "ReadOnly", "a\n"])
+@pytest.mark.parametrize("text", ["", "a/b", "a,b", "a b", "b\u00fc", "readonly", "ReadOnly", "a\n", ".", ".."])
 def test_invalid(text: str) -> None:
     assert not is_valid_bookie_id(text)
 
