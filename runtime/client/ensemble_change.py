@@ -47,7 +47,8 @@ class Replacements:
             names = ", ".join(sorted(set(excluded)))
             raise NotEnoughBookiesError(
                 self._ledger_id,
-                f"no writable bookie is left to take the place of {names} ({len(self._writable)} are writable in all)",
+                f"no writable bookie is left to take the place of {names} ({len(self._writable)} are registered as "
+                "writable in all; one that has died stays so until its session ends)",
             )
         return chosen
 
