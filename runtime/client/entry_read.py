@@ -54,7 +54,7 @@ class EntryReader:
         replicas = [ensemble[i] for i in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)]
         not_asked = deque(self._ports.suspects.last(replicas))
         replies = Replies[str, ReadReply](self._ports.clock)
-        error: BkctlError | None = None
+        failures: list[BkctlError] = []
         asked = self._ask(replies, not_asked, entry_id)
         while replies.outstanding:
             answer = await replies.next(self._ports.config.speculative_read_timeout_s if not_asked else None)
@@ -66,16 +66,27 @@ class EntryReader:
             result = self._judge(bookie_id, entry_id, outcome)
             if isinstance(result, DecodedEntry):
                 return result
-            error = prevailing_error(error, result)
+            failures.append(result)
             if not replies.outstanding and not_asked:
                 asked = self._ask(replies, not_asked, entry_id)
-        assert error is not None, "a write set has at least one member"
-        raise error
+        raise self._summary(entry_id, failures)
 
     def _ask(self, replies: Replies[str, ReadReply], not_asked: deque[str], entry_id: int) -> str:
         bookie_id = not_asked.popleft()
         replies.expect(bookie_id, self._ports.bookies.read(bookie_id, self._credentials.ledger_id, entry_id))
         return bookie_id
+
+    def _summary(self, entry_id: int, failures: list[BkctlError]) -> BkctlError:
+        """The error that prevails; damage is told with what became of the others: one may only be out of reach."""
+        error: BkctlError | None = None
+        for failure in failures:
+            error = prevailing_error(error, failure)
+        assert error is not None, "a write set has at least one member"
+        if not isinstance(error, DigestMismatchError) or len(failures) == 1:
+            return error
+        sentences = [str(failure).removeprefix(f"ledger {error.ledger_id}: ") for failure in failures]
+        each = "; ".join(sentence.removeprefix(f"entry {entry_id}: ") for sentence in sentences)
+        return DigestMismatchError(error.ledger_id, f"entry {entry_id}: no bookie gives a sound copy: {each}")
 
     def _judge(self, bookie_id: str, entry_id: int, outcome: ReadReply | BkctlError) -> DecodedEntry | BkctlError:
         if not isinstance(outcome, ReadReply):

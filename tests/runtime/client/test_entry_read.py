@@ -61,6 +61,25 @@ async def test_t62_a_damaged_copy_is_passed_over(world: World) -> None:
         await reader.read(0)
 
 
+async def test_damage_is_told_with_what_became_of_the_other_copies(world: World) -> None:
+    """An operator who hears of the damaged copy alone believes the entry lost, where a bookie is merely down."""
+    bookies = await world.bookies(*THREE)
+    writer, client = await world.writer(THREE, 3, 3)
+    await writer.append(payload(0))
+    await writer.close()
+    reader = await client.open(writer.ledger_id, password=PASSWORD)
+    bookies[0].damage(writer.ledger_id, 0)
+    bookies[1].refuse("read", Status.IO_ERROR)
+    bookies[2].refuse("read", Status.IO_ERROR)
+    with pytest.raises(DigestMismatchError) as caught:
+        await reader.read(0)
+    told = str(caught.value)
+    assert told.startswith(
+        f"ledger {writer.ledger_id}: entry 0: no bookie gives a sound copy: the copy on bookie b1 is"
+    )
+    assert told.count("; bookie b2: ") == told.count("; bookie b3: ") == 1
+
+
 async def test_an_entry_of_another_ledger_is_a_damaged_copy(world: World) -> None:
     b1, b2, _ = await world.bookies(*THREE)
     writer, client = await world.writer(THREE, 2, 2)
