@@ -24,6 +24,7 @@ from runtime.errors import (
     NodeExistsError,
     NoNodeError,
     RegistrationError,
+    SessionExpiredError,
 )
 from runtime.ledger.bookie_id import is_valid_bookie_id
 from runtime.metadata.paths import READ_ONLY, Paths
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 _RETRY_DELAY_S = 1.0
 _UNREGISTER_TIMEOUT_S = 1.0
 """A stopping bookie has better things to do than to wait for ZooKeeper: the end of the session does the same."""
+_SILENT = "ZooKeeper does not answer"
 _EXPIRY_ROUNDING_S = 3.0
 """A server ends a session at its next tick (2 s by default); unlike a Java bookie, ours is back before that."""
 
@@ -197,18 +199,27 @@ class BookieRegistration:
         try:
             async with asyncio.timeout(_UNREGISTER_TIMEOUT_S), self._one_change_at_a_time:
                 was_registered, self._is_registered, self._mode = self._is_registered, False, None
-                if was_registered:
-                    await asyncio.gather(*map(self._delete_quietly, self._both_paths()))
+                failures = await asyncio.gather(*map(self._take_back, self._both_paths() if was_registered else ()))
+                failure = next(filter(None, failures), None)
         except TimeoutError:
             self._is_registered, self._mode = False, None
+            failure = _SILENT
+        if failure is not None:
             logger.warning(
-                "bookie %s: ZooKeeper does not answer, so the registration stays until the session expires",
-                self._bookie_id,
+                "bookie %s: %s, so the registration stays until the session expires", self._bookie_id, failure
             )
 
-    async def _delete_quietly(self, path: str) -> None:
-        with contextlib.suppress(MetadataError):
+    async def _take_back(self, path: str) -> str | None:
+        """Delete a node of this registration; why that failed, or None when it is gone."""
+        try:
             await self._store.delete(path)
+        except (NoNodeError, SessionExpiredError):
+            return None
+        except MetadataUnavailableError:
+            return _SILENT  # a server that dies before its answer is as silent as one that was dead before
+        except MetadataError as error:
+            return str(error)
+        return None
 
     async def _register(self, mode: BookieMode) -> None:
         sessions_lost_count = self._sessions_lost_count

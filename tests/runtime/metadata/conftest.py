@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
@@ -48,3 +52,12 @@ def session_of(store: ZooKeeperStore) -> tuple[int, bytes]:
     """What a thief needs."""
     client_id: tuple[int, bytes] = store._client.client_id
     return client_id
+
+
+def halt(pid: int) -> None:
+    """SIGSTOP, and wait until all threads stand still: the signal alone leaves them a moment to answer."""
+    os.kill(pid, signal.SIGSTOP)
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        stat = Path(f"/proc/{pid}/task/{thread}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from runtime.metadata.registration import (
 from runtime.metadata.service_info import BookieServiceInfo, Endpoint, encode_service_info, rpc_service_info
 from runtime.metadata.zookeeper import ZooKeeperStore
 from storage.errors import BkctlError
-from tests.runtime.metadata.conftest import CONFIG, expire, session_of
+from tests.runtime.metadata.conftest import CONFIG, expire, halt, session_of
 
 INFO = rpc_service_info("10.0.0.9", 3181)
 
@@ -251,14 +253,25 @@ async def test_a_bookie_that_is_down_and_one_that_never_was(store: ZooKeeperStor
             await client.address(nobody)
 
 
-async def test_a_dead_server_holds_up_no_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("dies_before_its_answer", [False, True])
+async def test_a_dead_server_holds_up_no_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, dies_before_its_answer: bool
+) -> None:
     server = await EmbeddedZooKeeper.start(str(tmp_path))
     store = await ZooKeeperStore.connect(server.connect_string, ZooKeeperConfig(operation_timeout_s=3600.0))
     await new_cluster(store, "/ledgers")
     registration = Bookie(store, "/ledgers").registration
     await registration.register(BookieMode.WRITABLE)
-    await server.stop()
-    await registration.unregister()  # within its own time-out, for that of an operation is an hour here
+    if dies_before_its_answer:
+        halt(server.pid)
+        unregistering = asyncio.ensure_future(registration.unregister())
+        await asyncio.sleep(0.3)  # the requests are on their way
+        os.kill(server.pid, signal.SIGKILL)
+        await unregistering
+        await server.stop()
+    else:
+        await server.stop()
+        await registration.unregister()  # within its own time-out, for that of an operation is an hour here
     await store.close()
     assert not registration.is_registered
     told = [record.message for record in caplog.records if "ZooKeeper does not answer" in record.message]

@@ -18,19 +18,10 @@ from runtime.errors import (
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.store import Node
 from runtime.metadata.zookeeper import ZooKeeperStore
-from tests.runtime.metadata.conftest import CONFIG, expire, session_of
+from tests.runtime.metadata.conftest import CONFIG, expire, halt, session_of
 
 PATIENT = ZooKeeperConfig(session_timeout_ms=30_000, operation_timeout_s=60.0)
 """For servers that are started again: that takes as long as the machine is busy."""
-
-
-def halt(pid: int) -> None:
-    """SIGSTOP, and wait until all threads stand still: the signal alone leaves them a moment to answer."""
-    os.kill(pid, signal.SIGSTOP)
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        stat = Path(f"/proc/{pid}/task/{thread}/stat")
-        while stat.read_text().rpartition(")")[2].split()[0] != "T":
-            time.sleep(0.001)
 
 
 async def test_the_end_of_a_session(store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str) -> None:
