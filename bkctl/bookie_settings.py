@@ -189,8 +189,15 @@ def _pairs(flags: BookieFlags) -> dict[str, str]:
 
 
 def _misspelt(conf: JavaConf, flags: BookieFlags) -> list[str]:
-    """A file may hold every key that Java knows; one given by hand is meant to have an effect."""
-    return [f"--set {key}: bkctl reads no such key, it has no effect" for key in conf.keys_unread(_pairs(flags))]
+    """A file may hold every key that Java knows, so near misses alone are told; all that was given by hand is."""
+    given = _pairs(flags)
+    told = []
+    for key, meant in conf.unread():
+        if meant is not None or key in given:
+            name = f"--set {key}" if key in given else f"{conf.origin}: {key}"
+            question = f"; is {meant} meant?" if meant is not None else ""
+            told.append(f"{name}: bkctl reads no such key, it has no effect{question}")
+    return told
 
 
 def _refuse_unprotected(conf: JavaConf) -> None:

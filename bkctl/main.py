@@ -16,6 +16,7 @@ from bkctl.app import build_app
 from bkctl.log_setup import configure_logging
 from bkctl.settings import Sources, read_sources, resolve_settings
 from bkctl.standard_streams import reopen_closed
+from bkctl.variables import variable_warnings
 from commands.config import GlobalFlags, Settings
 from commands.console import Console, standard_console
 from commands.context import BookieFlags, BookieSettings, CommandContext
@@ -55,6 +56,8 @@ class CommandLineInvocation:
         )
         sources = read_sources(merged, self._environment)
         self.settings = msgspec.structs.replace(resolve_settings(sources), command_line=self._command_line)
+        for warning in variable_warnings(sources):
+            self.console.warn(warning)
         is_server = exit_codes.is_logging_command(command_path)
         self._at_end.callback(configure_logging(self.settings, is_server=is_server))
         return CommandContext(self.settings, self.console, _BookieSettingsLoader(sources))

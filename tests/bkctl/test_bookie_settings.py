@@ -152,7 +152,9 @@ def test_what_clients_may_make_the_bookie_hold_is_set_in_toml(tmp_path: Path) ->
 
 def test_a_misspelt_key_given_by_hand_is_told() -> None:
     settings = resolve(BookieFlags(overrides=("journalMaxBackup=0", "journalMaxBackups=0")))
-    assert settings.warnings == ("--set journalMaxBackup: bkctl reads no such key, it has no effect",)
+    assert settings.warnings == (
+        "--set journalMaxBackup: bkctl reads no such key, it has no effect; is journalMaxBackups meant?",
+    )
 
 
 def test_set_overrides_the_java_file_and_works_without_one(tmp_path: Path) -> None:
@@ -224,3 +226,18 @@ def test_typos_in_toml_are_named(tmp_path: Path) -> None:
     toml = write(tmp_path, "d.toml", '[bookie]\nmetadata_uri = "zk://c/ledgers"\n')
     with pytest.raises(ConfigurationError, match="belong outside"):
         resolve(None, GlobalFlags(config=toml, metadata_uri="zk://c/ledgers"))
+
+
+def test_a_misspelt_key_of_the_file_is_told_and_keys_of_java_are_not(tmp_path: Path) -> None:
+    """Java's files hold hundreds of keys that mean nothing here; some are much like others that do."""
+    java = "httpServerTlsEnable=true\njournalDirectory=/j\nclientAuthProviderFactoryClass=x\nnumAddWorkerThreads=4\n"
+    text = CONF + java + "bookieProt=3300\nLedgerDirectories=/l3\ndiskUsageTreshold=0.5\n"
+    path = write(tmp_path, "bk.conf", text)
+    assert resolve(None, GlobalFlags(conf=path)).warnings == tuple(
+        f"{path}: {key}: bkctl reads no such key, it has no effect; is {meant} meant?"
+        for key, meant in (
+            ("bookieProt", "bookiePort"),
+            ("LedgerDirectories", "ledgerDirectories"),
+            ("diskUsageTreshold", "diskUsageThreshold"),
+        )
+    )
