@@ -119,8 +119,8 @@ class Console:
             self._out.flush()
             self._out.buffer.write(data)
             self._out.buffer.flush()
-        except BrokenPipeError as error:
-            raise ReaderGoneError(_READER_GONE) from error
+        except OSError as error:
+            raise _not_written(error) from error
 
     # --- talk --------------------------------------------------------------------------------------------------
 
@@ -178,8 +178,8 @@ class Console:
     def _write(self, text: str) -> None:
         try:
             print(text, file=self._out, flush=True)
-        except BrokenPipeError as error:
-            raise ReaderGoneError(_READER_GONE) from error
+        except OSError as error:
+            raise _not_written(error) from error
 
     def _write_fields(self, body: Row, show: Mapping[str, Callable[[object], str]]) -> None:
         fields = [(rendering.clean(key), show.get(key, rendering.plain)(value)) for key, value in rendering.flat(body)]
@@ -228,6 +228,13 @@ class Console:
 def standard_console(settings: Settings, environment: Mapping[str, str]) -> Console:
     """A console on this process's standard streams."""
     return Console(settings, environment, sys.stdout, sys.stderr, sys.stdin)
+
+
+def _not_written(error: OSError) -> Exception:
+    """Why stdout took no more; without its name the sentence of a full disk would not say which one."""
+    if isinstance(error, BrokenPipeError):
+        return ReaderGoneError(_READER_GONE)
+    return OSError(error.errno, error.strerror, "stdout")
 
 
 def _talk(text: str) -> str:

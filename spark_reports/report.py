@@ -139,7 +139,9 @@ def audit_in_session(
         PySparkException,
         Py4JError,
     ) as error:  # the second where the JVM fails outside of Python, as on a full disk
-        raise SparkReportError(f"the Spark job failed: {_reason(str(error))}") from error
+        # Java does not say which disk is full.
+        purpose = "" if out_directory is None else f" (the report was for {out_directory})"
+        raise SparkReportError(f"the Spark job failed: {_reason(str(error))}{purpose}") from error
 
 
 def read_frame(

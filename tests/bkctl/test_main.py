@@ -243,6 +243,13 @@ def test_a_reader_that_goes_away_is_no_crash() -> None:
     assert (process.returncode, stderr) == (141, b"")
 
 
+def test_a_full_disk_behind_stdout_is_named() -> None:
+    command = bkctl_command("bookie", "start", "--dry-run")
+    with open("/dev/full", "wb") as full:
+        finished = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=bkctl_environment(), check=False)
+    assert (finished.returncode, finished.stderr) == (2, b"error: stdout: No space left on device\n")
+
+
 def test_unforeseen_errors_point_to_debug() -> None:
     sentence = describe(KeyError("x"), Settings())
     assert sentence == "internal error, KeyError: 'x' (run again with --debug for the whole story)"

@@ -60,6 +60,7 @@ async def test_a_folder_that_spark_cannot_write_is_told_in_one_sentence(
         await asyncio.to_thread(audit_in_session, spark, metadata_uri, REGISTRATIONS, 2, out_directory="/proc")
     assert str(caught.value).startswith("the Spark job failed: ")
     assert "/proc/write_sets" in str(caught.value)
+    assert str(caught.value).endswith(" (the report was for /proc)")
     assert "\n" not in str(caught.value)
 
 
