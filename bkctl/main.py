@@ -20,7 +20,7 @@ from bkctl.variables import variable_warnings
 from commands.config import GlobalFlags, Settings
 from commands.console import Console, standard_console
 from commands.context import BookieFlags, BookieSettings, CommandContext
-from commands.errors import ReaderGoneError, StoppedBySignalError
+from commands.errors import ChangeCutOffError, ReaderGoneError, StoppedBySignalError
 from runtime.errors import MetadataUnavailableError
 from storage.errors import BkctlError
 
@@ -101,7 +101,9 @@ def _run(command_line: Sequence[str], invocation: CommandLineInvocation) -> int:
 
 def describe(error: BaseException, settings: Settings) -> str:
     """One sentence that says what happened, and the way out where the roof knows one."""
-    if isinstance(error, MetadataUnavailableError) and settings.metadata_uri is not None:
+    # Whoever is in the middle of a change is not sent to another cluster.
+    is_at_start = isinstance(error, MetadataUnavailableError) and not isinstance(error, ChangeCutOffError)
+    if is_at_start and settings.metadata_uri is not None:
         return (
             f"{error}; check that ZooKeeper runs there, or name another cluster with --metadata-uri "
             f"(now {settings.metadata_uri} from {settings.metadata_uri_origin})"

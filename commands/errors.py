@@ -3,12 +3,14 @@
 BkctlError
 ├── InvalidArgumentError    an argument is not what the command can take; nothing was done
 ├── NotFoundError           what the command line names is not there
+├── ChangeCutOffError       a change of the cluster lost ZooKeeper in the middle; it can be run again
 ├── ReaderGoneError         nobody reads stdout any more
 └── StoppedBySignalError    a signal ended the command before its work was done
 """
 
 from __future__ import annotations
 
+from runtime.errors import MetadataUnavailableError
 from storage.errors import BkctlError
 
 
@@ -18,6 +20,10 @@ class InvalidArgumentError(BkctlError):
 
 class NotFoundError(BkctlError):
     """What the command line names is not there: an entry, a development cluster."""
+
+
+class ChangeCutOffError(MetadataUnavailableError):
+    """ZooKeeper went away, or the session ended, in the middle of a change; the command can be run again."""
 
 
 class ReaderGoneError(BkctlError):

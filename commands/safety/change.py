@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from commands.context import CommandContext
+from commands.errors import ChangeCutOffError
 from commands.safety.audit_trail import AuditTrail, user_name
 from commands.safety.plan import Plan
 from commands.safety.trash import Trash
-from runtime.errors import RefusedError
+from runtime.errors import MetadataUnavailableError, RefusedError
 from storage.errors import BkctlError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ async def open_change(
 
     ``store`` None: the plan changes nothing but this machine's files, whose folders the caller has locked.
     RefusedError when undo data or audit trail cannot be written; for a plan of tier 1 a trail that cannot is a warning.
-    What was read before must be checked again inside.
+    ChangeCutOffError when ZooKeeper goes away meanwhile. What was read before must be checked again inside.
     """
     operation_id = secrets.token_hex(8)
     lock = await _acquire(context, store, plan) if has_lock and store is not None else None
@@ -65,6 +66,8 @@ async def open_change(
                 yield change
             except BaseException as error:
                 _end(context, trail, change, _describe(error))
+                if isinstance(error, MetadataUnavailableError):
+                    raise _cut_off(plan, error) from error
                 raise
             _end(context, trail, change, change.result)
     finally:
@@ -94,6 +97,13 @@ def _end(context: CommandContext, trail: AuditTrail | None, change: Change, resu
         trail.end(result, change.details)
     except OSError as error:  # the work is done or has failed: that is the story to tell
         context.console.warn(f"the audit trail lacks the end of this operation: {error.strerror}")
+
+
+def _cut_off(plan: Plan, error: MetadataUnavailableError) -> ChangeCutOffError:
+    """What was changed before the answers failed stays, and an operator must not take it for nothing, nor for all."""
+    return ChangeCutOffError(
+        f"{error}; a part of '{plan.command}' may be done: run it again when ZooKeeper answers", error.path
+    )
 
 
 def _describe(error: BaseException) -> str:

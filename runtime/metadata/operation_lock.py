@@ -62,9 +62,7 @@ class OperationLock:
     def require_held(self) -> None:
         """SessionExpiredError once the session that took the lock is gone: ask before every step that relies on it."""
         if not self._is_held:
-            raise SessionExpiredError(
-                f"{self._path}: the operation lock went with the ZooKeeper session; run the command again", self._path
-            )
+            raise SessionExpiredError(f"{self._path}: the operation lock went with the ZooKeeper session", self._path)
 
     async def release(self) -> None:
         """Give the lock back; if that fails, the end of the session does it."""

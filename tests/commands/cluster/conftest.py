@@ -56,13 +56,13 @@ class Operator:
         assert result.exit_code == 0, f"{arguments}: {result.exit_code}\n{result.stdout}{result.stderr}"
         return result
 
-    def begin(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def begin(self, *arguments: str, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         """Start a command; it is ended with the test at the latest."""
         process = subprocess.Popen(
             bkctl_command(*arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=stderr,
             env=bkctl_environment(**self.environment),
         )
         self._processes.append(process)

@@ -13,6 +13,7 @@ import pytest
 
 from runtime.metadata.cluster_archive import ArchiveReader
 from runtime.metadata.cluster_restore import ClusterRestore, look_at_target, read_archive
+from runtime.metadata.operation_lock import operation_lock_path
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.commands.cluster.conftest import Operator, wait_until
@@ -101,6 +102,31 @@ def test_a_restore_killed_in_the_middle(operator: Operator, instance_id: str, tm
     assert 0 < report["ledgers_there_already"] < LEDGERS
     assert report["ledgers_there_already"] + report["ledgers_created"] == LEDGERS
     assert data_of(operator.tree()) == data_of(before)
+
+
+@pytest.mark.parametrize("verb", ["nuke", "restore"])
+def test_a_command_that_was_stopped_for_longer_than_its_session(
+    operator: Operator, instance_id: str, tmp_path: Path, verb: str
+) -> None:
+    """A laptop that was closed: the lock is gone, a part is done, and the sentence says what comes next."""
+    path = str(tmp_path / "backup")
+    command = ["cluster", verb, *([path] if verb == "restore" else []), "--confirm", instance_id]
+    if verb == "restore":
+        operator.configure("")
+        operator.succeed("cluster", "backup", path)
+        operator.succeed("cluster", "nuke", "--confirm", instance_id)
+        operator.configure(SLOWLY)
+    process = operator.begin(*command, "--timeout", "2s", stderr=subprocess.PIPE)
+    wait_until(lambda: is_half_done(operator) or process.poll() is not None)
+    process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: operator.on_store(lambda store: store.exists(operation_lock_path(operator.root))) is None)
+    process.send_signal(signal.SIGCONT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 6
+    assert f"a part of 'cluster {verb}' may be done: run it again when ZooKeeper answers" in told.decode()
+    assert "name another cluster" not in told.decode()
+    operator.configure("")
+    operator.succeed(*command)
 
 
 def test_a_backup_killed_in_the_middle_leaves_no_archive(operator: Operator, instance_id: str, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ async def test_it_goes_with_the_session(
     expire(session_of(store), zookeeper)
     with pytest.raises(MetadataUnavailableError):
         await store.sync("/")
-    with pytest.raises(SessionExpiredError, match="run the command again"):
+    with pytest.raises(SessionExpiredError, match="lock went with the ZooKeeper session"):
         lock.require_held()
     async with await acquire_operation_lock(other_store, root, ME) as other:
         await lock.release()  # must not take the other's
