@@ -108,8 +108,8 @@ class _SharedFile:
 class EntryLogReader:
     """Reads the entry logs of one ledger directory, the active one included.
 
-    The loop may call ``read_nowait`` while one lane calls ``read`` and another ``forget``: all that they share is the
-    table of open files, and each step on it is one operation that the interpreter does not interrupt.
+    One lane may call ``read`` while another calls ``forget``: all that they share is the table of open files, and each
+    step on it is one operation that the interpreter does not interrupt.
     """
 
     def __init__(self, fs: FileSystem, directory: str, config: EntryLogConfig) -> None:
@@ -162,26 +162,6 @@ class EntryLogReader:
                 frame = data[frame_start : frame_start + frame_bytes]
                 bodies.append(self._body(frame, frame_bytes, location, ledger_id, next_id))
         return bodies
-
-    def read_nowait(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
-        """Like ``read`` if that needs no disk, else None: the log is open already and in the page cache."""
-        shared = self._open.get(location.log_id)
-        if shared is None:
-            return None
-        try:
-            start = shared.file.pread_nowait(_FIRST_READ_BYTES, self._frame_offset(location))
-            if start is None:
-                return None
-            frame_bytes = self._frame_bytes(start, location, ledger_id, entry_id)
-            if len(start) < frame_bytes:
-                rest_offset = self._frame_offset(location) + len(start)
-                rest = shared.file.pread_nowait(frame_bytes - len(start), rest_offset)
-                if rest is None:
-                    return None
-                start += rest
-        except OSError as error:
-            raise self._error(location, ledger_id, entry_id, str(error)) from error
-        return self._body(start, frame_bytes, location, ledger_id, entry_id)
 
     def scan(self, log_id: EntryLogId) -> EntryLogScan:
         """Entries of a log in file order; iterating raises EntryLogError if the log is missing or cannot be read.

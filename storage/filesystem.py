@@ -14,12 +14,6 @@ from storage.errors import DirectoryLockedError
 from storage.filenames import LOCK, TEMPORARY_SUFFIX
 from storage.ports import Buffer, DirectoryLock, DiskSpace, File
 
-_READ_NOWAIT = getattr(os, "RWF_NOWAIT", None)
-"""Flag of ``preadv`` on Linux: answer from the page cache or not at all."""
-
-_WOULD_WAIT = frozenset({errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
-"""What a kernel or file system says when the bytes are not in memory, or when it cannot promise not to wait."""
-
 _PARTS_MAX = 1024
 """IOV_MAX of Linux: parts that one ``pwritev`` takes."""
 
@@ -76,25 +70,6 @@ class OsFile:
                     break
                 data += more
             return data
-
-    def pread_nowait(self, size_bytes: int, offset: int) -> bytes | None:
-        """Like ``pread`` if the page cache holds it all, else None; never waits for the disk."""
-        if _READ_NOWAIT is None:
-            return None
-        buffer = bytearray(size_bytes)
-        try:
-            count = os.preadv(self._descriptor, [buffer], offset, _READ_NOWAIT)
-        except OSError as error:
-            if error.errno in _WOULD_WAIT:
-                return None
-            error.filename = self._path
-            raise
-        if count < size_bytes:
-            # The kernel stops where the cache ends just as it stops where the file ends: only the size tells which.
-            if offset + count < self.size():
-                return None
-            del buffer[count:]
-        return bytes(buffer)
 
     def pwrite(self, data: Buffer, offset: int) -> None:
         """Write all of ``data`` at ``offset``; raises when less was written. Not durable before a sync."""

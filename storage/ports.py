@@ -28,9 +28,6 @@ class File(Protocol):
     def pread(self, size_bytes: int, offset: int) -> bytes:
         """Read up to ``size_bytes`` at ``offset``; shorter only at the end of the file."""
 
-    def pread_nowait(self, size_bytes: int, offset: int) -> bytes | None:
-        """Like ``pread`` if the page cache holds it all, else None; never waits for the disk."""
-
     def pwrite(self, data: Buffer, offset: int) -> None:
         """Write all of ``data`` at ``offset``; raises when less was written. Not durable before a sync."""
 

@@ -55,7 +55,6 @@ def test_logs_of_java(tmp_path: Path, reader: EntryLogReader, name: str) -> None
     for entry, description in zip(scanned, expected, strict=True):
         data = reader.read(entry.location, entry.ledger_id, entry.entry_id)
         assert hashlib.sha1(data).hexdigest() == description["sha1"]
-        assert reader.read_nowait(entry.location, entry.ledger_id, entry.entry_id) in {None, data}
     counted: dict[int, int] = {}
     for entry in scanned:
         counted[entry.ledger_id] = counted.get(entry.ledger_id, 0) + entry.size_bytes + 4
@@ -89,9 +88,6 @@ def test_a_damaged_log_is_an_error_and_never_no_entry(tmp_path: Path, reader: En
         (tmp_path / "6.log").write_bytes(data)
     with pytest.raises(EntryLogError, match=r"6\.log: entry 1:8 at offset 1168"):
         reader.read(EntryLocation(6, 1168), 1, 8)
-    if data is not None:
-        with pytest.raises(EntryLogError, match=r"6\.log: entry 1:8 at offset 1168"):
-            reader.read_nowait(EntryLocation(6, 1168), 1, 8)
 
 
 def test_a_flipped_body_is_served_for_the_client_to_judge(tmp_path: Path, reader: EntryLogReader) -> None:
@@ -110,7 +106,6 @@ def test_locations_where_no_entry_can_be(tmp_path: Path, reader: EntryLogReader,
 def test_entries_of_any_size_are_read(tmp_path: Path, reader: EntryLogReader, size: int) -> None:
     write_log(tmp_path, frame(body(5, 0, size)), frame(body(5, 1)))
     assert reader.read(EntryLocation(0, 1028), 5, 0) == body(5, 0, size)
-    assert reader.read_nowait(EntryLocation(0, 1028), 5, 0) in {None, body(5, 0, size)}
     assert reader.read(EntryLocation(0, 1028 + size + 4), 5, 1) == body(5, 1)
 
 
@@ -118,11 +113,6 @@ def test_an_entry_above_the_limit_is_taken_for_damage(tmp_path: Path, reader: En
     write_log(tmp_path, frame(body(5, 0, (5 << 20) + 1)))
     with pytest.raises(EntryLogError, match="size word is 5242881"):
         reader.read(EntryLocation(0, 1028), 5, 0)
-
-
-def test_a_log_that_is_not_open_is_not_read_without_waiting(tmp_path: Path, reader: EntryLogReader) -> None:
-    write_log(tmp_path, frame(body(5, 0)))
-    assert reader.read_nowait(EntryLocation(0, 1028), 5, 0) is None
 
 
 def test_the_logs_used_last_stay_open(tmp_path: Path, reader: EntryLogReader) -> None:

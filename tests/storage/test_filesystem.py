@@ -57,29 +57,6 @@ def test_many_parts_are_written_in_order(file: File) -> None:
     assert file.pwritev([], 0) == 0
 
 
-def test_a_read_without_waiting_says_the_same_or_nothing(file: File) -> None:
-    data = os.urandom(10_000)
-    file.pwrite(data, 0)
-    file.sync()
-    # Just written, the bytes are in the page cache; file systems that cannot promise not to wait answer None.
-    for size, offset in ((10_000, 0), (10, 9_995), (20_000, 5_000), (5, 10_000)):
-        assert file.pread_nowait(size, offset) in {None, data[offset : offset + size]}
-
-
-def test_a_read_without_waiting_answers_none_when_the_cache_is_cold(file: File) -> None:
-    data = os.urandom(4 * MEBIBYTE)
-    file.pwrite(data, 0)
-    file.sync()
-    descriptor = os.open(file.path, os.O_RDONLY)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(descriptor)
-    # The advice may be ignored, so the cache may be warm: what must never come back is a part of the bytes.
-    assert file.pread_nowait(len(data), 0) in {None, data}
-    file.pread(4096, 0)
-    assert file.pread_nowait(len(data), 0) in {None, data}
-    assert file.pread(len(data), 0) == data
-
-
 def test_what_is_dropped_from_the_cache_is_still_there(file: File) -> None:
     file.pwrite(b"x" * 100_000, 0)
     file.sync_data()

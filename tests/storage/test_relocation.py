@@ -31,6 +31,12 @@ def filled(root: Path, disk: FailingOnceDisk | None = None) -> LedgerDirectoryEn
     return engine
 
 
+def open_files() -> set[Path]:
+    """Paths of the files that this process has open; the system adds "(deleted)" to a removed one."""
+    descriptors = Path("/proc/self/fd")
+    return {each.readlink() for each in descriptors.iterdir() if each.is_symlink()}
+
+
 def moves_of(engine: LedgerDirectoryEngine, *entry_ids: int) -> list[EntryMove]:
     """Copies of some entries, appended and not synced yet."""
     keys = [(5, entry_id) for entry_id in entry_ids]
@@ -118,10 +124,12 @@ def test_a_log_that_is_lost_is_an_error_and_not_no_entry(tmp_path: Path) -> None
 def test_a_removed_log_is_closed(tmp_path: Path) -> None:
     engine = filled(tmp_path / "live")
     assert engine.read(5, 0) is not None
+    log = tmp_path / "live" / "0.log"
+    assert log in open_files()
     engine.delete_ledger(5)
     checkpoint_now(engine)
     engine.remove_log(0)
-    assert engine._log_reader.read_nowait(EntryLocation(0, 1028), 5, 0) is None
+    assert not {path for path in open_files() if path.name.startswith(log.name)}
 
 
 def test_copies_that_a_failed_checkpoint_took_along_are_not_relied_on(tmp_path: Path) -> None:

@@ -69,9 +69,6 @@ class TracedFile:
     def pread(self, size_bytes: int, offset: int) -> bytes:
         return self._file.pread(size_bytes, offset)
 
-    def pread_nowait(self, size_bytes: int, offset: int) -> bytes | None:
-        return self._file.pread_nowait(size_bytes, offset)
-
     def pwrite(self, data: Buffer, offset: int) -> None:
         self._disk.note("write", self.path)
         self._file.pwrite(data, offset)
