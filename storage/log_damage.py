@@ -32,6 +32,8 @@ class LogFindings(msgspec.Struct, frozen=True, kw_only=True):
     gaps: Sequence[Gap]
     dropped_bytes: int
     cut_frame: FrameStart | None
+    hides_frames: bool
+    """Whether entries can be seen behind the start of the cut frame."""
     entry_bytes_max: int
 
 
@@ -77,6 +79,8 @@ def _is_torn_by_crash(findings: LogFindings) -> bool:
     cut = findings.cut_frame
     if cut is None:
         return True
+    if findings.hides_frames:
+        return False
     is_entry = cut.ledger_id >= 0 and cut.entry_id >= 0 and cut.size_bytes <= findings.entry_bytes_max
     is_map = cut.ledger_id == -1
     return is_entry or is_map

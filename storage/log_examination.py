@@ -76,6 +76,7 @@ def judge_scan(
             gaps=scan.gaps,
             dropped_bytes=scan.dropped_bytes,
             cut_frame=scan.cut_frame,
+            hides_frames=scan.hides_frames,
             entry_bytes_max=entry_bytes_max,
         )
     )

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from storage.entry import ENTRY_HEADER_BYTES_MIN
 from storage.entry_log_format import ENTRY_BYTES_MIN, FRAME_START_BYTES, HEADER_BYTES, FrameStart, decode_frame_start
 from storage.entry_log_reader import FILLER_BYTES, behind_filler
 from storage.errors import EntryLogError
@@ -33,6 +34,8 @@ _SIZE_WORD = struct.Struct(">i")
 _RUN_FRAME_COUNT_MIN = 8
 """Frames of one length that make a run worth guessing."""
 _PROBE_FRAME_COUNT = 64
+_HIDDEN_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Looked through for frames behind one that is cut; longer than any entry that this bookie takes by default."""
 _DIRECT_FILLER = b"\xf0"
 _DIRECT_BLOCK_BYTES = 4096
 
@@ -69,8 +72,10 @@ class LogScan:
         """As in ``EntryLogScan``."""
         self.cut_frame: FrameStart | None = None
         """Start of a frame that the file does not hold whole, and which therefore ended the scan."""
+        self.hides_frames = False
+        """Whether frames can be seen behind the start of the cut frame: then its size is damaged, and it hides them."""
         self.gaps: list[Gap] = []
-        """Damaged stretches with entries behind them."""
+        """Damaged stretches with something behind them, or up to the end of a log that was not filled up."""
 
     def __iter__(self) -> Iterator[FoundEntries]:
         """Raises EntryLogError if the log is missing or cannot be read."""
@@ -95,6 +100,8 @@ class LogScan:
             frame = decode_frame_start(start)
             if frame is None:
                 self.dropped_bytes = len(start.strip(FILLER_BYTES))
+                if gap_start is not None and not _is_direct(window):
+                    self.gaps.append(Gap(gap_start, window.size_bytes - gap_start))
                 return
             if frame.size_bytes < ENTRY_BYTES_MIN:
                 gap_start = offset if gap_start is None else gap_start
@@ -103,6 +110,9 @@ class LogScan:
             if frame.size_bytes > window.size_bytes - offset - LENGTH_BYTES:
                 self.dropped_bytes = window.data_end(offset) - offset
                 self.cut_frame = frame
+                self.hides_frames = _holds_frames(window.read(min(self.dropped_bytes, _HIDDEN_BYTES_MAX), offset)[1:])
+                if gap_start is not None:
+                    self._note_gap(window, gap_start, offset)
                 return
             if gap_start is not None:
                 self._note_gap(window, gap_start, offset)
@@ -119,6 +129,33 @@ class LogScan:
         is_direct = end % _DIRECT_BLOCK_BYTES == 0 and end - start < _DIRECT_BLOCK_BYTES
         if not is_direct or window.read(end - start, start).strip(_DIRECT_FILLER):
             self.gaps.append(Gap(start, end - start))
+
+
+def _is_direct(window: ReadWindow) -> bool:
+    """Whether a log was written by direct I/O: those have their full length from the start."""
+    frame = decode_frame_start(window.read(FRAME_START_BYTES, HEADER_BYTES))
+    dummy_bytes = _DIRECT_BLOCK_BYTES - HEADER_BYTES - LENGTH_BYTES
+    return frame is not None and frame.ledger_id < 0 and frame.size_bytes == dummy_bytes
+
+
+def _holds_frames(data: bytes) -> bool:
+    """Whether a frame of an entry stands somewhere in ``data``, with another behind it, or the end."""
+    count = len(data) - FRAME_START_BYTES
+    if count <= 0:
+        return False
+    every_byte = np.frombuffer(data, np.uint8)
+    # Sizes of less than 2^24 and ids of less than 2^48: what else starts so is rare, even in zeros.
+    sizes = every_byte[1 : 1 + count] * np.int64(65536) + every_byte[2 : 2 + count] * np.int64(256)
+    sizes += every_byte[3 : 3 + count]
+    fits = (sizes >= ENTRY_HEADER_BYTES_MIN) & (np.arange(count) + LENGTH_BYTES + sizes <= len(data))
+    for zero in (0, 4, 5, 12, 13):
+        fits &= every_byte[zero : zero + count] == 0
+    for start in np.flatnonzero(fits).tolist():
+        behind = start + LENGTH_BYTES + int(sizes[start])
+        following = decode_frame_start(data[behind : behind + FRAME_START_BYTES])
+        if behind == len(data) or (following is not None and following.size_bytes >= ENTRY_HEADER_BYTES_MIN):
+            return True
+    return False
 
 
 def _frame_starts(data: bytes, position: int, left_bytes: int) -> tuple[Int64Array, int]:

@@ -102,11 +102,35 @@ def test_a_log_shorter_than_its_header_has_no_entries(tmp_path: Path) -> None:
         assert require_same(tmp_path) == 0
 
 
-def test_a_stretch_of_zeros_between_entries_is_a_gap_and_at_the_end_is_none(tmp_path: Path) -> None:
+def test_a_stretch_of_zeros_is_a_gap(tmp_path: Path) -> None:
     first, second = frame(1, 0), frame(1, 1)
     # 100 zeros and the first three bytes of the next size word, which are zeros too.
+    write_log(tmp_path, encode_header() + first + bytes(100) + second)
+    between = Gap(HEADER_BYTES + len(first), 100)
+    assert scan(tmp_path).gaps == [between]
     write_log(tmp_path, encode_header() + first + bytes(100) + second + bytes(50))
-    assert scan(tmp_path).gaps == [Gap(HEADER_BYTES + len(first), 100)]
+    assert scan(tmp_path).gaps == [between, Gap(HEADER_BYTES + len(first) + 100 + len(second), 50)]
+
+
+@pytest.mark.parametrize("start", range(1024, 1024 + 3 * 47))
+def test_zeros_anywhere_in_a_log_are_told(tmp_path: Path, start: int) -> None:
+    """Also where no frame is found behind them any more: what a crash leaves of the last flush has no such hole."""
+    log = bytearray(encode_header() + b"".join(frame(5, number, 27) for number in range(50)))
+    log[start : start + 300] = bytes(300)
+    write_log(tmp_path, bytes(log))
+    found = scan(tmp_path)
+    assert found.gaps or found.hides_frames
+
+
+def test_a_frame_that_swallows_others_is_told_from_one_that_is_torn(tmp_path: Path) -> None:
+    log = encode_header() + b"".join(frame(5, number, 27) for number in range(50))
+    torn = log + frame(5, 50, 2000)[:-1]
+    write_log(tmp_path, torn)
+    assert not scan(tmp_path).hides_frames
+    damaged = bytearray(log)
+    damaged[HEADER_BYTES + 47 * 20 + 2] = 0x40  # the size word of entry 20
+    write_log(tmp_path, bytes(damaged))
+    assert scan(tmp_path).hides_frames
 
 
 def test_filler_up_to_a_block_is_no_gap_and_elsewhere_it_is(tmp_path: Path) -> None:
