@@ -23,14 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from storage.adoption_build import (
-    NEEDS_INTEGRITY_CHECK,
-    BuildReport,
-    IndexBuild,
-    LogPlaces,
-    building_paths,
-    discard_build,
-)
+from storage.adoption_build import BuildReport, IndexBuild, LogPlaces, building_paths, discard_build
 from storage.adoption_note import (
     ChangeNote,
     begin_note,
@@ -58,6 +51,7 @@ from storage.filenames import (
 )
 from storage.ids import EntryLogId, LedgerId
 from storage.java_index import JavaIndex, find_java_index, list_idx_ledgers
+from storage.ledger_index import NEEDS_INTEGRITY_CHECK
 from storage.ledger_recovery import read_journaled_ledgers
 from storage.log_mark import NO_MARK, read_last_mark
 from storage.mixed_logs import write_mixed_logs

@@ -15,7 +15,6 @@ import itertools
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 import msgspec
 
@@ -32,9 +31,6 @@ from storage.ledger_index import LedgerIndex, LedgerRow, encode_row, is_placehol
 from storage.ledger_recovery import JournaledLedgers, merged_rows
 from storage.ports import FileSystem, OpenIndexStore
 from storage.seal import SealedIndex, create_sealed_index
-
-NEEDS_INTEGRITY_CHECK: Final = 1
-"""Bit of the storage flags (storage section 5.2)."""
 
 _PAGE_LOCATION_COUNT = 64 * 1024
 _BATCH_ROW_COUNT_MAX = 8192

@@ -23,6 +23,13 @@ _KEY = struct.Struct(">q")
 _LONG_KEY_TAIL = bytes(8)
 _FLAGS = struct.Struct(">q")
 _FLAGS_KEY = _KEY.pack(-0xEEFD)
+
+NEEDS_INTEGRITY_CHECK = 1
+"""Storage flag: entries may be lacking on this bookie, and the repair has not seen to all of them (section 5.2)."""
+LEDGERS_NOTED = 2
+"""Storage flag beside it: which ledgers that concerns is noted in their rows. An offline rebuild or an adoption cannot
+know all of them and leaves it out; the next boot notes them then. Ours: Java never reads this database."""
+
 _NOT_LEDGERS = b"\x80"
 """Keys from here on are negative ids."""
 _BATCH_ROW_COUNT_MAX = 4096
@@ -192,7 +199,7 @@ class LedgerIndex:
 
     def write_flags(self, flags: int) -> None:
         """Replace the bits, durably. Like ``write`` it belongs to one lane, so nobody else changes them meanwhile."""
-        self._rows.write([(_FLAGS_KEY, _FLAGS.pack(flags))])
+        self._rows.write([flags_row(flags)])
         self._rows.record()
 
     def seal(self) -> None:
@@ -212,6 +219,11 @@ class LedgerIndex:
 def is_placeholder_key(master_key: bytes) -> bool:
     """Whether a key says "not known yet": empty or all zero (storage section 6.1)."""
     return not any(master_key)
+
+
+def flags_row(flags: int) -> tuple[bytes, bytes]:
+    """Key and value of the storage flags."""
+    return _FLAGS_KEY, _FLAGS.pack(flags)
 
 
 def encode_row(row: LedgerRow) -> bytes:

@@ -28,10 +28,10 @@ from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, cur
 from storage.ids import LedgerId
 from storage.index_state import DATABASES, IndexCondition, IndexState, inspect_index
 from storage.index_swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap
-from storage.ledger_index import LedgerIndex, LedgerRow
+from storage.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerIndex, LedgerRow
 from storage.ports import FileSystem, OpenIndexStore
 from storage.rebuild_directory import DamagedLog, LocationRebuild, RebuildWatch, ScannedDirectory
-from storage.rebuild_ledgers import NEEDS_INTEGRITY_CHECK, JournaledLedgers, new_rows, read_journals, write_ledgers
+from storage.rebuild_ledgers import JournaledLedgers, new_rows, read_journals, write_ledgers
 from storage.scan_order import LogFolder, finish_links, read_log_folder, remove_replaced
 from storage.seal import open_sealed_index
 

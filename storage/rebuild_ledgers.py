@@ -10,7 +10,6 @@ import itertools
 import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 import msgspec
 
@@ -20,17 +19,12 @@ from storage.filenames import journal_file_name
 from storage.ids import LedgerId
 from storage.journal_catalog import read_catalog
 from storage.journal_reader import list_journals
-from storage.ledger_index import LedgerRow, encode_row
+from storage.ledger_index import LedgerRow, encode_row, flags_row
 from storage.ports import FileSystem, OpenIndexStore
 from storage.rebuild_directory import RebuildWatch
 from storage.rebuild_tasks import JournalFindings, ReadJournal
 
-NEEDS_INTEGRITY_CHECK: Final = 1
-"""Bit of the storage flags (storage section 5.2)."""
-
-FLAGS_KEY: Final = struct.pack(">q", -0xEEFD)
 _KEY = struct.Struct(">q")
-_FLAGS = struct.Struct(">q")
 _BATCH_ROW_COUNT_MAX = 4096
 
 
@@ -102,7 +96,7 @@ def write_ledgers(
     """
     encoded = [(_KEY.pack(ledger_id), encode_row(row)) for ledger_id, row in rows.items()]
     if flags:
-        encoded.append((FLAGS_KEY, _FLAGS.pack(flags)))
+        encoded.append(flags_row(flags))
     watch.begin("writing ledger rows", len(encoded))
     store = open_index(folder, create=True, strict=True)
     try:

@@ -9,12 +9,6 @@ import msgspec
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import is_in_write_set, write_set
 
-NEEDS_INTEGRITY_CHECK = 1
-"""Bit of the storage flags: entries may be lacking here, and the repair has not seen to all of them (section 5.2)."""
-LEDGERS_NOTED = 2
-"""Bit beside it: which ledgers that concerns is noted in their rows. An offline rebuild or an adoption cannot know all
-of them and leaves it out; the next boot notes them then. Ours: Java never reads this database."""
-
 
 class LedgerMark(msgspec.Struct, frozen=True):
     """What to note of a ledger before the bookie may serve again after a loss.

@@ -17,12 +17,13 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from runtime.bookie.integrity_rules import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK, LedgerMark, ledger_mark
+from runtime.bookie.integrity_rules import LedgerMark, ledger_mark
 from runtime.metadata.ledgers import LedgerStore
 from runtime.metadata.store import MetadataStore, Versioned
 from runtime.ports import Workers
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import IndexDamagedError
+from storage.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
 from storage.ledger_storage import LedgerStorage
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from runtime.bookie.integrity_rules import NEEDS_INTEGRITY_CHECK
 from runtime.bookie.preboot_check import PrebootCheck, PrebootReport, read_integrity_flag, set_integrity_flag
 from runtime.config import BookieConfig
 from runtime.errors import BookieFailedError, MetadataAuthError, UnknownLedgerStateError
@@ -28,7 +27,7 @@ from storage.dirty_marks import CrashRisk, leave_dirty_marks
 from storage.errors import IndexDamagedError
 from storage.filesystem import OsFileSystem
 from storage.index_store import open_plyvel
-from storage.ledger_index import LedgerRow
+from storage.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerRow
 from storage.ledger_storage import LedgerStorage
 from storage.replay import checkpoint_now
 from tests.runtime.bookie.conftest import Peer
