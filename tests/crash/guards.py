@@ -17,6 +17,7 @@ from storage.engine import LedgerDirectoryEngine
 from storage.filesystem import OsFile, OsFileSystem
 from storage.ids import LogMark
 from storage.index_store import PlyvelIndexStore
+from storage.journal_damage import GroupDamage
 from storage.journal_format import encode_ledger_key_record
 from storage.journal_writer import JournalWriter
 from storage.kept_files import KeptFiles
@@ -139,8 +140,8 @@ def _rows_of_idle_ledgers(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint without entries writes no ledger rows, and the mark moves (H1)."""
     write = CheckpointWriter.write
 
-    def write_if_entries(self: CheckpointWriter, job: Any) -> CheckpointDone:
-        return write(self, job) if job.memtable.used_bytes else CheckpointDone(0, 0)
+    def write_if_entries(self: CheckpointWriter, job: Any, *pace: Any) -> CheckpointDone:
+        return write(self, job, *pace) if job.memtable.used_bytes else CheckpointDone(0, 0)
 
     patch.setattr(CheckpointWriter, "write", write_if_entries)
 
@@ -174,9 +175,9 @@ def _mark_of_the_beginning(patch: pytest.MonkeyPatch) -> None:
     """The mark says how far the journal is when a checkpoint ends, instead of when it began (H4)."""
     write = LedgerStorage.write_checkpoint
 
-    def take_late(self: LedgerStorage, checkpoint: Any) -> None:
+    def take_late(self: LedgerStorage, checkpoint: Any, *pace: Any) -> None:
         checkpoint.marks = tuple(journal.durable_position for journal in self.journals)
-        write(self, checkpoint)
+        write(self, checkpoint, *pace)
 
     patch.setattr(LedgerStorage, "write_checkpoint", take_late)
 
@@ -186,9 +187,9 @@ def _mark_after_the_flush(patch: pytest.MonkeyPatch) -> None:
     """The mark moves before the directories are flushed."""
     write = LedgerStorage.write_checkpoint
 
-    def publish_first(self: LedgerStorage, checkpoint: Any) -> None:
+    def publish_first(self: LedgerStorage, checkpoint: Any, *pace: Any) -> None:
         self._publish(checkpoint.marks)
-        write(self, checkpoint)
+        write(self, checkpoint, *pace)
 
     patch.setattr(LedgerStorage, "write_checkpoint", publish_first)
 
@@ -198,8 +199,8 @@ def _deletes_before_adds(patch: pytest.MonkeyPatch) -> None:
     """Entries of a deleted ledger are deleted after those that came behind the deletion were written (H6)."""
     write = CheckpointWriter.write
 
-    def delete_last(self: CheckpointWriter, job: Any) -> CheckpointDone:
-        done = write(self, type(job)(job.memtable, job.row_changes, ()))
+    def delete_last(self: CheckpointWriter, job: Any, *pace: Any) -> CheckpointDone:
+        done = write(self, type(job)(job.memtable, job.row_changes, ()), *pace)
         self._locations.delete_ledgers(job.deleted_ledgers)
         return done
 
@@ -270,6 +271,12 @@ def _kept_files(patch: pytest.MonkeyPatch) -> None:
 def _creation_begins_again(patch: pytest.MonkeyPatch) -> None:
     """A database whose creation was cut off is opened with what is there of it."""
     patch.setattr(seal, "remove_files", _nothing)
+
+
+@_in(BOOTING)
+def _torn_records_dropped(patch: pytest.MonkeyPatch) -> None:
+    """Of a torn group whatever has a length is taken for what was written."""
+    patch.setattr(GroupDamage, "is_missing", _nothing)
 
 
 WRITING_AND_BOOTING = {"seal": "index-sync"}

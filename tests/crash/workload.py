@@ -17,16 +17,14 @@ from collections import defaultdict
 import pytest
 
 from storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
-from storage.entry_log_reader import EntryLogScan
 from storage.entry_log_writer import EntryLogWriter
 from storage.errors import EntryLogError, MemtableFullError, StorageError
-from storage.filenames import current_directory, entry_log_file_name
+from storage.filenames import current_directory
 from storage.filesystem import OsFileSystem
-from storage.ids import EntryLocation
 from storage.index_store import open_plyvel
 from storage.journal_format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from storage.ledger_storage import LedgerStorage
-from storage.relocation import EntryMove
+from tests.crash.compactions import compact
 from tests.crash.guards import WRITING
 
 KEY = b"k" * 20
@@ -193,24 +191,13 @@ class Workload:
         if not log_ids:
             return
         directory = current_directory(self._config.ledger_directories[self._storage.engines.index(engine)])
-        source = self._chance.choice(log_ids)
-        found = list(EntryLogScan(OsFileSystem(), directory, source))
-        current = engine.current_locations([(entry.ledger_id, entry.entry_id) for entry in found])
-        alive = [entry for entry, location in zip(found, current, strict=True) if location == entry.location]
-        bodies = [(entry.ledger_id, self._stored_body(directory, entry.location, entry.size_bytes)) for entry in alive]
-        copies = engine.append_survivors(bodies) if bodies else []
-        engine.sync_logs()
-        engine.relocate(
-            [
-                EntryMove(entry.ledger_id, entry.entry_id, entry.location, copy)
-                for entry, copy in zip(alive, copies, strict=True)
-            ]
+        compact(
+            engine,
+            directory,
+            self._chance.choice(log_ids),
+            is_transactional=self._chance.random() < 0.5,
+            copied_max=3,
         )
-        engine.remove_log(source)
-
-    def _stored_body(self, directory: str, location: EntryLocation, size_bytes: int) -> bytes:
-        with open(os.path.join(directory, entry_log_file_name(location.log_id)), "rb") as file:
-            return os.pread(file.fileno(), size_bytes, location.offset)
 
     def _commit_small_group(self) -> None:
         ledger_id = self._chance.choice(LEDGER_IDS)
