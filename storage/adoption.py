@@ -51,8 +51,8 @@ from storage.filenames import (
 )
 from storage.ids import EntryLogId, LedgerId
 from storage.java_index import JavaIndex, find_java_index, list_idx_ledgers
+from storage.journaled_rows import read_journaled_rows
 from storage.ledger_index import NEEDS_INTEGRITY_CHECK
-from storage.ledger_recovery import read_journaled_ledgers
 from storage.log_mark import NO_MARK, read_last_mark
 from storage.mixed_logs import write_mixed_logs
 from storage.ports import FileSystem, OpenIndexStore
@@ -151,7 +151,7 @@ def note_path(config: StorageConfig) -> str:
 
 def index_folders(config: StorageConfig) -> list[str]:
     """The ``current`` folder of the index of each ledger directory."""
-    return [current_directory(each) for each in config.index_directories or config.ledger_directories]
+    return [current_directory(each) for each in config.paired_index_directories]
 
 
 def locate_logs(fs: FileSystem, config: StorageConfig, *, is_unique: bool) -> LogPlaces:
@@ -235,7 +235,7 @@ def _build(
 ) -> BuildReport:
     """Our indexes of all directories, from ``.idx`` files, finished and opened once more to see that they hold."""
     report = BuildReport()
-    journaled = read_journaled_ledgers(fs, config)
+    journaled = read_journaled_rows(fs, config)
     for journal in journaled.unreadable:
         report.note(journal.path, journal.reason)
     ledger_count = sum(1 for _ in _ledgers(fs, config))

@@ -26,9 +26,9 @@ from storage.errors import AdoptionRefusedError, EntryLogError
 from storage.filenames import ADOPTING_SUFFIX, LEDGERS_DATABASE, LOCATIONS_DATABASE, entry_log_file_name, seal_file_name
 from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
 from storage.idx_file import HEADER_BYTES, LOCATION_BYTES, IdxHeader, decode_idx_header, decode_locations
+from storage.journaled_rows import JournaledRows, merged_rows
 from storage.kept_files import KeptFiles, remove_files
 from storage.ledger_index import LedgerIndex, LedgerRow, encode_row, is_placeholder_key
-from storage.ledger_recovery import JournaledLedgers, merged_rows
 from storage.ports import FileSystem, OpenIndexStore
 from storage.seal import SealedIndex, create_sealed_index
 
@@ -95,7 +95,7 @@ class IndexBuild:
         position: int,
         index_directory: str,
         config: EntryLogConfig,
-        journaled: JournaledLedgers,
+        journaled: JournaledRows,
         report: BuildReport,
     ) -> None:
         self._fs = fs

@@ -35,7 +35,7 @@ class ChangeNote(msgspec.Struct, frozen=True):
 
 def begin_note(fs: FileSystem, config: StorageConfig, aside: str) -> ChangeNote:
     """The note of a change that begins now; ``aside`` gets a number when folders of that name are there already."""
-    folders = [current_directory(directory) for directory in _directories(config)]
+    folders = [current_directory(directory) for directory in config.all_directories]
     names = itertools.chain([aside], (f"{aside}.{number}" for number in itertools.count(2)))
     free = next(name for name in names if not any(fs.exists(os.path.join(folder, name)) for folder in folders))
     return ChangeNote(free, _newest(fs, config))
@@ -85,11 +85,6 @@ def move_aside(fs: FileSystem, folder: str, names: Sequence[str], aside: str) ->
         fs.rename(os.path.join(folder, name), os.path.join(target, name))
     fs.sync_directory(target)
     fs.sync_directory(folder)
-
-
-def _directories(config: StorageConfig) -> list[str]:
-    lists = (config.journal_directories, config.ledger_directories, config.index_directories)
-    return list(dict.fromkeys(itertools.chain.from_iterable(lists)))
 
 
 def _newest(fs: FileSystem, config: StorageConfig) -> tuple[str, ...]:

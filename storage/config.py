@@ -168,6 +168,16 @@ class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineConfig = EngineConfig()
     """Each ledger directory."""
 
+    @property
+    def paired_index_directories(self) -> tuple[str, ...]:
+        """The index directory of each ledger directory, by position."""
+        return self.index_directories or self.ledger_directories
+
+    @property
+    def all_directories(self) -> list[str]:
+        """Every directory, once each: those of journals, ledgers and indexes, in the order of the settings."""
+        return list(dict.fromkeys((*self.journal_directories, *self.ledger_directories, *self.index_directories)))
+
     def __post_init__(self) -> None:
         for directories in (self.journal_directories, self.ledger_directories, self.index_directories):
             _require(len(set(directories)) == len(directories), "a directory is listed twice")

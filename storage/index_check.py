@@ -69,8 +69,7 @@ class IndexCheck:
 
     def run(self) -> list[DirectoryCheck]:
         """Damage is a finding; StorageError and OSError for what stops the check itself."""
-        index_directories = self._config.index_directories or self._config.ledger_directories
-        pairs = zip(self._config.ledger_directories, index_directories, strict=True)
+        pairs = zip(self._config.ledger_directories, self._config.paired_index_directories, strict=True)
         return [self._check(*map(current_directory, pair)) for pair in pairs]
 
     def _check(self, ledger_directory: str, index_directory: str) -> DirectoryCheck:

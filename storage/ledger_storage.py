@@ -90,8 +90,8 @@ class LedgerStorage:
                 undo.callback(_release, held)
             _require_no_change_of_index(filesystem, config)
             engines: list[LedgerDirectoryEngine] = []
-            index_directories = config.index_directories or config.ledger_directories
-            for ledger_directory, index_directory in zip(config.ledger_directories, index_directories, strict=True):
+            pairs = zip(config.ledger_directories, config.paired_index_directories, strict=True)
+            for ledger_directory, index_directory in pairs:
                 engine = LedgerDirectoryEngine.open(
                     filesystem,
                     open_index,
@@ -225,10 +225,9 @@ def lock_directories(filesystem: FileSystem, config: StorageConfig) -> list[Dire
 
     DirectoryLockedError names the owner of one that is taken.
     """
-    directories = dict.fromkeys((*config.journal_directories, *config.ledger_directories, *config.index_directories))
     locks: list[DirectoryLock] = []
     try:
-        for directory in directories:
+        for directory in config.all_directories:
             current = current_directory(directory)
             filesystem.make_directories(current)
             locks.append(filesystem.lock_directory(current))

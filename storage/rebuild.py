@@ -111,8 +111,8 @@ def plan_rebuild(
     IndexDamagedError when the locations are to be built while the ledger rows, which are needed for that, are damaged.
     """
     plans = []
-    index_directories = config.index_directories or config.ledger_directories
-    for position, pair in enumerate(zip(config.ledger_directories, index_directories, strict=True)):
+    pairs = zip(config.ledger_directories, config.paired_index_directories, strict=True)
+    for position, pair in enumerate(pairs):
         ledger_directory, index_directory = map(current_directory, pair)
         states = {
             name: inspect_index(filesystem, open_index, ledger_directory, index_directory, name) for name in DATABASES

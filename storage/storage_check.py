@@ -76,8 +76,7 @@ class StorageCheck:
             yield from self._of_journals(marks)
         for position, directory in enumerate(self._config.ledger_directories):
             yield from self._of_logs(position, current_directory(directory))
-        index_directories = self._config.index_directories or self._config.ledger_directories
-        for pair in zip(self._config.ledger_directories, index_directories, strict=True):
+        for pair in zip(self._config.ledger_directories, self._config.paired_index_directories, strict=True):
             yield from self._of_indexes(*map(current_directory, pair))
 
     def _of_journals(self, marks: JournalMarks) -> Iterator[Finding]:

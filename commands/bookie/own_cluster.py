@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.bookie.folders import cookie_directories, read_folder
+from runtime.bookie.folders import read_folder
 from runtime.bookie.process import run_bookie
 from runtime.config import BookieConfig
 from runtime.errors import RefusedError
@@ -53,7 +53,7 @@ async def run_with_own_zookeeper(config: BookieConfig, data_directory: str, say:
 
 
 def _refuse_foreign_folders(config: BookieConfig, known: OwnCluster | None) -> None:
-    for path in cookie_directories(config.storage):
+    for path in config.storage.all_directories:
         cookie = read_folder(OsFileSystem(), path).cookie
         if cookie is not None and (known is None or cookie.instance_id != known.instance_id):
             raise RefusedError(

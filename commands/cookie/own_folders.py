@@ -41,10 +41,9 @@ class OwnBookie(NamedTuple):
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold all folders; DirectoryLockedError while the bookie runs. Folders must be there."""
-        from runtime.bookie.folders import cookie_directories
         from storage.ledger_storage import lock_directories
 
-        for path in cookie_directories(self.config.storage):
+        for path in self.config.storage.all_directories:
             if not self.file_system.exists(path):
                 raise RefusedError(f"nothing was changed: {path} is not there: mount its disk, or make the folder")
         locks = lock_directories(self.file_system, self.config.storage)

@@ -79,9 +79,9 @@ def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
     from runtime.bookie.folders import read_folder, version_path
 
     config = own.config
-    wanted = (config.journal_directories, config.ledger_directories, own.index_directories)
+    wanted = (config.journal_directories, config.ledger_directories, config.paired_index_directories)
     ids: dict[str, str] = {}
-    for directory in own.directories:
+    for directory in own.config.all_directories:
         state = read_folder(own.file_system, directory)
         cookie, reason = state.cookie, state.damage or state.trouble
         if cookie is not None:

@@ -56,7 +56,9 @@ def _show_all(context: CommandContext, own: OwnStorage) -> None:
 
     rows: list[dict[str, Any]] = []
     flags = 0
-    for position, pair in enumerate(zip(own.config.ledger_directories, own.index_directories, strict=True)):
+    for position, pair in enumerate(
+        zip(own.config.ledger_directories, own.config.paired_index_directories, strict=True)
+    ):
         found, own_flags = _describe(own, *map(current_directory, pair))
         rows += found
         flags = own_flags if position == 0 else flags
@@ -107,7 +109,7 @@ def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> No
     from storage.location_index import LocationIndex
 
     position = ledger_id % len(own.config.ledger_directories)
-    folder = current_directory(own.index_directories[position])
+    folder = current_directory(own.config.paired_index_directories[position])
     opened = _open(own, os.path.join(folder, LEDGERS_DATABASE))
     try:
         row = LedgerIndex.load(opened).find(ledger_id)

@@ -22,13 +22,13 @@ def require_stopped(own: OwnStorage) -> None:
     A Java bookie holds no lock on its folders, but its newest journal is always open. Processes of other users, and of
     another container, show only by the locks of RocksDB.
     """
-    folders = [os.path.realpath(current_directory(directory)) + os.sep for directory in own.directories]
+    folders = [os.path.realpath(current_directory(directory)) + os.sep for directory in own.config.all_directories]
     for process_id, path in _open_files():
         if process_id != os.getpid() and path.startswith(tuple(folders)):
             raise DirectoryLockedError(
                 f"nothing was changed: process {process_id} has {path} open: stop the bookie first"
             )
-    for directory in own.index_directories:
+    for directory in own.config.paired_index_directories:
         for database in JAVA_DATABASES:
             path = os.path.join(current_directory(directory), database, _ROCKSDB_LOCK)
             if _is_locked(path):
@@ -39,7 +39,7 @@ def require_no_java_index(own: OwnStorage) -> None:
     """RefusedError beside an index of a Java bookie: only adoption reads what it alone says, or moves it aside."""
     from storage.java_index import find_java_index
 
-    for directory in own.index_directories:
+    for directory in own.config.paired_index_directories:
         names = find_java_index(own.file_system, current_directory(directory)).names
         if names:
             raise RefusedError(
@@ -56,8 +56,8 @@ def require_version_files(own: OwnStorage) -> None:
     from runtime.bookie.folders import read_folder
 
     config = own.config
-    wanted = (config.journal_directories, config.ledger_directories, own.index_directories)
-    for directory in own.directories:
+    wanted = (config.journal_directories, config.ledger_directories, config.paired_index_directories)
+    for directory in own.config.all_directories:
         cookie = read_folder(own.file_system, directory).cookie
         if cookie is None:
             raise RefusedError(

@@ -33,17 +33,6 @@ class OwnStorage(NamedTuple):
     locks: Sequence[DirectoryLock] | None
     """Of ``lock_directories``, for whoever opens the storage as a whole; None: the folders are not locked."""
 
-    @property
-    def index_directories(self) -> tuple[str, ...]:
-        """One for each ledger directory."""
-        return self.config.index_directories or self.config.ledger_directories
-
-    @property
-    def directories(self) -> list[str]:
-        """Every configured folder, once each, in the order of the settings."""
-        lists = (*self.config.journal_directories, *self.config.ledger_directories, *self.index_directories)
-        return list(dict.fromkeys(lists))
-
 
 @contextlib.contextmanager
 def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: bool) -> Iterator[OwnStorage]:
@@ -104,7 +93,7 @@ def make_plan(
 def _require_folders(own: OwnStorage) -> None:
     from storage.filenames import current_directory
 
-    for directory in own.directories:
+    for directory in own.config.all_directories:
         if not own.file_system.exists(directory):
             raise NotFoundError(f"{directory} is not there: mount its disk, or name the bookie's folders as they are")
     # An index folder may be new: a lost index is built again from what the others hold.
@@ -123,7 +112,7 @@ def _identity(own: OwnStorage) -> tuple[str | None, str | None]:
     """Bookie id and instance id by the first VERSION file that can be read."""
     from runtime.bookie.folders import read_folder
 
-    for directory in own.directories:
+    for directory in own.config.all_directories:
         cookie = read_folder(own.file_system, directory).cookie
         if cookie is not None:
             return cookie.bookie_id, cookie.instance_id

@@ -17,7 +17,6 @@ from runtime.bookie.cookie_doctor import diagnose, diagnose_loss
 from runtime.bookie.cookie_evidence import Cause, Evidence, Finding, is_expansion
 from runtime.bookie.folders import (
     FolderState,
-    cookie_directories,
     look_for_ledgers,
     place_of,
     read_folder,
@@ -64,7 +63,7 @@ class CookieCheck(msgspec.Struct, frozen=True):
 
 def expected_cookie(config: StorageConfig, bookie_id: str, instance_id: str | None) -> Cookie:
     """The cookie that follows from the settings; ConfigurationError for a folder that no cookie can name."""
-    for path in cookie_directories(config):
+    for path in config.all_directories:
         require_cookie_path(path)
     return Cookie(
         bookie_id=bookie_id,
@@ -165,7 +164,7 @@ class CookieCheckService:
 
     async def gather(self, expected: Cookie, former_ids: Collection[str] = ()) -> tuple[Evidence, int | None]:
         """Everything but registrations and ledgers, and the version of the stored cookie; MetadataUnavailableError."""
-        folders = tuple(read_folder(self._file_system, path) for path in cookie_directories(self._config))
+        folders = tuple(read_folder(self._file_system, path) for path in self._config.all_directories)
         stored, damage, version = await self._find(expected.bookie_id)
         named = {folder.cookie.bookie_id for folder in folders if folder.cookie is not None}
         evidence = Evidence(
@@ -214,7 +213,7 @@ class CookieCheckService:
         Only after it is noted that entries are at risk: a folder with a cookie looks as if nothing had happened.
         """
         data = encode_cookie(cookie)
-        for path in cookie_directories(self._config):
+        for path in self._config.all_directories:
             write_version(self._file_system, path, data)
         if stored_version is None:
             await self._store.create(cookie)
@@ -228,7 +227,7 @@ class CookieCheckService:
         cookie meanwhile; OSError.
         """
         data = encode_cookie(cookie)
-        for path in cookie_directories(self._config):
+        for path in self._config.all_directories:
             write_version(self._file_system, path, data)
         if stored_version is None:
             await self._store.create(cookie)

@@ -72,24 +72,19 @@ class FolderState(msgspec.Struct, frozen=True, kw_only=True):
         return self.cookie is not None or self.damage is not None
 
 
-def cookie_directories(config: StorageConfig) -> list[str]:
-    """Every configured folder that carries a cookie, once each, in the order of the settings."""
-    return list(dict.fromkeys((*config.journal_directories, *config.ledger_directories, *config.index_directories)))
-
-
 def place_of(config: StorageConfig, path: str) -> tuple[str, ...]:
     """Positions of a folder in the lists of journal, ledger and index folders, as its place file words them."""
     lists = {
         "journal": config.journal_directories,
         "ledger": config.ledger_directories,
-        "index": config.index_directories or config.ledger_directories,
+        "index": config.paired_index_directories,
     }
     return tuple(f"{role} {paths.index(path)} of {len(paths)}" for role, paths in lists.items() if path in paths)
 
 
 def record_places(file_system: FileSystem, config: StorageConfig) -> None:
     """Note in every folder where it stands; OSError. For a bookie whose folders were found to be in order."""
-    for path in cookie_directories(config):
+    for path in config.all_directories:
         current = filenames.current_directory(path)
         place = place_of(config, path)
         if _read_place(file_system, current) != place:

@@ -182,8 +182,8 @@ class OnlineRebuild:
         )
 
     def _path(self, position: int) -> str:
-        directories = self._config.index_directories or self._config.ledger_directories
-        return os.path.abspath(os.path.join(current_directory(directories[position]), LOCATIONS_DATABASE))
+        directory = current_directory(self._config.paired_index_directories[position])
+        return os.path.abspath(os.path.join(directory, LOCATIONS_DATABASE))
 
     async def _build(self, position: int, engine: LedgerDirectoryEngine, path: str) -> BuiltLocations:
         """Wait for the child; when the caller is cancelled, for its end."""

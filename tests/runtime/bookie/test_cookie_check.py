@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from runtime.bookie.cookie_check import CookieCheckService, CookieDecision, expected_cookie
-from runtime.bookie.folders import cookie_directories, record_places
+from runtime.bookie.folders import record_places
 from runtime.errors import BadVersionError, ConfigurationError, CookieError, NodeExistsError
 from runtime.metadata.cookies import Cookie, CookieStore, encode_cookie
 from runtime.metadata.uri import parse_metadata_uri
@@ -140,7 +140,7 @@ async def test_the_table(
 async def booted(stage: Stage, *, has_data: bool = True) -> None:
     """A bookie that has been stamped, and has stored something."""
     await stage.service.stamp(stage.expected, (await stage.service.check(stage.expected)).stored_version)
-    for path in cookie_directories(stage.config):
+    for path in stage.config.all_directories:
         stage.fill(Path(path).name, OWN, has_data=has_data)
     record_places(DISK, stage.config)
     assert await stage.decision() is CookieDecision.BOOT
@@ -170,7 +170,7 @@ async def test_lists_changed_and_the_cookies_with_them(stage: Stage, ledgers: st
     """What Java's ``updatecookie -e`` and hands can do: every cookie agrees, and the entries are on the wrong disk."""
     await booted(stage)
     stage.name_folders("j", ledgers)
-    for path in cookie_directories(stage.config):
+    for path in stage.config.all_directories:
         stage.fill(Path(path).name, OWN, has_data=False)
     await stage.cookies.write(stage.expected, 0)
     refusal = await stage.refusal()
@@ -184,7 +184,7 @@ async def test_journals_in_another_order_whatever_the_cookies_say(stage: Stage) 
     stage.name_folders("j1 j2", "l1")
     await booted(stage)
     stage.name_folders("j2 j1", "l1")
-    for path in cookie_directories(stage.config):
+    for path in stage.config.all_directories:
         stage.fill(Path(path).name, OWN, has_data=False)
     await stage.cookies.write(stage.expected, 0)
     assert "volumes mounted at each other's place" in await stage.refusal()

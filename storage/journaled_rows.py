@@ -33,7 +33,7 @@ class UnreadableJournal(msgspec.Struct, frozen=True):
     reason: str
 
 
-class JournaledLedgers(msgspec.Struct):
+class JournaledRows(msgspec.Struct):
     """Every ledger that a journal has a record of."""
 
     rows: dict[LedgerId, LedgerRow] = {}
@@ -42,9 +42,9 @@ class JournaledLedgers(msgspec.Struct):
     """Then a fence may be missing from the rows."""
 
 
-def read_journaled_ledgers(fs: FileSystem, config: StorageConfig) -> JournaledLedgers:
+def read_journaled_rows(fs: FileSystem, config: StorageConfig) -> JournaledRows:
     """Read all journal files from their start. What cannot be read is part of the result; OSError for a folder."""
-    found = JournaledLedgers()
+    found = JournaledRows()
     for directory in map(current_directory, config.journal_directories):
         journal_ids = list_journals(fs, directory)
         catalog = read_catalog(fs, directory)

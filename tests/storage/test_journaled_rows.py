@@ -9,8 +9,8 @@ import pytest
 from storage.config import StorageConfig
 from storage.filesystem import OsFileSystem
 from storage.journal_format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
+from storage.journaled_rows import merged_rows, read_journaled_rows
 from storage.ledger_index import LedgerRow
-from storage.ledger_recovery import merged_rows, read_journaled_ledgers
 from tests.storage.engines import KEY, checkpoint, config_below, entry, explicit_lac
 from tests.storage.java_folders import EXPLICIT_LACS, FENCED, boot, java_folders
 
@@ -20,7 +20,7 @@ FS = OsFileSystem()
 @pytest.mark.parametrize("image", ["db-4.18.0/replayed", "db-4.14.7/crash", "db-multidir-4.18.0/crash"])
 def test_journals_of_java(tmp_path: Path, image: str) -> None:
     folders = java_folders(image, tmp_path)
-    found = read_journaled_ledgers(FS, folders.config)
+    found = read_journaled_rows(FS, folders.config)
     assert found.unreadable == []
     assert {ledger_id for ledger_id, row in found.rows.items() if row.is_fenced} == FENCED
     assert {each: row.explicit_lac for each, row in found.rows.items() if row.explicit_lac} == EXPLICIT_LACS
@@ -43,7 +43,7 @@ def config(tmp_path: Path) -> StorageConfig:
 
 
 def test_before_and_behind_the_mark(config: StorageConfig) -> None:
-    found = read_journaled_ledgers(FS, config)
+    found = read_journaled_rows(FS, config)
     assert found.rows == {
         1: LedgerRow(master_key=KEY, is_fenced=True, explicit_lac=explicit_lac(1, 7)),
         2: LedgerRow(),
@@ -55,7 +55,7 @@ def test_what_stands_before_damage_counts(config: StorageConfig) -> None:
     data = bytearray(journal.read_bytes())
     data[1024:1028] = b"\xff\xff\0\0"
     journal.write_bytes(data)
-    found = read_journaled_ledgers(FS, config)
+    found = read_journaled_rows(FS, config)
     assert [each.path for each in found.unreadable] == [str(journal)]
     assert found.rows == {1: LedgerRow(master_key=KEY, explicit_lac=explicit_lac(1, 7))}
 
