@@ -34,11 +34,19 @@ class DiskRoom:
 
     def require(self, needed_bytes: int) -> None:
         """Raise OSError (ENOSPC), naming the folder, where a disk cannot take that much beside its reserve."""
+        self._require(needed_bytes, 1)
+
+    def require_for_boot(self, needed_bytes: int) -> None:
+        """The same for a boot, for which half of the reserve is kept."""
+        self._require(needed_bytes, 2)
+
+    def _require(self, needed_bytes: int, reserve_divisor: int) -> None:
         for directory in self._directories:
             space = self._filesystem.space(directory)
             reserve_bytes = self._reserve_bytes
             if reserve_bytes is None:
                 reserve_bytes = min(space.total_bytes * RESERVE_PERCENT // 100, RESERVE_BYTES_MAX)
+            reserve_bytes //= reserve_divisor
             missing_bytes = needed_bytes + reserve_bytes - space.usable_bytes
             # A file system that cannot tell its size says 0.
             if missing_bytes > 0 and space.total_bytes > 0:

@@ -16,11 +16,13 @@ import msgspec
 
 from storage.checkpoint import CheckpointDone, CheckpointJob, go_on
 from storage.config import StorageConfig
+from storage.disk_room import DiskRoom, is_out_of_room
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import AdoptionRefusedError, MisplacedLedgerError
-from storage.filenames import ADOPTION, HANDING_BACK, current_directory
+from storage.filenames import ADOPTION, HANDING_BACK, current_directory, journal_file_name
 from storage.ids import LedgerId, LogMark
 from storage.journal_catalog import read_catalog
+from storage.journal_reader import list_journals
 from storage.journal_writer import JournalWriter
 from storage.log_mark import NO_MARK, find_replay_start, write_last_mark
 from storage.ports import DirectoryLock, FileSystem, OpenIndexStore
@@ -123,8 +125,13 @@ class LedgerStorage:
         """Journal that holds all records of a ledger, hence in order (storage section 1)."""
         return self._journals[ledger_id % len(self._journals)]
 
-    def replay(self, earlier_starts: Mapping[int, LogMark] = NO_EARLIER_STARTS) -> ReplayReport:
+    def replay(
+        self, earlier_starts: Mapping[int, LogMark] = NO_EARLIER_STARTS, room: DiskRoom | None = None
+    ) -> ReplayReport:
         """Apply the journals, make all of it durable, move the marks, and begin new journals. Once, after ``open``.
+
+        ``room``: where it lacks, what was applied stays in the write caches and the marks where they are, for the next
+        checkpoint to move. Without it there is always an attempt.
 
         ``earlier_starts``: for journals, by index, that are applied from before their mark on. That changes nothing
         that is there already, as every file up to the newest is applied; marks never move back. Raises JournalError,
@@ -134,6 +141,7 @@ class LedgerStorage:
         journal_count = len(self._journal_directories)
         record_bytes_max = self._config.engine.entry_log.entry_bytes_max
         replay = JournalReplay(self._filesystem, self.engine_of, journal_count, record_bytes_max)
+        starts: list[LogMark] = []
         marks: list[LogMark] = []
         for index, directory in enumerate(self._journal_directories):
             catalog = read_catalog(self._filesystem, directory)
@@ -141,9 +149,15 @@ class LedgerStorage:
                 self._filesystem, self._ledger_directories, index, journal_count, is_cataloged=catalog is not None
             )
             start = min(start, earlier_starts.get(index, start))
+            starts.append(start)
             marks.append(replay.replay(directory, index, start, catalog))
-        for engine in self._engines:
-            checkpoint_now(engine)
+        is_flushed = room is None or not self._lacks_room(room, replay.report)
+        if is_flushed:
+            for engine in self._engines:
+                checkpoint_now(engine)
+        else:
+            self._sync_journals(starts)
+            marks = starts
         # Whether they moved or not: from the catalog that comes next on there must be records of them.
         for index, mark in enumerate(marks):
             self._write_mark(index, mark)
@@ -151,9 +165,40 @@ class LedgerStorage:
         for directory in self._journal_directories:
             journal = JournalWriter.open(self._filesystem, directory, self._config.journal, self._now_ms)
             self._journals.append(journal)
-        for engine in self._engines:
-            engine.note_marks_published(engine.delete_count)
+        if is_flushed:
+            for engine in self._engines:
+                engine.note_marks_published(engine.delete_count)
         return replay.report
+
+    def _lacks_room(self, room: DiskRoom, report: ReplayReport) -> bool:
+        """Whether what was applied must wait for room on a disk: an attempt would cost the room that is left.
+
+        Not behind a tail that was dropped: the journal that comes next makes its file an older one, which is replayed
+        again only if it is whole.
+        """
+        applied_bytes = sum(engine.memtable_bytes for engine in self._engines)
+        if not applied_bytes or report.dropped_tails:
+            return False
+        try:
+            room.require_for_boot(applied_bytes)
+        except OSError as error:
+            if not is_out_of_room(error):
+                raise
+            report.unflushed_bytes = applied_bytes
+        return report.unflushed_bytes > 0
+
+    def _sync_journals(self, starts: Sequence[LogMark]) -> None:
+        """Make durable what was applied where it was read: a process that was killed may not have come to that, and
+        from now on the bookie vouches for it."""
+        for directory, start in zip(self._journal_directories, starts, strict=True):
+            for journal_id in list_journals(self._filesystem, directory):
+                if journal_id < start.journal_id:
+                    continue
+                file = self._filesystem.open(os.path.join(directory, journal_file_name(journal_id)))
+                try:
+                    file.sync()
+                finally:
+                    file.close()
 
     def begin_checkpoint(self) -> StorageCheckpoint:
         """Loop side: note how far the journals are durable, then freeze all directories.

@@ -49,6 +49,8 @@ class ReplayReport(msgspec.Struct):
     unknown_count: int = 0
     """Of types that this version does not know: skipped, for the sake of later ones (storage section 3.6)."""
     dropped_tails: list[DroppedTail] = []
+    unflushed_bytes: int = 0
+    """In the write caches, because a disk has no room for them: the marks have not moved, the journals stay."""
 
 
 class JournalReplay:

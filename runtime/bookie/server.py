@@ -274,7 +274,8 @@ class BookieServer:
 
     async def _replay(self, storage: LedgerStorage) -> None:
         began = time.monotonic()
-        report = await self._workers.run(BOOT_LANE, storage.replay)
+        replay = functools.partial(storage.replay, room=self._disk_room())
+        report = await self._workers.run(BOOT_LANE, replay)
         logger.info(
             "replayed %d entries, %d keys and %d fences from %d journal files in %.1f s",
             report.entry_count,
@@ -283,6 +284,8 @@ class BookieServer:
             report.file_count,
             time.monotonic() - began,
         )
+        if report.unflushed_bytes:
+            logger.warning("no room on the disk for %d bytes of these: the journals keep them", report.unflushed_bytes)
         for tail in report.dropped_tails:
             logger.warning(
                 "%s: %d bytes from offset %d on were never synced and are dropped (%s)",
