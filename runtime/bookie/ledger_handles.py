@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from runtime.bookie.group_commit import GroupCommit
@@ -16,6 +17,7 @@ from storage.journal_format import encode_fence_record, encode_ledger_key_record
 from storage.ledger_storage import LedgerStorage
 
 HANDLES_MAX = 100_000
+"""Beyond that the one opened first is let go; its ledger journals its key once more when it is written to again."""
 
 
 class LedgerHandle:
@@ -46,7 +48,7 @@ class LedgerHandles:
         self._storage = storage
         self._journals = journals
         self._place_count = math.lcm(len(storage.engines), len(journals))
-        self._handles: dict[int, LedgerHandle] = {}
+        self._handles: OrderedDict[int, LedgerHandle] = OrderedDict()
         self._fences_in_flight: dict[int, asyncio.Future[None]] = {}
 
     def journal_of(self, ledger_id: int) -> GroupCommit:
@@ -78,7 +80,7 @@ class LedgerHandles:
         journal.append_silently(encode_ledger_key_record(ledger_id, row.master_key))
         handle = LedgerHandle(ledger_id, row.master_key, engine, journal, is_fenced=row.is_fenced)
         if len(self._handles) >= HANDLES_MAX:
-            del self._handles[next(iter(self._handles))]
+            self._handles.popitem(last=False)
         self._handles[ledger_id] = handle
         return handle
 
