@@ -118,9 +118,8 @@ def _java_values(conf: JavaConf) -> dict[str, Any]:
     put(values, "is_loopback_allowed", conf.truth("allowLoopback"))
     put(values, "is_read_only", conf.truth("forceReadOnlyBookie"))
     put(values, "frame_bytes_max", conf.whole_number("nettyMaxFrameSizeBytes"))
-    for name, key in (("flush_interval_s", "flushInterval"), ("throttle_max_s", "dbStorage_maxThrottleTimeMs")):
-        if (milliseconds := conf.whole_number(key)) is not None:
-            values[name] = milliseconds / 1000
+    put(values, "flush_interval_s", conf.seconds("flushInterval"))
+    put(values, "throttle_max_s", conf.seconds("dbStorage_maxThrottleTimeMs"))
     values["disks"] = java_disk_values(conf)
     values["integrity"] = java_integrity_values(conf)
     storage: dict[str, Any] = {}

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from bkctl.java_conf import JavaConf
-from bkctl.settings import put
+from bkctl.settings import put, put_all
+
+_FRACTIONS: Final = {
+    "full_fraction": "diskUsageThreshold",
+    "almost_full_fraction": "diskUsageWarnThreshold",
+    "recovered_fraction": "diskUsageLwmThreshold",
+}
+_TRUTHS: Final = {
+    "is_read_only_mode_enabled": "readOnlyModeEnabled",
+    "is_read_only_when_any_is_full": "readOnlyModeOnAnyDiskFullEnabled",
+    "is_status_kept": "persistBookieStatusEnabled",
+}
+_WHOLE_NUMBERS: Final = {
+    "checkpoint_reserve_bytes": "minUsableSizeForEntryLogCreation",
+    "high_priority_room_bytes": "minUsableSizeForHighPriorityWrites",
+}
 
 
 def java_disk_values(conf: JavaConf) -> dict[str, Any]:
     """Fields of ``DiskConfig`` under their Java keys."""
     values: dict[str, Any] = {}
-    for name, key in (
-        ("full_fraction", "diskUsageThreshold"),
-        ("almost_full_fraction", "diskUsageWarnThreshold"),
-        ("recovered_fraction", "diskUsageLwmThreshold"),
-    ):
-        put(values, name, conf.decimal_number(key))
-    if (interval_ms := conf.whole_number("diskCheckInterval")) is not None:
-        values["check_interval_s"] = interval_ms / 1000
-    for name, key in (
-        ("is_read_only_mode_enabled", "readOnlyModeEnabled"),
-        ("is_read_only_when_any_is_full", "readOnlyModeOnAnyDiskFullEnabled"),
-        ("is_status_kept", "persistBookieStatusEnabled"),
-    ):
-        put(values, name, conf.truth(key))
-    put(values, "checkpoint_reserve_bytes", conf.whole_number("minUsableSizeForEntryLogCreation"))
-    put(values, "high_priority_room_bytes", conf.whole_number("minUsableSizeForHighPriorityWrites"))
+    put_all(values, conf.decimal_number, _FRACTIONS)
+    put_all(values, conf.truth, _TRUTHS)
+    put_all(values, conf.whole_number, _WHOLE_NUMBERS)
+    put(values, "check_interval_s", conf.seconds("diskCheckInterval"))
     return values

@@ -6,7 +6,6 @@ from typing import Any
 
 from bkctl.java_conf import JavaConf
 from bkctl.settings import put
-from storage.config import MEBIBYTE
 
 IGNORED_LOUDLY = {
     "entryLogPerLedgerEnabled": "the ledgers of a directory share its entry logs; logs written with it are read",
@@ -29,8 +28,8 @@ def engine_values(conf: JavaConf) -> dict[str, Any]:
         ("memtable_bytes_max", "dbStorage_writeCacheMaxSizeMb"),
         ("read_cache_bytes_max", "dbStorage_readAheadCacheMaxSizeMb"),
     ):
-        if (mebibytes := conf.whole_number(key)) is not None:
-            engine[name] = mebibytes * MEBIBYTE // directory_count
+        if (size_bytes := conf.size_bytes(key)) is not None:
+            engine[name] = size_bytes // directory_count
     put(engine, "read_ahead_count_max", conf.whole_number("dbStorage_readAheadCacheBatchSize"))
     if (size_bytes := conf.whole_number("dbStorage_readAheadCacheBatchBytesSize")) is not None:
         engine["read_ahead_bytes_max"] = max(0, size_bytes)  # Java: -1 for no limit of its own

@@ -5,22 +5,21 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bkctl.java_conf import JavaConf
-from bkctl.settings import put
+from bkctl.settings import put, put_all
 
-_MILLISECONDS: Final = (("wait_s", "gcWaitTime"), ("overreplicated_wait_s", "gcOverreplicatedLedgerWaitTime"))
-_NUMBERS: Final = (("metadata_operations_per_s_max", "gcMetadataOpRateLimit"),)
-_WHOLE_NUMBERS: Final = (
-    ("overreplicated_in_flight_max", "gcOverreplicatedLedgerMaxConcurrentRequests"),
-    ("copied_bytes_per_s_max", "compactionRateByBytes"),
-    ("outstanding_entries_max", "compactionMaxOutstandingRequests"),
-)
-_TRUTHS: Final = (
-    ("is_forced_compaction_allowed", "forceAllowCompaction"),
-    ("is_forced_when_full", "isForceGCAllowWhenNoSpace"),
-    ("is_throttled_by_bytes", "isThrottleByBytes"),
-    ("is_transactional", "useTransactionalCompaction"),
-    ("is_target_size_used", "useTargetEntryLogSizeForGc"),
-)
+_DURATIONS: Final = {"wait_s": "gcWaitTime", "overreplicated_wait_s": "gcOverreplicatedLedgerWaitTime"}
+_WHOLE_NUMBERS: Final = {
+    "overreplicated_in_flight_max": "gcOverreplicatedLedgerMaxConcurrentRequests",
+    "copied_bytes_per_s_max": "compactionRateByBytes",
+    "outstanding_entries_max": "compactionMaxOutstandingRequests",
+}
+_TRUTHS: Final = {
+    "is_forced_compaction_allowed": "forceAllowCompaction",
+    "is_forced_when_full": "isForceGCAllowWhenNoSpace",
+    "is_throttled_by_bytes": "isThrottleByBytes",
+    "is_transactional": "useTransactionalCompaction",
+    "is_target_size_used": "useTargetEntryLogSizeForGc",
+}
 _NO_EFFECT: Final = {
     "entryLocationCompactionInterval": "LevelDB compacts its index by itself",
     "gcEntryLogMetadataCacheEnabled": "what each log holds is kept in memory, and read again after a start",
@@ -30,14 +29,10 @@ _NO_EFFECT: Final = {
 def garbage_collection_values(conf: JavaConf) -> dict[str, Any]:
     """Fields of GarbageCollectionConfig that the file sets."""
     values: dict[str, Any] = {}
-    for name, key in _MILLISECONDS:
-        put(values, name, _seconds(conf, key))
-    for name, key in _NUMBERS:
-        put(values, name, conf.decimal_number(key))
-    for name, key in _WHOLE_NUMBERS:
-        put(values, name, conf.whole_number(key))
-    for name, key in _TRUTHS:
-        put(values, name, conf.truth(key))
+    put_all(values, conf.seconds, _DURATIONS)
+    put_all(values, conf.whole_number, _WHOLE_NUMBERS)
+    put_all(values, conf.truth, _TRUTHS)
+    put(values, "metadata_operations_per_s_max", conf.decimal_number("gcMetadataOpRateLimit"))
     # compactionRate is what releases before 4.5 called it.
     rate = conf.whole_number("compactionRate")
     by_entries = conf.whole_number("compactionRateByEntries")
@@ -66,12 +61,7 @@ def _compaction_values(conf: JavaConf, kind: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     put(values, "threshold", conf.decimal_number(f"{kind}CompactionThreshold"))
     put(values, "interval_s", conf.whole_number(f"{kind}CompactionInterval"))
-    duration_ms = conf.whole_number(f"{kind}CompactionMaxTimeMillis")
-    if duration_ms is not None and duration_ms > 0:
-        values["duration_s_max"] = duration_ms / 1000
+    duration_s = conf.seconds(f"{kind}CompactionMaxTimeMillis")
+    if duration_s is not None and duration_s > 0:
+        values["duration_s_max"] = duration_s
     return values
-
-
-def _seconds(conf: JavaConf, key: str) -> float | None:
-    milliseconds = conf.whole_number(key)
-    return None if milliseconds is None else milliseconds / 1000

@@ -15,6 +15,7 @@ import javaproperties
 
 from bkctl.spelling import near_miss
 from runtime.errors import ConfigurationError
+from storage.config import MEBIBYTE
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)", re.ASCII)
@@ -86,6 +87,16 @@ class JavaConf:
             return int(text)
         except ValueError:
             raise ConfigurationError(f"{self.origin}: {key} = {text}: not a whole number") from None
+
+    def seconds(self, key: str) -> float | None:
+        """A whole number of milliseconds, in seconds."""
+        milliseconds = self.whole_number(key)
+        return None if milliseconds is None else milliseconds / 1000
+
+    def size_bytes(self, key: str) -> int | None:
+        """A whole number of MiB, in bytes."""
+        mebibytes = self.whole_number(key)
+        return None if mebibytes is None else mebibytes * MEBIBYTE
 
     def decimal_number(self, key: str) -> float | None:
         """A number with or without a decimal point; no exponents, no NaN."""

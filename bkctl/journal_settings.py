@@ -9,11 +9,29 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bkctl.java_conf import JavaConf
-from bkctl.settings import put
+from bkctl.settings import put_all
 from runtime.errors import ConfigurationError
-from storage.config import MEBIBYTE
 from storage.journal_format import EXPLICIT_LAC_VERSION_MIN
 
+_WHOLE_NUMBERS: Final = {
+    "format_version": "journalFormatVersionToWrite",
+    "alignment_bytes": "journalAlignmentSize",
+    "backup_count_max": "journalMaxBackups",
+    "group_bytes_max": "journalBufferedWritesThreshold",
+    "group_record_count_max": "journalBufferedEntriesThreshold",
+    "queue_record_count_max": "journalQueueSize",
+}
+_SIZES: Final = {"size_bytes_max": "journalMaxSizeMB", "preallocation_bytes": "journalPreAllocSizeMB"}
+_TRUTHS: Final = {
+    "is_data_written": "journalWriteData",
+    "is_data_synced": "journalSyncData",
+    "is_flushed_when_queue_empty": "journalFlushWhenQueueEmpty",
+    "is_dropped_from_page_cache": "journalRemoveFromPageCache",
+}
+_DURATIONS: Final = {
+    "group_wait_s": "journalMaxGroupWaitMSec",
+    "sync_interval_s": "journalPageCacheFlushIntervalMSec",
+}
 _WITHOUT_EFFECT: Final = (
     "journalWriteBufferSizeKB",
     "journalAdaptiveGroupWrites",
@@ -33,35 +51,13 @@ def journal_values(conf: JavaConf) -> dict[str, Any]:
             "replay is a case for bkctl decommission, which copies the ledgers of this bookie from the others"
         )
     values: dict[str, Any] = {}
-    for name, key in (
-        ("format_version", "journalFormatVersionToWrite"),
-        ("alignment_bytes", "journalAlignmentSize"),
-        ("backup_count_max", "journalMaxBackups"),
-        ("group_bytes_max", "journalBufferedWritesThreshold"),
-        ("group_record_count_max", "journalBufferedEntriesThreshold"),
-        ("queue_record_count_max", "journalQueueSize"),
-    ):
-        put(values, name, conf.whole_number(key))
-    for name, key in (("size_bytes_max", "journalMaxSizeMB"), ("preallocation_bytes", "journalPreAllocSizeMB")):
-        if (mebibytes := conf.whole_number(key)) is not None:
-            values[name] = mebibytes * MEBIBYTE
-    for name, key in (
-        ("is_data_written", "journalWriteData"),
-        ("is_data_synced", "journalSyncData"),
-        ("is_flushed_when_queue_empty", "journalFlushWhenQueueEmpty"),
-        ("is_dropped_from_page_cache", "journalRemoveFromPageCache"),
-    ):
-        put(values, name, conf.truth(key))
-    for name, key in (
-        ("group_wait_s", "journalMaxGroupWaitMSec"),
-        ("sync_interval_s", "journalPageCacheFlushIntervalMSec"),
-    ):
-        if (milliseconds := conf.whole_number(key)) is not None:
-            values[name] = milliseconds / 1000
-    if (mebibytes := conf.whole_number("journalMaxMemorySizeMb")) is not None:
+    put_all(values, conf.whole_number, _WHOLE_NUMBERS)
+    put_all(values, conf.size_bytes, _SIZES)
+    put_all(values, conf.truth, _TRUTHS)
+    put_all(values, conf.seconds, _DURATIONS)
+    if (queue_bytes := conf.size_bytes("journalMaxMemorySizeMb")) is not None:
         # Java's is the sum over all journals.
-        journal_count = max(1, len(conf.texts("journalDirectories")))
-        values["queue_bytes_max"] = mebibytes * MEBIBYTE // journal_count
+        values["queue_bytes_max"] = queue_bytes // max(1, len(conf.texts("journalDirectories")))
     return values
 
 

@@ -25,7 +25,7 @@ The TOML file (default ``$XDG_CONFIG_HOME/bkctl/config.toml``)::
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import msgspec
@@ -254,10 +254,9 @@ def client_values(sources: Sources) -> dict[str, Any]:
     """Fields of ClientConfig that a file sets."""
     values = dict(sources.toml.client)
     if sources.conf is not None:
-        connect_ms = sources.conf.whole_number("clientConnectTimeoutMillis")
         put(values, "add_timeout_s", sources.conf.whole_number("addEntryTimeoutSec"))
         put(values, "read_timeout_s", sources.conf.whole_number("readEntryTimeoutSec"))
-        put(values, "connect_timeout_s", None if connect_ms is None else connect_ms / 1000)
+        put(values, "connect_timeout_s", sources.conf.seconds("clientConnectTimeoutMillis"))
         put(values, "frame_bytes_max", sources.conf.whole_number("nettyMaxFrameSizeBytes"))
     return values
 
@@ -332,3 +331,9 @@ def put(values: dict[str, Any], name: str, value: object) -> None:
     """Set a key unless there is nothing to set."""
     if value is not None:
         values[name] = value
+
+
+def put_all(values: dict[str, Any], read: Callable[[str], object], keys: Mapping[str, str]) -> None:
+    """Set each field that ``read`` finds something for under the key beside it."""
+    for name, key in keys.items():
+        put(values, name, read(key))
