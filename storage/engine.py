@@ -24,7 +24,7 @@ from storage.entry_log_reader import EntryLogReader
 from storage.entry_log_writer import EntryLogWriter
 from storage.errors import EntryTooLargeError, MemtableFullError
 from storage.ids import INVALID_ENTRY_ID, EntryId, EntryLogId, LedgerId
-from storage.ledger_index import LedgerIndex
+from storage.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerIndex, explicit_lac_of
 from storage.location_index import LocationIndex
 from storage.memtable import ENTRY_OVERHEAD_BYTES, Memtable
 from storage.ports import FileSystem, OpenIndexStore
@@ -37,7 +37,6 @@ _READ_AHEAD_BYTES_MAX = 4 * 1024 * 1024
 """Read at once by one job of the reads lane, whatever the settings say: others wait behind it."""
 
 _LAST_ADD_CONFIRMED = struct.Struct(">16xq")
-_EXPLICIT_LAC = struct.Struct(">8xq")
 
 
 class LedgerDirectoryEngine:
@@ -189,7 +188,7 @@ class LedgerDirectoryEngine:
         """
         if not self._ledgers.set_explicit_lac(ledger_id, body):
             return False
-        self._raise_last_add_confirmed(ledger_id, _EXPLICIT_LAC.unpack_from(body)[0])
+        self._raise_last_add_confirmed(ledger_id, explicit_lac_of(body))
         return True
 
     def last_add_confirmed(self, ledger_id: LedgerId) -> EntryId | None:
@@ -212,8 +211,8 @@ class LedgerDirectoryEngine:
         row = self.ledger(ledger_id)
         if row is None or read_generation != self._read_generation:
             return max(stored, self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID))
-        if row.explicit_lac is not None and len(row.explicit_lac) >= _EXPLICIT_LAC.size:
-            stored = max(stored, _EXPLICIT_LAC.unpack_from(row.explicit_lac)[0])
+        if row.explicit_lac is not None and len(row.explicit_lac) >= EXPLICIT_LAC_BYTES_MIN:
+            stored = max(stored, explicit_lac_of(row.explicit_lac))
         self._raise_last_add_confirmed(ledger_id, stored)
         self._stored_end_seen.add(ledger_id)
         return self._last_add_confirmed[ledger_id]

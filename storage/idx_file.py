@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from storage.ledger_index import EXPLICIT_LAC_BYTES_MIN
+
 HEADER_BYTES = 1024
 LOCATION_BYTES = 8
 VERSION_MAX = 1
@@ -19,7 +21,6 @@ _MAGIC = b"BKLE"
 _START = struct.Struct(">4sii")
 _WORD = struct.Struct(">i")
 _FENCED_BIT = 1
-_EXPLICIT_LAC_BYTES_MIN = 16
 
 
 class IdxHeader(msgspec.Struct, frozen=True):
@@ -45,7 +46,7 @@ def decode_idx_header(data: bytes) -> IdxHeader:
     if version >= 1:
         lac_bytes, offset = _word(data, offset)
         explicit_lac, _ = _counted(data, offset, lac_bytes)
-    if explicit_lac and len(explicit_lac) < _EXPLICIT_LAC_BYTES_MIN:
+    if explicit_lac and len(explicit_lac) < EXPLICIT_LAC_BYTES_MIN:
         raise ValueError(f"its explicit LAC has {len(explicit_lac)} bytes")
     return IdxHeader(version, master_key, bool(state & _FENCED_BIT), explicit_lac or None)
 

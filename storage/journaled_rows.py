@@ -8,7 +8,6 @@ marks say. Java's index may know less: its Interleaved storage brings a fence ba
 from __future__ import annotations
 
 import os
-import struct
 
 import msgspec
 
@@ -19,11 +18,8 @@ from storage.ids import LedgerId
 from storage.journal_catalog import read_catalog
 from storage.journal_format import JournalRecord, JournalRecordKind
 from storage.journal_reader import list_journals, scan_journal
-from storage.ledger_index import LedgerRow, is_placeholder_key
+from storage.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow, explicit_lac_of, is_placeholder_key
 from storage.ports import FileSystem
-
-_EXPLICIT_LAC = struct.Struct(">8xq")
-_EXPLICIT_LAC_BYTES_MIN = 16
 
 
 class UnreadableJournal(msgspec.Struct, frozen=True):
@@ -71,7 +67,7 @@ def merged_rows(one: LedgerRow, other: LedgerRow) -> LedgerRow:
         master_key=other.master_key if is_placeholder_key(one.master_key) else one.master_key,
         is_fenced=one.is_fenced or other.is_fenced,
         is_limbo=one.is_limbo or other.is_limbo,
-        explicit_lac=max(lacs, key=_EXPLICIT_LAC.unpack_from, default=None),
+        explicit_lac=max(lacs, key=explicit_lac_of, default=None),
     )
 
 
@@ -84,7 +80,7 @@ def _note(rows: dict[LedgerId, LedgerRow], record: JournalRecord) -> None:
         said = LedgerRow(master_key=record.payload)
     elif record.kind is JournalRecordKind.FENCE:
         said = LedgerRow(is_fenced=True)
-    elif record.kind is JournalRecordKind.EXPLICIT_LAC and len(record.payload) >= _EXPLICIT_LAC_BYTES_MIN:
+    elif record.kind is JournalRecordKind.EXPLICIT_LAC and len(record.payload) >= EXPLICIT_LAC_BYTES_MIN:
         said = LedgerRow(explicit_lac=record.payload)
     else:
         return

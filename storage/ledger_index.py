@@ -15,7 +15,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from storage.errors import IndexDamagedError, MasterKeyMismatchError
-from storage.ids import LedgerId
+from storage.ids import EntryId, LedgerId
 from storage.ledger_data_pb2 import LedgerData
 from storage.seal import SealedIndex, advising_repair
 
@@ -23,6 +23,10 @@ _KEY = struct.Struct(">q")
 _LONG_KEY_TAIL = bytes(8)
 _FLAGS = struct.Struct(">q")
 _FLAGS_KEY = _KEY.pack(-0xEEFD)
+
+EXPLICIT_LAC_BYTES_MIN = 16
+"""Of the body of an explicit-LAC request: i64 ledger id, i64 LAC; the digest behind them is the client's affair."""
+_EXPLICIT_LAC = struct.Struct(">8xq")
 
 NEEDS_INTEGRITY_CHECK = 1
 """Storage flag: entries may be lacking on this bookie, and the repair has not seen to all of them (section 5.2)."""
@@ -219,6 +223,12 @@ class LedgerIndex:
 def is_placeholder_key(master_key: bytes) -> bool:
     """Whether a key says "not known yet": empty or all zero (storage section 6.1)."""
     return not any(master_key)
+
+
+def explicit_lac_of(body: bytes) -> EntryId:
+    """The LAC that a body of ``EXPLICIT_LAC_BYTES_MIN`` or more names."""
+    last_add_confirmed: EntryId = _EXPLICIT_LAC.unpack_from(body)[0]
+    return last_add_confirmed
 
 
 def flags_row(flags: int) -> tuple[bytes, bytes]:

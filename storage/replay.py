@@ -20,9 +20,9 @@ from storage.ids import EntryId, JournalId, LedgerId, LogMark
 from storage.journal_catalog import JournalCatalog
 from storage.journal_format import GROUP_BYTES_MAX, JournalRecord, JournalRecordKind
 from storage.journal_reader import JournalScan, journals_to_replay, scan_journal
+from storage.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from storage.ports import FileSystem
 
-_EXPLICIT_LAC_BYTES_MIN = 16
 _ENTRY_HEAD = struct.Struct(">qqq")
 
 
@@ -181,7 +181,7 @@ class JournalReplay:
         self.report.fence_count += 1
 
     def _apply_explicit_lac(self, engine: LedgerDirectoryEngine, record: JournalRecord) -> None:
-        if len(record.payload) < _EXPLICIT_LAC_BYTES_MIN:
+        if len(record.payload) < EXPLICIT_LAC_BYTES_MIN:
             raise ValueError(f"an explicit LAC of {len(record.payload)} bytes")
         if engine.set_explicit_lac(record.ledger_id, record.payload):
             self.report.explicit_lac_count += 1

@@ -29,13 +29,12 @@ from storage.engine import LedgerDirectoryEngine
 from storage.errors import DeletionPendingError, MasterKeyMismatchError, StorageError
 from storage.ids import INVALID_ENTRY_ID
 from storage.journal_format import encode_explicit_lac_record
+from storage.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from storage.ledger_storage import LedgerStorage
 
 logger = logging.getLogger(__name__)
 
 _LEDGER_ID = struct.Struct(">q")
-_EXPLICIT_LAC_BYTES_MIN = 16
-"""Ledger id and LAC; the digest behind them is the client's affair."""
 
 
 class BookieRequestHandler:
@@ -143,7 +142,7 @@ class BookieRequestHandler:
 
     def write_lac(self, connection: Responder, txn_id: int, ledger_id: int, master_key: bytes, body: bytes) -> None:
         """Keep an explicit LAC (wire 5.5); fencing does not block it, being read-only does."""
-        if len(body) < _EXPLICIT_LAC_BYTES_MIN or ledger_id < 0 or _LEDGER_ID.unpack_from(body)[0] != ledger_id:
+        if len(body) < EXPLICIT_LAC_BYTES_MIN or ledger_id < 0 or _LEDGER_ID.unpack_from(body)[0] != ledger_id:
             connection.respond_write_lac(txn_id, ledger_id, Status.BAD_REQUEST)
         elif self._modes.mode is BookieMode.READ_ONLY:
             connection.respond_write_lac(txn_id, ledger_id, Status.READ_ONLY)

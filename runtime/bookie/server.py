@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from runtime.bookie.adds import AddPath
 from runtime.bookie.checkpoint_pace import CheckpointPace
-from runtime.bookie.checkpoints import CheckpointService
+from runtime.bookie.checkpoints import CHECKPOINT_LANE, CheckpointService
 from runtime.bookie.disk_monitor import DiskMonitor
 from runtime.bookie.disk_rules import DiskState, DiskVerdict
 from runtime.bookie.folder_claim import claim_folders
@@ -69,7 +69,7 @@ from storage.ledger_storage import LedgerStorage
 
 logger = logging.getLogger(__name__)
 
-BOOT_LANE = "checkpoint"
+BOOT_LANE = CHECKPOINT_LANE
 """Boot work runs where checkpoints run later: one writer per index from the first moment on."""
 
 
