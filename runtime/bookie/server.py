@@ -22,11 +22,10 @@ from typing import Any, Self
 
 from runtime.bookie.adds import AddPath
 from runtime.bookie.checkpoint_pace import CheckpointPace
-from runtime.bookie.checkpoints import CHECKPOINT_LANE, CheckpointService
+from runtime.bookie.checkpoints import CheckpointService
 from runtime.bookie.disk_monitor import DiskMonitor
 from runtime.bookie.disk_rules import DiskState, DiskVerdict
 from runtime.bookie.folder_claim import claim_folders
-from runtime.bookie.folders import record_places
 from runtime.bookie.garbage_collector import GarbageCollector
 from runtime.bookie.garbage_collector_parts import assemble_garbage_collector
 from runtime.bookie.group_commit import GroupCommit
@@ -39,7 +38,7 @@ from runtime.bookie.mode_files import ModeFiles
 from runtime.bookie.modes import BookieModes, sentence
 from runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
 from runtime.bookie.peers import new_peers
-from runtime.bookie.preboot_check import PrebootCheck, needs_preboot_check, read_integrity_flag
+from runtime.bookie.storage_boot import StorageBoot
 from runtime.config import BookieConfig
 from runtime.errors import BookieFailedError, PortInUseError
 from runtime.metadata.ledgers import LedgerStore, open_ledger_store
@@ -55,7 +54,6 @@ from runtime.ports import BookieInfo
 from storage import filenames
 from storage.dirty_marks import (
     crash_risk,
-    forget_marks_of_lost_journals,
     leave_dirty_marks,
     read_dirty_marks,
     read_machine_boot,
@@ -68,9 +66,6 @@ from storage.index_store import open_plyvel
 from storage.ledger_storage import LedgerStorage
 
 logger = logging.getLogger(__name__)
-
-BOOT_LANE = CHECKPOINT_LANE
-"""Boot work runs where checkpoints run later: one writer per index from the first moment on."""
 
 
 class BookieServer:
@@ -147,7 +142,7 @@ class BookieServer:
         uri = parse_metadata_uri(config.metadata_uri)
         store = await ZooKeeperStore.connect(uri.servers, config.zookeeper)
         self._undo.push_async_callback(store.close)
-        storage = await self._open_storage(store, uri)
+        storage_boot, storage = await self._open_storage(store, uri)
         checkpoints = self._new_checkpoints(storage)
         mode_files = ModeFiles(
             self._file_system,
@@ -160,7 +155,7 @@ class BookieServer:
         disks = await self._check_disks(mode_files)
         await checkpoints.require_room()
         ledgers = await self._open_ledgers(store, uri)
-        is_repair_due = await self._note_losses(storage, checkpoints, store, ledgers)
+        is_repair_due = await storage_boot.note_losses(storage, self.bookie_id, checkpoints.flush, store, ledgers)
         handler = self._start_lanes(storage, checkpoints)
         leave_dirty_marks(
             self._file_system, self._ledger_folders(), crash_risk(config.storage.journal), self._machine_boot
@@ -202,8 +197,7 @@ class BookieServer:
         self._undo.push_async_callback(listener.close)
         return port
 
-    async def _open_storage(self, store: ZooKeeperStore, uri: MetadataUri) -> LedgerStorage:
-        config = self._config.storage
+    async def _open_storage(self, store: ZooKeeperStore, uri: MetadataUri) -> tuple[StorageBoot, LedgerStorage]:
         claim = await claim_folders(
             self._file_system,
             self._config,
@@ -217,18 +211,12 @@ class BookieServer:
         for lock in claim.locks:
             self._undo.callback(lock.release)
         self._known_as, self._instance_id = claim.known_as, claim.instance_id
-        self._dirty_marks = read_dirty_marks(self._file_system, self._ledger_folders(), self._machine_boot)
-        if self._dirty_marks.is_unclean:
-            logger.warning("Unclean shutdown detected: the journal brings back what was written to it")
-        storage = await self._workers.run(
-            BOOT_LANE, LedgerStorage.open, self._file_system, open_plyvel, config, self._clock.now_ms(), claim.locks
-        )
+        marks = read_dirty_marks(self._file_system, self._ledger_folders(), self._machine_boot)
+        boot = StorageBoot(self._file_system, self._config.storage, marks, self._workers, self._disk_room())
+        storage = await boot.open(open_plyvel, self._clock.now_ms(), claim.locks)
         self._undo.callback(storage.close)
-        record_places(self._file_system, config)
-        if self._dirty_marks.are_entries_at_risk:
-            forget_marks_of_lost_journals(self._file_system, config)
-        await self._replay(storage)
-        return storage
+        await boot.replay(storage)
+        return boot, storage
 
     def _budgeted(self, store: ZooKeeperStore) -> BudgetedStore:
         return BudgetedStore(store, share_of_budget(self._config.zookeeper))
@@ -236,23 +224,6 @@ class BookieServer:
     async def _open_ledgers(self, store: ZooKeeperStore, uri: MetadataUri) -> LedgerStore:
         layout = self._config.zookeeper.layout
         return await open_ledger_store(self._budgeted(store), uri.root, uri.tree, layout_config=layout)
-
-    async def _note_losses(
-        self, storage: LedgerStorage, checkpoints: CheckpointService, store: ZooKeeperStore, ledgers: LedgerStore
-    ) -> bool:
-        """Whether a repair is due: from an earlier boot, or because the process before may have lost entries.
-
-        Then which ledgers are concerned is noted first, all of it before the bookie is registered (hazard H11).
-        """
-        marks, first = self._dirty_marks, storage.engines[0]
-        is_due = await self._workers.run(BOOT_LANE, read_integrity_flag, first)
-        is_unnoted = await self._workers.run(BOOT_LANE, needs_preboot_check, first)
-        is_journal_whole = self._config.storage.journal.is_data_written
-        if is_unnoted or marks.are_entries_at_risk or (marks.is_unclean and not is_journal_whole):
-            check = PrebootCheck(storage, self.bookie_id, self._workers, BOOT_LANE, checkpoints.flush)
-            await check.run(store, ledgers)
-            is_due = True
-        return is_due
 
     def _start_repair(
         self, storage: LedgerStorage, checkpoints: CheckpointService, store: ZooKeeperStore, ledgers: LedgerStore
@@ -271,29 +242,6 @@ class BookieServer:
         self._undo.push_async_callback(peers.bookies.close)
         self._undo.push_async_callback(_end, self._watch(service.run()))
         return service
-
-    async def _replay(self, storage: LedgerStorage) -> None:
-        began = time.monotonic()
-        replay = functools.partial(storage.replay, room=self._disk_room())
-        report = await self._workers.run(BOOT_LANE, replay)
-        logger.info(
-            "replayed %d entries, %d keys and %d fences from %d journal files in %.1f s",
-            report.entry_count,
-            report.ledger_key_count,
-            report.fence_count,
-            report.file_count,
-            time.monotonic() - began,
-        )
-        if report.unflushed_bytes:
-            logger.warning("no room on the disk for %d bytes of these: the journals keep them", report.unflushed_bytes)
-        for tail in report.dropped_tails:
-            logger.warning(
-                "%s: %d bytes from offset %d on were never synced and are dropped (%s)",
-                tail.path,
-                tail.dropped_bytes,
-                tail.offset,
-                tail.reason,
-            )
 
     def _new_checkpoints(self, storage: LedgerStorage) -> CheckpointService:
         pace = CheckpointPace(time.monotonic, time.sleep)

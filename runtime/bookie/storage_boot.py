@@ -1,0 +1,102 @@
+"""Opening the storage of a bookie: what the process before left, brought back from the journals.
+
+Two decisions are made here: what an unclean shutdown means for these settings, and whether a repair is due. Order of
+the steps: storage section 10; rules of the loss: section 9.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from runtime.bookie.checkpoints import CHECKPOINT_LANE
+from runtime.bookie.folders import record_places
+from runtime.bookie.preboot_check import PrebootCheck, needs_preboot_check, read_integrity_flag
+from runtime.metadata.ledgers import LedgerStore
+from runtime.metadata.store import MetadataStore
+from runtime.ports import Workers
+from storage.config import StorageConfig
+from storage.dirty_marks import DirtyMarks, forget_marks_of_lost_journals
+from storage.disk_room import DiskRoom
+from storage.ledger_storage import LedgerStorage
+from storage.ports import DirectoryLock, FileSystem, OpenIndexStore
+
+logger = logging.getLogger(__name__)
+
+BOOT_LANE = CHECKPOINT_LANE
+"""Boot work runs where checkpoints run later: one writer per index from the first moment on."""
+
+
+class StorageBoot:
+    """The boot of one storage. ``marks``: what the process before left in the folders, which are locked."""
+
+    def __init__(
+        self, file_system: FileSystem, config: StorageConfig, marks: DirtyMarks, workers: Workers, room: DiskRoom
+    ) -> None:
+        self._file_system = file_system
+        self._config = config
+        self._marks = marks
+        self._workers = workers
+        self._room = room
+
+    async def open(self, open_index: OpenIndexStore, now_ms: int, locks: Sequence[DirectoryLock]) -> LedgerStorage:
+        """Open everything, ``replay`` comes next. The caller closes the storage, then releases the locks.
+
+        StorageError, OSError: nothing is open then.
+        """
+        if self._marks.is_unclean:
+            logger.warning("Unclean shutdown detected: the journal brings back what was written to it")
+        return await self._workers.run(
+            BOOT_LANE, LedgerStorage.open, self._file_system, open_index, self._config, now_ms, locks
+        )
+
+    async def replay(self, storage: LedgerStorage) -> None:
+        """Bring back what the journals hold, and tell of it. StorageError, OSError."""
+        record_places(self._file_system, self._config)
+        if self._marks.are_entries_at_risk:
+            forget_marks_of_lost_journals(self._file_system, self._config)
+        began = time.monotonic()
+        report = await self._workers.run(BOOT_LANE, functools.partial(storage.replay, room=self._room))
+        logger.info(
+            "replayed %d entries, %d keys and %d fences from %d journal files in %.1f s",
+            report.entry_count,
+            report.ledger_key_count,
+            report.fence_count,
+            report.file_count,
+            time.monotonic() - began,
+        )
+        if report.unflushed_bytes:
+            logger.warning("no room on the disk for %d bytes of these: the journals keep them", report.unflushed_bytes)
+        for tail in report.dropped_tails:
+            logger.warning(
+                "%s: %d bytes from offset %d on were never synced and are dropped (%s)",
+                tail.path,
+                tail.dropped_bytes,
+                tail.offset,
+                tail.reason,
+            )
+
+    async def note_losses(
+        self,
+        storage: LedgerStorage,
+        bookie_id: str,
+        flush: Callable[[], Awaitable[None]],
+        store: MetadataStore,
+        ledgers: LedgerStore,
+    ) -> bool:
+        """Whether a repair is due: from an earlier boot, or because the process before may have lost entries.
+
+        Then which ledgers are concerned is noted first, all of it before the bookie is registered (hazard H11).
+        MetadataError, StorageError, OSError.
+        """
+        first = storage.engines[0]
+        is_due = await self._workers.run(BOOT_LANE, read_integrity_flag, first)
+        is_unnoted = await self._workers.run(BOOT_LANE, needs_preboot_check, first)
+        is_journal_short = self._marks.is_unclean and not self._config.journal.is_data_written
+        if is_unnoted or self._marks.are_entries_at_risk or is_journal_short:
+            check = PrebootCheck(storage, bookie_id, self._workers, BOOT_LANE, flush)
+            await check.run(store, ledgers)
+            is_due = True
+        return is_due
