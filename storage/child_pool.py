@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -91,7 +90,12 @@ class _Child:
     def __init__(self, module: str, directory: str) -> None:
         self._module = module
         self._process = subprocess.Popen(  # noqa: S603  this interpreter and a module of ours
-            [sys.executable, "-P", "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=directory
+            [sys.executable, "-P", "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=directory,
+            # Ctrl-C is for the parent, which ends its children itself; it must not strike one that is still starting.
+            start_new_session=True,
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -135,8 +139,6 @@ def serve(handlers: dict[type[Any], Callable[[Any, Progress], Any]]) -> None:
     for kind in handlers:
         union = kind if union is None else union | kind
     decoder = msgspec.json.Decoder(union)
-    # An interrupt from the terminal reaches the whole group: the parent decides, and ends this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in sys.stdin.buffer:
         task = decoder.decode(line)
         try:

@@ -97,7 +97,7 @@ def _walk(folder: str, roles: frozenset[FolderRole]) -> Iterator[dict[str, objec
 
 def _row(path: str, found: FileKind) -> dict[str, object]:
     size_bytes = disk_bytes = 0
-    modified_ms = 0
+    modified_ms: int | None = None
     for part in _parts(path):
         try:
             status = os.stat(part, follow_symlinks=False)
@@ -105,7 +105,7 @@ def _row(path: str, found: FileKind) -> dict[str, object]:
             continue
         size_bytes += status.st_size
         disk_bytes += status.st_blocks * 512
-        modified_ms = max(modified_ms, status.st_mtime_ns // 1_000_000)
+        modified_ms = max(modified_ms or 0, status.st_mtime_ns // 1_000_000)
     return {
         "path": path,
         "kind": found.kind,

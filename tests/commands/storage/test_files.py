@@ -32,3 +32,12 @@ def test_every_file_and_its_size(tmp_path: Path) -> None:
     table = folders.succeed("files", "-o", "table").stdout
     assert "entries of many ledgers" in table
     assert len(folders.succeed("files", "--limit", "2", "-o", "json").json()["items"]) == 2
+
+
+def test_an_empty_folder_has_no_time_of_change(tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    folders.fill()
+    rebuilt = tmp_path / "l0" / "current" / "ldb-locations.rebuilt"
+    rebuilt.mkdir()
+    items = {item["path"]: item for item in folders.succeed("files", "-o", "json").json()["items"]}
+    assert (items[str(rebuilt)]["kind"], items[str(rebuilt)]["modified"]) == ("leftover", None)

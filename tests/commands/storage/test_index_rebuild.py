@@ -120,3 +120,32 @@ def test_an_interrupt_leaves_what_was_there(folders: Folders) -> None:
     assert not rebuilt.exists()
     (current / "77.log").unlink()
     folders.succeed("index", "rebuild", "--yes")
+
+
+def test_ctrl_c_while_a_child_starts_is_an_interrupt_and_no_failure(folders: Folders) -> None:
+    folders.fill()
+    lose(folders.config, LOCATIONS_DATABASE)
+    current = Path(folders.config.ledger_directories[0]) / "current"
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "bkctl", "storage", "index", "rebuild", "--yes", *folders.arguments],
+        env={**os.environ, "BKCTL_STATE_DIR": str(folders.root / "state")},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    rebuilt = current / f"{LOCATIONS_DATABASE}.rebuilt"
+    while not any(os.readlink(f"/proc/{child}/cwd") == str(rebuilt) for child in _children_of(process.pid)):
+        time.sleep(0.01)
+        assert process.poll() is None
+    # A terminal sends it to all processes in front; the child is still at its imports.
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate()
+    assert "Traceback" not in said
+    assert (process.returncode, said.splitlines()[-1]) == (130, "error: interrupted")
+    assert not rebuilt.exists()
+    folders.succeed("index", "rebuild", "--yes")
+
+
+def _children_of(process_id: int) -> list[int]:
+    tasks = Path(f"/proc/{process_id}/task")
+    return [int(child) for task in tasks.glob("*/children") for child in task.read_text().split()]
