@@ -29,14 +29,13 @@ from storage.idx_file import HEADER_BYTES, LOCATION_BYTES, IdxHeader, decode_idx
 from storage.journaled_rows import JournaledRows, merged_rows
 from storage.kept_files import KeptFiles, remove_files
 from storage.ledger_index import LedgerIndex, LedgerRow, encode_row, is_placeholder_key
+from storage.location_index import pack_location, unpack_location
 from storage.ports import FileSystem, OpenIndexStore
 from storage.seal import SealedIndex, create_sealed_index
 
 _PAGE_LOCATION_COUNT = 64 * 1024
 _BATCH_ROW_COUNT_MAX = 8192
 _UNREADABLE_TOLD_MAX = 1000
-_OFFSET_BITS = 32
-_OFFSET_MASK = 2**_OFFSET_BITS - 1
 _LEDGER_KEY = struct.Struct(">q")
 _ENTRY_KEY = struct.Struct(">qq")
 _LOCATION = struct.Struct(">q")
@@ -194,7 +193,7 @@ class IndexBuild:
 
     def _placed(self, ledger_id: LedgerId, entry_id: EntryId, location: int) -> int | None:
         """Location of an entry in this directory, copied here if need be; None when it cannot be read."""
-        place = EntryLocation(location >> _OFFSET_BITS, location & _OFFSET_MASK)
+        place = unpack_location(location)
         reason = self._why_not_there(place)
         source = self._logs.positions.get(place.log_id)
         if reason is None and source is not None and source != self._position:
@@ -204,7 +203,7 @@ class IndexBuild:
                 reason = str(error)
             else:
                 (copy,) = self._writer.append([(ledger_id, body)])
-                location = copy.log_id << _OFFSET_BITS | copy.offset
+                location = pack_location(copy)
                 self._report.copied_entry_count += 1
         if reason is not None:
             self._report.note(f"ledger {ledger_id} entry {entry_id}", reason)

@@ -118,14 +118,24 @@ class LocationIndex:
             raise IndexDamagedError(
                 f"{self._rows.path}: ledger {ledger_id} entry {entry_id} has the location {value.hex()}"
             )
-        return EntryLocation(location >> _OFFSET_BITS, location & _OFFSET_MASK)
+        return unpack_location(location)
+
+
+def pack_location(location: EntryLocation) -> int:
+    """The 64 bits that stand for a location on disk: id of the log, then offset."""
+    return location.log_id << _OFFSET_BITS | location.offset
+
+
+def unpack_location(packed: int) -> EntryLocation:
+    """What ``pack_location`` packed; of a negative number, a negative id."""
+    return EntryLocation(packed >> _OFFSET_BITS, packed & _OFFSET_MASK)
 
 
 def decode_row(key: bytes, value: bytes) -> tuple[LedgerId, EntryId, EntryLocation]:
     """A row as ``page`` gives it; struct.error for one that is no row of this index."""
     ledger_id, entry_id = _KEY.unpack(key)
     (location,) = _LOCATION.unpack(value)
-    return ledger_id, entry_id, EntryLocation(location >> _OFFSET_BITS, location & _OFFSET_MASK)
+    return ledger_id, entry_id, unpack_location(location)
 
 
 def encode_keys(ids: Sequence[int]) -> bytes:

@@ -22,7 +22,6 @@ PROBLEM_COUNT_MAX = 1000
 _WINDOW_BYTES = 1024 * 1024
 _DENSE_ROW_COUNT = 8
 _DENSE_BYTES = _WINDOW_BYTES // 8
-_OFFSET_BITS = 32
 _ROW = np.dtype([("ledger_id", ">i8"), ("entry_id", ">i8"), ("log_id", ">i4"), ("offset", ">i4")])
 
 

@@ -10,12 +10,13 @@ import numpy as np
 from storage.child_pool import serve
 from storage.errors import CorruptFileError, EntryLogError
 from storage.filesystem import OsFileSystem
-from storage.ids import LedgerId
+from storage.ids import EntryLocation, LedgerId
 from storage.index_manifest import table_name
 from storage.index_rows import Rows, Run, concatenate, newest_rows, read_run, write_run
 from storage.index_table import BLOCK_ROW_COUNT, TABLE_ROW_COUNT_MAX, encode_table
 from storage.journal_format import JournalRecordKind
 from storage.journal_reader import scan_journal
+from storage.location_index import pack_location
 from storage.log_damage import LogDamage
 from storage.log_examination import count_bytes, judge_scan
 from storage.log_scan import LogScan
@@ -32,7 +33,6 @@ from storage.rebuild_tasks import (
     write_ids,
 )
 
-_OFFSET_BITS = 32
 _FILESYSTEM = OsFileSystem()
 _HERE = "."
 
@@ -43,13 +43,14 @@ def scan_log(task: ScanLog, report: Progress) -> ScannedLog:
     found_bytes: Counter[LedgerId] = Counter()
     parts: list[Rows] = []
     runs: list[Run] = []
+    first_packed = pack_location(EntryLocation(task.log_id, 0))
     entry_count = done_bytes = 0
     unreadable = None
     try:
         for found in scan:
             entry_count += len(found.offsets)
             count_bytes(found_bytes, found)
-            parts.append(Rows(found.ledger_ids, found.entry_ids, found.offsets | (task.log_id << _OFFSET_BITS)))
+            parts.append(Rows(found.ledger_ids, found.entry_ids, found.offsets | first_packed))
             if sum(part.row_count for part in parts) >= task.run_row_count:
                 runs += _write_runs(task, len(runs), parts)
                 parts = []

@@ -230,16 +230,15 @@ def open_scan(fs: OsFileSystem, file: NumberedFile, start: int) -> JournalScan:
 
 
 def _row(file: NumberedFile, record: JournalRecord) -> dict[str, object]:
-    import struct
-
     from storage.entry import decode_header
     from storage.journal_format import JournalRecordKind
+    from storage.ledger_index import EXPLICIT_LAC_BYTES_MIN, explicit_lac_of
 
     last_add_confirmed: int | None = None
     if record.kind is JournalRecordKind.ENTRY:
         last_add_confirmed = decode_header(record.payload).last_add_confirmed
-    elif record.kind is JournalRecordKind.EXPLICIT_LAC and len(record.payload) >= 16:
-        last_add_confirmed = struct.unpack_from(">8xq", record.payload)[0]
+    elif record.kind is JournalRecordKind.EXPLICIT_LAC and len(record.payload) >= EXPLICIT_LAC_BYTES_MIN:
+        last_add_confirmed = explicit_lac_of(record.payload)
     return {
         "file": JOURNAL.file_name(file.number),
         "offset": record.offset,
