@@ -12,11 +12,13 @@ first, 3 middle, 4 last part), data; less than seven bytes at a block's end are 
 from __future__ import annotations
 
 import os
+import re
 import struct
 from typing import Final
 
 from storage.ports import FileSystem
 
+_NAME: Final = re.compile(r"MANIFEST-[0-9]+")
 _BLOCK_BYTES: Final = 32 * 1024
 _HEADER = struct.Struct("<IHB")
 _BEGINS: Final = frozenset({1, 2})
@@ -30,7 +32,7 @@ def drop_last_change(filesystem: FileSystem, path: str) -> bool:
     """
     try:
         name = filesystem.read_file(os.path.join(path, "CURRENT")).decode("ascii", "replace").strip()
-        if not name.startswith("MANIFEST-"):
+        if _NAME.fullmatch(name) is None:
             return False
         manifest = os.path.join(path, name)
         data = filesystem.read_file(manifest)

@@ -219,7 +219,8 @@ def test_damage_on_a_disk_is_told_from_a_bookie_that_is_down(cluster: Cluster) -
     succeed(cluster, "ledger", "write-test", "--entries", "9", "-E", "3", "-W", "3")
     cluster.down()
     damaged, dead = cluster.bookies[0], cluster.bookies[1]
-    (log,) = Path(damaged.directory, "ledgers", "current").glob("*.log")
+    logs = Path(damaged.directory, "ledgers", "current").glob("*.log")
+    log = max(logs, key=lambda each: each.stat().st_size)  # the next one stands there too, with its header alone
     data = bytearray(log.read_bytes())
     for entry_id, offset in ((4, -HEADER_AND_DIGEST_BYTES), (6, 0)):  # the ledger id of its record; its payload
         data[data.index(b"bkctl write-test, entry %d " % entry_id) + offset] ^= 0x55

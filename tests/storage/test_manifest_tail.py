@@ -85,7 +85,7 @@ def test_a_table_that_is_lost_with_what_it_replaced_is_refused(tmp_path: Path) -
         open_sealed_index(OsFileSystem(), open_plyvel, path, record_path)
 
 
-@pytest.mark.parametrize("current", ["", "MANIFEST-000099\n", "MANIFEST-/../x\n"])
+@pytest.mark.parametrize("current", ["", "MANIFEST-000099\n", "MANIFEST-/../x\n", "MANIFEST-00\0002\n"])
 def test_without_a_manifest_nothing_is_done(tmp_path: Path, current: str) -> None:
     Path(tmp_path, "CURRENT").write_text(current)
     assert not drop_last_change(OsFileSystem(), str(tmp_path))

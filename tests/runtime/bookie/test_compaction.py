@@ -234,8 +234,9 @@ async def test_kill_9_at_each_transactional_step(mixed: Path, step: str) -> None
     """H7: the finished log is found again under its hexadecimal name, whatever its id."""
     operation, suffix, skipped_count = STEPS[step]
     command = [sys.executable, "-P", "-m", "tests.runtime.bookie.compaction_stage", str(mixed), operation, suffix]
+    environment = bkctl_environment(PYTHONPATH=str(Path(__file__).parents[3]))
     ended = await asyncio.to_thread(
-        subprocess.run, [*command, str(skipped_count)], env=bkctl_environment(), capture_output=True, check=False
+        subprocess.run, [*command, str(skipped_count)], env=environment, capture_output=True, check=False
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     async with staged(mixed) as stage:

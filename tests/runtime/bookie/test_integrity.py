@@ -148,7 +148,7 @@ async def trio(make_trio: MakeTrio) -> AsyncIterator[Trio]:
 
 async def recovered(metadata_uri: str, ledger_id: int) -> tuple[int, list[bytes]]:
     """Another client recovers the ledger and reads it."""
-    config = ClientConfig(read_timeout_s=2.0, add_timeout_s=2.0)
+    config = ClientConfig(read_timeout_s=2.0, add_timeout_s=15.0)
     async with await LedgerClient.connect(metadata_uri, config=config) as client:
         reader = await client.open(ledger_id, password=PASSWORD, recover=True)
         return reader.last_add_confirmed, [entry.payload async for entry in reader]
