@@ -14,3 +14,8 @@ LOST_DATA_ADVICE: Final = (
     "copy its ledgers from the other bookies with `bkctl decommission`, then start it with empty folders"
 )
 """A journal is lost or damaged: what was acknowledged may be nowhere on this bookie, so it may not deny an entry."""
+
+
+def without_advice(error: Exception) -> str:
+    """What is wrong, without the way out that such a sentence ends with: for whoever gives another."""
+    return str(error).partition("; ")[0]

@@ -23,7 +23,7 @@ from storage.engine_indexes import open_indexes
 from storage.entry_log_reader import EntryLogReader
 from storage.entry_log_writer import EntryLogWriter
 from storage.errors import EntryTooLargeError, MemtableFullError
-from storage.ids import INVALID_ENTRY_ID, EntryId, EntryLogId, LedgerId
+from storage.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from storage.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerIndex, explicit_lac_of
 from storage.location_index import LocationIndex
 from storage.memtable import ENTRY_OVERHEAD_BYTES, Memtable
@@ -145,11 +145,6 @@ class LedgerDirectoryEngine:
             ledger_rows.close()
             location_rows.close()
             raise
-
-    @property
-    def active_log_id(self) -> EntryLogId | None:
-        """Log that the next checkpoint appends to; None before the first one and right after a roll."""
-        return self._log_writer.active_log_id
 
     # Loop side: ledgers
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from storage.advice import without_advice
 from storage.engine_indexes import find_history
 from storage.errors import IndexDamagedError, IndexMissingError
 from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
@@ -68,11 +69,7 @@ def inspect_index(
         finally:
             rows.close()
     except IndexMissingError as error:
-        return IndexState(IndexCondition.MISSING, _without_advice(error))
+        return IndexState(IndexCondition.MISSING, without_advice(error))
     except IndexDamagedError as error:
-        return IndexState(IndexCondition.DAMAGED, _without_advice(error))
+        return IndexState(IndexCondition.DAMAGED, without_advice(error))
     return IndexState(IndexCondition.SOUND)
-
-
-def _without_advice(error: Exception) -> str:
-    return str(error).partition("; ")[0]

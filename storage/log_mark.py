@@ -107,11 +107,14 @@ def decode_mark_record(data: bytes) -> LogMark | None:
     return mark if encode_mark_record(mark) == data else None
 
 
+def decode_last_mark(data: bytes) -> LogMark | None:
+    """What ``lastMark`` says; None when it is too short. Of a longer file the first 16 bytes count."""
+    return LogMark(*_MARK.unpack_from(data)) if len(data) >= _MARK.size else None
+
+
 def _read_mark(fs: FileSystem, path: str) -> LogMark | None:
     with contextlib.suppress(FileNotFoundError):
-        data = fs.read_file(path)
-        if len(data) >= _MARK.size:
-            return LogMark(*_MARK.unpack_from(data))
+        return decode_last_mark(fs.read_file(path))
     return None
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 import os
-import struct
 from collections.abc import Iterator
 
 import msgspec
@@ -17,10 +16,8 @@ from storage.errors import JournalError
 from storage.filenames import current_directory, last_mark_file_name, mark_record_file_name
 from storage.ids import LogMark
 from storage.journal_catalog import read_catalog
-from storage.log_mark import decode_mark_record, find_replay_start
+from storage.log_mark import decode_last_mark, decode_mark_record, find_replay_start
 from storage.ports import FileSystem
-
-_MARK = struct.Struct(">qq")
 
 
 class MarkState(enum.StrEnum):
@@ -87,7 +84,6 @@ def _look(fs: FileSystem, path: str, journal_index: int, *, is_record: bool) -> 
             mark = decode_mark_record(data)
             state = MarkState.DAMAGED if mark is None else MarkState.INTACT
         else:
-            # Of a longer file the first 16 bytes count (storage section 3.9).
-            mark = LogMark(*_MARK.unpack_from(data)) if len(data) >= _MARK.size else None
+            mark = decode_last_mark(data)
             state = MarkState.SHORT if mark is None else MarkState.INTACT
     return MarkFile(journal_index, path, is_record, state, mark)

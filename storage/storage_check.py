@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from storage.advice import ADOPTION_ADVICE, LOST_DATA_ADVICE, REBUILD_ADVICE
+from storage.advice import ADOPTION_ADVICE, LOST_DATA_ADVICE, REBUILD_ADVICE, without_advice
 from storage.compaction_quarantine import read_quarantine
 from storage.config import StorageConfig
 from storage.entry_log_reader import list_entry_logs
@@ -87,7 +87,7 @@ class StorageCheck:
             journals_to_replay(self._fs, folder, start, catalog)
         except StorageError as error:
             catalog = None
-            yield Finding("journals", folder, _without_advice(error), way_out=LOST_DATA_ADVICE)
+            yield Finding("journals", folder, without_advice(error), way_out=LOST_DATA_ADVICE)
         journal_ids = list_journals(self._fs, folder)
         for journal_id in journal_ids:
             is_newest = journal_id == journal_ids[-1]
@@ -201,7 +201,3 @@ def _damage(damage: LogDamage) -> str:
 def _listed(ledger_ids: list[int] | tuple[int, ...]) -> str:
     more = ", ..." if len(ledger_ids) > _LEDGERS_TOLD_MAX else ""
     return ", ".join(map(str, ledger_ids[:_LEDGERS_TOLD_MAX])) + more
-
-
-def _without_advice(error: Exception) -> str:
-    return str(error).partition("; ")[0]

@@ -12,8 +12,8 @@ from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
 from commands.rendering import Column, counted
 from commands.storage.java_bookie import require_stopped, require_version_files
-from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
-from commands.storage.working import work_beside_loop
+from commands.storage.own_storage import PLAN_COLUMNS, OwnStorage, make_plan, open_own_storage
+from commands.storage.working import shown_progress, work_beside_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from storage.adoption import AdoptionSurvey
     from storage.adoption_build import BuildReport
 
-_PLAN_COLUMNS = (Column("action", "ACTION"), Column("path", "PATH"))
 _UNREADABLE_COLUMNS = (Column("path", "WHAT"), Column("reason", "WHY IT CANNOT BE READ"))
 
 
@@ -54,7 +53,7 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
             context.console.say("there is no index of a Java bookie in these folders: nothing to do")
             return Outcome.OK
         plan = _plan(own, survey)
-        if not await settle_plan(context, plan, columns=_PLAN_COLUMNS):
+        if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
             return Outcome.OK
         async with open_change(context, None, plan) as change:
             with context.console.progress("adopting") as progress:
@@ -91,11 +90,7 @@ def _adopt(own: OwnStorage, progress: Progress, require_wanted: Callable[[], Non
     from storage.adoption import adopt as adopt_folders
     from storage.index_store import open_plyvel
 
-    def on_progress(done: int, total: int) -> None:
-        require_wanted()
-        progress.update(done, total)
-
-    return adopt_folders(own.file_system, open_plyvel, own.config, on_progress=on_progress)
+    return adopt_folders(own.file_system, open_plyvel, own.config, on_progress=shown_progress(progress, require_wanted))
 
 
 def _tell(context: CommandContext, survey: AdoptionSurvey, report: BuildReport) -> None:

@@ -11,9 +11,8 @@ import typer
 from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
-from commands.rendering import Column
-from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
-from commands.storage.working import work_beside_loop
+from commands.storage.own_storage import PLAN_COLUMNS, OwnStorage, make_plan, open_own_storage
+from commands.storage.working import shown_progress, work_beside_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from storage.hand_back import HandBackReport
 
-_PLAN_COLUMNS = (Column("action", "ACTION"), Column("path", "PATH"))
 _NEXT_STEPS = (
     "bin/bookkeeper shell rebuild-db-ledgers-index -v",
     "bin/bookkeeper shell rebuild-db-ledger-locations-index",
@@ -55,7 +53,7 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
             context.console.say("there is no index of bkctl in these folders: nothing to do")
             return
         plan = _plan(own)
-        if not await settle_plan(context, plan, columns=_PLAN_COLUMNS):
+        if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
             return
         async with open_change(context, None, plan) as change:
             with context.console.progress("handing ledgers back") as progress:
@@ -96,9 +94,7 @@ def _hand_back(own: OwnStorage, progress: Progress, require_wanted: Callable[[],
     from storage.hand_back import hand_back as hand_back_folders
     from storage.index_store import open_plyvel
 
-    def on_progress(done: int, total: int) -> None:
-        require_wanted()
-        progress.update(done, total)
-
     now_ms = time.time_ns() // 1_000_000
-    return hand_back_folders(own.file_system, open_plyvel, own.config, now_ms, on_progress=on_progress)
+    return hand_back_folders(
+        own.file_system, open_plyvel, own.config, now_ms, on_progress=shown_progress(progress, require_wanted)
+    )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from commands.context import BookieFlags, CommandContext
 from commands.errors import NotFoundError
 from commands.own_settings import load_config
+from commands.rendering import Column
 from storage.errors import DirectoryLockedError
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from storage.config import StorageConfig
     from storage.filesystem import OsFileSystem
     from storage.ports import DirectoryLock
+
+PLAN_COLUMNS = (Column("action", "ACTION"), Column("path", "PATH"))
+"""Of plans that do something to each of some files."""
 
 
 class OwnStorage(NamedTuple):

@@ -6,13 +6,26 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from commands.progress import Progress
 
 T = TypeVar("T")
 
 
 class StoppedError(Exception):
     """The command was interrupted; whoever works lets go."""
+
+
+def shown_progress(progress: Progress, require_wanted: Callable[[], None]) -> Callable[[int, int], None]:
+    """To be called with units done and all of them: shows both, and raises once the command must end."""
+
+    def on_progress(done: int, total: int) -> None:
+        require_wanted()
+        progress.update(done, total)
+
+    return on_progress
 
 
 async def work_beside_loop(work: Callable[[Callable[[], None]], T]) -> T:
