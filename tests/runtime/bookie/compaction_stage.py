@@ -36,6 +36,8 @@ SMALL_LOGS = EngineConfig(
 ALL_BELOW_FULL = CompactionConfig(threshold=1.0)
 FAST = GarbageCollectionConfig(copied_entries_per_s_max=1e6)
 TRANSACTIONAL = GarbageCollectionConfig(copied_entries_per_s_max=1e6, is_transactional=True)
+KEPT = range(1, 4)
+GONE = range(4, 13)
 
 
 def stored(ledger_id: int, entry_id: int, generation: int = 0) -> bytes:
@@ -61,6 +63,15 @@ def delete(engine: LedgerDirectoryEngine, ledger_ids: Iterable[int]) -> None:
     for ledger_id in ledger_ids:
         engine.delete_ledger(ledger_id)
     checkpoint_now(engine)
+
+
+def make_mixed(folder: Path, entry_ids: Sequence[int]) -> Path:
+    """Logs in ``folder`` that the ledgers KEPT, which are in use, share with the deleted ones GONE."""
+    engine = open_engine(folder, config=SMALL_LOGS)
+    fill(engine, [*KEPT, *GONE], entry_ids)
+    delete(engine, GONE)
+    engine.close()
+    return folder
 
 
 def require_stored(

@@ -19,6 +19,8 @@ from storage.replay import checkpoint_now
 from tests.processes import bkctl_environment
 from tests.runtime.bookie.compaction_stage import (
     FAST,
+    GONE,
+    KEPT,
     SMALL_LOGS,
     TRANSACTIONAL,
     add,
@@ -26,6 +28,7 @@ from tests.runtime.bookie.compaction_stage import (
     fill,
     leftovers,
     log_names,
+    make_mixed,
     require_stored,
     staged,
     stored,
@@ -33,22 +36,13 @@ from tests.runtime.bookie.compaction_stage import (
 from tests.storage.engines import PhotographedDisk, open_engine
 from tests.storage.golden_bookies import IMAGES, adopt, ledger_directories
 
-KEPT = range(1, 4)
-GONE = range(4, 13)
 ENTRIES = range(5)
-
 MODES = pytest.mark.parametrize("config", [FAST, TRANSACTIONAL], ids=["normal", "transactional"])
 
 
 @pytest.fixture(scope="module")
 def mixed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Logs that three ledgers in use share with nine deleted ones."""
-    root = tmp_path_factory.mktemp("mixed") / "current"
-    engine = open_engine(root, config=SMALL_LOGS)
-    fill(engine, [*KEPT, *GONE], ENTRIES)
-    delete(engine, GONE)
-    engine.close()
-    return root
+    return make_mixed(tmp_path_factory.mktemp("mixed") / "current", ENTRIES)
 
 
 @pytest.fixture

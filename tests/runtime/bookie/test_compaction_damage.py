@@ -18,33 +18,25 @@ from storage.filenames import QUARANTINE
 from storage.ports import DiskSpace
 from tests.runtime.bookie.compaction_stage import (
     FAST,
-    SMALL_LOGS,
+    KEPT,
     TRANSACTIONAL,
     delete,
-    fill,
     leftovers,
     log_names,
+    make_mixed,
     require_stored,
     staged,
     stored,
 )
-from tests.storage.engines import open_engine
 from tests.storage.traced_disk import TracedDisk
 
-KEPT = range(1, 4)
-GONE = range(4, 13)
 ENTRIES = range(4)
 MODES = pytest.mark.parametrize("config", [FAST, TRANSACTIONAL], ids=["normal", "transactional"])
 
 
 @pytest.fixture(scope="module")
 def mixed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("mixed") / "current"
-    engine = open_engine(root, config=SMALL_LOGS)
-    fill(engine, [*KEPT, *GONE], ENTRIES)
-    delete(engine, GONE)
-    engine.close()
-    return root
+    return make_mixed(tmp_path_factory.mktemp("mixed") / "current", ENTRIES)
 
 
 @pytest.fixture
