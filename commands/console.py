@@ -209,8 +209,11 @@ class Console:
         )
         # Never cut an id short because the terminal is narrow: a table is as wide as it needs to be.
         console.width = max(1, Measurement.get(console, console.options, table).maximum)
-        with console.capture() as capture:
-            console.print(table)
+        try:
+            with console.capture() as capture:
+                console.print(table)
+        except OSError as error:  # it touches the stream even though the text is kept back
+            raise _not_written(error) from error
         return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
 
     def _is_colored(self, stream: TextIO) -> bool:

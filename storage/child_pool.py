@@ -76,7 +76,7 @@ class ChildPool:
                             continue
                         selector.unregister(child.output)
                         free.append(child)
-                        yield busy.pop(child), _result_of(answer)
+                        yield busy.pop(child), _result_of(answer, self._directory)
 
     def _start(self) -> _Child:
         child = _Child(self._module, self._directory)
@@ -159,9 +159,11 @@ def _answer(answer: dict[str, Any]) -> None:
     sys.stdout.buffer.flush()
 
 
-def _result_of(answer: dict[str, Any]) -> Any:
+def _result_of(answer: dict[str, Any], directory: str) -> Any:
     if "result" in answer:
         return answer["result"]
     if answer["errno"] is not None:
-        raise OSError(answer["errno"], os.strerror(answer["errno"]), answer["path"])
+        # A write through an open file has no path, and a child's own are relative: people must know which disk.
+        path = os.path.join(directory, answer["path"]) if answer["path"] else directory
+        raise OSError(answer["errno"], os.strerror(answer["errno"]), path)
     raise StorageError(answer["error"])

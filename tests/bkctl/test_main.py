@@ -250,6 +250,16 @@ def test_a_full_disk_behind_stdout_is_named() -> None:
     assert (finished.returncode, finished.stderr) == (2, b"error: stdout: No space left on device\n")
 
 
+def test_a_full_disk_behind_a_table_is_named(tmp_path: Path) -> None:
+    (tmp_path / "current").mkdir()
+    command = bkctl_command(
+        "storage", "files", "-o", "table", *(f"--{kind}-dir={tmp_path}" for kind in ("journal", "ledger"))
+    )
+    with open("/dev/full", "wb") as full:
+        finished = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=bkctl_environment(), check=False)
+    assert (finished.returncode, finished.stderr) == (1, b"error: stdout: No space left on device\n")
+
+
 def test_unforeseen_errors_point_to_debug() -> None:
     sentence = describe(KeyError("x"), Settings())
     assert sentence == "internal error, KeyError: 'x' (run again with --debug for the whole story)"

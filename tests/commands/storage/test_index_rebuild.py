@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -144,6 +145,28 @@ def test_ctrl_c_while_a_child_starts_is_an_interrupt_and_no_failure(folders: Fol
     assert (process.returncode, said.splitlines()[-1]) == (130, "error: interrupted")
     assert not rebuilt.exists()
     folders.succeed("index", "rebuild", "--yes")
+
+
+def test_a_file_that_takes_no_more_is_told_with_its_folder(folders: Folders) -> None:
+    folders.fill()
+    lose(folders.config, LOCATIONS_DATABASE)
+    current = Path(folders.config.ledger_directories[0]) / "current"
+    frames = (
+        b"\0\0\0\x20" + (1).to_bytes(8, "big") + entry_id.to_bytes(8, "big") + bytes(16) for entry_id in range(20_000)
+    )
+    (current / "77.log").write_bytes((current / "0.log").read_bytes()[:1024] + b"".join(frames))
+    result = subprocess.run(
+        [sys.executable, "-P", "-m", "bkctl", "storage", "index", "rebuild", "--yes", *folders.arguments],
+        env={**os.environ, "BKCTL_STATE_DIR": str(folders.root / "state")},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        # As a full disk: what the children sort takes more.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18)),
+    )
+    rebuilt = current / f"{LOCATIONS_DATABASE}.rebuilt"
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (1, f"error: {rebuilt}: File too large")
+    assert not rebuilt.exists()
 
 
 def _children_of(process_id: int) -> list[int]:
