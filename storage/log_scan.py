@@ -64,8 +64,6 @@ class LogScan:
     def __init__(self, fs: FileSystem, directory: str, log_id: EntryLogId) -> None:
         self._fs = fs
         self._path = os.path.join(directory, entry_log_file_name(log_id))
-        self._data = b""
-        self._start = 0
         self.size_bytes = 0
         """Length of the file."""
         self.dropped_bytes = 0
