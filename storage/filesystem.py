@@ -176,8 +176,12 @@ class OsFileSystem:
         return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
-        """Whether anything has this name."""
-        return os.path.lexists(path)
+        """Whether anything has this name. OSError where nobody can know: no rights, a bad disk."""
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def make_directories(self, path: str) -> None:
         """Create a folder and its parents, durable on return; existing ones are fine."""

@@ -86,7 +86,7 @@ class FileSystem(Protocol):
         """Sorted names in a folder; FileNotFoundError if absent."""
 
     def exists(self, path: str) -> bool:
-        """Whether anything has this name."""
+        """Whether anything has this name. OSError where nobody can know: no rights, a bad disk."""
 
     def make_directories(self, path: str) -> None:
         """Create a folder and its parents, durable on return; existing ones are fine."""

@@ -41,8 +41,8 @@ async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
     """Check the indexes of a stopped bookie: seals, every row, and every location in its entry log.
 
     Of each entry 20 bytes are read, not its body: bkctl ledger verify compares bodies with their digests. What is found
-    is listed, and the exit code is 10. A lost or damaged index, and locations at which there is no such entry, are
-    mended by bkctl storage index rebuild.
+    is listed, and the exit code is 10. A lost or damaged index is mended by bkctl storage index rebuild; locations at
+    which there is no such entry are not, as they keep the bookie from denying it (docs/runbooks/corrupt-log.md).
     """
     with (
         open_own_storage(context, flags, is_locked=True) as own,
@@ -74,8 +74,14 @@ def _tell(context: CommandContext, found: Sequence[DirectoryCheck]) -> None:
     )
     context.console.table("Directories", _DIRECTORY_COLUMNS, directories)
     context.console.table("Findings", _FINDING_COLUMNS, findings)
-    if findings:
+    if any(state.is_lost for directory in found for state in directory.states.values()):
         context.console.say("bkctl storage index rebuild, with the same settings, builds the indexes anew")
+    elif findings:
+        # A new index knows nothing of an entry whose ids in the log are damaged, and would deny it.
+        context.console.say(
+            "leave the index as it is: while it names these entries, readers are told of an error and ask other "
+            "bookies; what to do is in docs/runbooks/corrupt-log.md"
+        )
 
 
 def _directory_row(directory: DirectoryCheck) -> dict[str, Any]:

@@ -257,3 +257,15 @@ def test_a_replacement_that_finds_no_room_names_the_file_and_takes_it_away(fs: F
         fs.write_file_atomically(str(tmp_path / "mark"), b"x")
     assert raised.value.filename == str(tmp_path / "mark.tmp")
     assert fs.list_directory(str(tmp_path)) == []
+
+
+def test_what_cannot_be_looked_up_is_not_taken_for_missing(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    (tmp_path / "file").touch()
+    file_system = OsFileSystem()
+    assert file_system.exists(str(loop))
+    assert not file_system.exists(str(tmp_path / "none"))
+    assert not file_system.exists(str(tmp_path / "file" / "below"))
+    with pytest.raises(OSError, match="symbolic links"):
+        file_system.exists(str(loop / "0.log"))

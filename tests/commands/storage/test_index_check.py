@@ -154,3 +154,16 @@ def test_show_one_ledger(folders: Folders) -> None:
     lost = folders.run("index", "show", "--ledger", "3")
     assert lost.exit_code == 12
     assert "bkctl storage index rebuild" in lost.stderr
+
+
+def test_an_entry_that_is_another_one_is_no_reason_to_build_the_index_anew(folders: Folders) -> None:
+    folders.fill()
+    with log_of(folders).open("r+b") as stream:
+        stream.seek(HEADER_BYTES + 4 + 8 + 7)
+        stream.write(b"\x7f")
+    result = folders.run("index", "check", "-o", "json")
+    assert result.exit_code == 10
+    assert "leave the index as it is" in result.stderr
+    assert "index rebuild" not in result.stderr
+    lose(folders.config, LOCATIONS_DATABASE)
+    assert "bkctl storage index rebuild" in folders.run("index", "check", "-o", "json").stderr
