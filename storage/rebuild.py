@@ -99,6 +99,9 @@ class _UnderWay(msgspec.Struct, frozen=True):
     rows: dict[LedgerId, LedgerRow]
     """All ledger rows of the directory as they will be; those of kept ones as they are, without the limbo."""
     limbo: set[LedgerId]
+    """Ledgers of which nothing may be denied until they are compared with the other bookies."""
+    damaged: set[LedgerId]
+    """Those of them of which a log says that entries are missing."""
     row_count: int
 
 
@@ -136,8 +139,16 @@ class IndexRebuild:
     """Carries out a plan whose folders are still locked."""
 
     def __init__(
-        self, filesystem: FileSystem, open_index: OpenIndexStore, config: StorageConfig, watch: RebuildWatch
+        self,
+        filesystem: FileSystem,
+        open_index: OpenIndexStore,
+        config: StorageConfig,
+        watch: RebuildWatch,
+        *,
+        are_logs_vouched_for: bool = False,
     ) -> None:
+        """``are_logs_vouched_for``: a bookie served from these very logs until it was stopped; none can be missing."""
+        self._are_logs_vouched_for = are_logs_vouched_for
         self._filesystem = filesystem
         self._open_index = open_index
         self._config = config
@@ -152,7 +163,7 @@ class IndexRebuild:
         try:
             journaled = self._read_journals(due)
             under_way = [self._build(plan, journaled) for plan in due]
-            needs_check = any(each.scanned.damaged or _has_lost_rows(each.plan) for each in under_way)
+            needs_check = any(each.limbo or _has_lost_rows(each.plan) for each in under_way)
             self._write_ledgers(under_way, needs_check=needs_check)
             self._tell_kept_indexes(plans, under_way, needs_check=needs_check)
             for plan in due:
@@ -191,16 +202,18 @@ class IndexRebuild:
                 self._filesystem, self._config, plan.position, plan.ledger_directory, folder, pool, self._watch
             )
             scanned = rebuild.scan(plan.logs, keeps_rows=LOCATIONS_DATABASE in plan.databases)
+            is_wanted = LOCATIONS_DATABASE in plan.databases
+            everything = set(rows)
             if LEDGERS_DATABASE in plan.databases:
                 assert journaled is not None, "journals are read before ledger rows are made"
-                everything = self._ledgers_of(plan, scanned, journaled) | rows.keys()
-                limbo = scanned.affected(everything)
-                rows = new_rows(everything, journaled, rows, limbo)
-            else:
-                limbo = scanned.affected(rows)
-            is_wanted = LOCATIONS_DATABASE in plan.databases
+                everything |= self._ledgers_of(plan, scanned, journaled)
+            damaged = scanned.affected(everything)
+            # Logs have no checksum, and nothing says which there were: they prove what is there, not what is not.
+            limbo = everything if is_wanted and not self._are_logs_vouched_for else damaged
+            if journaled is not None and LEDGERS_DATABASE in plan.databases:
+                rows = new_rows(everything, journaled, rows, limbo, damaged)
             row_count = rebuild.load(self._open_index, scanned.runs, rows) if is_wanted else 0
-        return _UnderWay(plan, scanned, rows, limbo, row_count)
+        return _UnderWay(plan, scanned, rows, limbo, damaged, row_count)
 
     def _ledgers_of(self, plan: DirectoryPlan, scanned: ScannedDirectory, journaled: JournaledLedgers) -> set[LedgerId]:
         """Ledgers of this directory that a log, the map of a damaged one, or a journal names."""
@@ -224,7 +237,7 @@ class IndexRebuild:
         self, plans: Sequence[DirectoryPlan], under_way: Sequence[_UnderWay], *, needs_check: bool
     ) -> None:
         """Ledgers that may lack entries into limbo, and the flag, where the ledger rows are kept; all durable."""
-        limbo = {each.plan.position: each.limbo for each in under_way}
+        built = {each.plan.position: each for each in under_way}
         for plan in plans:
             if (
                 LEDGERS_DATABASE in plan.databases
@@ -232,11 +245,14 @@ class IndexRebuild:
             ):
                 continue
             is_flagged = needs_check and plan.position == 0
-            if not is_flagged and not limbo.get(plan.position):
+            each = built.get(plan.position)
+            if not is_flagged and (each is None or not each.limbo):
                 continue
             with self._opened_ledgers(plan) as ledgers:
-                for ledger_id in limbo.get(plan.position, ()):
-                    ledgers.create_row(ledger_id, is_fenced=True, is_limbo=True)
+                for ledger_id in each.limbo if each is not None else ():
+                    # The fence is known, but where a log is damaged, no add should make more of the ledger.
+                    is_fenced = each is not None and ledger_id in each.damaged
+                    ledgers.create_row(ledger_id, is_fenced=is_fenced, is_limbo=True)
                 ledgers.write(ledgers.take_changes())
                 if is_flagged:
                     # Alone: a ledger that is in no log is known to the metadata only, so the check begins anew.

@@ -70,8 +70,9 @@ def new_rows(
     journaled: JournaledLedgers,
     kept: Mapping[LedgerId, LedgerRow],
     limbo: set[LedgerId],
+    damaged: set[LedgerId],
 ) -> dict[LedgerId, LedgerRow]:
-    """The rows of these ledgers and of all in ``kept``, which stay as they are but for ``limbo``."""
+    """The rows of these ledgers and of all in ``kept``; those stay, but for ``limbo`` and the fence of the damaged."""
     rows: dict[LedgerId, LedgerRow] = {}
     for ledger_id in sorted({*ledger_ids, *kept}):
         row = kept.get(ledger_id)
@@ -82,7 +83,7 @@ def new_rows(
                 explicit_lac=journaled.explicit_lacs.get(ledger_id),
             )
         if ledger_id in limbo:
-            row = msgspec.structs.replace(row, is_fenced=True, is_limbo=True)
+            row = msgspec.structs.replace(row, is_fenced=row.is_fenced or ledger_id in damaged, is_limbo=True)
         rows[ledger_id] = row
     return rows
 

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from storage import rebuild_directory
@@ -81,14 +82,31 @@ def test_lost_locations_come_back_row_by_row(config: StorageConfig) -> None:
     lose(config, LOCATIONS_DATABASE)
     report = rebuild(config)
     assert report.is_complete
-    assert not report.needs_integrity_check
     assert [each.databases for each in report.directories] == [(LOCATIONS_DATABASE,)]
     assert report.directories[0].row_count == len(before)
     assert report.directories[0].entry_count > len(before)
     assert rows_of(config, LOCATIONS_DATABASE) == before
-    assert rows_of(config, LEDGERS_DATABASE) == ledger_rows
-    assert flags(config) == 0
+    assert [key for key, _ in rows_of(config, LEDGERS_DATABASE)] == [key for key, _ in ledger_rows]
     require_entries(config, LEDGERS)
+
+
+@pytest.mark.parametrize("databases", [(LOCATIONS_DATABASE,), BOTH])
+def test_of_locations_made_from_logs_alone_nothing_is_denied_until_they_are_compared(
+    config: StorageConfig, databases: tuple[str, ...]
+) -> None:
+    """A log that is gone, or cut between two entries, leaves no trace in the others."""
+    fences = {each: row.is_fenced for each in LEDGERS if (row := ledger_row(config, each)) is not None}
+    logs(config)[0].unlink()
+    lose(config, LOCATIONS_DATABASE)
+    report = rebuild(config, databases)
+    assert report.is_complete
+    assert report.needs_integrity_check
+    assert flags(config) == 1
+    assert report.directories[0].limbo_count == len(LEDGERS)
+    for ledger_id in LEDGERS:
+        row = ledger_row(config, ledger_id)
+        assert row is not None
+        assert (row.is_limbo, row.is_fenced) == (True, fences[ledger_id])
 
 
 def test_lost_ledger_rows_come_back_fenced_and_an_integrity_check_is_asked_for(config: StorageConfig) -> None:
@@ -112,10 +130,13 @@ def test_nothing_is_due_while_all_is_sound(config: StorageConfig) -> None:
 
 
 def test_a_sound_index_is_built_again_when_asked_for_and_loses_nothing(config: StorageConfig) -> None:
-    before = [rows_of(config, name) for name in BOTH]
-    report = rebuild(config, BOTH)
-    assert not report.needs_integrity_check
-    assert [rows_of(config, name) for name in BOTH] == before
+    before = rows_of(config, LOCATIONS_DATABASE)
+    rows = {each: ledger_row(config, each) for each in LEDGERS}
+    rebuild(config, BOTH)
+    assert rows_of(config, LOCATIONS_DATABASE) == before
+    for ledger_id, row in rows.items():
+        assert row is not None
+        assert ledger_row(config, ledger_id) == msgspec.structs.replace(row, is_limbo=True)
 
 
 def test_both_lost_in_several_directories(tmp_path: Path) -> None:
@@ -157,8 +178,9 @@ def test_keys_fences_and_explicit_lacs_come_from_the_journals_whatever_the_mark(
     for name in BOTH:
         lose(config, name)
     rebuild(config)
-    assert ledger_row(config, 5) == LedgerRow(master_key=KEY, is_fenced=True, explicit_lac=explicit_lac(5, 0))
-    assert ledger_row(config, 9) == LedgerRow(is_fenced=True)
+    lac = explicit_lac(5, 0)
+    assert ledger_row(config, 5) == LedgerRow(master_key=KEY, is_fenced=True, is_limbo=True, explicit_lac=lac)
+    assert ledger_row(config, 9) == LedgerRow(is_fenced=True, is_limbo=True)
 
 
 def test_entries_that_are_in_the_journal_alone_come_with_the_next_boot(config: StorageConfig) -> None:
@@ -288,13 +310,12 @@ def test_the_map_of_a_finished_log_tells_which_ledgers_lack_something(config: St
         stream.write(struct.pack(">qq", -1, 0))
     lose(config, LOCATIONS_DATABASE)
     report = rebuild(config)
-    assert report.directories[0].limbo_count == 1
     assert [log.damage.ledger_ids for log in report.directories[0].damaged] == [(0,)]
     row, other = ledger_row(config, 0), ledger_row(config, 1)
     assert row is not None
-    assert row.is_limbo
+    assert (row.is_limbo, row.is_fenced) == (True, True)
     assert other is not None
-    assert not other.is_limbo
+    assert (other.is_limbo, other.is_fenced) == (True, False)
 
 
 def test_a_log_that_cannot_be_read_is_reported(config: StorageConfig) -> None:

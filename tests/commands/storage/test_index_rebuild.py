@@ -26,7 +26,7 @@ def test_a_lost_index_is_built_again(folders: Folders) -> None:
     assert (result["kind"], result["is_complete"], result["needs_integrity_check"]) == (
         "StorageIndexRebuild",
         True,
-        False,
+        True,
     )
     assert (result["entries"], result["locations"], result["ledgers"]) == (12, 12, 4)
     with folders.opened() as storage:
