@@ -86,14 +86,14 @@ async def save_before(
     path = os.path.join(state_folder(context.settings, _FOLDER), f"{name}-{time}.jsonl.gz")
     try:
         survey, _ = await save(context, store, header, tree, path)
+        if planned is not None and survey != planned:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise ConflictError("nothing was changed: the metadata has changed since the plan was made: run it again")
         with ArchiveReader(path) as reader:
             await read_archive(reader)
     except OSError as error:
         raise RefusedError(f"nothing was changed: the backup cannot be written to {path}: {error.strerror}") from error
-    if planned is not None and survey != planned:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        raise ConflictError("nothing was changed: the metadata has changed since the plan was made: run it again")
     context.console.say(f"saved what is there in {path}")
     return path
 

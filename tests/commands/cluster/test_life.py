@@ -152,8 +152,12 @@ def test_a_signal_in_the_middle_is_noted(operator: Operator, instance_id: str, n
 
 @pytest.mark.parametrize("second", ["format", "nuke"])
 def test_two_at_once(operator: Operator, instance_id: str, second: str) -> None:
+    operator.configure(
+        "scan_operations_per_s_max = 150.0"
+    )  # it lasts until the second has been heard, also on a busy machine
     first = operator.begin("cluster", "nuke", "--confirm", instance_id)
     wait_until(lambda: "available" not in operator.children(""))
+    operator.configure("")
     late = operator.run("cluster", second, "--confirm", instance_id)
     assert late.exit_code == 5, late.stderr
     assert "another operation changes this cluster: 'cluster nuke' by" in late.stderr
