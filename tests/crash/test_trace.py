@@ -19,6 +19,7 @@ from tests.crash.trace import (
     Rename,
     SyncFile,
     SyncFolder,
+    TraceReader,
     Truncate,
     Write,
     read_trace,
@@ -71,3 +72,15 @@ def test_a_trace_tells_every_change(tmp_path: Path) -> None:
         Note("done 2"),
         Truncate(0, 0),
     ]
+
+
+def test_a_number_that_another_thread_gets_while_it_is_closed_is_that_threads() -> None:
+    """strace tells of the end of a call later than of what another thread did meanwhile."""
+    lines = [
+        r'1 openat(AT_FDCWD, "\x2f\x72\x2f\x61", O_RDWR|O_CREAT) = 5',
+        "1 close(5 <unfinished ...>",
+        r'2 openat(AT_FDCWD, "\x2f\x72\x2f\x62", O_RDWR|O_CREAT) = 5',
+        "1 <... close resumed>) = 0",
+        "2 fsync(5) = 0",
+    ]
+    assert TraceReader("/r").read(lines) == [Create("a", 0), Create("b", 1), SyncFile(1, 2)]

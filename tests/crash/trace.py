@@ -145,6 +145,9 @@ class TraceReader:
     def _begin(self, call: _Call) -> None:
         """Changes whose call needs no result to be understood."""
         match call.name:
+            case "close":
+                # Not at its end: by then another thread may have got the same number.
+                self._descriptors.pop(_descriptor(call.arguments), None)
             case "write" | "writev":
                 self._append(call)
             case "pwrite64" | "pwritev" | "pwritev2":
@@ -184,8 +187,6 @@ class TraceReader:
         match call.name:
             case "openat" | "open" | "creat":
                 self._open(call, result)
-            case "close":
-                self._descriptors.pop(_descriptor(call.arguments), None)
             case "dup" | "dup2" | "dup3":
                 self._duplicate(call, result)
             case "write" | "writev" | "pwrite64" | "pwritev" | "pwritev2":
@@ -193,7 +194,7 @@ class TraceReader:
                 assert opened is None or result == len(_data(call.arguments)), f"a short write: {call.arguments[-80:]}"
             case "fsync" | "fdatasync":
                 self._sync(call)
-            case "ftruncate":
+            case "ftruncate" | "close":
                 pass
             case _:
                 self._name(call)
