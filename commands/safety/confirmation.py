@@ -32,15 +32,36 @@ async def settle_plan(context: CommandContext, plan: Plan, *, columns: tuple[Col
     require_pinned_instance(context, plan.instance_id)
     if settings.apply_path is not None:
         require_same_plan(load_plan(settings.apply_path), plan)
-    if settings.is_dry_run or settings.plan_out_path is not None:
-        if settings.plan_out_path is not None:
-            save_plan(plan, settings.plan_out_path)
-            context.console.say(f"plan saved in {settings.plan_out_path}: go ahead with --apply")
-        print_plan(context, plan, columns)
+    if _rehearse(context, plan, columns):
         return False
     for sentence in plan.summary:
         context.console.say(sentence)
     await confirm_plan(context, plan)
+    return True
+
+
+def settle_empty_plan(context: CommandContext, plan: Plan, *, columns: tuple[Column, ...] = PLAN_COLUMNS) -> bool:
+    """The same for a ``plan`` of no changes, whose summary says that there is nothing to do: nothing is asked.
+
+    False when the plan was only to be shown or saved; True: the caller prints a result, that of nothing done.
+    """
+    require_pinned_instance(context, plan.instance_id)
+    if _rehearse(context, plan, columns):
+        return False
+    for sentence in plan.summary:
+        context.console.say(sentence)
+    return True
+
+
+def _rehearse(context: CommandContext, plan: Plan, columns: tuple[Column, ...]) -> bool:
+    """Whether the plan was only to be shown or saved; it is then."""
+    settings = context.settings
+    if not settings.is_dry_run and settings.plan_out_path is None:
+        return False
+    if settings.plan_out_path is not None:
+        save_plan(plan, settings.plan_out_path)
+        context.console.say(f"plan saved in {settings.plan_out_path}: go ahead with --apply")
+    print_plan(context, plan, columns)
     return True
 
 

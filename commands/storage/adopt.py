@@ -42,15 +42,19 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
     by the same command.
     """
     from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_plan
+    from commands.safety.confirmation import settle_empty_plan, settle_plan
     from storage.adoption import survey_adoption
+    from storage.adoption_build import BuildReport
 
     with open_own_storage(context, flags, is_locked=True) as own:
         require_stopped(own)
         require_version_files(own)
         survey = survey_adoption(own.file_system, own.config)
         if survey is None:
-            context.console.say("there is no index of a Java bookie in these folders: nothing to do")
+            sentence = "there is no index of a Java bookie in these folders: nothing to do"
+            plan = make_plan(own, "storage adopt", tier=2, summary=[sentence], items=[])
+            if settle_empty_plan(context, plan, columns=PLAN_COLUMNS):
+                _tell(context, None, BuildReport())
             return Outcome.OK
         plan = _plan(own, survey)
         if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
@@ -59,7 +63,8 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
             with context.console.progress("adopting") as progress:
                 report = await work_beside_loop(lambda require: _adopt(own, progress, require))
             change.details.update(ledgers=report.ledger_count, unreadable=report.unreadable_count)
-    _tell(context, survey, report)
+    _tell(context, survey.storage.value, report)
+    context.console.say("start the bookie with bkctl bookie start and the same settings")
     return Outcome.PARTIAL if report.unreadable_count else Outcome.OK
 
 
@@ -93,10 +98,10 @@ def _adopt(own: OwnStorage, progress: Progress, require_wanted: Callable[[], Non
     return adopt_folders(own.file_system, open_plyvel, own.config, on_progress=shown_progress(progress, require_wanted))
 
 
-def _tell(context: CommandContext, survey: AdoptionSurvey, report: BuildReport) -> None:
+def _tell(context: CommandContext, storage: str | None, report: BuildReport) -> None:
     unreadable = [{"path": each.path, "reason": each.reason} for each in report.unreadable]
     body: dict[str, object] = {
-        "storage": survey.storage.value,
+        "storage": storage,
         "ledgers": report.ledger_count,
         "entries": report.entry_count,
         "entries_copied": report.copied_entry_count,
@@ -104,4 +109,3 @@ def _tell(context: CommandContext, survey: AdoptionSurvey, report: BuildReport) 
     }
     context.console.record("StorageAdopted", body, name="ledgers", details={"unreadable_items": unreadable})
     context.console.table("What could not be read", _UNREADABLE_COLUMNS, unreadable)
-    context.console.say("start the bookie with bkctl bookie start and the same settings")

@@ -45,12 +45,15 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
     same command.
     """
     from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_plan
-    from storage.hand_back import needs_hand_back
+    from commands.safety.confirmation import settle_empty_plan, settle_plan
+    from storage.hand_back import HandBackReport, needs_hand_back
 
     with open_own_storage(context, flags, is_locked=True) as own:
         if not needs_hand_back(own.file_system, own.config):
-            context.console.say("there is no index of bkctl in these folders: nothing to do")
+            sentence = "there is no index of bkctl in these folders: nothing to do"
+            plan = make_plan(own, "storage hand-back", tier=2, summary=[sentence], items=[])
+            if settle_empty_plan(context, plan, columns=PLAN_COLUMNS):
+                _print(context, HandBackReport(), next_steps=())
             return
         plan = _plan(own)
         if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
@@ -59,16 +62,20 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
             with context.console.progress("handing ledgers back") as progress:
                 report = await work_beside_loop(lambda require: _hand_back(own, progress, require))
             change.details["ledgers"] = report.ledger_count
+    _print(context, report, next_steps=_NEXT_STEPS)
+    context.console.say(f"next, with ledgerStorageClass={_JAVA_CLASS} and the same folders in bk_server.conf:")
+    for step in _NEXT_STEPS:
+        context.console.say(f"  {step}")
+
+
+def _print(context: CommandContext, report: HandBackReport, *, next_steps: tuple[str, ...]) -> None:
     body: dict[str, object] = {
         "ledgers": report.ledger_count,
         "entries_flushed": report.replayed_entry_count,
         "ledger_storage_class": _JAVA_CLASS,
-        "next_steps": list(_NEXT_STEPS),
+        "next_steps": list(next_steps),
     }
     context.console.record("StorageHandedBack", body, name="ledgers")
-    context.console.say(f"next, with ledgerStorageClass={_JAVA_CLASS} and the same folders in bk_server.conf:")
-    for step in _NEXT_STEPS:
-        context.console.say(f"  {step}")
 
 
 def _plan(own: OwnStorage) -> Plan:

@@ -69,19 +69,18 @@ async def rebuild(
     entries are put in limbo, so that no entry of theirs is denied.
     """
     from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_plan
+    from commands.safety.confirmation import settle_empty_plan, settle_plan
     from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
     from storage.index_store import open_plyvel
-    from storage.rebuild import IndexRebuild, plan_rebuild
+    from storage.rebuild import IndexRebuild, RebuildReport, plan_rebuild
 
     wanted = [name for name, is_wanted in ((LEDGERS_DATABASE, ledgers), (LOCATIONS_DATABASE, locations)) if is_wanted]
     with open_own_storage(context, flags, is_locked=True) as own:
         require_no_java_index(own)
         plans = plan_rebuild(own.file_system, open_plyvel, own.config, wanted or None)
         if not any(plan.databases for plan in plans):
-            context.console.say(
-                "every index is sound: nothing to do (--ledgers or --locations rebuild it all the same)"
-            )
+            if settle_empty_plan(context, _empty_plan(own), columns=_PLAN_COLUMNS):
+                _tell(context, RebuildReport(directories=(), journal_damages=(), needs_integrity_check=False))
             return Outcome.OK
         plan = _plan(own, plans)
         if not await settle_plan(context, plan, columns=_PLAN_COLUMNS):
@@ -112,6 +111,11 @@ def _plan(own: OwnStorage, plans: Sequence[DirectoryPlan]) -> Plan:
             "and the bookie will compare itself with its peers"
         )
     return make_plan(own, "storage index rebuild", tier=2, summary=summary, items=items)
+
+
+def _empty_plan(own: OwnStorage) -> Plan:
+    sentence = "every index is sound: nothing to do (--ledgers or --locations rebuild it all the same)"
+    return make_plan(own, "storage index rebuild", tier=2, summary=[sentence], items=[])
 
 
 def _loses_rows(plan: DirectoryPlan) -> bool:

@@ -153,7 +153,7 @@ def test_a_group_larger_than_the_first_look_is_read_whole(tmp_path: Path) -> Non
 def test_any_damage_gives_what_was_written_or_a_refusal(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Never another error; all of them where no sector is wiped out, and everything in front of the damage where one is."""
+    """Never another error; all of them where no sector is wiped out, and what stands before the damage where one is."""
     written = Written(tmp_path_factory.mktemp("damaged"), LAST)
     damaged = bytearray(written.data)
     for _ in range(data.draw(st.integers(1, 3))):

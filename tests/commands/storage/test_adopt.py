@@ -60,6 +60,10 @@ def test_plan_adoption_and_a_second_run(java: JavaFolders) -> None:
     )
     again = run(java, "--yes")
     assert (again.exit_code, "nothing to do" in again.stderr) == (0, True)
+    assert again.json() == body | dict.fromkeys(("ledgers", "entries", "entries_copied"), 0) | {"storage": None}
+    plan = run(java, "--dry-run").json()
+    assert (plan["kind"], plan["changes"], plan["items"]) == ("Plan", 0, [])
+    assert "nothing to do" in plan["summary"][0]
     storage = boot(java.config)
     try:
         require_all(storage, java.entries())

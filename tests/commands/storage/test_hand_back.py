@@ -24,8 +24,11 @@ def test_plan_hand_back_and_a_second_run(tmp_path: Path) -> None:
     for path in moved:
         assert not os.path.exists(f"{tmp_path}{path}")
     assert (tmp_path / "l1" / "current" / "ledgers").is_dir()
-    again = folders.succeed("hand-back", "--yes")
+    again = folders.succeed("hand-back", "--yes", "-o", "json")
     assert "nothing to do" in again.stderr
+    assert again.json() == body | {"ledgers": 0, "entries_flushed": 0, "next_steps": []}
+    plan = folders.succeed("hand-back", "--dry-run", "-o", "json").json()
+    assert (plan["kind"], plan["changes"], plan["items"]) == ("Plan", 0, [])
     trail = (tmp_path / "state" / "audit.jsonl").read_text()
     assert trail.count('"storage hand-back"') == 2
 

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from commands.safety.plan import load_plan
 from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
 from storage.filesystem import OsFileSystem
 from storage.ledger_storage import lock_directories
@@ -31,8 +32,21 @@ def test_a_lost_index_is_built_again(folders: Folders) -> None:
     assert (result["entries"], result["locations"], result["ledgers"]) == (12, 12, 4)
     with folders.opened() as storage:
         assert storage.engine_of(2).read(2, 1) == entry(2, 1)
-    again = folders.succeed("index", "rebuild", "--yes")
+    again = folders.succeed("index", "rebuild", "--yes", "-o", "json")
     assert "every index is sound" in again.stderr
+    nothing = {"entries": 0, "locations": 0, "ledgers": 0, "limbo": 0, "directories": []}
+    assert again.json() == result | nothing | {"needs_integrity_check": False}
+
+
+def test_a_rehearsal_with_nothing_to_do_is_an_empty_plan(folders: Folders) -> None:
+    folders.fill()
+    saved = str(folders.root / "plan.json")
+    plan = folders.succeed("index", "rebuild", "--plan-out", saved, "-o", "json").json()
+    assert (plan["kind"], plan["changes"], plan["items"]) == ("Plan", 0, [])
+    assert "nothing to do" in plan["summary"][0]
+    assert load_plan(saved).items == ()
+    table = folders.succeed("index", "rebuild", "-n", "-o", "table")
+    assert table.stderr.count("nothing to do") == 1
 
 
 def test_both_can_be_asked_for_by_name(folders: Folders) -> None:
