@@ -3,6 +3,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 WORKERS ?= auto
+ROUNDS ?= 20
 VENV_PYTHON := .venv/bin/python
 PYTEST := $(VENV_PYTHON) -m pytest --durations=15
 INTEROP_TARGET := tests/interop/target
@@ -10,7 +11,7 @@ INTEROP_TARGET := tests/interop/target
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test interop bench demo lock clean
+.PHONY: help setup check test fuzz interop bench demo lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +28,9 @@ check: setup ## the gate: format, lint, types, layers
 
 test: setup ## rings 1 to 3: unit tests, and real processes on this machine (PYTEST_ARGS=..., WORKERS=1)
 	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not interop" $(PYTEST_ARGS)
+
+fuzz: setup ## every property test ROUNDS times, each time with new random examples; a failure says how to repeat it
+	$(PYTEST) -n $(WORKERS) -m hypothesis --hypothesis-profile=default --property-rounds=$(ROUNDS) $(PYTEST_ARGS)
 
 interop: setup ## ring 4: Apache BookKeeper (Java) against bkctl; needs a JDK and Maven
 	@scripts/build_interop.sh

@@ -3,17 +3,63 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
+import os
+import pkgutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from tests.processes import Cluster
+from tests.test_repository import FLOORS, ROOT
 
 _root_numbers = itertools.count()
+
+# A busy machine is no failure, neither of an example nor of how fast examples are drawn.
+settings.register_profile(
+    "default",
+    settings.get_profile("default"),
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--property-rounds``."""
+    parser.addoption(
+        "--property-rounds",
+        type=int,
+        default=1,
+        metavar="COUNT",
+        help="run every property test so many times, each time with all its examples and a new seed",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Rounds, not more examples in one run: how many a test wants stands among its settings, and is right for it."""
+    count = metafunc.config.getoption("--property-rounds")
+    if count > 1 and is_hypothesis_test(metafunc.function):
+        metafunc.fixturenames.append("property_round")
+        metafunc.parametrize("property_round", range(count), ids=[f"round-{number}" for number in range(count)])
+
+
+def pytest_collection_finish() -> None:
+    """Where examples follow from the test alone (profile "ci"), they do so whatever was run or imported before.
+
+    Hypothesis draws some values from the constants of all modules of the project that are loaded at that moment.
+    """
+    assert settings.default is not None
+    if settings.default.derandomize:
+        for floor in FLOORS:
+            for module in pkgutil.walk_packages([os.path.join(ROOT, floor)], f"{floor}."):
+                if not module.name.endswith(".__main__"):
+                    importlib.import_module(module.name)
 
 
 def pytest_configure() -> None:

@@ -109,7 +109,7 @@ def test_the_active_log_gets_no_map_when_it_is_closed(tmp_path: Path) -> None:
     assert (tmp_path / "0.log").stat().st_size == 1024 + 44
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(32, 3000)), max_size=40), st.integers(1, 40))
 def test_what_was_appended_is_read_and_scanned(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[tuple[int, int]], step: int

@@ -62,7 +62,7 @@ def test_put_wins_over_delete_of_the_same_key(store: PlyvelIndexStore) -> None:
     assert store.get(b"a") == b"1"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     present=st.sets(st.integers(0, 30), max_size=12),
     upper=st.integers(0, 31),

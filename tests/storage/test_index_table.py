@@ -70,7 +70,7 @@ def test_leveldb_reads_our_tables(tmp_path: Path, count: int, entries: int) -> N
 IDS = st.one_of(st.integers(0, 3), st.integers(0, 70_000), st.integers(0, 2**63 - 2))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_keys(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     starts = data.draw(st.lists(st.tuples(IDS, IDS, st.integers(1, 400), st.integers(1, 300)), max_size=6))

@@ -148,7 +148,7 @@ def test_a_group_larger_than_the_first_look_is_read_whole(tmp_path: Path) -> Non
     assert (records, end.dropped_bytes) == (written.records, 0)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_damage_gives_what_was_written_or_a_refusal(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -261,7 +261,7 @@ def test_what_was_synced_is_not_taken_for_torn(tmp_path: Path, *, has_checksums:
             torn.scan(torn.data[:at] + damage + torn.data[at + 4 :])
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_torn_group_that_made_the_file_grow(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The length is durable before the group: a crash leaves the new length, or any part of it and no group."""

@@ -303,7 +303,7 @@ def test_only_files_wholly_before_the_mark_go(tmp_path: Path, backups: int, mark
     writer.close()
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.lists(st.integers(24, 2000), min_size=1, max_size=6), max_size=8))
 def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, groups: Sequence[Sequence[int]]) -> None:
     directory = tmp_path_factory.mktemp("journal")

@@ -72,7 +72,7 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(pieces=st.lists(PIECES, max_size=12), cut=st.integers(0, 60), window_bytes=st.sampled_from([64, 500, 1 << 22]))
 def test_any_log_is_read_as_the_plain_scan_reads_it(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], cut: int, window_bytes: int

@@ -120,7 +120,7 @@ ids_strategy = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(LedgerTree), ids_strategy, st.integers(1, 5), st.data())
 def test_any_tree_with_any_nodes_that_cannot_be_listed(
     tree: LedgerTree, ids: list[int], window: int, data: st.DataObject
