@@ -13,7 +13,7 @@ from commands.config import ColorMode, OutputForm, Settings
 from commands.errors import ReaderGoneError
 from commands.listing import Listing
 from commands.progress import Progress, Silence, progress_bar
-from commands.rendering import Column, Row
+from commands.rendering import Column, Lines, Row
 from runtime.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -58,10 +58,12 @@ class Console:
         name: str | None = None,
         show: Mapping[str, Callable[[object], str]] | None = None,
         details: Row | None = None,
+        lines: Lines | None = None,
     ) -> None:
         """Print one object; ``name`` is the key that ``-o name`` prints, ``show`` how the table shows a field.
 
         ``details`` are rows inside the object that structured forms alone carry; people get them by ``table``.
+        ``lines`` are those of them that CSV has in place of the object's fields.
         """
         form, full = self.form, rendering.envelope(kind, {**body, **(details or {})})
         if form is OutputForm.JSON:
@@ -73,10 +75,7 @@ class Console:
         elif form is OutputForm.NAME:
             self._write(rendering.plain(body[name]) if name is not None else kind)
         elif form is OutputForm.CSV:
-            fields = rendering.flat(body)
-            if self._settings.has_headers:
-                self._write(rendering.to_csv_line(key for key, _ in fields))
-            self._write(rendering.to_csv_line(value for _, value in fields))
+            self._write_csv(body, lines)
         else:
             self._write_fields(body, show or {})
 
@@ -180,6 +179,14 @@ class Console:
             print(text, file=self._out, flush=True)
         except OSError as error:
             raise _not_written(error) from error
+
+    def _write_csv(self, body: Row, lines: Lines | None) -> None:
+        fields = dict(rendering.flat(body))
+        keys = list(fields) if lines is None else [column.key for column in lines.columns]
+        if self._settings.has_headers:
+            self._write(rendering.to_csv_line(keys))
+        for row in [fields] if lines is None else lines.rows:
+            self._write(rendering.to_csv_line(map(row.get, keys)))
 
     def _write_fields(self, body: Row, show: Mapping[str, Callable[[object], str]]) -> None:
         fields = [(rendering.clean(key), show.get(key, rendering.plain)(value)) for key, value in rendering.flat(body)]

@@ -101,6 +101,13 @@ class Column(NamedTuple):
         return clean(self.show(row.get(self.key)))
 
 
+class Lines(NamedTuple):
+    """Rows that are what a record is about: a form of one line per row prints them, not the record's own fields."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+
+
 def envelope(kind: str, body: Row) -> dict[str, object]:
     """A result with the two keys that every structured result starts with."""
     return {"apiVersion": API_VERSION, "kind": kind, **body}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from commands.context import CommandContext
-from commands.rendering import Column
+from commands.rendering import Column, Lines
 from commands.safety.plan import Plan, load_plan, require_same_plan, save_plan
 from runtime.errors import RefusedError
 
@@ -70,7 +70,7 @@ def print_plan(context: CommandContext, plan: Plan, columns: tuple[Column, ...] 
     body = plan.body()
     sentences = body.pop("summary")
     details = {"summary": sentences, "items": list(plan.items)}
-    context.console.record("Plan", body, name="plan_hash", details=details)
+    context.console.record("Plan", body, name="plan_hash", details=details, lines=Lines(columns, plan.items))
     context.console.table("Changes", columns, plan.items)
     if context.console.is_for_people:
         for sentence in sentences:

@@ -10,9 +10,10 @@ import typer
 
 from commands.bookie_options import takes_bookie_options
 from commands.command import command, group
+from commands.config import OutputForm
 from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
-from commands.rendering import Column, counted, size
+from commands.rendering import Column, Lines, counted, size
 from commands.storage.index_check import check
 from commands.storage.index_show import show
 from commands.storage.index_watch import StageWatch
@@ -39,6 +40,7 @@ _DIRECTORY_COLUMNS = (
     Column("locations", "LOCATIONS", is_right=True),
     Column("ledgers", "LEDGERS", is_right=True),
     Column("limbo", "IN LIMBO", is_right=True),
+    Column("torn_bytes", "TORN BYTES", is_right=True, is_wide=True),
 )
 _DAMAGE_COLUMNS = (
     Column("path", "FILE"),
@@ -168,10 +170,17 @@ def _tell(context: CommandContext, report: RebuildReport) -> None:
     }
     console = context.console
     console.record(
-        "StorageIndexRebuild", body, name="is_complete", details={"directories": directories, "damages": damages}
+        "StorageIndexRebuild",
+        body,
+        name="is_complete",
+        details={"directories": directories, "damages": damages},
+        lines=Lines(_DIRECTORY_COLUMNS, directories),
     )
     console.table("Directories", _DIRECTORY_COLUMNS, directories)
     console.table("Damage", _DAMAGE_COLUMNS, damages)
+    if console.form is OutputForm.CSV:  # its lines are the directories
+        for damage in damages:
+            console.warn(f"{damage['path']}: {damage['reason']}" if damage["path"] else damage["reason"])
     if not report.is_complete:
         console.warn(
             "entries may be missing: the ledgers in limbo answer 'unknown' until the bookie has compared them with its "

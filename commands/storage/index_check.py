@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commands.bookie_options import takes_bookie_options
 from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
-from commands.rendering import Column
+from commands.rendering import Column, Lines
 from commands.storage.index_watch import StageWatch
 from commands.storage.own_storage import OwnStorage, open_own_storage
 from commands.storage.working import work_beside_loop
@@ -70,7 +70,11 @@ def _tell(context: CommandContext, found: Sequence[DirectoryCheck]) -> None:
         "problems": sum(row["problems"] for row in directories),
     }
     context.console.record(
-        "StorageIndexCheck", body, name="is_sound", details={"directories": directories, "findings": findings}
+        "StorageIndexCheck",
+        body,
+        name="is_sound",
+        details={"directories": directories, "findings": findings},
+        lines=Lines(_FINDING_COLUMNS, findings),
     )
     context.console.table("Directories", _DIRECTORY_COLUMNS, directories)
     context.console.table("Findings", _FINDING_COLUMNS, findings)

@@ -12,7 +12,7 @@ from commands.bookie_options import takes_bookie_options
 from commands.context import BookieFlags, CommandContext
 from commands.errors import NotFoundError
 from commands.parse import parse_ledger_id
-from commands.rendering import Column, size
+from commands.rendering import Column, Lines, size
 from commands.storage.own_storage import OwnStorage, open_own_storage
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ def _show_all(context: CommandContext, own: OwnStorage) -> None:
         rows += found
         flags = own_flags if position == 0 else flags
     body = {"needs_integrity_check": bool(flags & 1)}
-    context.console.record("StorageIndex", body, name="needs_integrity_check", details={"indexes": rows})
+    context.console.record(
+        "StorageIndex", body, name="needs_integrity_check", details={"indexes": rows}, lines=Lines(_COLUMNS, rows)
+    )
     context.console.table("Indexes", _COLUMNS, rows)
 
 

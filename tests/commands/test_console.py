@@ -16,7 +16,7 @@ import yaml
 from commands.config import ColorMode, OutputForm, Settings
 from commands.console import Console
 from commands.errors import InvalidArgumentError
-from commands.rendering import Column, Row, size
+from commands.rendering import Column, Lines, Row, size
 from runtime.errors import RefusedError
 
 COLUMNS = (Column("id", "ID"), Column("bytes", "BYTES", size, is_right=True), Column("note", "NOTE", is_wide=True))
@@ -158,6 +158,17 @@ def test_record_in_every_form() -> None:
     assert Screen(form(OutputForm.TABLE)).record() == "id     7\nbytes  1.0 KiB\nin.x   -\n"
     assert Screen(form(OutputForm.CSV)).record() == "id,bytes,in.x\n7,1024,\n"
     assert Screen(form(OutputForm.NAME)).record() == "7\n"
+
+
+def test_csv_of_a_record_that_has_lines_is_its_lines() -> None:
+    for rows, lines in ((ROWS, ["id,bytes,note", '10,2048,"a,b"', "9,,", "11,5,[bold]x"]), ((), ["id,bytes,note"])):
+        for has_headers in (True, False):
+            screen = Screen(form(OutputForm.CSV, has_headers=has_headers))
+            screen.console.record("Thing", {"sum": 5}, name="sum", lines=Lines(COLUMNS, rows))
+            assert screen.out.getvalue().splitlines() == lines[not has_headers :]
+    screen = Screen(form(OutputForm.NAME))
+    screen.console.record("Thing", {"sum": 5}, name="sum", lines=Lines(COLUMNS, ROWS))
+    assert screen.out.getvalue() == "5\n"
 
 
 def test_a_table_below_a_record_is_for_people_and_ends_where_the_screen_does() -> None:

@@ -70,6 +70,9 @@ async def test_a_rehearsal_shows_the_plan_and_asks_nothing(stage: MakeStage) -> 
     assert (shown["kind"], shown["plan_hash"], shown["changes"]) == ("Plan", PLAN.plan_hash, 1)
     assert shown["items"] == [{"action": "delete", "path": "/ledgers/cookies/b1", "expected_version": 3}]
     assert shown["summary"] == ["one cookie goes"]
+    lines = stage(is_dry_run=True, output=OutputForm.CSV)
+    assert not await settle_plan(lines.context, PLAN)
+    assert lines.out.getvalue().splitlines() == ["action,path,expected_version", "delete,/ledgers/cookies/b1,3"]
     for_people = stage(is_dry_run=True, output=OutputForm.TABLE)
     assert not await settle_plan(for_people.context, PLAN)
     assert "delete   /ledgers/cookies/b1         3" in for_people.out.getvalue()

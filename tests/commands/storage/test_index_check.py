@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import struct
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,25 @@ def test_all_is_sound(tmp_path: Path) -> None:
     assert (answer["is_sound"], answer["ledgers"], answer["locations"]) == (True, 6, 6 * 60)
     assert [each["location_index"] for each in answer["directories"]] == ["sound", "sound"]
     assert folders.succeed("index", "check", "-o", "table").stdout.count("sound") >= 4
+
+
+def test_csv_has_a_line_for_each_finding_and_each_index(folders: Folders) -> None:
+    folders.fill()
+    header = "path,ledger_id,entry_id,offset,reason"
+    assert folders.succeed("index", "check", "-o", "csv").stdout.splitlines() == [header]
+    with log_of(folders).open("r+b") as stream:
+        stream.truncate(log_of(folders).stat().st_size - 45)
+    result = folders.run("index", "check", "-o", "csv")
+    assert result.exit_code == 10
+    first, *lines = csv.reader(result.stdout.splitlines())
+    assert first == header.split(",")
+    assert [line[0] for line in lines] == [str(log_of(folders))] * 2
+    assert "docs/runbooks/corrupt-log.md" in result.stderr
+    rows = list(csv.DictReader(folders.succeed("index", "show", "-o", "csv").stdout.splitlines()))
+    assert [(Path(row["path"]).name, row["condition"], row["ledgers"]) for row in rows] == [
+        (LEDGERS_DATABASE, "sound", "4"),
+        (LOCATIONS_DATABASE, "sound", ""),
+    ]
 
 
 def test_rows_of_deleted_ledgers_are_no_problem(folders: Folders) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import resource
 import shutil
@@ -90,12 +91,17 @@ def test_refused_while_the_bookie_runs_or_another_rebuild(folders: Folders) -> N
     assert "stop the bookie first" in result.stderr
 
 
-def test_a_damaged_log_is_told_and_the_exit_code_is_partial(folders: Folders) -> None:
-    folders.fill()
-    log = next((Path(folders.config.ledger_directories[0]) / "current").glob("0.log"))
+def damage_log(folders: Folders) -> Path:
+    log = Path(folders.config.ledger_directories[0]) / "current" / "0.log"
     data = bytearray(log.read_bytes())
     data[1024 + 60 : 1024 + 160] = bytes(100)
     log.write_bytes(data)
+    return log
+
+
+def test_a_damaged_log_is_told_and_the_exit_code_is_partial(folders: Folders) -> None:
+    folders.fill()
+    log = damage_log(folders)
     lose(folders.config, LOCATIONS_DATABASE)
     result = folders.run("index", "rebuild", "--yes", "-o", "json")
     assert result.exit_code == 9
@@ -103,6 +109,20 @@ def test_a_damaged_log_is_told_and_the_exit_code_is_partial(folders: Folders) ->
     assert answer["damages"][0]["path"] == str(log)
     assert answer["limbo"] == 4
     assert "answer 'unknown'" in result.stderr
+
+
+def test_csv_has_a_line_for_each_change_and_each_directory(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, ledgers=2)
+    folders.fill()
+    lose(folders.config, LOCATIONS_DATABASE)
+    log = damage_log(folders)
+    plan = list(csv.DictReader(folders.succeed("index", "rebuild", "-n", "-o", "csv").stdout.splitlines()))
+    assert [(row["action"], Path(row["path"]).name) for row in plan] == [("rebuild", LOCATIONS_DATABASE)]
+    result = folders.run("index", "rebuild", "--yes", "-o", "csv")
+    assert result.exit_code == 9
+    (row,) = csv.DictReader(result.stdout.splitlines())
+    assert (row["ledger_directory"], row["rebuilt"], row["limbo"]) == (str(tmp_path / "l0"), "locations", "2")
+    assert f"warning: {log}: " in result.stderr
 
 
 def test_a_folder_that_is_not_there(folders: Folders) -> None:
