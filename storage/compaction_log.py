@@ -35,7 +35,7 @@ from storage.filenames import (
     parse_compacted_file_name,
     parse_compacting_file_name,
 )
-from storage.framing import LENGTH_BYTES, framed
+from storage.framing import LENGTH_BYTES, framed_bytes
 from storage.ids import EntryLogId, LedgerId
 from storage.ports import File, FileSystem
 
@@ -84,7 +84,7 @@ class CompactedLogWriter:
         if self._file is None:
             self._file = self._fs.create(self._path)
             self._file.pwrite(encode_header(), 0)
-        data = b"".join(framed([body for _, body in bodies]))
+        data = framed_bytes([body for _, body in bodies])
         self._file.pwrite(data, self._position)
         self._position += len(data)
         for ledger_id, body in bodies:

@@ -32,7 +32,7 @@ from storage.filenames import (
     parse_claimed_entry_log_id,
     parse_entry_log_file_name,
 )
-from storage.framing import LENGTH_BYTES, framed
+from storage.framing import LENGTH_BYTES, framed_bytes
 from storage.ids import EntryLocation, EntryLogId, LedgerId
 from storage.ports import Buffer, File, FileSystem
 
@@ -200,7 +200,7 @@ class EntryLogWriter:
             room_bytes = min(_BATCH_BYTES_MAX, self._config.size_bytes_max - log.position)
             # At least one: an entry may be larger than a batch, or even than a whole log.
             stop = max(first + 1, bisect.bisect_right(ends, done_bytes + room_bytes, lo=first))
-            log.file.pwrite(b"".join(framed(bodies[first:stop])), log.position)
+            log.file.pwrite(framed_bytes(bodies[first:stop]), log.position)
             shift = log.position + LENGTH_BYTES - done_bytes
             starts = map(shift.__add__, [done_bytes, *ends[first : stop - 1]])
             locations += map(_new_location, zip(itertools.repeat(log.log_id), starts, strict=False))

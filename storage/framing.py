@@ -21,12 +21,18 @@ def framed(payloads: Sequence[Buffer]) -> list[Buffer]:
     Every loop here runs inside the interpreter's C code: a lane that ran bytecode per record would stop the event loop.
     """
     parts: list[Buffer] = [b""] * (2 * len(payloads))
-    lengths = list(map(len, payloads))
-    # Entries of a ledger mostly have one length: its word is made once then.
-    is_even = bool(lengths) and min(lengths) == max(lengths)
-    parts[0::2] = [_LENGTH.pack(lengths[0])] * len(lengths) if is_even else map(_LENGTH.pack, lengths)
+    parts[0::2] = map(_LENGTH.pack, map(len, payloads))
     parts[1::2] = payloads
     return parts
+
+
+def framed_bytes(payloads: Sequence[Buffer]) -> bytes:
+    """The same in one piece, no payload at all included."""
+    lengths = set(map(len, payloads))
+    if len(lengths) != 1:
+        return b"".join(framed(payloads))
+    # The one length word stands between the payloads like a separator: half as many parts to join.
+    return _LENGTH.pack(*lengths).join([b"", *payloads])
 
 
 class ReadWindow:

@@ -15,7 +15,7 @@ import msgspec
 
 from storage.config import JOURNAL_BLOCK_BYTES
 from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.framing import LENGTH_BYTES, framed
+from storage.framing import LENGTH_BYTES, framed, framed_bytes
 from storage.ids import JournalId
 from storage.journal_format import (
     PADDING_HEADER_BYTES,
@@ -27,6 +27,7 @@ from storage.journal_format import (
     encode_padding,
     is_zero_filled,
 )
+from storage.ports import Buffer
 
 CHECKSUM_BYTES = 16
 """In the padding, behind its count: four bytes that say what this is, i64 start of the group, u32 CRC-32C of an i64
@@ -40,13 +41,20 @@ _WITHOUT_ZEROS = b"\1"
 _WITH_ZEROS = b"\2"
 
 _JOURNAL_ID = struct.Struct(">q")
-_CHECKSUM = struct.Struct(">3scqI")
-_CRC_BYTES = 4
+_CHECKSUM = struct.Struct(">3scq")
+_CRC = struct.Struct(">I")
+_CRC_AT = PADDING_HEADER_BYTES + _CHECKSUM.size
 _PADDING = struct.Struct(">ii")
 _LENGTH = struct.Struct(">i")
-_ZERO_SECTOR = bytes(JOURNAL_BLOCK_BYTES)
+
+_PART_BYTES = 128 * 1024
+"""About so much is joined and checksummed at a time: it is still in the processor's cache for the second look, and its
+memory is used again for the next part."""
+
+_ZERO_RUN = bytes(JOURNAL_BLOCK_BYTES - LENGTH_BYTES + 1)
+"""What one part must hold of a sector of zeros that two share: at most three bytes of a length word are the other's."""
 _SAMPLE_BYTES = 128
-_ZERO_SAMPLES = bytes(JOURNAL_BLOCK_BYTES // _SAMPLE_BYTES)
+_ZERO_SAMPLES = bytes(len(_ZERO_RUN) // _SAMPLE_BYTES)
 _ZERO_IDS = bytes(RECORD_BYTES_MIN)
 
 
@@ -67,8 +75,8 @@ def encode_group(
     alignment_bytes: int,
     journal_id: JournalId | None = None,
     version: int = VERSION_MAX,
-) -> bytearray:
-    """Bytes of a group of raw records that starts at ``position`` in a file of ``version``.
+) -> list[Buffer]:
+    """Parts, to be written one behind the other, of a group of raw records at ``position`` in a file of ``version``.
 
     With ``journal_id`` it carries a checksum. ValueError for a record that no reader would accept: acknowledged and
     then refused, it would stop every boot.
@@ -76,13 +84,14 @@ def encode_group(
     lengths = list(map(len, records))
     _require_replayable(records, lengths)
     size_bytes = sum(lengths) + LENGTH_BYTES * len(records)
+    parts = _framed(records, size_bytes)
     if version < PADDING_VERSION_MIN:
-        return _joined(records, lengths, b"")
+        return parts
     content_bytes = 0 if journal_id is None else CHECKSUM_BYTES
-    group = _joined(records, lengths, encode_padding(position + size_bytes, alignment_bytes, content_bytes))
+    parts.append(encode_padding(position + size_bytes, alignment_bytes, content_bytes))
     if journal_id is not None:
-        _put_checksum(group, journal_id, position, size_bytes + PADDING_HEADER_BYTES)
-    return group
+        parts[-1] = _with_checksum(parts, journal_id, position)
+    return parts
 
 
 def split_group(data: bytes, first: int) -> tuple[list[bytes], int]:
@@ -108,7 +117,8 @@ def decode_checksum(padding: bytes) -> GroupChecksum | None:
     if len(padding) < PADDING_HEADER_BYTES + CHECKSUM_BYTES:
         return None
     mark, count = _PADDING.unpack_from(padding)
-    name, kind, group_start, crc = _CHECKSUM.unpack_from(padding, PADDING_HEADER_BYTES)
+    name, kind, group_start = _CHECKSUM.unpack_from(padding, PADDING_HEADER_BYTES)
+    (crc,) = _CRC.unpack_from(padding, _CRC_AT)
     if mark != PADDING_MARK or count < CHECKSUM_BYTES or name != CHECKSUM_MARK:
         return None
     return GroupChecksum(group_start, crc, PADDING_HEADER_BYTES + count, kind != _WITHOUT_ZEROS)
@@ -116,39 +126,31 @@ def decode_checksum(padding: bytes) -> GroupChecksum | None:
 
 def is_checksum_right(checksum: GroupChecksum, journal_id: JournalId, data: bytes, first: int, padding: int) -> bool:
     """Whether a checksum is that of ``data`` from index ``first`` on, with its padding at index ``padding``."""
-    with (
-        memoryview(data) as view,
-        view[first : padding + PADDING_HEADER_BYTES + CHECKSUM_BYTES - _CRC_BYTES] as covered,
-    ):
-        return _group_crc(journal_id, covered) == checksum.crc
+    with memoryview(data) as view, view[first : padding + _CRC_AT] as covered:
+        return crc32c.crc32c(covered, crc32c.crc32c(_JOURNAL_ID.pack(journal_id))) == checksum.crc
 
 
-def _joined(records: Sequence[bytes], lengths: Sequence[int], padding: bytes) -> bytearray:
-    """Framed records and padding in one piece; each byte is copied once, where that can be."""
-    if min(lengths) < max(lengths):
-        return bytearray().join([*framed(records), padding])
-    # Records of one length, as a ledger's mostly are: the length word stands between them like a separator.
-    return bytearray(_LENGTH.pack(lengths[0])).join([b"", *records[:-1], records[-1] + padding])
+def _framed(records: Sequence[bytes], size_bytes: int) -> list[Buffer]:
+    """Framed records in parts of about ``_PART_BYTES``; large records are not copied at all."""
+    count = len(records) * _PART_BYTES // size_bytes
+    if count <= 1:
+        return framed(records)
+    return [framed_bytes(records[first : first + count]) for first in range(0, len(records), count)]
 
 
-def _has_zero_sector(group: bytearray, end: int) -> bool:
-    """Whether 512 zero bytes stand in a row before ``end``."""
-    # So many zeros hold four of these samples in a row: a look at every 128th byte spares one at each.
-    return _ZERO_SAMPLES in group[:end:_SAMPLE_BYTES] and group.find(_ZERO_SECTOR, 0, end) >= 0
-
-
-def _put_checksum(group: bytearray, journal_id: JournalId, position: int, offset: int) -> None:
-    kind = _WITH_ZEROS if _has_zero_sector(group, offset) else _WITHOUT_ZEROS
-    _CHECKSUM.pack_into(group, offset, CHECKSUM_MARK, kind, position, 0)
-    crc_at = offset + CHECKSUM_BYTES - _CRC_BYTES
-    with memoryview(group) as view, view[:crc_at] as covered:
-        crc = _group_crc(journal_id, covered)
-    _CHECKSUM.pack_into(group, offset, CHECKSUM_MARK, kind, position, crc)
-
-
-def _group_crc(journal_id: JournalId, covered: memoryview) -> int:
-    crc: int = crc32c.crc32c(covered, crc32c.crc32c(_JOURNAL_ID.pack(journal_id)))
-    return crc
+def _with_checksum(parts: Sequence[Buffer], journal_id: JournalId, position: int) -> bytearray:
+    """The last of ``parts``, padding, with the checksum of them all in it."""
+    crc = crc32c.crc32c(_JOURNAL_ID.pack(journal_id))
+    kind = _WITHOUT_ZEROS
+    for part in parts[:-1]:
+        crc = crc32c.crc32c(part, crc)
+        # So many zeros hold three of these samples in a row: a look at every 128th byte spares one at each.
+        if _ZERO_SAMPLES in part[::_SAMPLE_BYTES] and _ZERO_RUN in part:
+            kind = _WITH_ZEROS
+    padding = bytearray(parts[-1])
+    _CHECKSUM.pack_into(padding, PADDING_HEADER_BYTES, CHECKSUM_MARK, kind, position)
+    _CRC.pack_into(padding, _CRC_AT, crc32c.crc32c(padding[:_CRC_AT], crc))
+    return padding
 
 
 def _require_replayable(records: Sequence[bytes], lengths: Sequence[int]) -> None:

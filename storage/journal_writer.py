@@ -26,7 +26,7 @@ from storage.journal_catalog import CatalogedJournal, JournalCatalog, read_catal
 from storage.journal_format import GROUP_BYTES_MAX, HEADER_BYTES, PADDING_VERSION_MIN, data_start, encode_file_header
 from storage.journal_group import encode_group
 from storage.journal_reader import list_journals
-from storage.ports import File, FileSystem
+from storage.ports import Buffer, File, FileSystem
 
 _DROP_STEP_BYTES: Final = 4 * MEBIBYTE
 """The page cache is told in steps: a page that the next group goes on in must stay."""
@@ -88,9 +88,10 @@ class JournalWriter:
         with self._failing_for_good():
             if self._written.offset > self._config.size_bytes_max:
                 self._roll()
-            group = self._encode(records)
-            if len(group) <= GROUP_BYTES_MAX or len(records) == 1:
-                self._write(group)
+            parts = self._encode(records)
+            size_bytes = sum(map(len, parts))
+            if size_bytes <= GROUP_BYTES_MAX or len(records) == 1:
+                self._write(parts, size_bytes)
                 if is_synced:
                     self._sync()
                 return self._written
@@ -136,20 +137,20 @@ class JournalWriter:
         """Up to where a write that found no room may have got."""
         self._dropped_end = 0
 
-    def _encode(self, records: Sequence[bytes]) -> bytearray:
+    def _encode(self, records: Sequence[bytes]) -> list[Buffer]:
         version = self._config.format_version
         signed_by = self._written.journal_id if version >= PADDING_VERSION_MIN else None
         return encode_group(records, self._written.offset, self._config.alignment_bytes, signed_by, version)
 
-    def _write(self, group: bytearray) -> None:
+    def _write(self, parts: list[Buffer], size_bytes: int) -> None:
         journal_id, start = self._written
-        end = start + len(group)
+        end = start + size_bytes
         with self._reporting_no_room():
             self._extend(end)
             # Leftovers of a longer group that found no room must not stand behind this one.
-            group += bytes(max(0, self._touched_end - end))
-            self._touched_end = start + len(group)
-            self._file.pwrite(group, start)
+            parts.append(bytes(max(0, self._touched_end - end)))
+            self._touched_end = max(end, self._touched_end)
+            self._file.pwritev(parts, start)
         self._touched_end = 0
         self._written = LogMark(journal_id, end)
 

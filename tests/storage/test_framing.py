@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.filesystem import OsFileSystem
-from storage.framing import ReadWindow, framed
+from storage.framing import ReadWindow, framed, framed_bytes
 from storage.ports import Buffer
 
 MEBIBYTE = 1 << 20
@@ -14,7 +14,10 @@ MEBIBYTE = 1 << 20
 
 def test_a_length_word_goes_before_every_payload() -> None:
     payloads: list[Buffer] = [b"abc", memoryview(b""), bytearray(b"defgh")]
-    assert b"".join(framed(payloads)) == b"\0\0\0\3abc\0\0\0\0\0\0\0\5defgh"
+    assert b"".join(framed(payloads)) == framed_bytes(payloads) == b"\0\0\0\3abc\0\0\0\0\0\0\0\5defgh"
+    assert framed_bytes([b"abc", bytearray(b"def")]) == b"\0\0\0\3abc\0\0\0\3def"
+    assert framed_bytes([b"abc"]) == b"\0\0\0\3abc"
+    assert framed_bytes([]) == b""
 
 
 def window_of(path: Path, data: dict[int, bytes], size: int) -> ReadWindow:

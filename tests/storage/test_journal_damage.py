@@ -20,12 +20,12 @@ from storage.filesystem import OsFileSystem
 from storage.ids import LogMark
 from storage.journal_catalog import read_catalog
 from storage.journal_format import encode_file_header, encode_ledger_key_record
-from storage.journal_group import encode_group
 from storage.journal_reader import JournalEnd, list_journals, scan_journal
 from storage.journal_writer import JournalWriter
 from storage.ledger_storage import LedgerStorage
 from storage.log_mark import read_last_mark
 from tests.storage.engines import KEY, checkpoint, entry, open_storage
+from tests.storage.groups import group_bytes
 
 FS = OsFileSystem()
 LEDGER_ID = 5
@@ -372,7 +372,7 @@ def test_what_a_java_bookie_moved_the_mark_past_is_replayed(crashed: Crashed) ->
     """It flushed to an index of its own: in ours the entries would be missing."""
     journal_id = list_journals(FS, str(crashed.journal))[-1] + 1
     header = encode_file_header()
-    group = header + encode_group([entry(LEDGER_ID, 60)], len(header), 512)
+    group = header + group_bytes([entry(LEDGER_ID, 60)], len(header))
     (crashed.journal / journal_file_name(journal_id)).write_bytes(group.ljust(16384, b"\0"))
     (crashed.ledgers / "lastMark").write_bytes(struct.pack(">qq", journal_id, len(group)))
     storage = crashed._start()

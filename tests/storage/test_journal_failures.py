@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -158,8 +159,8 @@ class PartialFile(TracedFile):
         super().__init__(disk, file)
         self._partial_disk = disk
 
-    def pwrite(self, data: Buffer, offset: int) -> None:
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> int:
         if self._partial_disk.is_full:
-            super().pwrite(data[:-300], offset)
+            super().pwrite(b"".join(parts)[:-300], offset)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        super().pwrite(data, offset)
+        return super().pwritev(parts, offset)

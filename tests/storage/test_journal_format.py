@@ -17,7 +17,7 @@ from storage.journal_format import (
     encode_ledger_key_record,
     encode_padding,
 )
-from storage.journal_group import encode_group
+from tests.storage.groups import group_bytes
 
 KEY = hashlib.sha1(b"ledger" + b"pw").digest()
 ENTRY_0 = struct.pack(">qqqq", 5, 0, -1, 5) + b"hello"
@@ -32,7 +32,7 @@ EXAMPLE = bytes.fromhex(
 
 def test_the_worked_example() -> None:
     records = [encode_ledger_key_record(5, KEY), ENTRY_0, ENTRY_1, encode_fence_record(5)]
-    assert encode_group(records, 512, 512) == EXAMPLE
+    assert group_bytes(records, 512) == EXAMPLE
     assert encode_file_header() == b"BKLG\0\0\0\6" + bytes(504)
     assert decode_version(encode_file_header()) == 6
 
@@ -49,7 +49,7 @@ def test_padding(position: int, written: int) -> None:
 @given(st.lists(st.binary(min_size=0, max_size=3000), min_size=1, max_size=9), st.sampled_from([512, 4096]))
 def test_a_group_ends_aligned_whatever_is_in_it(data: list[bytes], alignment: int) -> None:
     records = [struct.pack(">qqq", 1, index, index - 1) + payload for index, payload in enumerate(data)]
-    group = encode_group(records, 512, alignment)
+    group = group_bytes(records, 512, alignment)
     assert (512 + len(group)) % alignment == 0
     framed = b"".join(struct.pack(">i", len(record)) + record for record in records)
     assert group.startswith(framed)
@@ -119,9 +119,9 @@ def test_any_bytes_give_a_record_or_a_reason(data: bytes, version: int) -> None:
 )  # fmt: skip
 def test_a_record_that_replay_would_refuse_is_not_written(record: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        encode_group([ENTRY_0, record, ENTRY_1], 512, 512)
+        group_bytes([ENTRY_0, record, ENTRY_1], 512)
 
 
 def test_short_records_that_are_whole_are_written() -> None:
     records = [encode_fence_record(1), encode_ledger_key_record(1, b"ab"), encode_explicit_lac_record(1, b"")]
-    assert len(encode_group(records, 0, 512)) == 512
+    assert len(group_bytes(records, 0, 512)) == 512

@@ -21,10 +21,10 @@ from storage.journal_format import (
     encode_file_header,
     encode_ledger_key_record,
 )
-from storage.journal_group import encode_group
 from storage.journal_reader import JournalEnd, JournalEndReason, journals_to_replay, list_journals, scan_journal
 from storage.log_mark import read_last_mark
 from tests.storage.golden import FILES, REPLAY_CASES, content, paths, unpack
+from tests.storage.groups import group_bytes
 
 FS = OsFileSystem()
 
@@ -36,7 +36,7 @@ def entry(entry_id: int, size: int = 40) -> bytes:
 def journal(*groups: list[bytes], tail: bytes = bytes(4096)) -> bytes:
     data = encode_file_header()
     for group in groups:
-        data += encode_group(group, len(data), 512)
+        data += group_bytes(group, len(data))
     return data + tail
 
 

@@ -14,10 +14,10 @@ from storage.filesystem import OsFileSystem
 from storage.ids import LogMark
 from storage.journal_catalog import CatalogedJournal, JournalCatalog, read_catalog
 from storage.journal_format import GROUP_BYTES_MAX, encode_fence_record, encode_file_header
-from storage.journal_group import encode_group
 from storage.journal_reader import JournalEndReason, list_journals, scan_journal
 from storage.journal_writer import JournalWriter
 from tests.storage.golden import FILES, content, paths
+from tests.storage.groups import group_bytes
 from tests.storage.traced_disk import TracedDisk
 
 MEBIBYTE = 1 << 20
@@ -50,7 +50,7 @@ def test_groups_without_a_checksum_are_those_of_java_byte_by_byte(number: int) -
     name = f"db-4.18.0/crash/journal/1a1fb79cb{number}.txn.gz"
     data = encode_file_header()
     for group in groups_of(name):
-        data += encode_group(group, len(data), 512)
+        data += group_bytes(group, len(data))
     assert content(name) == data.ljust(len(content(name)), b"\0")
 
 

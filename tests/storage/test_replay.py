@@ -22,13 +22,13 @@ from storage.journal_format import (
     encode_file_header,
     encode_ledger_key_record,
 )
-from storage.journal_group import encode_group
 from storage.journal_reader import list_journals
 from storage.ledger_index import LedgerRow
 from storage.ledger_storage import LedgerStorage
 from storage.log_mark import encode_mark_record, read_last_mark
 from tests.storage.engines import KEY, checkpoint, config_below, entry, explicit_lac, open_storage
 from tests.storage.golden import FILES, paths, unpack
+from tests.storage.groups import group_bytes
 from tests.storage.traced_disk import TracedDisk
 
 FIRST = 0x19A2B3C4D5E
@@ -42,7 +42,7 @@ def write_journal(
     folder.mkdir(parents=True, exist_ok=True)
     data = encode_file_header()
     for group in groups:
-        data += encode_group(list(group), len(data), 512)
+        data += group_bytes(list(group), len(data))
     path = folder / journal_file_name(journal_id)
     path.write_bytes(data + tail)
     return path
@@ -101,7 +101,7 @@ def test_nothing_is_left_to_the_journal(tmp_path: Path) -> None:
 
 def test_replay_begins_at_the_mark(tmp_path: Path) -> None:
     groups = [[key_record(5), entry(5, 0)], [entry(5, 1)]]
-    second_at = len(encode_file_header()) + len(encode_group(groups[0], 512, 512))
+    second_at = len(encode_file_header()) + len(group_bytes(groups[0], 512))
     write_journal(tmp_path, *groups, journal_id=FIRST)
     replayed(tmp_path).close()
     current = Path(current_directory(str(tmp_path / "ledgers-0")))
@@ -210,7 +210,7 @@ def test_a_torn_tail_is_reported_and_not_met_again(tmp_path: Path) -> None:
 
 def test_a_hole_in_the_newest_file_does_not_stop_the_boots_after(tmp_path: Path) -> None:
     """The first boot drops it and begins a newer file: from then on the hole would be corruption."""
-    later = encode_group([entry(5, 1)], 0, 512)
+    later = group_bytes([entry(5, 1)], 0)
     write_journal(tmp_path, [key_record(5), entry(5, 0)], tail=bytes(1024) + later)
     storage = open_storage(config_below(tmp_path))
     [tail] = storage.replay().dropped_tails
@@ -223,7 +223,7 @@ def test_a_hole_in_the_newest_file_does_not_stop_the_boots_after(tmp_path: Path)
 
 
 def test_a_hole_in_an_older_file_stops_the_boot(tmp_path: Path) -> None:
-    write_journal(tmp_path, [key_record(5)], tail=bytes(1024) + encode_group([encode_fence_record(5)], 0, 512))
+    write_journal(tmp_path, [key_record(5)], tail=bytes(1024) + group_bytes([encode_fence_record(5)], 0))
     write_journal(tmp_path, [key_record(5)], journal_id=FIRST + 1)
     with pytest.raises(CorruptFileError):
         replayed(tmp_path)

@@ -1,0 +1,20 @@
+"""A journal group in one piece, as tests put it into files by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage.ids import JournalId
+from storage.journal_format import VERSION_MAX
+from storage.journal_group import encode_group
+
+
+def group_bytes(
+    records: Sequence[bytes],
+    position: int,
+    alignment_bytes: int = 512,
+    journal_id: JournalId | None = None,
+    version: int = VERSION_MAX,
+) -> bytes:
+    """The parts of ``encode_group``, joined."""
+    return b"".join(encode_group(records, position, alignment_bytes, journal_id, version))
