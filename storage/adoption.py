@@ -51,7 +51,7 @@ from storage.filenames import (
 )
 from storage.ids import EntryLogId, LedgerId
 from storage.java_index import JavaIndex, find_java_index, list_idx_ledgers
-from storage.journaled_rows import read_journaled_rows
+from storage.journaled_rows import read_journaled_ledgers
 from storage.ledger_index import NEEDS_INTEGRITY_CHECK
 from storage.log_mark import NO_MARK, read_last_mark
 from storage.mixed_logs import write_mixed_logs
@@ -235,7 +235,7 @@ def _build(
 ) -> BuildReport:
     """Our indexes of all directories, from ``.idx`` files, finished and opened once more to see that they hold."""
     report = BuildReport()
-    journaled = read_journaled_rows(fs, config)
+    journaled = read_journaled_ledgers(fs, config)
     for journal in journaled.unreadable:
         report.note(journal.path, journal.reason)
     ledger_count = sum(1 for _ in _ledgers(fs, config))

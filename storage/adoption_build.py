@@ -26,9 +26,9 @@ from storage.errors import AdoptionRefusedError, EntryLogError
 from storage.filenames import ADOPTING_SUFFIX, LEDGERS_DATABASE, LOCATIONS_DATABASE, entry_log_file_name, seal_file_name
 from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
 from storage.idx_file import HEADER_BYTES, LOCATION_BYTES, IdxHeader, decode_idx_header, decode_locations
-from storage.journaled_rows import JournaledRows, merged_rows
+from storage.journaled_rows import JournaledLedger, JournaledLedgers, row_with_journals
 from storage.kept_files import KeptFiles, remove_files
-from storage.ledger_index import LedgerIndex, LedgerRow, encode_row, is_placeholder_key
+from storage.ledger_index import LedgerIndex, LedgerRow, encode_row, explicit_lac_of, is_placeholder_key
 from storage.location_index import pack_location, unpack_location
 from storage.ports import FileSystem, OpenIndexStore
 from storage.seal import SealedIndex, create_sealed_index
@@ -94,7 +94,7 @@ class IndexBuild:
         position: int,
         index_directory: str,
         config: EntryLogConfig,
-        journaled: JournaledRows,
+        journaled: JournaledLedgers,
         report: BuildReport,
     ) -> None:
         self._fs = fs
@@ -141,7 +141,8 @@ class IndexBuild:
             if place is not None:
                 self._location_rows.append((_ENTRY_KEY.pack(ledger_id, entry_id), _LOCATION.pack(place)))
                 self._write_locations(_BATCH_ROW_COUNT_MAX)
-        row = merged_rows(row or LedgerRow(is_fenced=True), self._journaled.rows.get(ledger_id, LedgerRow()))
+        journaled = self._journaled.ledgers.get(ledger_id, JournaledLedger())
+        row = row_with_journals(row or LedgerRow(is_fenced=True), journaled)
         # Rule: fenced unless it is known that it is not. A journal that cannot be read may have said so.
         is_fenced = row.is_fenced or bool(self._journaled.unreadable)
         row = msgspec.structs.replace(row, is_fenced=is_fenced, is_limbo=not is_whole)
@@ -266,4 +267,9 @@ def _merged(path: str, one: LedgerRow, other: LedgerRow) -> LedgerRow:
             f"nothing was changed: {path} names another key of its ledger than the index file in another folder does; "
             "move the one that is wrong elsewhere"
         )
-    return merged_rows(one, other)
+    lacs = [row.explicit_lac for row in (one, other) if row.explicit_lac is not None]
+    return LedgerRow(
+        master_key=other.master_key if is_placeholder_key(one.master_key) else one.master_key,
+        is_fenced=one.is_fenced or other.is_fenced,
+        explicit_lac=max(lacs, key=explicit_lac_of, default=None),
+    )

@@ -31,7 +31,7 @@ from storage.index_swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, f
 from storage.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerIndex, LedgerRow
 from storage.ports import FileSystem, OpenIndexStore
 from storage.rebuild_directory import DamagedLog, LocationRebuild, RebuildWatch, ScannedDirectory
-from storage.rebuild_ledgers import JournaledLedgers, new_rows, read_journals, write_ledgers
+from storage.rebuild_ledgers import ReadJournals, new_rows, read_journals, write_ledgers
 from storage.scan_order import LogFolder, finish_links, read_log_folder, remove_replaced
 from storage.seal import open_sealed_index
 
@@ -180,7 +180,7 @@ class IndexRebuild:
                 remove_replaced(self._filesystem, plan.ledger_directory, plan.logs)
         return RebuildReport(tuple(map(_report, under_way)), tuple(journaled.damages) if journaled else (), needs_check)
 
-    def _read_journals(self, due: Sequence[DirectoryPlan]) -> JournaledLedgers | None:
+    def _read_journals(self, due: Sequence[DirectoryPlan]) -> ReadJournals | None:
         plan = next((plan for plan in due if LEDGERS_DATABASE in plan.databases), None)
         if plan is None:
             return None
@@ -189,7 +189,7 @@ class IndexRebuild:
         with ChildPool(CHILD_MODULE, folder, core_count()) as pool:
             return read_journals(self._filesystem, directories, pool, self._watch)
 
-    def _build(self, plan: DirectoryPlan, journaled: JournaledLedgers | None) -> _UnderWay:
+    def _build(self, plan: DirectoryPlan, journaled: ReadJournals | None) -> _UnderWay:
         """The locations of a directory, on disk, and its ledger rows, in memory."""
         finish_links(self._filesystem, plan.ledger_directory, plan.logs)
         # Both are emptied, the last one is worked in.
@@ -211,14 +211,14 @@ class IndexRebuild:
             # Logs have no checksum, and nothing says which there were: they prove what is there, not what is not.
             limbo = everything if is_wanted and not self._are_logs_vouched_for else damaged
             if journaled is not None and LEDGERS_DATABASE in plan.databases:
-                rows = new_rows(everything, journaled, rows, limbo, damaged)
+                rows = new_rows(everything, journaled.ledgers, rows, limbo, damaged)
             row_count = rebuild.load(self._open_index, scanned.runs, rows) if is_wanted else 0
         return _UnderWay(plan, scanned, rows, limbo, damaged, row_count)
 
-    def _ledgers_of(self, plan: DirectoryPlan, scanned: ScannedDirectory, journaled: JournaledLedgers) -> set[LedgerId]:
+    def _ledgers_of(self, plan: DirectoryPlan, scanned: ScannedDirectory, journaled: ReadJournals) -> set[LedgerId]:
         """Ledgers of this directory that a log, the map of a damaged one, or a journal names."""
         count = len(self._config.ledger_directories)
-        named = scanned.ledger_ids | scanned.named_by_damage | journaled.ledger_ids
+        named = scanned.ledger_ids | scanned.named_by_damage | set(journaled.ledgers)
         return {ledger_id for ledger_id in named if ledger_id % count == plan.position}
 
     def _read_rows(self, plan: DirectoryPlan) -> dict[LedgerId, LedgerRow]:

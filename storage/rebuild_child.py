@@ -14,8 +14,8 @@ from storage.ids import EntryLocation, LedgerId
 from storage.index_manifest import table_name
 from storage.index_rows import Rows, Run, concatenate, newest_rows, read_run, write_run
 from storage.index_table import BLOCK_ROW_COUNT, TABLE_ROW_COUNT_MAX, encode_table
-from storage.journal_format import JournalRecordKind
 from storage.journal_reader import scan_journal
+from storage.journaled_rows import JournaledLedger, note_record
 from storage.location_index import pack_location
 from storage.log_damage import LogDamage
 from storage.log_examination import count_bytes, judge_scan
@@ -110,21 +110,15 @@ def _write_table(number: int, rows: Rows) -> MadeTable:
 def read_journal(task: ReadJournal, report: Progress) -> JournalFindings:
     """What a journal file says about ledgers, up to its end or its first damage."""
     scan = scan_journal(_FILESYSTEM, task.path, is_newest=task.is_newest, cataloged=task.cataloged)
-    keys: dict[LedgerId, bytes] = {}
-    explicit_lacs: dict[LedgerId, bytes] = {}
-    ledger_ids: set[LedgerId] = set()
+    ledgers: dict[LedgerId, JournaledLedger] = {}
     damage = None
     try:
         for record in scan:
-            ledger_ids.add(record.ledger_id)
-            if record.kind is JournalRecordKind.LEDGER_KEY and any(record.payload):
-                keys[record.ledger_id] = record.payload
-            elif record.kind is JournalRecordKind.EXPLICIT_LAC:
-                explicit_lacs[record.ledger_id] = record.payload
+            note_record(ledgers, record)
     except CorruptFileError as error:
         damage = str(error)
     report(os.stat(task.path).st_size)
-    return JournalFindings(sorted(ledger_ids), keys, explicit_lacs, damage)
+    return JournalFindings(ledgers, damage)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from storage.filenames import journal_file_name
 from storage.ids import LedgerId
 from storage.journal_catalog import read_catalog
 from storage.journal_reader import list_journals
+from storage.journaled_rows import JournaledLedger, note_later, row_with_journals
 from storage.ledger_index import LedgerRow, encode_row, flags_row
 from storage.ports import FileSystem, OpenIndexStore
 from storage.rebuild_directory import RebuildWatch
@@ -28,26 +29,22 @@ _KEY = struct.Struct(">q")
 _BATCH_ROW_COUNT_MAX = 4096
 
 
-class JournaledLedgers(msgspec.Struct, frozen=True):
+class ReadJournals(msgspec.Struct, frozen=True):
     """What all journals of a bookie say about ledgers, from their oldest records on."""
 
-    ledger_ids: frozenset[LedgerId]
-    keys: Mapping[LedgerId, bytes]
-    explicit_lacs: Mapping[LedgerId, bytes]
+    ledgers: Mapping[LedgerId, JournaledLedger]
     damages: Sequence[str]
     """Of journals that could not be read to their end."""
 
 
 def read_journals(
     filesystem: FileSystem, directories: Sequence[str], pool: ChildPool, watch: RebuildWatch
-) -> JournaledLedgers:
+) -> ReadJournals:
     """Read every file of the journal directories (their ``current`` folders) in child processes. StorageError, OSError.
 
     Damage is noted and what stands before it counts: whether a boot may go on with it is for replay to say.
     """
-    ledger_ids: set[LedgerId] = set()
-    keys: dict[LedgerId, bytes] = {}
-    explicit_lacs: dict[LedgerId, bytes] = {}
+    ledgers: dict[LedgerId, JournaledLedger] = {}
     damages: list[str] = []
     tasks: list[ReadJournal] = []
     for directory in directories:
@@ -57,17 +54,15 @@ def read_journals(
     answers = sorted(pool.run(tasks, watch.advance), key=lambda answer: order[answer[0].path])
     for _, answer in answers:
         found = msgspec.convert(answer, JournalFindings, strict=False)
-        ledger_ids.update(found.ledger_ids)
-        keys.update(found.keys)
-        explicit_lacs.update(found.explicit_lacs)
+        note_later(ledgers, found.ledgers)
         if found.damage is not None:
             damages.append(found.damage)
-    return JournaledLedgers(frozenset(ledger_ids), keys, explicit_lacs, damages)
+    return ReadJournals(ledgers, damages)
 
 
 def new_rows(
     ledger_ids: Iterable[LedgerId],
-    journaled: JournaledLedgers,
+    journaled: Mapping[LedgerId, JournaledLedger],
     kept: Mapping[LedgerId, LedgerRow],
     limbo: set[LedgerId],
     damaged: set[LedgerId],
@@ -77,11 +72,7 @@ def new_rows(
     for ledger_id in sorted({*ledger_ids, *kept}):
         row = kept.get(ledger_id)
         if row is None:
-            row = LedgerRow(
-                master_key=journaled.keys.get(ledger_id, b""),
-                is_fenced=True,
-                explicit_lac=journaled.explicit_lacs.get(ledger_id),
-            )
+            row = row_with_journals(LedgerRow(is_fenced=True), journaled.get(ledger_id, JournaledLedger()))
         if ledger_id in limbo:
             row = msgspec.structs.replace(row, is_fenced=row.is_fenced or ledger_id in damaged, is_limbo=True)
         rows[ledger_id] = row

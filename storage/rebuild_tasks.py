@@ -13,6 +13,7 @@ from storage.ids import EntryLogId, LedgerId
 from storage.index_rows import Key, Run
 from storage.index_table import Bytes2d
 from storage.journal_catalog import CatalogedJournal
+from storage.journaled_rows import JournaledLedger
 from storage.location_index import KEY_BYTES, LOCATION_BYTES
 from storage.log_damage import LogDamage
 from storage.log_scan import Int64Array
@@ -91,9 +92,7 @@ class ReadJournal(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 class JournalFindings(msgspec.Struct, frozen=True):
     """What a journal file says about ledgers."""
 
-    ledger_ids: list[LedgerId]
-    keys: dict[LedgerId, bytes]
-    explicit_lacs: dict[LedgerId, bytes]
+    ledgers: dict[LedgerId, JournaledLedger]
     damage: str | None
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from storage.config import EngineConfig, StorageConfig
 from storage.filesystem import OsFileSystem
 from storage.index_store import open_plyvel
+from storage.ledger_index import LedgerRow
 from storage.ledger_storage import LedgerStorage
 from tests.storage.engines import NOW_MS
 from tests.storage.golden import FILES, unpack
@@ -117,6 +118,23 @@ def boot(config: StorageConfig) -> LedgerStorage:
         storage.close()
         raise
     return storage
+
+
+@contextlib.contextmanager
+def booted(config: StorageConfig) -> Iterator[LedgerStorage]:
+    """The storage as a bookie boots it, closed at the end."""
+    storage = boot(config)
+    try:
+        yield storage
+    finally:
+        storage.close()
+
+
+def row_of(storage: LedgerStorage, ledger_id: int) -> LedgerRow:
+    """The row of a ledger that must have one."""
+    row = storage.engine_of(ledger_id).ledger(ledger_id)
+    assert row is not None, f"ledger {ledger_id} is denied"
+    return row
 
 
 def require_all(storage: LedgerStorage, entries: Mapping[tuple[int, int], str]) -> None:

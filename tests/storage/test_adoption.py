@@ -21,8 +21,15 @@ from storage.errors import (
 )
 from storage.filesystem import OsFileSystem
 from storage.index_store import open_plyvel
+from storage.journal_format import (
+    encode_explicit_lac_record,
+    encode_fence_record,
+    encode_file_header,
+    encode_ledger_key_record,
+)
+from storage.journal_group import encode_group
 from storage.rebuild import IndexRebuild, plan_rebuild
-from tests.storage.engines import FailingOnce, PhotographedDisk, opening_watched
+from tests.storage.engines import FailingOnce, PhotographedDisk, explicit_lac, opening_watched
 from tests.storage.golden import FILES
 from tests.storage.java_folders import (
     EXPLICIT_LACS,
@@ -30,9 +37,11 @@ from tests.storage.java_folders import (
     JavaFolders,
     UnsyncedDisk,
     boot,
+    booted,
     copy_in_memory,
     java_folders,
     require_all,
+    row_of,
 )
 
 FS = OsFileSystem()
@@ -82,18 +91,14 @@ def test_folders_of_java(tmp_path: Path, image: str) -> None:
     assert {
         path.replace("bkctl.java-index/", ""): data for path, data in after.items() if ".seal" not in path
     } == before
-    storage = boot(folders.config)
-    try:
+    with booted(folders.config) as storage:
         # Sorted storage keeps the first of two copies while both are in its memory, and replay ours the last.
         require_all(storage, folders.entries() if image.endswith("crash") else indexed)
         for ledger_id, key in folders.keys().items():
-            row = storage.engine_of(ledger_id).ledger(ledger_id)
-            assert row is not None
+            row = row_of(storage, ledger_id)
             assert (row.master_key, row.is_fenced, row.is_limbo) == (key, ledger_id in FENCED, False)
             assert row.explicit_lac == EXPLICIT_LACS.get(ledger_id)
         assert storage.engines[0].read_flags() == 0
-    finally:
-        storage.close()
     assert survey_adoption(FS, folders.config) is None, "nothing is left to adopt"
 
 
@@ -127,15 +132,11 @@ def test_entries_in_any_of_several_folders(tmp_path: Path, image: str) -> None:
     assert 0 < report.copied_entry_count < report.entry_count == len(indexed)
     logs_after = {path: data for path, data in folders.tree().items() if path.endswith(".log")}
     assert logs_before.items() <= logs_after.items()
-    storage = boot(folders.config)
-    try:
+    with booted(folders.config) as storage:
         require_all(storage, folders.entries() if image.endswith("crash") else indexed)
         for ledger_id, key in folders.keys().items():
-            row = storage.engine_of(ledger_id).ledger(ledger_id)
-            assert row is not None
+            row = row_of(storage, ledger_id)
             assert (row.master_key, row.is_fenced) == (key, ledger_id in FENCED)
-    finally:
-        storage.close()
 
 
 def test_a_lost_index_is_rebuilt_from_mixed_logs(tmp_path: Path) -> None:
@@ -149,11 +150,8 @@ def test_a_lost_index_is_rebuilt_from_mixed_logs(tmp_path: Path) -> None:
     IndexRebuild(FS, open_plyvel, folders.config, NobodyWatches()).run(
         plan_rebuild(FS, open_plyvel, folders.config, None)
     )
-    storage = boot(folders.config)
-    try:
+    with booted(folders.config) as storage:
         require_all(storage, indexed)
-    finally:
-        storage.close()
     for index in folders.indexes:
         (index / "bkctl.mixed-logs").unlink()
     with pytest.raises(MisplacedLedgerError):
@@ -178,16 +176,11 @@ def test_what_cannot_be_read_is_unknown_and_never_denied(tmp_path: Path) -> None
     report = adopt(FS, open_plyvel, folders.config)
     assert report.unreadable_count == 2
     assert any("1.log is not there" in each.reason for each in report.unreadable)
-    storage = boot(folders.config)
-    try:
-        limbo = {each for each in (1, 2, 3, 5, 6) if storage.engine_of(each).ledger(each).is_limbo}  # type: ignore[union-attr]
-        assert limbo == {1, 6}
-        row = storage.engine_of(6).ledger(6)
-        assert row is not None
+    with booted(folders.config) as storage:
+        assert {each for each in (1, 2, 3, 5, 6) if row_of(storage, each).is_limbo} == {1, 6}
+        row = row_of(storage, 6)
         assert (row.is_fenced, row.master_key) == (True, folders.keys()[6])
         assert storage.engines[0].read_flags() == 1
-    finally:
-        storage.close()
 
 
 def test_two_index_files_of_one_ledger(tmp_path: Path) -> None:
@@ -201,14 +194,9 @@ def test_two_index_files_of_one_ledger(tmp_path: Path) -> None:
     twin.write_bytes(data)
     indexed = indexed_entries(folders)
     assert adopt(FS, open_plyvel, folders.config).entry_count == len(indexed)
-    storage = boot(folders.config)
-    try:
+    with booted(folders.config) as storage:
         require_all(storage, indexed)
-        row = storage.engine_of(1).ledger(1)
-        assert row is not None
-        assert row.is_fenced
-    finally:
-        storage.close()
+        assert row_of(storage, 1).is_fenced
 
 
 def test_a_fence_that_only_a_journal_tells_of(tmp_path: Path) -> None:
@@ -216,13 +204,32 @@ def test_a_fence_that_only_a_journal_tells_of(tmp_path: Path) -> None:
     folders = java_folders("interleaved-4.18.0/replayed", tmp_path)
     assert FILES["interleaved-4.18.0/replayed/ledgers/0/2/2.idx.gz"]["state"] == 0
     adopt(FS, open_plyvel, folders.config)
-    storage = boot(folders.config)
-    try:
-        row = storage.engine_of(2).ledger(2)
-        assert row is not None
-        assert row.is_fenced
-    finally:
-        storage.close()
+    with booted(folders.config) as storage:
+        assert row_of(storage, 2).is_fenced
+
+
+@pytest.mark.parametrize("image", ["interleaved-4.18.0/replayed", "db-4.18.0/replayed"])
+def test_an_old_journal_that_tells_of_former_ledgers_of_the_same_ids(tmp_path: Path, image: str) -> None:
+    """Their keys and LACs are not those of the ledgers that are there; their fences may be."""
+    folders = java_folders(image, tmp_path)
+    former = [
+        record
+        for each in (1, 2)
+        for record in (
+            encode_ledger_key_record(each, b"former"),
+            encode_explicit_lac_record(each, explicit_lac(each, 9999)),
+            encode_fence_record(each),
+        )
+    ]
+    header = encode_file_header()
+    journal = Path(folders.config.journal_directories[0]) / "current" / "1.txn"
+    journal.write_bytes(header + encode_group(former, len(header), 512))
+    adopt(FS, open_plyvel, folders.config)
+    with booted(folders.config) as storage:
+        for each in (1, 2):
+            row = row_of(storage, each)
+            assert (row.master_key, row.is_fenced) == (folders.keys()[each], True)
+            assert row.explicit_lac == EXPLICIT_LACS.get(each)
 
 
 def test_a_journal_that_cannot_be_read_fences_everything(tmp_path: Path) -> None:
@@ -234,13 +241,10 @@ def test_a_journal_that_cannot_be_read_fences_everything(tmp_path: Path) -> None
     journal.write_bytes(data)
     report = adopt(FS, open_plyvel, folders.config)
     assert [each.path for each in report.unreadable] == [str(journal)]
-    storage = boot(folders.config)
-    try:
-        rows = [storage.engine_of(each).ledger(each) for each in storage.engines[0].ledger_ids()]
-        assert {(row.is_fenced, row.is_limbo) for row in rows if row is not None} == {(True, False)}
+    with booted(folders.config) as storage:
+        rows = [row_of(storage, each) for each in storage.engines[0].ledger_ids()]
+        assert {(row.is_fenced, row.is_limbo) for row in rows} == {(True, False)}
         assert storage.engines[0].read_flags() == 1
-    finally:
-        storage.close()
 
 
 def refused_two_kinds(folders: JavaFolders) -> None:
@@ -308,11 +312,8 @@ def test_a_bookie_killed_before_its_first_index_file(tmp_path: Path) -> None:
     (folders.indexes[0] / "lastMark").write_bytes(bytes(16))
     assert surveyed(folders).ledger_count == 0
     adopt(FS, open_plyvel, folders.config)
-    storage = boot(folders.config)
-    try:
+    with booted(folders.config) as storage:
         require_all(storage, folders.entries())
-    finally:
-        storage.close()
 
 
 def test_folders_where_nothing_ever_was(tmp_path: Path) -> None:
@@ -416,19 +417,15 @@ def test_folders_of_java_with_rocksdb(tmp_path: Path, image: str) -> None:
     for index in folders.indexes:
         assert not (index / "ledgers").exists()
         assert (index / "bkctl.java-index" / "locations" / "CURRENT").exists()
-    storage = boot(folders.config)
-    try:
+    with booted(folders.config) as storage:
         require_all(storage, folders.entries())
         for ledger_id, key in folders.keys().items():
-            row = storage.engine_of(ledger_id).ledger(ledger_id)
-            assert row is not None
+            row = row_of(storage, ledger_id)
             assert (row.master_key, row.is_fenced, row.is_limbo) == (key, True, False), "what is not known is fenced"
             assert row.explicit_lac == (
                 None if image.endswith("clean") and ledger_id > 6 else EXPLICIT_LACS.get(ledger_id)
             )
         assert storage.engines[0].read_flags() == 1, "limbo and other flags of the RocksDB are not known"
-    finally:
-        storage.close()
     assert survey_adoption(FS, folders.config) is None
 
 
@@ -452,16 +449,12 @@ def _require_made_good(folders: JavaFolders, moment: str, photograph: Path, *, a
             _require_no_boot(moved)
             adopt(UnsyncedDisk(), open_plyvel, moved.config)
         assert not list(root.rglob("bkctl.adoption")), moment
-        storage = boot(moved.config)
-        try:
+        with booted(moved.config) as storage:
             require_all(storage, moved.entries())
             for ledger_id, key in moved.keys().items():
-                row = storage.engine_of(ledger_id).ledger(ledger_id)
-                assert row is not None, moment
+                row = row_of(storage, ledger_id)
                 is_fenced = ledger_id in FENCED or not are_fences_known
                 assert (row.master_key, row.is_fenced) == (key, is_fenced), moment
-        finally:
-            storage.close()
 
 
 def _distinct(photographs: list[tuple[str, Path]], *, by_name: bool = False) -> list[tuple[str, Path]]:

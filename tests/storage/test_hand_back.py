@@ -17,7 +17,7 @@ from storage.filesystem import OsFileSystem
 from storage.hand_back import hand_back, needs_hand_back
 from storage.index_store import open_plyvel
 from storage.journal_format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
-from storage.journaled_rows import read_journaled_rows
+from storage.journaled_rows import read_journaled_ledgers
 from tests.storage.engines import (
     KEY,
     NOW_MS,
@@ -71,10 +71,10 @@ def require_handed_back(config: StorageConfig) -> None:
             assert {ledger_id % len(config.ledger_directories) for ledger_id, _ in found} <= {position}
             scanned |= found
     assert scanned == {(ledger_id, entry_id) for ledger_id, entry_ids in ENTRIES.items() for entry_id in entry_ids}
-    journaled = read_journaled_rows(FS, config)
+    journaled = read_journaled_ledgers(FS, config)
     assert journaled.unreadable == []
-    assert set(journaled.rows) == {*ENTRIES, *FENCED}
-    for ledger_id, row in journaled.rows.items():
+    assert set(journaled.ledgers) == {*ENTRIES, *FENCED}
+    for ledger_id, row in journaled.ledgers.items():
         assert row.master_key == (KEY if ledger_id in ENTRIES else b"")
         assert row.is_fenced == (ledger_id in FENCED)
         assert row.explicit_lac == (explicit_lac(2, 1) if ledger_id == 2 else None)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from storage import rebuild_directory
-from storage.config import StorageConfig
+from storage.config import JournalConfig, StorageConfig
 from storage.entry_log_format import HEADER_BYTES, encode_header
 from storage.errors import IndexDamagedError, IndexMissingError, MisplacedLedgerError
 from storage.filenames import (
@@ -181,6 +181,34 @@ def test_keys_fences_and_explicit_lacs_come_from_the_journals_whatever_the_mark(
     lac = explicit_lac(5, 0)
     assert ledger_row(config, 5) == LedgerRow(master_key=KEY, is_fenced=True, is_limbo=True, explicit_lac=lac)
     assert ledger_row(config, 9) == LedgerRow(is_fenced=True, is_limbo=True)
+
+
+def test_records_of_a_former_ledger_of_the_same_id(tmp_path: Path) -> None:
+    """What is lost is built by the rule of ``storage.journaled_rows``, over the bounds of journal files too."""
+    config = config_below(tmp_path)
+    config = msgspec.structs.replace(config, journal=JournalConfig(preallocation_bytes=4096))
+    former = [encode_ledger_key_record(each, b"former") for each in (5, 6, 7)]
+    lacs = [encode_explicit_lac_record(each, explicit_lac(each, 9)) for each in (5, 6, 7)]
+    journal_groups(config, [*former, *lacs, encode_fence_record(5)])
+    journal_groups(config, [encode_ledger_key_record(5, KEY), encode_ledger_key_record(6, b"former")])
+    journal_groups(config, [encode_explicit_lac_record(each, explicit_lac(each, 2)) for each in (6, 7)])
+    for name in BOTH:
+        lose(config, name)
+    rebuild(config)
+    row = LedgerRow(is_fenced=True, is_limbo=True)
+    assert ledger_row(config, 5) == msgspec.structs.replace(row, master_key=KEY)
+    for each in (6, 7):
+        lac = explicit_lac(each, 2)
+        assert ledger_row(config, each) == msgspec.structs.replace(row, master_key=b"former", explicit_lac=lac)
+
+
+def journal_groups(config: StorageConfig, records: list[bytes]) -> None:
+    """One more journal file with these records, behind all of which the mark stands."""
+    storage = open_storage(config)
+    storage.replay()
+    storage.journals[0].write_group(records)
+    checkpoint(storage)
+    storage.close()
 
 
 def test_entries_that_are_in_the_journal_alone_come_with_the_next_boot(config: StorageConfig) -> None:

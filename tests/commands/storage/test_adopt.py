@@ -15,7 +15,7 @@ from storage.filenames import idx_path
 from tests.commands.cluster.conftest import wait_until
 from tests.commands.storage.conftest import Folders
 from tests.processes import BkctlResult, bkctl_command, bkctl_environment, run_bkctl
-from tests.storage.java_folders import JavaFolders, boot, java_folders, require_all
+from tests.storage.java_folders import JavaFolders, boot, booted, java_folders, require_all
 
 
 @pytest.fixture
@@ -64,11 +64,8 @@ def test_plan_adoption_and_a_second_run(java: JavaFolders) -> None:
     plan = run(java, "--dry-run").json()
     assert (plan["kind"], plan["changes"], plan["items"]) == ("Plan", 0, [])
     assert "nothing to do" in plan["summary"][0]
-    storage = boot(java.config)
-    try:
+    with booted(java.config) as storage:
         require_all(storage, java.entries())
-    finally:
-        storage.close()
 
 
 def test_what_is_unreadable_is_told(java: JavaFolders) -> None:
