@@ -16,21 +16,20 @@ import msgspec
 
 from storage.child_pool import ChildPool, core_count
 from storage.config import StorageConfig
+from storage.entry_log_reader import list_entry_logs
 from storage.errors import IndexDamagedError
 from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory, seal_file_name
 from storage.ids import LedgerId
 from storage.index_state import DATABASES, IndexCondition, IndexState, inspect_index
 from storage.ledger_index import LedgerIndex
-from storage.location_index import KEY_BYTES, LOCATION_BYTES
+from storage.location_index import KEY_BYTES, KEY_END, LOCATION_BYTES
+from storage.log_shortfalls import PIECE_ROW_COUNT, UNMEASURED, LogShortfall, LogShortfalls
 from storage.ports import FileSystem, OpenIndexStore
 from storage.probe_child import PROBLEM_COUNT_MAX, LocationProblem, Probed, ProbeRows
 from storage.rebuild_directory import RebuildWatch
 from storage.seal import SealedIndex, open_sealed_index
 
 CHILD_MODULE: Final = "storage.probe_child"
-_TASK_ROW_COUNT = 100_000
-_NOT_ENTRIES = b"\x80"
-"""Keys from here on are negative ledger ids: seals."""
 _LEDGER_ID = struct.Struct(">q")
 
 
@@ -44,9 +43,11 @@ class DirectoryCheck(msgspec.Struct):
     location_count: int = 0
     unowned_count: int = 0
     """Locations of ledgers that have no row: of deleted ones, which a crash left; harmless."""
+    missing_logs: list[LogShortfall] = []
+    """Logs that rows name and that are not there, each one problem."""
     problems: list[LocationProblem] = []
     problem_count: int = 0
-    """Of locations and of rows; those beyond the first thousand are counted and not kept."""
+    """Of logs, of locations and of rows; those of locations beyond the first thousand are counted and not kept."""
     row_damages: list[str] = []
 
     @property
@@ -100,20 +101,25 @@ class IndexCheck:
 
     def _check_locations(self, found: DirectoryCheck, rows: SealedIndex, ledger_ids: set[LedgerId] | None) -> None:
         self._watch.begin(f"probing the locations of {os.path.dirname(found.ledger_directory)}", 0)
+        shortfalls = LogShortfalls(dict.fromkeys(list_entry_logs(self._filesystem, found.ledger_directory), UNMEASURED))
         with ChildPool(CHILD_MODULE, found.index_directory, core_count()) as pool:
-            for _, answer in pool.run(self._tasks(found, rows, ledger_ids), self._watch.advance):
+            for _, answer in pool.run(self._tasks(found, rows, ledger_ids, shortfalls), self._watch.advance):
                 probed = msgspec.convert(answer, Probed)
                 found.problem_count += probed.problem_count
                 found.problems += probed.problems[: PROBLEM_COUNT_MAX - len(found.problems)]
+        found.missing_logs = shortfalls.found()
+        found.problem_count += len(found.missing_logs)
 
-    def _tasks(self, found: DirectoryCheck, rows: SealedIndex, ledger_ids: set[LedgerId] | None) -> Iterator[ProbeRows]:
-        """All rows in bounded pieces; what is no location row is noted."""
+    def _tasks(
+        self, found: DirectoryCheck, rows: SealedIndex, ledger_ids: set[LedgerId] | None, shortfalls: LogShortfalls
+    ) -> Iterator[ProbeRows]:
+        """All rows in bounded pieces but those that name a missing log; what is no location row is noted."""
         directory = os.path.abspath(found.ledger_directory)
         entry_bytes_max = self._config.engine.entry_log.entry_bytes_max
         parts: list[bytes] = []
         owner, is_owned = b"", True
         try:
-            for key, value in rows.scan(b"", _NOT_ENTRIES):
+            for key, value in rows.scan(b"", KEY_END):
                 if len(key) != KEY_BYTES or len(value) != LOCATION_BYTES:
                     found.problem_count += 1
                     if len(found.row_damages) < PROBLEM_COUNT_MAX:
@@ -127,11 +133,13 @@ class IndexCheck:
                 if not is_owned:
                     continue
                 parts += (key, value)
-                if len(parts) >= 2 * _TASK_ROW_COUNT:
-                    yield ProbeRows(directory=directory, rows=b"".join(parts), entry_bytes_max=entry_bytes_max)
+                if len(parts) >= 2 * PIECE_ROW_COUNT:
+                    yield ProbeRows(
+                        directory=directory, rows=shortfalls.take(b"".join(parts)), entry_bytes_max=entry_bytes_max
+                    )
                     parts = []
         except IndexDamagedError as error:
             found.problem_count += 1
             found.row_damages.append(str(error))
         if parts:
-            yield ProbeRows(directory=directory, rows=b"".join(parts), entry_bytes_max=entry_bytes_max)
+            yield ProbeRows(directory=directory, rows=shortfalls.take(b"".join(parts)), entry_bytes_max=entry_bytes_max)

@@ -19,6 +19,9 @@ from storage.log_scan import Int64Array
 SAMPLE_ROW_COUNT: Final = 16_384
 """Of a run every so manieth key is remembered, to cut all runs into ranges of about one size."""
 
+STORED_ROW: Final = np.dtype([("ledger_id", ">i8"), ("entry_id", ">i8"), ("log_id", ">i4"), ("offset", ">i4")])
+"""A row as the database keeps it, its value behind its key."""
+
 _COLUMN_COUNT = 3
 _ITEM_BYTES = 8
 _PACKED_KEY_COUNT_MAX = 2**63

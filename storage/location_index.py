@@ -23,7 +23,7 @@ _LOCATION = struct.Struct(">q")
 _OFFSET_BITS = 32
 _OFFSET_MASK = 2**_OFFSET_BITS - 1
 _ENTRY_ID_LAST = 2**63 - 1
-_KEY_END = b"\x80"
+KEY_END: Final = b"\x80"
 """Behind every key of an entry; what follows is no ledger's (storage section 5.2)."""
 _DELETE_ROW_COUNT_MAX = 8192
 
@@ -74,7 +74,7 @@ class LocationIndex:
 
     def page(self, start: bytes, row_count_max: int) -> list[tuple[bytes, bytes]]:
         """At most so many rows of all ledgers from the key ``start`` on, as stored; none: there are no more."""
-        return list(itertools.islice(self._rows.scan(start, _KEY_END), row_count_max))
+        return list(itertools.islice(self._rows.scan(start, KEY_END), row_count_max))
 
     def write(self, keys: bytes, locations: bytes) -> None:
         """Put rows in one durable batch: ``keys`` is n keys and ``locations`` n values, each joined, in key order."""

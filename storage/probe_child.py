@@ -13,6 +13,7 @@ from storage.filenames import entry_log_file_name
 from storage.filesystem import OsFileSystem
 from storage.framing import LENGTH_BYTES
 from storage.ids import EntryId, LedgerId
+from storage.index_rows import STORED_ROW
 from storage.log_scan import Int64Array
 from storage.ports import File, Progress
 
@@ -22,7 +23,6 @@ PROBLEM_COUNT_MAX = 1000
 _WINDOW_BYTES = 1024 * 1024
 _DENSE_ROW_COUNT = 8
 _DENSE_BYTES = _WINDOW_BYTES // 8
-_ROW = np.dtype([("ledger_id", ">i8"), ("entry_id", ">i8"), ("log_id", ">i4"), ("offset", ">i4")])
 
 
 class ProbeRows(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -52,7 +52,7 @@ class Probed(msgspec.Struct, frozen=True):
 
 def probe_rows(task: ProbeRows, report: Progress) -> Probed:
     """Look every location up in its log."""
-    rows = np.frombuffer(task.rows, _ROW)
+    rows = np.frombuffer(task.rows, STORED_ROW)
     problems: list[LocationProblem] = []
     count = 0
     for log_id in np.unique(rows["log_id"]).tolist():

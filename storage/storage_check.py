@@ -1,11 +1,13 @@
 """Everything that a stopped bookie has on its disks, read once: marks, journals, entry logs, indexes.
 
 Findings are of two kinds. A problem stops the next start, or says that something acknowledged may not be there. A note
-is what a crash leaves, or what has no effect any more. Only locations and entry bodies are left to other commands.
+is what a crash leaves, or what has no effect any more. Of locations only the log that they name is looked at; what is
+at each of them, and bodies, are left to other commands.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -16,23 +18,32 @@ from storage.advice import ADOPTION_ADVICE, LOST_DATA_ADVICE, REBUILD_ADVICE, wi
 from storage.compaction_quarantine import read_quarantine
 from storage.config import StorageConfig
 from storage.entry_log_reader import list_entry_logs
-from storage.errors import CorruptFileError, StorageError
-from storage.filenames import current_directory, entry_log_file_name, journal_file_name
-from storage.ids import JournalId, LogMark
+from storage.errors import CorruptFileError, IndexDamagedError, StorageError
+from storage.filenames import (
+    LEDGERS_DATABASE,
+    LOCATIONS_DATABASE,
+    current_directory,
+    entry_log_file_name,
+    journal_file_name,
+    seal_file_name,
+)
+from storage.ids import JournalId, LedgerId, LogMark
 from storage.index_state import DATABASES, IndexCondition, inspect_index
 from storage.java_index import find_java_index
 from storage.journal_catalog import JournalCatalog, read_catalog
 from storage.journal_format import JournalRecordKind
 from storage.journal_reader import JournalScan, journals_to_replay, list_journals, scan_journal
+from storage.ledger_index import LedgerIndex
 from storage.log_damage import LogDamage
 from storage.log_examination import examine_log
 from storage.log_mark import NO_MARK
+from storage.log_shortfalls import find_shortfalls, listed, log_sizes_bytes
 from storage.mark_survey import JournalMarks, MarkState, survey_marks
 from storage.mixed_logs import read_mixed_logs
 from storage.ports import FileSystem, OpenIndexStore
+from storage.seal import SealedIndex, open_sealed_index
 
 _PROGRESS_RECORD_COUNT: Final = 4096
-_LEDGERS_TOLD_MAX: Final = 10
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -167,19 +178,46 @@ class StorageCheck:
                 yield Finding("entry logs", path, reason, way_out=f"see {_RUNBOOK}")
             elsewhere = sorted(each for each in found.ledger_ids if each % count != position)
             if elsewhere and log_id > mixed:
-                reason = f"it holds entries of ledgers that are looked for elsewhere ({_listed(elsewhere)})"
+                reason = f"it holds entries of ledgers that are looked for elsewhere ({listed(elsewhere)})"
                 yield Finding("entry logs", path, reason, is_problem=False)
 
     def _of_indexes(self, ledger_folder: str, index_folder: str) -> Iterator[Finding]:
+        conditions: dict[str, IndexCondition] = {}
         for database in DATABASES:
             path = os.path.join(index_folder, database)
             self._on_progress(path)
             state = inspect_index(self._fs, self._open_index, ledger_folder, index_folder, database)
+            conditions[database] = state.condition
             if state.condition not in {IndexCondition.SOUND, IndexCondition.NEW}:
                 is_java = bool(find_java_index(self._fs, index_folder).names)
                 yield Finding("index", path, state.detail, way_out=ADOPTION_ADVICE if is_java else REBUILD_ADVICE)
+        if conditions[LOCATIONS_DATABASE] is IndexCondition.SOUND:
+            owners = None
+            if conditions[LEDGERS_DATABASE] is IndexCondition.SOUND:
+                with self._opened(index_folder, LEDGERS_DATABASE) as rows:
+                    owners = set(LedgerIndex.load(rows))
+            yield from self._of_named_logs(ledger_folder, index_folder, owners)
+
+    def _of_named_logs(self, ledger_folder: str, index_folder: str, owners: set[LedgerId] | None) -> Iterator[Finding]:
+        """A log that is gone leaves no trace but the rows that name it."""
+        sizes_bytes = log_sizes_bytes(self._fs, ledger_folder)
+        with self._opened(index_folder, LOCATIONS_DATABASE) as rows:
+            try:
+                found = find_shortfalls(rows, owners, sizes_bytes, lambda: self._on_progress(rows.path))
+            except IndexDamagedError as error:
+                yield Finding("index", rows.path, without_advice(error), way_out=REBUILD_ADVICE)
+                return
+        for log in found:
+            path = os.path.join(ledger_folder, entry_log_file_name(log.log_id))
+            runbook = _MISSING_RUNBOOK if log.is_missing else _RUNBOOK
+            yield Finding("entry logs", path, log.reason, way_out=f"see {runbook}")
+
+    def _opened(self, index_folder: str, database: str) -> contextlib.closing[SealedIndex]:
+        path = os.path.join(index_folder, database)
+        return contextlib.closing(open_sealed_index(self._fs, self._open_index, path, seal_file_name(path)))
 
 
+_MISSING_RUNBOOK: Final = "docs/runbooks/missing-log.md"
 _RUNBOOK: Final = "docs/runbooks/corrupt-log.md"
 
 
@@ -195,9 +233,4 @@ def _of_marks(marks: JournalMarks) -> Iterator[Finding]:
 
 
 def _damage(damage: LogDamage) -> str:
-    return damage.reason if damage.ledger_ids is None else f"{damage.reason}; ledgers {_listed(damage.ledger_ids)}"
-
-
-def _listed(ledger_ids: list[int] | tuple[int, ...]) -> str:
-    more = ", ..." if len(ledger_ids) > _LEDGERS_TOLD_MAX else ""
-    return ", ".join(map(str, ledger_ids[:_LEDGERS_TOLD_MAX])) + more
+    return damage.reason if damage.ledger_ids is None else f"{damage.reason}; ledgers {listed(damage.ledger_ids)}"

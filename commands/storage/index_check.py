@@ -80,7 +80,11 @@ def _tell(context: CommandContext, found: Sequence[DirectoryCheck]) -> None:
     context.console.table("Findings", _FINDING_COLUMNS, findings)
     if any(state.is_lost for directory in found for state in directory.states.values()):
         context.console.say("bkctl storage index rebuild, with the same settings, builds the indexes anew")
-    elif findings:
+        return
+    missing_count = sum(len(directory.missing_logs) for directory in found)
+    if missing_count:
+        context.console.say("what to do about logs that are not there is in docs/runbooks/missing-log.md")
+    if len(findings) > missing_count:
         # A new index knows nothing of an entry whose ids in the log are damaged, and would deny it.
         context.console.say(
             "leave the index as it is: while it names these entries, readers are told of an error and ask other "
@@ -104,9 +108,13 @@ def _directory_row(directory: DirectoryCheck) -> dict[str, Any]:
 
 
 def _findings(directory: DirectoryCheck) -> Iterator[dict[str, Any]]:
+    from storage.filenames import entry_log_file_name
+
     for name, state in directory.states.items():
         if state.is_lost:
             yield _finding(os.path.join(directory.index_directory, name), state.detail)
+    for log in directory.missing_logs:
+        yield _finding(os.path.join(directory.ledger_directory, entry_log_file_name(log.log_id)), log.reason)
     for damage in directory.row_damages:
         yield _finding(directory.index_directory, damage)
     for problem in directory.problems:

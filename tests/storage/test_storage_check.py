@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import plyvel
 import pytest
 
 from storage.config import StorageConfig
+from storage.entry_log_format import HEADER_BYTES
 from storage.filesystem import OsFileSystem
 from storage.index_store import open_plyvel
 from storage.journal_format import encode_ledger_key_record
@@ -46,6 +50,11 @@ def config(tmp_path: Path) -> StorageConfig:
 
 def newest(folder: Path, suffix: str) -> Path:
     return max(folder.glob(f"*{suffix}"), key=lambda path: int(path.stem, 16))
+
+
+def newest_with_entries(folder: Path) -> Path:
+    logs = [path for path in folder.glob("*.log") if path.stat().st_size > HEADER_BYTES]
+    return max(logs, key=lambda path: int(path.stem, 16))
 
 
 def zeroed(path: Path, start: int, size: int) -> None:
@@ -97,6 +106,14 @@ HARMS = {
     "seal damaged": Harm(
         lambda root: (root / "ledgers-0/current/ldb-ledgers.seal").write_bytes(b"junk"), "index", "seal"
     ),
+    "log lost": Harm(
+        lambda root: (root / "ledgers-0/current/0.log").unlink(), "entry logs", "7 entries of 1 ledger (2) were in it"
+    ),
+    "unfinished log cut": Harm(
+        lambda root: os.truncate(newest_with_entries(root / "ledgers-1/current"), HEADER_BYTES),
+        "entry logs",
+        "3 entries of 1 ledger (1) lie behind its end",
+    ),
     "quarantine damaged": Harm(
         lambda root: (root / "ledgers-0/current/bkctl.quarantine").write_bytes(b"junk"),
         "entry logs",
@@ -128,6 +145,23 @@ def test_damage_before_the_mark_is_a_note(config: StorageConfig, tmp_path: Path)
     found = check(config)
     assert [(each.path, each.is_problem, each.offset) for each in found] == [(str(oldest), False, 512)]
     boot(config).close()
+
+
+def test_a_lost_log_of_which_deleted_ledgers_alone_are_left_is_no_problem(
+    config: StorageConfig, tmp_path: Path
+) -> None:
+    """A checkpoint that was cut off may leave rows of them; nobody asks for these any more."""
+    (tmp_path / "ledgers-0/current/0.log").unlink()
+    database = plyvel.DB(str(tmp_path / "ledgers-0/current/ldb-ledgers"))
+    database.delete(struct.pack(">q", 2))
+    database.close()
+    assert [each for each in check(config) if each.check == "entry logs"] == []
+
+
+def test_what_a_damaged_index_names_is_not_asked(config: StorageConfig, tmp_path: Path) -> None:
+    (tmp_path / "ledgers-0/current/0.log").unlink()
+    (tmp_path / "ledgers-0/current/ldb-locations.seal").write_bytes(b"junk")
+    assert {each.check for each in check(config)} == {"index"}
 
 
 def test_folders_of_java(tmp_path: Path) -> None:

@@ -50,3 +50,17 @@ def test_findings_with_the_way_out(tmp_path: Path) -> None:
     stamp(Folders(tmp_path), "bookie-2")
     items = {item["path"]: item for item in folders.run("check", "-o", "json").json()["items"]}
     assert "other folders" in items[str(tmp_path / "l0" / "current" / "VERSION")]["finding"]
+
+
+def test_a_lost_log_is_told_with_what_was_in_it(folders: Folders) -> None:
+    """Rows of the index name it, and nothing else does: every other file is whole."""
+    folders.fill()
+    stamp(folders)
+    log = Path(folders.config.ledger_directories[0]) / "current" / "0.log"
+    log.unlink()
+    result = folders.run("check", "-o", "json")
+    assert result.exit_code == 10
+    (found,) = result.json()["items"]
+    assert (found["severity"], found["check"], found["path"]) == ("problem", "entry logs", str(log))
+    assert "12 entries of 4 ledgers (1, 2, 3, 4) were in it" in found["finding"]
+    assert "docs/runbooks/missing-log.md" in found["way_out"]
