@@ -27,10 +27,10 @@ from storage.journal_format import (
     encode_file_header,
     encode_ledger_key_record,
 )
-from storage.journal_group import encode_group
 from storage.rebuild import IndexRebuild, plan_rebuild
 from tests.storage.engines import FailingOnce, PhotographedDisk, explicit_lac, opening_watched
 from tests.storage.golden import FILES
+from tests.storage.groups import group_bytes
 from tests.storage.java_folders import (
     EXPLICIT_LACS,
     FENCED,
@@ -223,7 +223,7 @@ def test_an_old_journal_that_tells_of_former_ledgers_of_the_same_ids(tmp_path: P
     ]
     header = encode_file_header()
     journal = Path(folders.config.journal_directories[0]) / "current" / "1.txn"
-    journal.write_bytes(header + encode_group(former, len(header), 512))
+    journal.write_bytes(header + group_bytes(former, len(header)))
     adopt(FS, open_plyvel, folders.config)
     with booted(folders.config) as storage:
         for each in (1, 2):
