@@ -221,9 +221,10 @@ def own_paths(fs: FileSystem, config: StorageConfig) -> list[str]:
 def _own_names(fs: FileSystem, folder: str) -> list[str]:
     """What is ours in a ``current`` folder, but for the lock, notes, and what was moved aside before."""
     kept = (LOCK, HANDING_BACK, ADOPTION, MIXED_LOGS)
+    names = fs.list_directory(folder) if fs.exists(folder) else []  # an index folder may be new
     return [
         name
-        for name in fs.list_directory(folder)
+        for name in names
         if name.startswith(_OWN_PREFIXES)
         and name not in kept
         and not name.startswith((OWN_INDEX_ASIDE, JAVA_INDEX_ASIDE))

@@ -29,8 +29,8 @@ class JavaIndex(NamedTuple):
 
 
 def find_java_index(fs: FileSystem, directory: str) -> JavaIndex:
-    """What a Java bookie left in an index directory (``current``); OSError."""
-    names = fs.list_directory(directory)
+    """What a Java bookie left in an index directory (``current``), nothing if that is not there; OSError."""
+    names = _names_in(fs, directory)
     idx_folders = (name for name in names if is_idx_folder(name) and any(_idx_names(fs, directory, name)))
     return JavaIndex(tuple(idx_folders), tuple(name for name in JAVA_DATABASES if name in names))
 
@@ -55,5 +55,5 @@ def _idx_names(fs: FileSystem, directory: str, folder: str) -> Iterator[LedgerId
 def _names_in(fs: FileSystem, path: str) -> list[str]:
     try:
         return fs.list_directory(path)
-    except NotADirectoryError:
+    except (FileNotFoundError, NotADirectoryError):
         return []

@@ -60,6 +60,7 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
         if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
             return Outcome.OK
         async with open_change(context, None, plan) as change:
+            own.locks.claim()
             with context.console.progress("adopting") as progress:
                 report = await work_beside_loop(lambda require: _adopt(own, progress, require))
             change.details.update(ledgers=report.ledger_count, unreadable=report.unreadable_count)

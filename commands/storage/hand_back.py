@@ -59,6 +59,7 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
         if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
             return
         async with open_change(context, None, plan) as change:
+            own.locks.claim()
             with context.console.progress("handing ledgers back") as progress:
                 report = await work_beside_loop(lambda require: _hand_back(own, progress, require))
             change.details["ledgers"] = report.ledger_count

@@ -88,6 +88,7 @@ async def rebuild(
         if not await settle_plan(context, plan, columns=_PLAN_COLUMNS):
             return Outcome.OK
         async with open_change(context, None, plan) as change:
+            own.locks.claim()
             with context.console.progress("rebuilding the index") as progress:
                 report = await work_beside_loop(
                     lambda require_wanted: IndexRebuild(

@@ -133,6 +133,7 @@ async def replay(
         if not await settle_plan(context, plan, columns=_PLAN_COLUMNS):
             return
         async with open_change(context, None, plan) as change:
+            own.locks.claim()
             with context.console.progress("applying journals"):
                 report = await work_beside_loop(lambda _: _replay(own, file))
             change.details["entries"] = report.entry_count

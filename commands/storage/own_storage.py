@@ -15,13 +15,12 @@ from commands.context import BookieFlags, CommandContext
 from commands.errors import NotFoundError
 from commands.own_settings import load_config
 from commands.rendering import Column
-from storage.errors import DirectoryLockedError
 
 if TYPE_CHECKING:
     from commands.safety.plan import Plan
+    from commands.storage.folder_locks import FolderLocks
     from storage.config import StorageConfig
     from storage.filesystem import OsFileSystem
-    from storage.ports import DirectoryLock
 
 PLAN_COLUMNS = (Column("action", "ACTION"), Column("path", "PATH"))
 """Of plans that do something to each of some files."""
@@ -34,8 +33,8 @@ class OwnStorage(NamedTuple):
     file_system: OsFileSystem
     metadata_root: str
     """Root of the cluster by the settings, for plans and the audit trail; empty when no cluster is named."""
-    locks: Sequence[DirectoryLock] | None
-    """Of ``lock_directories``, for whoever opens the storage as a whole; None: the folders are not locked."""
+    locks: FolderLocks
+    """To be claimed before anything is changed."""
 
 
 @contextlib.contextmanager
@@ -43,26 +42,22 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
     """The folders of these settings; ``is_locked``: held until the end of the block.
 
     ConfigurationError, InvalidArgumentError; NotFoundError names a folder that is not there; DirectoryLockedError says
-    that the bookie must be stopped first. Of folders it makes at most ``current`` in an index folder, when it locks.
+    that the bookie must be stopped first. Nothing is made or changed in the folders.
     """
+    from commands.storage.folder_locks import FolderLocks
     from storage.filesystem import OsFileSystem
-    from storage.ledger_storage import lock_directories
 
     bookie = load_config(context, flags)
-    own = OwnStorage(bookie.storage, OsFileSystem(), _root(bookie.metadata_uri), None)
+    file_system = OsFileSystem()
+    locks = FolderLocks(file_system, bookie.storage)
+    own = OwnStorage(bookie.storage, file_system, _root(bookie.metadata_uri), locks)
     _require_folders(own)
-    if not is_locked:
+    try:
+        if is_locked:
+            locks.hold()
         yield own
-        return
-    try:
-        locks = lock_directories(own.file_system, own.config)
-    except DirectoryLockedError as error:
-        raise DirectoryLockedError(f"nothing was changed: {error}: stop the bookie first") from error
-    try:
-        yield own._replace(locks=locks)
     finally:
-        for lock in locks:
-            lock.release()
+        locks.release()
 
 
 def make_plan(
@@ -100,6 +95,9 @@ def _require_folders(own: OwnStorage) -> None:
     for directory in own.config.all_directories:
         if not own.file_system.exists(directory):
             raise NotFoundError(f"{directory} is not there: mount its disk, or name the bookie's folders as they are")
+        for path in (directory, current_directory(directory)):
+            if own.file_system.exists(path) and not os.path.isdir(path):
+                raise NotFoundError(f"{path} is not a folder: name the bookie's folders as they are")
     # An index folder may be new: a lost index is built again from what the others hold.
     for directory in (*own.config.journal_directories, *own.config.ledger_directories):
         if not os.path.isdir(current_directory(directory)):

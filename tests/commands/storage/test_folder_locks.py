@@ -1,0 +1,113 @@
+"""Commands that look, plan or are refused leave folders as they were; what changes something holds all of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from commands.storage.folder_locks import FolderLocks
+from storage.errors import DirectoryLockedError
+from storage.filesystem import OsFileSystem
+from storage.ledger_storage import lock_directories
+from tests.commands.storage.conftest import Folders
+from tests.processes import run_bkctl
+from tests.storage.java_folders import java_folders
+from tests.storage.rebuilds import lose
+
+LOOKS = (
+    ("check",),
+    ("index", "check"),
+    ("index", "show"),
+    ("index", "show", "--ledger", "1"),
+    ("index", "rebuild", "--dry-run"),
+    ("index", "rebuild"),
+    ("adopt", "--dry-run"),
+    ("hand-back", "--yes"),
+    ("journal", "replay", "--from", "1", "--yes"),
+)
+"""Nobody is there to say yes, or there is nothing to do."""
+
+
+class Seen(NamedTuple):
+    """What a command can change of a file or folder."""
+
+    mode: int
+    modified_ns: int
+    data: bytes
+
+
+def tree(root: Path) -> dict[str, Seen]:
+    found = {}
+    for path in (root, *root.rglob("*")):
+        status = path.lstat()
+        found[str(path)] = Seen(status.st_mode, status.st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+    return found
+
+
+@pytest.mark.parametrize("is_somebody_s", [False, True], ids=["empty", "somebody's"])
+def test_a_wrong_index_folder_stays_as_it_was(folders: Folders, is_somebody_s: bool) -> None:
+    folders.fill()
+    wrong = folders.root / "wrong"
+    wrong.mkdir()
+    if is_somebody_s:
+        (wrong / "current").mkdir()
+        (wrong / "current" / "letter.txt").write_text("not a bookie's")
+    before, names = tree(wrong), set(tree(folders.root))
+    for words in LOOKS:
+        result = folders.run(*words, "--index-dir", str(wrong), "-o", "json")
+        assert "internal error" not in result.stderr
+        assert tree(wrong) == before, words
+    assert set(tree(folders.root)) == names
+
+
+def test_the_folders_of_a_java_bookie_stay_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    java = java_folders("interleaved-4.18.0/crash", Path("data"))
+    before = tree(tmp_path)
+    options = ("--journal-dir", java.config.journal_directories[0], "--ledger-dir", java.config.ledger_directories[0])
+    for words in (*LOOKS, ("adopt",)):
+        run_bkctl("storage", *words, *options, BKCTL_STATE_DIR=str(tmp_path / "state"))
+        assert tree(tmp_path) == before, words
+
+
+def test_a_lost_index_is_built_in_a_new_folder(folders: Folders) -> None:
+    folders.fill()
+    new = folders.root / "new"
+    new.mkdir()
+    lose(folders.config, "ldb-ledgers")
+    lose(folders.config, "ldb-locations")
+    folders.succeed("index", "rebuild", "--yes", "--index-dir", str(new))
+    assert {"ldb-ledgers", "ldb-locations", "bkctl.lock"} <= set(os.listdir(new / "current"))
+
+
+def test_what_changes_something_holds_all_folders(folders: Folders) -> None:
+    folders.fill()
+    disk = OsFileSystem()
+    lock = Path(folders.config.journal_directories[0]) / "current" / "bkctl.lock"
+    lock.unlink()
+    locks = FolderLocks(disk, folders.config)
+    locks.hold()
+    assert not lock.exists()
+    locks.claim()
+    assert lock.exists()
+    with pytest.raises(DirectoryLockedError):
+        lock_directories(disk, folders.config)
+    locks.release()
+    for each in lock_directories(disk, folders.config):
+        each.release()
+
+
+def test_a_folder_that_somebody_had_meanwhile(folders: Folders) -> None:
+    folders.fill()
+    disk = OsFileSystem()
+    lock = Path(folders.config.journal_directories[0]) / "current" / "bkctl.lock"
+    lock.unlink()
+    locks = FolderLocks(disk, folders.config)
+    locks.hold()
+    disk.lock_directory(str(lock.parent)).release()
+    with pytest.raises(DirectoryLockedError, match="in use by another process meanwhile"):
+        locks.claim()
+    locks.release()
