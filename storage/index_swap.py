@@ -13,7 +13,9 @@ Without that record, ``<database>.rebuilt`` is the work of a rebuild that did no
 
 from __future__ import annotations
 
+import errno
 import os
+from typing import Final
 
 from storage.advice import REBUILD_ADVICE
 from storage.errors import IndexDamagedError
@@ -21,6 +23,8 @@ from storage.filenames import REBUILT_SUFFIX, REPLACED_SUFFIX, seal_file_name
 from storage.kept_files import KeptFiles, remove_files
 from storage.ports import FileSystem, OpenIndexStore
 from storage.seal import decode_seal_record, seal_database
+
+_DISCARD_TRIES_MAX: Final = 100
 
 
 def rebuilt_path(path: str) -> str:
@@ -37,8 +41,19 @@ def begin_rebuilt(filesystem: FileSystem, path: str) -> str:
 
 
 def discard_rebuilt(filesystem: FileSystem, path: str) -> None:
-    """Delete a new database that does not count yet, if there is one. OSError."""
-    _remove_folder(filesystem, rebuilt_path(path))
+    """Delete a new database that does not count yet, if there is one. OSError.
+
+    A child that works there and lost its parent goes on until it notices, which is with the file that it is at: what it
+    makes or takes away meanwhile is no trouble. Once the folder is gone it can make nothing.
+    """
+    for tries_left in reversed(range(_DISCARD_TRIES_MAX)):
+        try:
+            _remove_folder(filesystem, rebuilt_path(path))
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT) or not tries_left:
+                raise
+        else:
+            return
 
 
 def commit_rebuilt(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> None:

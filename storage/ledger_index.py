@@ -50,6 +50,10 @@ class LedgerRow(msgspec.Struct, frozen=True):
     explicit_lac: bytes | None = None
     """Body of the last explicit-LAC request as it came: i64 ledger id, i64 LAC, digest."""
 
+    def raised(self, *, is_fenced: bool, is_limbo: bool) -> LedgerRow:
+        """The row with these flags; none is taken away."""
+        return msgspec.structs.replace(self, is_fenced=self.is_fenced or is_fenced, is_limbo=self.is_limbo or is_limbo)
+
 
 LedgerRowChanges: TypeAlias = Mapping[LedgerId, LedgerRow | None]
 """Last state of each changed row; None: delete it."""
@@ -151,10 +155,7 @@ class LedgerIndex:
         Returns whether the row is new or changed.
         """
         row = self._ledgers.get(ledger_id)
-        wanted = row or LedgerRow()
-        wanted = msgspec.structs.replace(
-            wanted, is_fenced=wanted.is_fenced or is_fenced, is_limbo=wanted.is_limbo or is_limbo
-        )
+        wanted = (row or LedgerRow()).raised(is_fenced=is_fenced, is_limbo=is_limbo)
         if row == wanted:
             return False
         self._put(ledger_id, wanted)

@@ -45,9 +45,9 @@ def build_locations(task: BuildLocations, report: Progress) -> BuiltLocations:
         )
         scanned = rebuild.scan(folder, keeps_rows=True)
         row_count = rebuild.load(open_plyvel, scanned.runs, task.known_ledgers)
-    affected = sorted(scanned.affected(task.known_ledgers))
+    damaged_ledgers = sorted(scanned.affected(task.known_ledgers))
     damages = tuple((log.path, log.damage.reason) for log in scanned.damaged)
-    return BuiltLocations(len(log_ids), scanned.entry_count, row_count, damages, affected)
+    return BuiltLocations(len(log_ids), scanned.entry_count, row_count, damages, damaged_ledgers)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ class BuildLocations(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     position: int
     ledger_directory: str
     known_ledgers: list[LedgerId]
+    """Those that have a row. Entries of others are left out."""
 
 
 class BuiltLocations(msgspec.Struct, frozen=True):
@@ -25,5 +26,5 @@ class BuiltLocations(msgspec.Struct, frozen=True):
     row_count: int
     damages: tuple[tuple[str, str], ...]
     """Logs from which entries may be missing, and why."""
-    affected_ledgers: list[LedgerId]
-    """Ledgers of which entries may be missing."""
+    damaged_ledgers: list[LedgerId]
+    """Of the known ones those of which a log says that entries are missing."""

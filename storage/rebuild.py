@@ -32,6 +32,7 @@ from storage.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerIndex, LedgerRow
 from storage.ports import FileSystem, OpenIndexStore
 from storage.rebuild_directory import DamagedLog, LocationRebuild, RebuildWatch, ScannedDirectory
 from storage.rebuild_ledgers import ReadJournals, new_rows, read_journals, write_ledgers
+from storage.rebuild_limbo import DoubtedLedgers
 from storage.scan_order import LogFolder, finish_links, read_log_folder, remove_replaced
 from storage.seal import open_sealed_index
 
@@ -98,10 +99,7 @@ class _UnderWay(msgspec.Struct, frozen=True):
     scanned: ScannedDirectory
     rows: dict[LedgerId, LedgerRow]
     """All ledger rows of the directory as they will be; those of kept ones as they are, without the limbo."""
-    limbo: set[LedgerId]
-    """Ledgers of which nothing may be denied until they are compared with the other bookies."""
-    damaged: set[LedgerId]
-    """Those of them of which a log says that entries are missing."""
+    doubted: DoubtedLedgers
     row_count: int
 
 
@@ -163,7 +161,7 @@ class IndexRebuild:
         try:
             journaled = self._read_journals(due)
             under_way = [self._build(plan, journaled) for plan in due]
-            needs_check = any(each.limbo or _has_lost_rows(each.plan) for each in under_way)
+            needs_check = any(each.doubted.limbo or _has_lost_rows(each.plan) for each in under_way)
             self._write_ledgers(under_way, needs_check=needs_check)
             self._tell_kept_indexes(plans, under_way, needs_check=needs_check)
             for plan in due:
@@ -207,13 +205,15 @@ class IndexRebuild:
             if LEDGERS_DATABASE in plan.databases:
                 assert journaled is not None, "journals are read before ledger rows are made"
                 everything |= self._ledgers_of(plan, scanned, journaled)
-            damaged = scanned.affected(everything)
-            # Logs have no checksum, and nothing says which there were: they prove what is there, not what is not.
-            limbo = everything if is_wanted and not self._are_logs_vouched_for else damaged
+            doubted = DoubtedLedgers.after_scan(
+                everything,
+                scanned.affected(everything),
+                are_negatives_proven=not is_wanted or self._are_logs_vouched_for,
+            )
             if journaled is not None and LEDGERS_DATABASE in plan.databases:
-                rows = new_rows(everything, journaled.ledgers, rows, limbo, damaged)
+                rows = new_rows(everything, journaled.ledgers, rows, doubted)
             row_count = rebuild.load(self._open_index, scanned.runs, rows) if is_wanted else 0
-        return _UnderWay(plan, scanned, rows, limbo, damaged, row_count)
+        return _UnderWay(plan, scanned, rows, doubted, row_count)
 
     def _ledgers_of(self, plan: DirectoryPlan, scanned: ScannedDirectory, journaled: ReadJournals) -> set[LedgerId]:
         """Ledgers of this directory that a log, the map of a damaged one, or a journal names."""
@@ -245,18 +245,18 @@ class IndexRebuild:
             ):
                 continue
             is_flagged = needs_check and plan.position == 0
-            each = built.get(plan.position)
-            if not is_flagged and (each is None or not each.limbo):
+            doubted = built[plan.position].doubted if plan.position in built else None
+            if not is_flagged and (doubted is None or not doubted.limbo):
                 continue
             with self._opened_ledgers(plan) as ledgers:
-                for ledger_id in each.limbo if each is not None else ():
-                    # The fence is known, but where a log is damaged, no add should make more of the ledger.
-                    is_fenced = each is not None and ledger_id in each.damaged
-                    ledgers.create_row(ledger_id, is_fenced=is_fenced, is_limbo=True)
-                ledgers.write(ledgers.take_changes())
                 if is_flagged:
-                    # Alone: a ledger that is in no log is known to the metadata only, so the check begins anew.
+                    # Before the limbo, which nothing else would ever end. Alone: a ledger that is in no log is known to
+                    # the metadata only, so the check begins anew.
                     ledgers.write_flags(NEEDS_INTEGRITY_CHECK)
+                if doubted is not None:
+                    for ledger_id in doubted.limbo:
+                        ledgers.create_row(ledger_id, **doubted.flags(ledger_id))
+                ledgers.write(ledgers.take_changes())
                 ledgers.seal()
 
     def _restore_version(self, plan: DirectoryPlan) -> None:
@@ -307,7 +307,7 @@ def _report(each: _UnderWay) -> DirectoryReport:
         each.scanned.entry_count,
         each.row_count,
         len(each.rows),
-        len(each.limbo),
+        len(each.doubted.limbo),
         tuple(each.scanned.damaged),
         each.scanned.torn_bytes,
     )

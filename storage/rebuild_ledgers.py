@@ -23,6 +23,7 @@ from storage.journaled_rows import JournaledLedger, note_later, row_with_journal
 from storage.ledger_index import LedgerRow, encode_row, flags_row
 from storage.ports import FileSystem, OpenIndexStore
 from storage.rebuild_directory import RebuildWatch
+from storage.rebuild_limbo import DoubtedLedgers
 from storage.rebuild_tasks import JournalFindings, ReadJournal
 
 _KEY = struct.Struct(">q")
@@ -64,18 +65,15 @@ def new_rows(
     ledger_ids: Iterable[LedgerId],
     journaled: Mapping[LedgerId, JournaledLedger],
     kept: Mapping[LedgerId, LedgerRow],
-    limbo: set[LedgerId],
-    damaged: set[LedgerId],
+    doubted: DoubtedLedgers,
 ) -> dict[LedgerId, LedgerRow]:
-    """The rows of these ledgers and of all in ``kept``; those stay, but for ``limbo`` and the fence of the damaged."""
+    """The rows of these ledgers and of all in ``kept``; those stay, but for what is doubted."""
     rows: dict[LedgerId, LedgerRow] = {}
     for ledger_id in sorted({*ledger_ids, *kept}):
         row = kept.get(ledger_id)
         if row is None:
             row = row_with_journals(LedgerRow(is_fenced=True), journaled.get(ledger_id, JournaledLedger()))
-        if ledger_id in limbo:
-            row = msgspec.structs.replace(row, is_fenced=row.is_fenced or ledger_id in damaged, is_limbo=True)
-        rows[ledger_id] = row
+        rows[ledger_id] = row.raised(**doubted.flags(ledger_id))
     return rows
 
 

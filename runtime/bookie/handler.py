@@ -186,7 +186,7 @@ class BookieRequestHandler:
         except DeletionPendingError:
             connection.respond_read(txn_id, ledger_id, entry_id, Status.IO_ERROR, None, None)
             return
-        fence_durable = self._handles.fence(handle)
+        fence_durable = self._handles.fence(ledger_id)
         status, body = await self._find(handle.engine, ledger_id, entry_id)
         try:
             await fence_durable
@@ -255,8 +255,9 @@ def _join(
     """Answer from what the disk said and what the cache held when the question was asked.
 
     ``cached`` must be taken before the disk is asked: a checkpoint may move entries from the cache to the disk
-    meanwhile. The last entry is the greater of the two (hazard H8). Where entries may be lacking (when the question was
-    asked: the repair may have ended since) nothing is denied, and the last entry is not known (storage section 9.2).
+    meanwhile. The last entry is the greater of the two (hazard H8). Where entries may be lacking nothing is denied, and
+    the last entry is not known (storage section 9.2): as it was when the question was asked, for the repair may have
+    ended since, and as it is now, for the index may have been exchanged.
     """
     status, body = outcome.status, outcome.body
     if job.entry_id == INVALID_ENTRY_ID and status is Status.OK:
@@ -264,6 +265,7 @@ def _join(
         body = max(known, key=_entry_id_of)[1] if known else None
         status = Status.OK if known else Status.NO_SUCH_ENTRY
     is_statement = status is Status.NO_SUCH_ENTRY or (status is Status.OK and job.entry_id == INVALID_ENTRY_ID)
+    may_lack_entries = may_lack_entries or _may_lack_entries(job.engine, job.ledger_id)
     return (Status.UNKNOWN_LEDGER_STATE, None) if is_statement and may_lack_entries else (status, body)
 
 

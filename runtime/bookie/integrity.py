@@ -146,7 +146,7 @@ class IntegrityService:
         limbo_ids = await self._limbo_ids()
         self._progress.ledgers_in_limbo = len(limbo_ids)
         # The newest first: they are the ones that somebody waits for.
-        for batch in _batches(sorted(limbo_ids, reverse=True), LIMBO_BATCH):
+        for batch in in_batches(sorted(limbo_ids, reverse=True), LIMBO_BATCH):
             await self._end_limbo(batch)
         seen = set(limbo_ids)
         if pending is None:
@@ -226,7 +226,8 @@ class IntegrityService:
         return outcome.is_complete
 
 
-def _batches(ledger_ids: Iterable[int], size: int) -> Iterable[list[int]]:
+def in_batches(ledger_ids: Iterable[int], size: int) -> Iterable[list[int]]:
+    """The ids in lists of at most ``size``."""
     remaining = iter(ledger_ids)
     while batch := list(itertools.islice(remaining, size)):
         yield batch

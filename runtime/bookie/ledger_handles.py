@@ -23,16 +23,19 @@ HANDLES_MAX = 100_000
 class LedgerHandle:
     """A ledger that this process has write access to; opened once per process and ledger."""
 
-    __slots__ = ("engine", "is_fenced", "journal", "ledger_id", "master_key")
+    __slots__ = ("engine", "journal", "ledger_id", "master_key")
 
-    def __init__(
-        self, ledger_id: int, master_key: bytes, engine: LedgerDirectoryEngine, journal: GroupCommit, *, is_fenced: bool
-    ) -> None:
+    def __init__(self, ledger_id: int, master_key: bytes, engine: LedgerDirectoryEngine, journal: GroupCommit) -> None:
         self.ledger_id = ledger_id
         self.master_key = master_key
         self.engine = engine
         self.journal = journal
-        self.is_fenced = is_fenced
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether ordinary adds are out for good: by a fence, or because a log of the ledger was found damaged."""
+        row = self.engine.ledger(self.ledger_id)
+        return row is not None and row.is_fenced
 
     @property
     def is_limbo(self) -> bool:
@@ -78,7 +81,7 @@ class LedgerHandles:
             raise MasterKeyMismatchError(f"ledger {ledger_id} has a master key, and none was shown")
         journal = self.journal_of(ledger_id)
         journal.append_silently(encode_ledger_key_record(ledger_id, row.master_key))
-        handle = LedgerHandle(ledger_id, row.master_key, engine, journal, is_fenced=row.is_fenced)
+        handle = LedgerHandle(ledger_id, row.master_key, engine, journal)
         if len(self._handles) >= HANDLES_MAX:
             self._handles.popitem(last=False)
         self._handles[ledger_id] = handle
@@ -88,22 +91,20 @@ class LedgerHandles:
         """Let go of a ledger that was deleted: whoever writes to it again creates it again, key record and all."""
         self._handles.pop(ledger_id, None)
 
-    def fence(self, handle: LedgerHandle) -> asyncio.Future[None]:
+    def fence(self, ledger_id: int) -> asyncio.Future[None]:
         """Refuse ordinary adds from now on; the future ends when that is durable, or fails with the journal.
 
-        Adds accepted before are ahead of the fence in the same journal. Idempotent: a fence still on its way is
-        awaited, one that is known to be durable is done.
+        Of a ledger that was opened, or whose row is durable. Adds accepted before are ahead of the fence in the same
+        journal. Idempotent: a fence still on its way is awaited, one that is known to be durable is done.
         """
-        in_flight = self._fences_in_flight.get(handle.ledger_id)
+        in_flight = self._fences_in_flight.get(ledger_id)
         if in_flight is not None:
             return in_flight
-        if not handle.engine.set_fenced(handle.ledger_id):
-            handle.is_fenced = True
+        if not self._storage.engine_of(ledger_id).set_fenced(ledger_id):
             durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             durable.set_result(None)
             return durable
-        handle.is_fenced = True
-        durable = handle.journal.append_and_wait(encode_fence_record(handle.ledger_id))
-        self._fences_in_flight[handle.ledger_id] = durable
-        durable.add_done_callback(lambda _: self._fences_in_flight.pop(handle.ledger_id, None))
+        durable = self.journal_of(ledger_id).append_and_wait(encode_fence_record(ledger_id))
+        self._fences_in_flight[ledger_id] = durable
+        durable.add_done_callback(lambda _: self._fences_in_flight.pop(ledger_id, None))
         return durable

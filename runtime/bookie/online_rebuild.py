@@ -4,8 +4,9 @@
 2. Until the new index is in place a negative answer is "unknown": the old index may be why somebody rebuilds.
 3. The collector is held, the caches are flushed: the logs hold everything now, and nobody writes to them.
 4. A child process scans them and builds the new databases beside the old ones.
-5. Ledgers that may lack entries go into limbo, durably. Ledger rows stay as they are: fences that arrive meanwhile are
-   journaled and flushed as ever, so the exchange of the locations does not concern them.
+5. Every ledger that had a row before step 4 goes into limbo, durably (``storage.rebuild_limbo`` says why), and a repair
+   is due. Else ledger rows stay as they are: fences that arrive meanwhile are journaled and flushed as ever, so the
+   exchange of the locations does not concern them.
 6. Each new database counts from its seal record on: a kill before leaves the old one, a kill behind it the new one. It
    takes the old one's place while all lanes that read or write it stand still.
 """
@@ -26,9 +27,10 @@ from runtime.bookie.checkpoints import CHECKPOINT_LANE, CheckpointService
 from runtime.bookie.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.garbage_collector import GarbageCollector
 from runtime.bookie.group_commit import GroupCommit
-from runtime.bookie.integrity import IntegrityService
+from runtime.bookie.integrity import ROWS_PER_TURN, IntegrityService, in_batches
 from runtime.bookie.integrity_refill import INTEGRITY_LANE
 from runtime.bookie.lane_rest import run_at_rest
+from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes
 from runtime.bookie.preboot_check import set_integrity_flag
 from runtime.bookie.reads import READS_LANE
@@ -45,6 +47,7 @@ from storage.index_swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, f
 from storage.ledger_storage import LedgerStorage
 from storage.online_rebuild_tasks import BuildLocations, BuiltLocations
 from storage.ports import FileSystem, OpenIndexStore
+from storage.rebuild_limbo import DoubtedLedgers
 from storage.seal import SealedIndex, open_sealed_index
 
 logger = logging.getLogger(__name__)
@@ -82,6 +85,7 @@ class BookieParts(NamedTuple):
     """The parts of the running bookie that a rebuild concerns."""
 
     storage: LedgerStorage
+    handles: LedgerHandles
     modes: BookieModes
     adds: AddPath
     journals: Sequence[GroupCommit]
@@ -160,9 +164,10 @@ class OnlineRebuild:
         path = self._path(position)
         try:
             sizes = await self._workers.run(REBUILD_LANE, self._log_sizes, position)
-            built = await self._build(position, engine, path)
-            if built.damages:
-                await self._note_losses(engine, built.affected_ledgers)
+            known = engine.ledger_ids()
+            built = await self._build(position, known, path)
+            doubted = DoubtedLedgers.after_scan(known, built.damaged_ledgers)
+            await self._note_doubted(engine, doubted)
             exchange = functools.partial(self._exchange, engine, path, position, sizes)
             await run_at_rest(self._workers, _LANES_AT_REST, REBUILD_LANE, exchange)
         except IndexFailedError as error:
@@ -171,13 +176,19 @@ class OnlineRebuild:
         except BaseException:
             await self._workers.run(REBUILD_LANE, self._discard, path)
             raise
-        logger.warning("%s: the location index was built anew: %d entries", ledger_directory, built.row_count)
+        logger.warning(
+            "%s: the location index was built anew: %d entries; nothing is denied of %d ledgers until they are "
+            "compared with the other bookies",
+            ledger_directory,
+            built.row_count,
+            len(doubted.limbo),
+        )
         return RebuiltDirectory(
             ledger_directory,
             built.log_count,
             built.entry_count,
             built.row_count,
-            len(built.affected_ledgers),
+            len(doubted.limbo),
             built.damages,
         )
 
@@ -185,11 +196,9 @@ class OnlineRebuild:
         directory = current_directory(self._config.paired_index_directories[position])
         return os.path.abspath(os.path.join(directory, LOCATIONS_DATABASE))
 
-    async def _build(self, position: int, engine: LedgerDirectoryEngine, path: str) -> BuiltLocations:
+    async def _build(self, position: int, known_ledgers: list[int], path: str) -> BuiltLocations:
         """Wait for the child; when the caller is cancelled, for its end."""
-        job = asyncio.ensure_future(
-            self._workers.run(REBUILD_LANE, self._run_child, position, engine.ledger_ids(), path)
-        )
+        job = asyncio.ensure_future(self._workers.run(REBUILD_LANE, self._run_child, position, known_ledgers, path))
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
@@ -215,20 +224,32 @@ class OnlineRebuild:
             raise _StoppedError
         self.work_done += amount
 
-    async def _note_losses(self, engine: LedgerDirectoryEngine, ledger_ids: Sequence[int]) -> None:
-        """Limbo before the new index is there: so it never denies an entry that it may lack."""
-        for ledger_id in ledger_ids:
-            engine.create_row(ledger_id, is_fenced=True, is_limbo=True)
-        await self._parts.checkpoints.settle()
+    async def _note_doubted(self, engine: LedgerDirectoryEngine, doubted: DoubtedLedgers) -> None:
+        """Limbo before the new index is there: so it never denies an entry that it may lack.
+
+        The flag before the limbo: without it no later start would end that. The rows tell all ledgers concerned.
+        """
+        if not doubted.limbo:
+            return
         first = self._parts.storage.engines[0]
         await self._workers.run(CHECKPOINT_LANE, set_integrity_flag, first, is_needed=True)
         self._parts.repair.request()
+        for ledger_ids in in_batches(doubted.damaged, ROWS_PER_TURN):
+            # By the journal, as every fence: a fencing read that finds one is answered as if it were durable.
+            fences = [self._parts.handles.fence(ledger_id) for ledger_id in ledger_ids]
+            for fence in (await asyncio.wait(fences))[0]:
+                fence.result()
+        for ledger_ids in in_batches(doubted.limbo, ROWS_PER_TURN):
+            for ledger_id in ledger_ids:
+                engine.create_row(ledger_id, **doubted.flags(ledger_id))
+            await asyncio.sleep(0)
+        await self._parts.checkpoints.settle()
 
     def _exchange(self, engine: LedgerDirectoryEngine, path: str, position: int, sizes: dict[str, int]) -> None:
         """Lane side, all others at rest."""
         if self._log_sizes(position) != sizes:
             # Every way in is shut; whoever opens another one must not lose entries by that.
-            raise StorageError("nothing was changed: entries were stored while the index was built; try again")
+            raise StorageError("the old index stays: entries were stored while the index was built; try again")
         commit_rebuilt(self._filesystem, self._open_index, path)
 
         def open_new() -> SealedIndex:

@@ -180,7 +180,9 @@ class BookieServer:
         self.repair = repair = self._start_repair(storage, checkpoints, store, ledgers)
         if is_repair_due:
             repair.request()
-        parts = BookieParts(storage, self._modes, self._adds, self._journals, checkpoints, collector, repair)
+        parts = BookieParts(
+            storage, self._handles, self._modes, self._adds, self._journals, checkpoints, collector, repair
+        )
         self.online_rebuild = OnlineRebuild(
             parts, self._file_system, open_plyvel, config.storage, self._workers, self._fail
         )

@@ -85,6 +85,14 @@ def refusal_of(config: StorageConfig) -> str | None:
     return None
 
 
+def require_repair_of_limbo(config: StorageConfig) -> None:
+    """Else no start would ever end it."""
+    storage = open_storage(config)
+    rows = [storage.engines[0].ledger(ledger_id) for ledger_id in LEDGERS]
+    assert storage.engines[0].read_flags() or not any(row is not None and row.is_limbo for row in rows)
+    storage.close()
+
+
 def leftovers(config: StorageConfig) -> list[str]:
     names = (path.name for path in database(config, LEDGERS_DATABASE).parent.iterdir())
     return [name for name in names if name.endswith((".rebuilt", ".replaced", ".kept", ".tmp", ".rebuilt.seal"))]
@@ -110,6 +118,7 @@ def test_a_kill_before_any_change(
         refusal = refusal_of(config_below(state))
         if refusal is None:
             require_entries(config_below(state), LEDGERS, rounds=2)
+            require_repair_of_limbo(config_below(state))
             booted += 1
             left = leftovers(config_below(state))
             assert not [name for name in left if name.endswith((".replaced", ".rebuilt.seal"))]

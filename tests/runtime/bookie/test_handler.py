@@ -184,6 +184,16 @@ async def test_a_list_of_a_ledger_in_limbo_would_deny_what_is_not_in_it(bookie: 
     assert await bookie.list_entries(5) == (Status.UNKNOWN_LEDGER_STATE, None)
 
 
+async def test_a_limbo_that_began_after_the_question_counts(bookie: Bookie) -> None:
+    """The disk may have answered from an index that was exchanged meanwhile."""
+    bookie.engine.set_master_key(5, KEY)
+    questions = [bookie.read(5, 0), bookie.read(5, -1), bookie.read_lac(5), bookie.read(5, 0, KEY)]
+    asked = [asyncio.ensure_future(question) for question in questions]
+    await asyncio.sleep(0)
+    bookie.engine.set_limbo(5)
+    assert [(await each)[0] for each in asked] == [Status.UNKNOWN_LEDGER_STATE] * len(asked)
+
+
 async def test_a_ledger_that_is_deleted_and_used_again_meanwhile_is_listed_as_it_is_now(
     bookie: Bookie, monkeypatch: pytest.MonkeyPatch
 ) -> None:

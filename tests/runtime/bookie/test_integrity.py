@@ -311,16 +311,22 @@ async def test_limbo_ends_when_nothing_lacks_and_no_sooner(trio: Trio) -> None:
             await peer.read(1, 10)
 
 
-async def test_what_an_online_rebuild_did_not_find_is_fetched_at_once(trio: Trio, tmp_path: Path) -> None:
-    """A log of a bookie in this process is damaged; nobody restarts it."""
+def damage(log: Path) -> None:
+    data = log.read_bytes()
+    log.write_bytes(data[:1410] + bytes(300) + data[1710:])
+
+
+@pytest.mark.parametrize(("harm", "last_word"), [(damage, Status.FENCED), (Path.unlink, Status.OK)])
+async def test_what_an_online_rebuild_did_not_find_is_fetched_at_once(
+    trio: Trio, tmp_path: Path, harm: Callable[[Path], object], last_word: Status
+) -> None:
+    """A log of a bookie in this process is damaged or gone; nobody restarts it."""
     await trio.start(VICTIM)
     await trio.create(1)
     await trio.add(1, range(50), *ENSEMBLE)
     await trio.close_ledger(1, 49)
     await trio.stop(VICTIM)
-    log = tmp_path / VICTIM / "ledgers" / "current" / "0.log"
-    data = log.read_bytes()
-    log.write_bytes(data[:1410] + bytes(300) + data[1710:])
+    harm(tmp_path / VICTIM / "ledgers" / "current" / "0.log")
     server = await trio.start(VICTIM, is_read_only=True)
     assert server.online_rebuild is not None
     report = await server.online_rebuild.run()
@@ -334,6 +340,7 @@ async def test_what_an_online_rebuild_did_not_find_is_fetched_at_once(trio: Trio
         assert await peer.read(1, entry_id) == peer.body(1, entry_id)
     with pytest.raises(NoSuchEntryError):
         await peer.read(1, 50)
+    assert await peer.add(1, 50, high_priority=True) is last_word
 
 
 async def test_who_holds_the_repair_has_it_begin_anew_afterwards(trio: Trio) -> None:

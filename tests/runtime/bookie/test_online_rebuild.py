@@ -23,6 +23,8 @@ from runtime.protocol.status import Status
 from storage.config import StorageConfig
 from storage.errors import IndexDamagedError, IndexMissingError, StorageError
 from storage.filenames import LOCATIONS_DATABASE
+from storage.filesystem import OsFileSystem
+from storage.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
 from storage.ledger_storage import LedgerStorage
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.storage.engines import open_storage
@@ -56,8 +58,11 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def booted(config: BookieConfig) -> AsyncIterator[Running]:
-    async with BookieServer(config) as server:
+async def booted(config: BookieConfig, filesystem: OsFileSystem | None = None) -> AsyncIterator[Running]:
+    server = BookieServer(config)
+    if filesystem is not None:
+        server._file_system = filesystem
+    async with server:
 
         async def resolve(_: str) -> tuple[str, int]:
             return "127.0.0.1", server.port
@@ -85,11 +90,12 @@ def wait_for(folder: Path, pattern: str) -> None:
         time.sleep(0.01)
 
 
-async def require_entries(peer: Peer) -> None:
+async def require_entries(peer: Peer, *, is_rebuilt: bool) -> None:
+    """Every entry is served; what is not here is denied by the index of always, and by a rebuilt one not yet."""
     for ledger_id in LEDGERS:
         for entry_id in ENTRIES:
             assert await peer.read(ledger_id, entry_id) == peer.body(ledger_id, entry_id)
-        with pytest.raises(NoSuchEntryError):
+        with pytest.raises(UnknownLedgerStateError if is_rebuilt else NoSuchEntryError):
             await peer.read(ledger_id, len(ENTRIES))
     with pytest.raises(NoSuchLedgerError):
         await peer.read(99, 0)
@@ -103,14 +109,60 @@ async def test_the_same_rows_in_a_new_database_that_goes_on_serving(config: Book
         assert report.is_complete
         assert [each.row_count for each in report.directories] == [len(LEDGERS) * len(ENTRIES)]
         assert folder.stat().st_ino != inode
-        await require_entries(running.peer)
+        await require_entries(running.peer, is_rebuilt=True)
         await running.rebuild.run()
-        await require_entries(running.peer)
+        await require_entries(running.peer, is_rebuilt=True)
     rows = rows_of(config.storage, LOCATIONS_DATABASE)
     assert len(rows) == len(LEDGERS) * len(ENTRIES)
     async with booted(msgspec.structs.replace(config, is_read_only=False)) as running:
-        await require_entries(running.peer)
-        assert await running.peer.add(1, 500) is Status.OK
+        await require_entries(running.peer, is_rebuilt=True)
+        assert await running.peer.add(1, 500) is Status.UNKNOWN_LEDGER_STATE
+        assert await running.peer.add(1, 500, recovery=True) is Status.OK
+
+
+async def test_afterwards_nothing_is_denied_of_a_ledger_that_may_have_been_in_a_lost_log(config: BookieConfig) -> None:
+    """A log that is gone leaves no trace in the others. The answers are those of a start with limbo (test_limbo)."""
+    for log in (Path(config.storage.ledger_directories[0]) / "current").glob("*.log"):
+        log.unlink()
+    async with booted(config) as running:
+        peer = running.peer
+        report = await running.rebuild.run()
+        assert report.is_complete
+        assert [(each.row_count, each.limbo_count) for each in report.directories] == [(0, len(LEDGERS))]
+        for ledger_id in LEDGERS:
+            with pytest.raises(UnknownLedgerStateError):
+                await peer.read(ledger_id, 0)
+            with pytest.raises(UnknownLedgerStateError):
+                await peer.read(ledger_id, -1)
+            with pytest.raises(UnknownLedgerStateError):
+                await peer.read_lac(ledger_id)
+            with pytest.raises(UnknownLedgerStateError):
+                await peer.list_entries(ledger_id)
+            assert await peer.add(ledger_id, 100, high_priority=True) is Status.UNKNOWN_LEDGER_STATE
+        assert await peer.add(1, 100, recovery=True, high_priority=True) is Status.OK
+        assert await peer.read_with_lac(1, 100) == (peer.body(1, 100), None)
+        with pytest.raises(UnknownLedgerStateError):
+            await peer.read(2, 0, fence_with=KEY)
+        assert await peer.add(2, 100, high_priority=True) is Status.FENCED
+
+
+async def test_a_ledger_that_had_no_row_when_the_rebuild_began_is_denied_as_ever(config: BookieConfig) -> None:
+    """Nothing of it can be in a log, and none is added meanwhile: the ledger rows are kept and whole."""
+    async with booted(config) as running:
+        peer = running.peer
+        task = await running.begin()
+        await asyncio.to_thread(wait_for, Path(config.storage.ledger_directories[0]) / "current", "*.rebuilt")
+        with pytest.raises(UnknownLedgerStateError):
+            await peer.read(50, 0, fence_with=KEY)
+        assert not task.done()
+        await task
+        with pytest.raises(NoSuchEntryError):
+            await peer.read(50, 0)
+        assert await peer.add(60, 0, high_priority=True) is Status.OK
+        with pytest.raises(NoSuchEntryError):
+            await peer.read(60, 1)
+        with pytest.raises(NoSuchLedgerError):
+            await peer.read(99, 0)
 
 
 async def test_meanwhile_every_add_is_refused_and_nothing_is_denied(config: BookieConfig) -> None:
@@ -130,10 +182,10 @@ async def test_meanwhile_every_add_is_refused_and_nothing_is_denied(config: Book
             await running.rebuild.run()
         assert not task.done()
         await task
-        with pytest.raises(NoSuchEntryError):
+        with pytest.raises(UnknownLedgerStateError):
             await peer.read(1, 101)
         assert await peer.read(1, 100) == peer.body(1, 100)
-        assert await peer.add(1, 101, high_priority=True) is Status.OK
+        assert await peer.add(1, 101, recovery=True, high_priority=True) is Status.OK
 
 
 async def test_a_fence_that_arrives_meanwhile_stays(config: BookieConfig) -> None:
@@ -154,17 +206,17 @@ async def test_refused_while_the_bookie_takes_writes(bookie_config: BookieConfig
         assert await running.peer.add(1, 0) is Status.OK
 
 
-async def test_a_damaged_log_puts_its_ledgers_into_limbo(config: BookieConfig) -> None:
-    log = next((Path(config.storage.ledger_directories[0]) / "current").glob("0.log"))
-    data = bytearray(log.read_bytes())
-    data[1024 + 100 : 1024 + 400] = bytes(300)
-    log.write_bytes(data)
+async def test_the_ledgers_of_a_damaged_log_are_fenced_as_well(config: BookieConfig) -> None:
+    damage(Path(config.storage.ledger_directories[0]) / "current" / "0.log")
     async with booted(config) as running:
+        assert await running.peer.add(1, 100, high_priority=True) is Status.OK
         report = await running.rebuild.run()
         assert not report.is_complete
         assert report.directories[0].limbo_count == len(LEDGERS)
         with pytest.raises(UnknownLedgerStateError):
             await running.peer.read(1, 777)
+        for ledger_id in LEDGERS:  # the first has been written to by this process
+            assert await running.peer.add(ledger_id, 101, high_priority=True) is Status.FENCED
         async with asyncio.timeout(30):
             while not running.server.integrity_progress.rounds:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -181,7 +233,7 @@ async def test_a_rebuild_that_nobody_waits_for_leaves_the_old_index(config: Book
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        await require_entries(running.peer)
+        await require_entries(running.peer, is_rebuilt=False)
         assert await running.peer.add(1, 100, high_priority=True) is Status.OK
     assert not list(Path(config.storage.ledger_directories[0]).rglob("*.rebuilt"))
 
@@ -195,7 +247,7 @@ async def test_entries_that_come_in_by_another_way_are_not_lost(config: BookieCo
             stream.write(b"something")
         with pytest.raises(StorageError, match="try again"):
             await task
-        await require_entries(running.peer)
+        await require_entries(running.peer, is_rebuilt=True)
     assert not list(log.parent.glob("*.rebuilt*"))
 
 
@@ -212,6 +264,74 @@ async def test_a_kill_at_any_change_leaves_the_old_index_or_the_new_one(config: 
     for _, photograph in disk.photographs:
         require_stored(moved(config.storage, root, photograph))
         shutil.rmtree(photograph)
+
+
+async def test_a_kill_at_any_change_leaves_no_index_that_denies_what_a_lost_log_may_have_held(
+    config: BookieConfig, tmp_path: Path
+) -> None:
+    """And no limbo of which the next start does not know that it has to be ended."""
+    root = Path(config.storage.ledger_directories[0]).parent
+    (root / "ledgers" / "current" / "0.log").unlink()
+    disk = EveryChangePhotographed(root)
+    async with booted(config, disk) as running:
+        disk.photograph_into = tmp_path.parent / f"{tmp_path.name}-photographs"
+        await running.rebuild.run()
+        disk.photograph_into = None
+    seen = set()
+    for _, photograph in disk.photographs:
+        storage = open_storage(moved(config.storage, root, photograph))
+        storage.replay()
+        engine = storage.engines[0]
+        are_listed = all(engine.list_entries(ledger_id) == list(ENTRIES) for ledger_id in LEDGERS)
+        rows = [engine.ledger(ledger_id) for ledger_id in LEDGERS]
+        limbo_count = sum(row is not None and row.is_limbo for row in rows)
+        assert are_listed or limbo_count == len(LEDGERS)
+        assert engine.read_flags() == NEEDS_INTEGRITY_CHECK | LEDGERS_NOTED or not limbo_count
+        seen.add((are_listed, limbo_count > 0))
+        storage.close()
+        shutil.rmtree(photograph)
+    assert seen == {(True, False), (True, True), (False, True)}, "kills before, between and after"
+
+
+async def test_a_fence_that_a_damaged_log_is_the_reason_of_is_durable_before_anybody_is_told(
+    config: BookieConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(config.storage.ledger_directories[0]).parent
+    damage(root / "ledgers" / "current" / "0.log")
+    async with booted(config) as running:
+        checkpoints = running.rebuild._parts.checkpoints
+        settle, reached, go_on = checkpoints.settle, asyncio.Event(), asyncio.Event()
+
+        async def settle_later() -> None:
+            if all(
+                (row := running.rebuild._parts.storage.engines[0].ledger(each)) and row.is_limbo for each in LEDGERS
+            ):
+                reached.set()
+                await go_on.wait()
+            await settle()
+
+        monkeypatch.setattr(checkpoints, "settle", settle_later)
+        task = await running.begin()
+        await reached.wait()
+        with contextlib.suppress(UnknownLedgerStateError):
+            await running.peer.read(1, 0, fence_with=KEY)
+        photograph = tmp_path.parent / f"{tmp_path.name}-photograph"
+        shutil.copytree(root, photograph)
+        go_on.set()
+        await task
+    storage = open_storage(moved(config.storage, root, photograph))
+    storage.replay()
+    row = storage.engines[0].ledger(1)
+    assert row is not None
+    assert row.is_fenced
+    storage.close()
+
+
+def damage(log: Path) -> None:
+    """What stands there now is no entry."""
+    data = bytearray(log.read_bytes())
+    data[1024 + 100 : 1024 + 400] = bytes(300)
+    log.write_bytes(data)
 
 
 def moved(config: StorageConfig, root: Path, target: Path) -> StorageConfig:
