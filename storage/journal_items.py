@@ -68,6 +68,22 @@ def read_item(window: ReadWindow, version: int, offset: int) -> JournalItem:
     return JournalItem(ItemKind.BAD, offset, reason=f"length {length} of a record")
 
 
+def item_around(window: ReadWindow, version: int, start: int, offset: int) -> tuple[int, int] | None:
+    """Begin and end of the record or padding that ``offset`` is inside of, by a walk from ``start`` on; OSError.
+
+    None where one begins at ``offset``, and where it cannot be told: behind damage, or behind the last of them.
+    """
+    begin = start
+    while begin < offset:
+        end = read_item(window, version, begin).end_offset
+        if end <= begin:
+            return None
+        if end > offset:
+            return begin, end
+        begin = end
+    return None
+
+
 def _read_record(window: ReadWindow, version: int, offset: int, length: int) -> JournalItem:
     end = offset + LENGTH_BYTES + length
     # Compared before anything is allocated: the word may be garbage (H20).

@@ -18,6 +18,7 @@ from commands.parse import parse_ledger_id
 from commands.rendering import Column, size
 from commands.storage.offline import ENTRY_LOG, NumberedFile, choose_directories, find_by_path, find_file, is_path
 from commands.storage.own_storage import open_own_storage
+from commands.storage.start_offset import require_log_range
 
 if TYPE_CHECKING:
     from storage.entry_log_reader import EntryLogReader, EntryLogScan, ScannedEntry
@@ -122,6 +123,7 @@ def scan(
     """
     ledger_id = None if ledger is None else parse_ledger_id(ledger)
     file = _find(context, flags, log, directory)
+    require_log_range(file.path, start, stop)
     reader = _open_reader(file)
     found = reader.scan(file.number)
     try:

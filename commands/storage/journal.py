@@ -17,6 +17,7 @@ from commands.parse import parse_ledger_id
 from commands.rendering import Column, counted, size
 from commands.storage.offline import JOURNAL, NumberedFile, choose_directories, find_by_path, find_file, is_path
 from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
+from commands.storage.start_offset import require_journal_start
 from commands.storage.working import work_beside_loop
 from storage.errors import CorruptFileError
 
@@ -86,12 +87,17 @@ def scan(
     that they were stored) or where no crash explains what is there ("damaged": then the exit code is 12). Master keys
     are not shown.
     """
+    from storage.filesystem import OsFileSystem
+
     wanted = _Wanted(start, None if ledger is None else parse_ledger_id(ledger), entries)
     if start and file is None:
         raise InvalidArgumentError("--from needs a journal file")
     damage: CorruptFileError | None = None
+    files = list(_files(context, flags, file, directory))
+    for each in files:
+        require_journal_start(OsFileSystem(), each.path, start)
     with context.console.listing("JournalRecordList", _COLUMNS, name="offset") as listing:
-        for each in _files(context, flags, file, directory):
+        for each in files:
             if listing.is_full:
                 listing.truncate()
                 break

@@ -7,9 +7,36 @@ import pytest
 
 from storage.filesystem import OsFileSystem
 from storage.framing import ReadWindow
-from storage.journal_items import ItemKind, JournalItem, read_item
+from storage.journal_items import ItemKind, JournalItem, item_around, read_item
 
 RECORD = struct.pack(">qqqq", 5, 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("offset", "around"),
+    [
+        (0, None),
+        (1, (0, 36)),
+        (35, (0, 36)),
+        (36, None),
+        (37, (36, 56)),
+        (56, None),
+        (91, (56, 92)),
+        (92, None),
+        (93, None),
+        (130, None),
+    ],
+)
+def test_what_an_offset_is_inside_of(tmp_path: Path, offset: int, around: tuple[int, int] | None) -> None:
+    """Two records with padding between them; behind what is damaged nobody knows."""
+    path = tmp_path / "journal"
+    record = word(32) + RECORD
+    path.write_bytes(record + word(-256, 12) + bytes(12) + record + word(-7) + record)
+    file = OsFileSystem().open(str(path))
+    try:
+        assert item_around(ReadWindow(file), 6, 0, offset) == around
+    finally:
+        file.close()
 
 
 def item(folder: Path, data: bytes, *, version: int = 6) -> JournalItem:

@@ -77,6 +77,20 @@ def test_a_torn_end_is_told(folders: Folders) -> None:
     assert all(1100 <= item["offset"] < 1200 for item in rest if item["type"] == "entry")
 
 
+def test_a_range_where_no_entry_can_be_is_a_usage_error(golden: tuple[Path, dict[str, object]]) -> None:
+    path, _ = golden
+    size = path.stat().st_size
+    for options, said in (
+        (("--from", str(size + 1)), f"--from {size + 1} is behind the end of {path}, which has {size} bytes"),
+        (("--from", "-1"), "--from"),
+        (("--from", "1023"), f"--from 1023 is in the header of {path}: its entries begin at 1024"),
+        (("--from", "2048", "--to", "2047"), "the range ends before it starts"),
+    ):
+        result = run_bkctl("storage", "entrylog", "scan", str(path), *options, "-o", "csv")
+        assert (result.exit_code, result.stdout, said in result.stderr) == (2, "", True), (options, result)
+    assert run_bkctl("storage", "entrylog", "scan", str(path), "--from", str(size)).exit_code == 0
+
+
 def test_names_and_folders(tmp_path: Path) -> None:
     folders = Folders(tmp_path, ledgers=2)
     folders.fill()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.storage.conftest import PREALLOCATION_BYTES, Folders
-from tests.processes import run_bkctl
+from tests.processes import BkctlResult, run_bkctl
 from tests.storage.engines import KEY, checkpoint, entry
 from tests.storage.golden import FILES, content
 
@@ -75,6 +75,45 @@ def test_refusals(folders: Folders) -> None:
         failed = folders.run("journal", *words)
         assert (failed.exit_code, said in failed.stderr) == (code, True), failed
     assert not (Path(folders.config.journal_directories[0]) / "current" / "7.txn").exists()
+
+
+@pytest.mark.parametrize("name", JOURNALS)
+def test_a_start_where_no_record_can_be_is_a_usage_error(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "1f.txn"
+    path.write_bytes(content(name))
+    size = path.stat().st_size
+    offsets = [each["offset"] for each in FILES[name]["records"]]
+    first, second = offsets[:2]
+
+    def scan(start: int) -> BkctlResult:
+        return run_bkctl("storage", "journal", "scan", str(path), f"--from={start}", "-o", "csv")
+
+    for start, said in (
+        (size + 1, f"--from {size + 1} is behind the end of {path}, which has {size} bytes"),
+        (10**30, f"which has {size} bytes"),
+        (-1, "--from"),
+        (1, f"--from 1 is in the header of {path}: its records begin at {first}"),
+        (first - 1, f"its records begin at {first}"),
+        (first + 1, f"no record of {path} begins at {first + 1}: one begins at {first}, and goes up to {second}"),
+        (second - 1, f"one begins at {first}"),
+    ):
+        result = scan(start)
+        assert (result.exit_code, result.stdout, said in result.stderr) == (2, "", True), (start, result)
+    assert scan(size).exit_code == 0, "where a mark may stand"
+    whole = scan(0).stdout
+    assert scan(first).stdout == whole
+
+
+def test_a_start_behind_damage_is_believed(tmp_path: Path) -> None:
+    path = tmp_path / "1f.txn"
+    data = bytearray(content(JOURNALS[0]))
+    path.write_bytes(data)
+    items = run_bkctl("storage", "journal", "scan", str(path), "-o", "json").json()["items"]
+    data[items[0]["offset"]] = 0xFF
+    path.write_bytes(data)
+    assert run_bkctl("storage", "journal", "scan", str(path)).exit_code == 12
+    rest = run_bkctl("storage", "journal", "scan", str(path), "--from", str(items[1]["offset"]), "-o", "json")
+    assert (rest.exit_code, rest.json()["items"]) == (0, items[1:])
 
 
 def test_replay_brings_back_what_the_mark_leaves_out(tmp_path: Path) -> None:

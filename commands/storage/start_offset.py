@@ -1,0 +1,64 @@
+"""Whether something can begin at an offset of a file: else a wrong argument looks like an empty file, or damage."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from commands.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from storage.ports import FileSystem
+
+
+def require_journal_start(file_system: FileSystem, path: str, start: int) -> None:
+    """InvalidArgumentError unless a record may begin at ``start`` (0: the first one); OSError.
+
+    The end of the file is such a place, as marks stand there. Behind damage every other one is, too.
+    """
+    from storage.framing import ReadWindow
+    from storage.journal_format import VERSION_HEADER_BYTES, VERSION_MAX, VERSION_MIN, data_start, decode_version
+    from storage.journal_items import item_around
+
+    if start == 0:
+        return
+    _require_inside(path, start)
+    # Seen with Java's own files: one byte behind a record's start there may be a record of an unknown type. So nothing
+    # short of a walk tells.
+    file = file_system.open(path)
+    try:
+        window = ReadWindow(file)
+        version = decode_version(window.read(VERSION_HEADER_BYTES, 0))
+        if not VERSION_MIN <= version <= VERSION_MAX:
+            return  # the scan says so
+        first = data_start(version)
+        _require_behind_header(path, start, first, "records")
+        around = item_around(window, version, first, start)
+    finally:
+        file.close()
+    if around is not None:
+        raise InvalidArgumentError(
+            f"no record of {path} begins at {start}: one begins at {around[0]}, and goes up to {around[1]}"
+        )
+
+
+def require_log_range(path: str, start: int, stop: int | None) -> None:
+    """InvalidArgumentError unless the frames from ``start`` to ``stop`` may be in an entry log; OSError."""
+    from storage.entry_log_format import HEADER_BYTES
+
+    if stop is not None and stop < start:
+        raise InvalidArgumentError(f"--from {start} --to {stop}: the range ends before it starts")
+    if start > 0:
+        _require_inside(path, start)
+        _require_behind_header(path, start, HEADER_BYTES, "entries")
+
+
+def _require_inside(path: str, start: int) -> None:
+    size_bytes = os.path.getsize(path)
+    if start > size_bytes:
+        raise InvalidArgumentError(f"--from {start} is behind the end of {path}, which has {size_bytes} bytes")
+
+
+def _require_behind_header(path: str, start: int, first: int, what: str) -> None:
+    if start < first:
+        raise InvalidArgumentError(f"--from {start} is in the header of {path}: its {what} begin at {first}")
