@@ -7,20 +7,24 @@ to the entry logs or write to the indexes: there is one lane for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
 from storage.entry_log_writer import EntryLogWriter
-from storage.ids import LedgerId
-from storage.ledger_index import LedgerIndex, LedgerRowChanges
-from storage.location_index import LocationIndex, encode_keys, encode_locations
+from storage.ids import EntryId, LedgerId
+from storage.ledger_index import LedgerIndex, LedgerRow, LedgerRowChanges
+from storage.location_index import LOCATION_BYTES, LocationIndex, encode_keys, encode_locations
 from storage.memtable import Memtable
 
 SLICE_ENTRY_COUNT_MAX: Final = 8192
 SLICE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bounds of one append to the entry log and of the index batch that names it: a lane must not hold the interpreter."""
+
+
+DELETED_ROW_COUNT_MAX: Final = 128 * 1024
+"""Rows of deleted ledgers that one checkpoint deletes: others wait for its end, and a ledger may have millions."""
 
 
 class CheckpointJob(msgspec.Struct, frozen=True):
@@ -29,8 +33,10 @@ class CheckpointJob(msgspec.Struct, frozen=True):
     memtable: Memtable
     row_changes: LedgerRowChanges
     deleted_ledgers: tuple[LedgerId, ...]
-    """Ledgers to delete first: entries of them in ``memtable`` were added after the deletion (H6). ``row_changes`` says
-    of each whether it is there again."""
+    """Deleted since the last checkpoint. Entries of them in ``memtable`` were added after the deletion (H6);
+    ``row_changes`` says of each whether it is there again."""
+    deletions: Mapping[LedgerId, EntryId]
+    """These, and those that earlier checkpoints began to delete; of each the entry from which on rows may be left."""
 
 
 class CheckpointDone(msgspec.Struct, frozen=True):
@@ -38,6 +44,8 @@ class CheckpointDone(msgspec.Struct, frozen=True):
 
     entry_count: int
     body_bytes: int
+    deletions_left: Mapping[LedgerId, EntryId]
+    """For the next checkpoint. The rows of these ledgers say that they are being deleted, to a boot too."""
 
 
 def go_on() -> None:
@@ -58,33 +66,39 @@ class CheckpointWriter:
         Raises StorageError or OSError with nothing lost: the job can be written again, whole, unless the error is an
         IndexFailedError. The mark may move only when this has returned for every directory.
         """
-        if job.deleted_ledgers:
-            # The row goes first: a row whose entries are half deleted would deny entries as a matter of fact. What
-            # takes its place, until the rows are written below, makes a boot in between finish the deletion.
-            self._ledgers.begin_deletes(job.deleted_ledgers)
-            self._locations.delete_ledgers(job.deleted_ledgers)
-        batches, done = self._write_entries(job.memtable, pause)
+        deletions_left = self._delete(job, pause)
+        batches, body_bytes = self._write_entries(job.memtable, pause)
         for keys, locations in batches:
             self._locations.write(keys, locations)
             pause()
         # Also when there was no entry: the fence of an idle ledger is behind the mark like everything else (H1).
-        self._ledgers.write(job.row_changes)
+        changes: dict[LedgerId, LedgerRow | None] = {**dict.fromkeys(job.deletions), **job.row_changes}
+        self._ledgers.write({each: row for each, row in changes.items() if each not in deletions_left})
         self._locations.seal()
         self._ledgers.seal()
         self._log_writer.prepare_next()
-        return done
+        entry_count = sum(len(locations) for _, locations in batches) // LOCATION_BYTES
+        return CheckpointDone(entry_count, body_bytes, deletions_left)
 
-    def _write_entries(
-        self, memtable: Memtable, pause: Callable[[], None]
-    ) -> tuple[list[tuple[bytes, bytes]], CheckpointDone]:
-        """Append all entries in order and sync; returns joined keys and locations, which no index may hold earlier."""
+    def _delete(self, job: CheckpointJob, pause: Callable[[], None]) -> dict[LedgerId, EntryId]:
+        """Delete ledgers: those that are there again whole, of the others as many rows as may be; what is left."""
+        # The row goes first: a row whose entries are half deleted would deny entries as a matter of fact. What takes
+        # its place, until the deletion has ended, makes a boot in between go on with it.
+        self._ledgers.begin_deletes(job.deleted_ledgers)
+        there_again = {each: first for each, first in job.deletions.items() if job.row_changes.get(each) is not None}
+        self._locations.delete_ledgers(there_again, None, pause)
+        others = {each: first for each, first in job.deletions.items() if each not in there_again}
+        return self._locations.delete_ledgers(others, DELETED_ROW_COUNT_MAX, pause)
+
+    def _write_entries(self, memtable: Memtable, pause: Callable[[], None]) -> tuple[list[tuple[bytes, bytes]], int]:
+        """Append all entries in order and sync; returns joined keys and locations, which no index may hold earlier, and
+        the bytes of the bodies."""
         batches: list[tuple[bytes, bytes]] = []
-        entry_count = body_bytes = 0
+        body_bytes = 0
         try:
             for part in memtable.slices(SLICE_ENTRY_COUNT_MAX, SLICE_BYTES_MAX):
                 locations = self._log_writer.append(part.bodies)
                 batches.append((encode_keys(part.ids), encode_locations(locations)))
-                entry_count += len(part.bodies)
                 body_bytes += part.body_bytes
                 pause()
             self._log_writer.sync()
@@ -92,4 +106,4 @@ class CheckpointWriter:
             # Rule: a failed sync is final for the file. The retry appends everything again, to a new log.
             self._log_writer.discard_unsynced()
             raise
-        return batches, CheckpointDone(entry_count, body_bytes)
+        return batches, body_bytes

@@ -6,8 +6,8 @@ arguments that do not change any more. The lane side is three parts that the eng
 ``stored_entries`` reads, ``relocation`` moves entries between logs for the collector. A checkpoint goes
 
     loop: job = begin_checkpoint()      freeze the memtable, take the changed rows
-    lane: write_checkpoint(job)         the order of storage section 5.8
-    loop: end_checkpoint(job)           drop the frozen memtable; or, when the lane raised,
+    lane: done = write_checkpoint(job)  the order of storage section 5.8
+    loop: end_checkpoint(job, done)     drop the frozen memtable; or, when the lane raised,
           abort_checkpoint(job)         keep it: the next begin_checkpoint gives the same job again (H2)
     lane: job.memtable.release()        free its memory in small steps
 """
@@ -15,9 +15,9 @@ arguments that do not change any more. The lane side is three parts that the eng
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from storage.checkpoint import CheckpointJob, CheckpointWriter
+from storage.checkpoint import CheckpointDone, CheckpointJob, CheckpointWriter
 from storage.config import EngineConfig
 from storage.engine_indexes import open_indexes
 from storage.entry_log_reader import EntryLogReader
@@ -82,7 +82,10 @@ class LedgerDirectoryEngine:
         self._last_add_confirmed: dict[LedgerId, EntryId] = {}
         self._stored_end_seen: set[LedgerId] = set()
         """Ledgers whose LAC is the highest of caches and disk: what an earlier process stored has been looked at."""
-        self._deletes_pending: set[LedgerId] = set(ledgers.half_deleted)
+        self._deleted: set[LedgerId] = set()
+        """Since the last checkpoint began."""
+        self._deletions: Mapping[LedgerId, EntryId] = dict.fromkeys(sorted(ledgers.half_deleted), 0)
+        """Begun durably, not ended: what the last checkpoint, maybe of an earlier process, has left."""
         self._hidden_ledgers: set[LedgerId] = set(ledgers.half_deleted)
         """Deleted, but maybe still in the index. The lanes only ask whether an id is in it."""
         self.negatives_are_unknown = False
@@ -225,16 +228,17 @@ class LedgerDirectoryEngine:
         self.delete_count += 1
         self._deletions_replayable[ledger_id] = self.delete_count
         self._ledgers.delete(ledger_id)
-        self._deletes_pending.add(ledger_id)
+        self._deleted.add(ledger_id)
         self._hidden_ledgers.add(ledger_id)
 
     def is_deletion_pending(self, ledger_id: LedgerId) -> bool:
-        """Whether a replay would still bring back a former life of this ledger.
+        """Whether a replay would still bring back a former life of this ledger, or the index has rows of it.
 
         Until it would not, nobody may use the id again: records of both lives, and two master keys, would be in the
-        journal, and nothing between them says that the first one has ended.
+        journal, and nothing between them says that the first one has ended. Rows are deleted little by little, unless
+        somebody uses the id.
         """
-        return ledger_id in self._deletions_replayable
+        return ledger_id in self._deletions_replayable or ledger_id in self._hidden_ledgers
 
     def note_marks_published(self, delete_count: int) -> None:
         """The marks have passed all that was journaled before the engine had deleted so many ledgers."""
@@ -246,7 +250,7 @@ class LedgerDirectoryEngine:
     @property
     def is_deletion_unflushed(self) -> bool:
         """Whether a deleted ledger would be there again after a crash now."""
-        return bool(self._hidden_ledgers)
+        return bool(self._deleted) or (self._job is not None and bool(self._job.deleted_ledgers))
 
     # Loop side: entries
 
@@ -338,28 +342,30 @@ class LedgerDirectoryEngine:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether the write cache is filling up and no checkpoint is under way."""
-        return not self._is_job_running and self.is_filling_up
+        """Whether no checkpoint is under way, and the write cache is filling up or deletions were left by the last."""
+        return not self._is_job_running and (self.is_filling_up or bool(self._deletions))
 
     def begin_checkpoint(self) -> CheckpointJob:
         """Freeze what a checkpoint is to write; after a failed one, the same job again and nothing newer (H2)."""
         assert not self._is_job_running, "one checkpoint at a time"
         self._is_job_running = True
         if self._job is None:
-            deleted = tuple(sorted(self._deletes_pending))
-            self._job = CheckpointJob(self._active, self._ledgers.take_changes(), deleted)
+            deleted = tuple(sorted(self._deleted))
+            deletions = {**self._deletions, **dict.fromkeys(deleted, 0)}
+            self._job = CheckpointJob(self._active, self._ledgers.take_changes(), deleted, deletions)
             self._active = Memtable(self._half_bytes)
-            self._deletes_pending = set()
+            self._deleted = set()
             self._was_full = False
         return self._job
 
-    def end_checkpoint(self, job: CheckpointJob) -> None:
-        """Drop what ``write_checkpoint`` made durable."""
+    def end_checkpoint(self, job: CheckpointJob, done: CheckpointDone) -> None:
+        """Drop what ``write_checkpoint`` made durable, by its answer."""
         assert job is self._job, "a checkpoint of its own"
         assert self._is_job_running, "begin_checkpoint comes first"
         self._job = None
         self._is_job_running = False
-        self._hidden_ledgers.difference_update(set(job.deleted_ledgers) - self._deletes_pending)
+        self._deletions = done.deletions_left
+        self._hidden_ledgers.difference_update(job.deletions.keys() - done.deletions_left.keys() - self._deleted)
         self._read_generation += 1
         self.checkpoints_ended_count += 1
 
@@ -396,7 +402,7 @@ class LedgerDirectoryEngine:
 
     def _frozen(self, ledger_id: LedgerId) -> Memtable | None:
         """The memtable under checkpoint, unless its entries of this ledger were deleted since it was frozen."""
-        if self._job is None or ledger_id in self._deletes_pending:
+        if self._job is None or ledger_id in self._deleted:
             return None
         return self._job.memtable
 

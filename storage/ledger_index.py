@@ -74,7 +74,7 @@ class LedgerIndex:
         self._long_key_ids = long_key_ids
         self.half_deleted = half_deleted
         """Ledgers whose deletion a crash cut off: their locations may still be there, and are to be deleted."""
-        self._changes: dict[LedgerId, LedgerRow | None] = dict.fromkeys(half_deleted)
+        self._changes: dict[LedgerId, LedgerRow | None] = {}
         self.find = ledgers.get
 
     @classmethod

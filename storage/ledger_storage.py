@@ -230,7 +230,7 @@ class LedgerStorage:
         done_count = len(checkpoint.done)
         for index, (engine, job) in enumerate(zip(self._engines, checkpoint.jobs, strict=True)):
             if index < done_count:
-                engine.end_checkpoint(job)
+                engine.end_checkpoint(job, checkpoint.done[index])
             else:
                 engine.abort_checkpoint(job)
         if checkpoint.is_published:

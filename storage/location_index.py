@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from storage.errors import IndexDamagedError, IndexFailedError, StorageError
@@ -80,11 +80,25 @@ class LocationIndex:
         """Put rows in one durable batch: ``keys`` is n keys and ``locations`` n values, each joined, in key order."""
         self._rows.write(_split_rows(keys, locations))
 
-    def delete_ledgers(self, ledger_ids: Iterable[LedgerId]) -> None:
-        """Delete all rows of some ledgers in bounded durable batches; repeatable when cut off."""
-        rows = itertools.chain.from_iterable(map(self._scan, ledger_ids))
-        while keys := [key for key, _ in itertools.islice(rows, _DELETE_ROW_COUNT_MAX)]:
+    def delete_ledgers(
+        self, first_entry_ids: Mapping[LedgerId, EntryId], row_count_max: int | None, pause: Callable[[], None]
+    ) -> dict[LedgerId, EntryId]:
+        """Delete rows of ledgers, of each from an entry on, in bounded durable batches with a ``pause`` behind each.
+
+        At most so many rows, in the order given; None: all of them. Returns what is left, to be given to the next call:
+        a scan that began anew would pass over all that is deleted already. Repeatable when cut off.
+        """
+        rows = itertools.chain.from_iterable(itertools.starmap(self._scan, first_entry_ids.items()))
+        bounded = itertools.islice(rows, row_count_max)
+        while keys := [key for key, _ in itertools.islice(bounded, _DELETE_ROW_COUNT_MAX)]:
             self._rows.write((), keys)
+            pause()
+        next_row = next(rows, None)
+        if next_row is None:
+            return {}
+        ledger_id, entry_id = _KEY.unpack(next_row[0])
+        untouched = itertools.dropwhile(lambda each: each[0] != ledger_id, first_entry_ids.items())
+        return dict(untouched) | {ledger_id: entry_id}
 
     def seal(self) -> None:
         """Record that all batches written so far must be there at every later open."""

@@ -196,8 +196,8 @@ def checkpoint_now(engine: LedgerDirectoryEngine) -> None:
     """One checkpoint of a directory, here and now, for a caller that has no lanes. Publishes no mark."""
     job = engine.begin_checkpoint()
     try:
-        engine.write_checkpoint(job)
+        done = engine.write_checkpoint(job)
     except BaseException:
         engine.abort_checkpoint(job)
         raise
-    engine.end_checkpoint(job)
+    engine.end_checkpoint(job, done)

@@ -31,7 +31,7 @@ from runtime.bookie.process import SWITCH_INTERVAL_S
 from runtime.bookie.reads import ReadBatcher, new_job
 from runtime.net.loop import LaneWorkers
 from runtime.protocol.status import Status
-from storage.checkpoint import CheckpointJob
+from storage.checkpoint import CheckpointDone, CheckpointJob
 from storage.config import MEBIBYTE, EngineConfig
 from storage.engine import LedgerDirectoryEngine
 from storage.filesystem import OsFileSystem
@@ -117,11 +117,11 @@ class Workload:
         began = time.monotonic()
         job = self.engine.begin_checkpoint()
         reading = asyncio.ensure_future(self.read_until(stop, stored_entry_count))
-        await self.workers.run(CHECKPOINT_LANE, self._write, job)
+        done = await self.workers.run(CHECKPOINT_LANE, self._write, job)
         checkpoint_s = time.monotonic() - began
         stop.set()
         loaded = await reading
-        self.engine.end_checkpoint(job)
+        self.engine.end_checkpoint(job, done)
         await self.workers.run(CHECKPOINT_LANE, job.memtable.release)
         after = await self._read_alone(idle_s, stored_entry_count)
         return Round((before + after) / 2, loaded, checkpoint_s, memory_mebibytes())
@@ -131,10 +131,10 @@ class Workload:
         asyncio.get_running_loop().call_later(seconds, stop.set)
         return await self.read_until(stop, stored_entry_count)
 
-    def _write(self, job: CheckpointJob) -> None:
+    def _write(self, job: CheckpointJob) -> CheckpointDone:
         pace = CheckpointPace(time.monotonic, time.sleep)
         pace.begin()
-        self.engine.write_checkpoint(job, pace.pause)
+        return self.engine.write_checkpoint(job, pace.pause)
 
 
 def memtable_bytes(row_count: int) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from storage import seal
-from storage.checkpoint import CheckpointDone, CheckpointWriter
+from storage import checkpoint, seal
+from storage.checkpoint import CheckpointDone, CheckpointWriter, go_on
 from storage.engine import LedgerDirectoryEngine
 from storage.filesystem import OsFile, OsFileSystem
 from storage.ids import LogMark
@@ -141,7 +141,7 @@ def _rows_of_idle_ledgers(patch: pytest.MonkeyPatch) -> None:
     write = CheckpointWriter.write
 
     def write_if_entries(self: CheckpointWriter, job: Any, *pace: Any) -> CheckpointDone:
-        return write(self, job, *pace) if job.memtable.used_bytes else CheckpointDone(0, 0)
+        return write(self, job, *pace) if job.memtable.used_bytes else CheckpointDone(0, 0, {})
 
     patch.setattr(CheckpointWriter, "write", write_if_entries)
 
@@ -155,7 +155,10 @@ def _failed_half_first(patch: pytest.MonkeyPatch) -> None:
         end(self, checkpoint)
         self._marks_due = None
 
-    patch.setattr(LedgerDirectoryEngine, "abort_checkpoint", LedgerDirectoryEngine.end_checkpoint)
+    def drop(self: LedgerDirectoryEngine, job: Any) -> None:
+        self.end_checkpoint(job, CheckpointDone(0, 0, {}))
+
+    patch.setattr(LedgerDirectoryEngine, "abort_checkpoint", drop)
     patch.setattr(LedgerStorage, "end_checkpoint", forget)
 
 
@@ -200,11 +203,22 @@ def _deletes_before_adds(patch: pytest.MonkeyPatch) -> None:
     write = CheckpointWriter.write
 
     def delete_last(self: CheckpointWriter, job: Any, *pace: Any) -> CheckpointDone:
-        done = write(self, type(job)(job.memtable, job.row_changes, ()), *pace)
-        self._locations.delete_ledgers(job.deleted_ledgers)
+        done = write(self, type(job)(job.memtable, job.row_changes, (), {}), *pace)
+        self._locations.delete_ledgers(job.deletions, None, go_on)
         return done
 
     patch.setattr(CheckpointWriter, "write", delete_last)
+
+
+@_in(WRITING)
+def _whole_deletion_before_reuse(patch: pytest.MonkeyPatch) -> None:
+    """A ledger that was used again is deleted in parts like any other, over several checkpoints."""
+
+    def delete_parts(self: CheckpointWriter, job: Any, pause: Any) -> Any:
+        self._ledgers.begin_deletes(job.deleted_ledgers)
+        return self._locations.delete_ledgers(job.deletions, checkpoint.DELETED_ROW_COUNT_MAX, pause)
+
+    patch.setattr(CheckpointWriter, "_delete", delete_parts)
 
 
 @_in(WRITING)

@@ -228,6 +228,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.without is not None:
         WRITING[arguments.without](pytest.MonkeyPatch())
+    pytest.MonkeyPatch().setattr("storage.checkpoint.DELETED_ROW_COUNT_MAX", 7)  # deletions of several checkpoints
     notes = os.open(arguments.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     Workload(arguments.root, arguments.seed, notes).run(arguments.steps)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -76,10 +77,10 @@ def test_an_entry_is_found_in_every_stage(engine: LedgerDirectoryEngine) -> None
     job = engine.begin_checkpoint()
     assert engine.find_cached(5, 1) == entry(5, 1)
     assert engine.read(5, 1) is None
-    engine.write_checkpoint(job)
+    done = engine.write_checkpoint(job)
     assert engine.find_cached(5, 1) == entry(5, 1)
     assert engine.read(5, 1) == entry(5, 1)
-    engine.end_checkpoint(job)
+    engine.end_checkpoint(job, done)
     assert engine.find_cached(5, 1) is None
     assert engine.read(5, 1) == entry(5, 1)
     assert engine.memtable_bytes == 0
@@ -99,8 +100,8 @@ def test_the_newest_add_wins_in_every_stage(engine: LedgerDirectoryEngine) -> No
     job = engine.begin_checkpoint()
     add(engine, 5, 1, payload=b"second")
     assert engine.find_cached(5, 1) == entry(5, 1, b"second")
-    engine.write_checkpoint(job)
-    engine.end_checkpoint(job)
+    done = engine.write_checkpoint(job)
+    engine.end_checkpoint(job, done)
     assert engine.find_cached(5, 1) == entry(5, 1, b"second")
     checkpoint_now(engine)
     assert engine.read(5, 1) == entry(5, 1, b"second")
@@ -118,8 +119,8 @@ def test_a_full_memtable_refuses_and_asks_for_a_checkpoint(engine: LedgerDirecto
     job = engine.begin_checkpoint()
     assert not is_due(engine)
     add(engine, 5, count)  # The other half takes it while the first is being written.
-    engine.write_checkpoint(job)
-    engine.end_checkpoint(job)
+    done = engine.write_checkpoint(job)
+    engine.end_checkpoint(job, done)
     assert not is_due(engine)
     assert engine.find_cached(5, count) == entry(5, count)
 
@@ -129,8 +130,8 @@ def test_both_halves_full(engine: LedgerDirectoryEngine) -> None:
     job = engine.begin_checkpoint()
     fill(engine, 5)
     assert not is_due(engine)
-    engine.write_checkpoint(job)
-    engine.end_checkpoint(job)
+    done = engine.write_checkpoint(job)
+    engine.end_checkpoint(job, done)
     assert is_due(engine)
 
 
@@ -202,8 +203,8 @@ def test_a_slow_read_does_not_bring_an_older_copy_back(engine: LedgerDirectoryEn
     job = engine.begin_checkpoint() if moment == "frozen" else None
     engine.remember_read(5, 1, found, generation)
     if job is not None:
-        engine.write_checkpoint(job)
-        engine.end_checkpoint(job)
+        done = engine.write_checkpoint(job)
+        engine.end_checkpoint(job, done)
     checkpoint_now(engine)
     assert engine.find_cached(5, 1) is None
     assert engine.read(5, 1) == entry(5, 1, b"new")
@@ -344,8 +345,8 @@ def test_adds_behind_a_delete_stay(tmp_path: Path, is_checkpoint_running: bool) 
     engine.set_master_key(5, b"another owner")
     add(engine, 5, 2, 4, payload=b"new")
     if job is not None:
-        engine.write_checkpoint(job)
-        engine.end_checkpoint(job)
+        done = engine.write_checkpoint(job)
+        engine.end_checkpoint(job, done)
     assert engine.find_cached(5, 2) == entry(5, 2, b"new")
     assert engine.read(5, 1) is None  # Still hidden: the rows go with the next checkpoint.
     checkpoint_now(engine)
@@ -411,13 +412,85 @@ def test_a_delete_during_a_checkpoint_that_deletes(engine: LedgerDirectoryEngine
     add(engine, 5, 2)
     job = engine.begin_checkpoint()
     engine.delete_ledger(5)
-    engine.write_checkpoint(job)
-    engine.end_checkpoint(job)
+    done = engine.write_checkpoint(job)
+    engine.end_checkpoint(job, done)
     assert [engine.read(5, entry_id) for entry_id in (1, 2)] == [None, None]
     assert engine.find_cached(5, 2) is None
     checkpoint_now(engine)
     engine.set_master_key(5, KEY)
     assert engine.list_entries(5) == []
+
+
+def test_a_large_deletion_is_spread_over_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No checkpoint deletes more rows than its share; a kill behind any of them leaves the rest to later ones."""
+    monkeypatch.setattr("storage.checkpoint.DELETED_ROW_COUNT_MAX", 10)
+    monkeypatch.setattr("storage.location_index._DELETE_ROW_COUNT_MAX", 4)
+    engine = open_engine(tmp_path / "live")
+    row_counts = {4: 3, 5: 25, 6: 1, 7: 7}
+    for ledger_id, count in row_counts.items():
+        engine.set_master_key(ledger_id, KEY)
+        add(engine, ledger_id, *range(count))
+    checkpoint_now(engine)
+    for ledger_id in (7, 5, 6):
+        engine.delete_ledger(ledger_id)
+    add(engine, 4, 3)
+    assert (engine.is_deletion_unflushed, engine.is_deletion_pending(7)) == (True, True)
+    for row_count_left in (23, 13, 3):
+        checkpoint_now(engine)
+        assert is_due(engine)
+        assert (engine.is_deletion_unflushed, engine.is_deletion_pending(7)) == (False, True)
+        killed = after_kill(tmp_path / "live")
+        for reader in (engine, killed):
+            assert sum(len(list(reader._locations.list_entries(each))) for each in (5, 6, 7)) == row_count_left
+            assert reader.ledger_ids() == [4]
+            assert reader.list_entries(4) == [0, 1, 2, 3]
+            assert [reader.read(each, 0) for each in (5, 6, 7)] == [None, None, None]
+        for _ in range(row_count_left // 10 + 1):
+            assert is_due(killed)
+            checkpoint_now(killed)
+        require_deleted(killed, 5, 6, 7)
+        killed.close()
+        shutil.rmtree(tmp_path / "live-after-kill")
+    checkpoint_now(engine)
+    engine.note_marks_published(engine.delete_count)
+    require_deleted(engine, 5, 6, 7)
+    assert not engine.is_deletion_pending(7)
+    assert not is_due(engine)
+
+
+def require_deleted(engine: LedgerDirectoryEngine, *ledger_ids: int) -> None:
+    """Nothing of these ledgers is left in either index."""
+    assert [list(engine._locations.list_entries(each)) for each in ledger_ids] == [[]] * len(ledger_ids)
+    rows = engine._ledgers._rows
+    assert [rows.get(struct.pack(">q", each)) for each in ledger_ids] == [None] * len(ledger_ids)
+
+
+@pytest.mark.parametrize("is_deletion_begun", [False, True])
+def test_a_deletion_ends_before_the_id_is_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deletion_begun: bool
+) -> None:
+    """However many rows that is: what is written behind them must not fall to a later part of the deletion (H6)."""
+    monkeypatch.setattr("storage.checkpoint.DELETED_ROW_COUNT_MAX", 10)
+    engine = open_engine(tmp_path / "live")
+    engine.set_master_key(5, KEY)
+    add(engine, 5, *range(25))
+    checkpoint_now(engine)
+    engine.delete_ledger(5)
+    if is_deletion_begun:
+        checkpoint_now(engine)
+        assert len(list(engine._locations.list_entries(5))) == 15
+    engine.set_master_key(5, b"another owner")
+    add(engine, 5, 24, payload=b"new")
+    for _ in range(2):
+        checkpoint_now(engine)
+        assert not is_due(engine)
+        killed = after_kill(tmp_path / "live")
+        for reader in (engine, killed):
+            assert reader.ledger(5) == LedgerRow(master_key=b"another owner")
+            assert reader.list_entries(5) == [24]
+            assert reader.read(5, 24) == entry(5, 24, b"new")
+        killed.close()
+        shutil.rmtree(tmp_path / "live-after-kill")
 
 
 # Checkpoint
@@ -503,8 +576,9 @@ def test_a_failed_checkpoint_is_written_again_whole(tmp_path: Path, operation: s
     add(engine, 5, 2)
     engine.set_fenced(5)
     job = engine.begin_checkpoint()
-    assert engine.write_checkpoint(job).entry_count == 1
-    engine.end_checkpoint(job)
+    done = engine.write_checkpoint(job)
+    assert done.entry_count == 1
+    engine.end_checkpoint(job, done)
     assert engine.read(5, 1) == entry(5, 1)
     assert engine.find_cached(5, 2) == entry(5, 2)
     halfway = after_kill(tmp_path / "live")

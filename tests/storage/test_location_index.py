@@ -72,8 +72,27 @@ def test_delete_ledgers(index: LocationIndex, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("storage.location_index._DELETE_ROW_COUNT_MAX", 3)
     for ledger_id in (4, 5, 6, 7):
         put(index, ledger_id, *range(7))
-    index.delete_ledgers([5, 6])
+    assert index.delete_ledgers({5: 0, 6: 0}, None, lambda: None) == {}
     assert [len(list(index.list_entries(ledger_id))) for ledger_id in (4, 5, 6, 7)] == [7, 0, 0, 7]
+
+
+def test_delete_ledgers_in_parts(index: LocationIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order given; a part of five rows is two batches."""
+    monkeypatch.setattr("storage.location_index._DELETE_ROW_COUNT_MAX", 3)
+    put(index, 5, *range(0, 14, 2))
+    put(index, 6, 1)
+    put(index, 8, *range(4))
+    pauses: list[None] = []
+    left = {8: 0, 5: 0, 7: 0, 6: 0}
+    for left_next, row_count, pause_count in (
+        ({5: 2, 7: 0, 6: 0}, 7, 2),
+        ({5: 12, 7: 0, 6: 0}, 2, 4),
+        ({}, 0, 5),
+    ):
+        left = index.delete_ledgers(left, 5, lambda: pauses.append(None))
+        assert left == left_next
+        assert sum(len(list(index.list_entries(ledger_id))) for ledger_id in (5, 6, 8)) == row_count
+        assert len(pauses) == pause_count
 
 
 @pytest.mark.parametrize("value", [b"", bytes(8), b"\0\0\0\1\0\0\0\0", bytes(9)])

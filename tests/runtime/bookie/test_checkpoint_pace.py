@@ -71,8 +71,8 @@ def test_a_checkpoint_pauses_between_its_parts(tmp_path: Path, monkeypatch: pyte
         engine.add(5, entry_id, entry(5, entry_id))
     pauses: list[Callable[[], None] | None] = []
     job = engine.begin_checkpoint()
-    engine.write_checkpoint(job, lambda: pauses.append(None))
-    engine.end_checkpoint(job)
+    done = engine.write_checkpoint(job, lambda: pauses.append(None))
+    engine.end_checkpoint(job, done)
     assert len(pauses) == 8, "four slices, each in the log and in the index"
     checkpoint_now(engine)
     engine.close()

@@ -92,6 +92,21 @@ async def test_a_checkpoint_that_failed_tells_nobody(stage: Stage) -> None:
         assert stage.engine.read(1, entry_id) == entry(1, entry_id)
 
 
+async def test_a_large_deletion_is_ended_by_the_checkpoints_that_follow_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.checkpoint.DELETED_ROW_COUNT_MAX", 3)
+    for entry_id in range(10):
+        stage.engine.add(1, entry_id, entry(1, entry_id))
+    async with asyncio.timeout(30):
+        await stage.service.settle()
+        stage.engine.delete_ledger(1)
+        await stage.service.settle()
+        assert stage.engine.is_deletion_pending(1)
+        while stage.engine.is_deletion_pending(1):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
 async def test_a_disk_that_fails_ends_the_bookie_with_a_sentence(stage: Stage, number: int) -> None:
     stage.disk.number = number

@@ -169,8 +169,8 @@ async def test_a_list_holds_what_is_in_caches_and_on_disk(bookie: Bookie, monkey
     expected = sorted({*range(0, 60, 2), *range(5), *range(40, 50), *range(90, 99)})
     listing = asyncio.ensure_future(bookie.list_entries(5))
     await asyncio.sleep(0)
-    await asyncio.to_thread(engine.write_checkpoint, job)
-    engine.end_checkpoint(job)
+    done = await asyncio.to_thread(engine.write_checkpoint, job)
+    engine.end_checkpoint(job, done)
     status, entries = await listing
     assert status is Status.OK
     assert ids_of(entries, 120) == expected
