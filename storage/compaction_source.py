@@ -32,6 +32,15 @@ class SourceEntry(NamedTuple):
     size_bytes: int
 
 
+class SelectedEntries(NamedTuple):
+    """What becomes of some entries of the log."""
+
+    live: list[SourceEntry]
+    """In use: they are copied."""
+    unplaced_ledger_ids: frozenset[LedgerId]
+    """Ledgers of those that the index places nowhere, neither here nor in another log."""
+
+
 class CompactionSource:
     """One finished log of a ledger directory."""
 
@@ -42,14 +51,14 @@ class CompactionSource:
         self._file: File | None = None
         self.log_id = log_id
 
-    def select_live(self, entries: Sequence[SourceEntry]) -> list[SourceEntry]:
+    def select_live(self, entries: Sequence[SourceEntry]) -> SelectedEntries:
         """Those that the index points at in this very place: others are gone, or there are newer copies of them."""
         places = self._engine.current_locations([(entry.ledger_id, entry.entry_id) for entry in entries])
-        return [
-            entry
-            for entry, place in zip(entries, places, strict=True)
-            if place == EntryLocation(self.log_id, entry.offset)
-        ]
+        placed = list(zip(entries, places, strict=True))
+        return SelectedEntries(
+            [entry for entry, place in placed if place == EntryLocation(self.log_id, entry.offset)],
+            frozenset(entry.ledger_id for entry, place in placed if place is None),
+        )
 
     def read_bodies(self, entries: Sequence[SourceEntry]) -> list[bytes]:
         """Bodies of entries given in file order. CorruptFileError when one is not what was scanned; OSError."""

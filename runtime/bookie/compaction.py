@@ -3,7 +3,8 @@
 In use is an entry that the index finds in this log at this very place; a copy that the index does not point at may be
 older than what is stored, and is left behind. The order is the safety: copies durable, index durable, log deleted. And
 the log is deleted only if no entry of it can have been overlooked: its own map agrees with the scan, or else a sweep of
-the whole index (``compaction_sweep``) finds no row that names it.
+the whole index (``compaction_sweep``) finds no row that names it. Of a ledger in limbo rows may be lacking: an entry of
+it that has none keeps the log, too.
 
 May be cancelled anywhere: what was begun is then garbage in a log, or is finished by ``resume``.
 """
@@ -35,7 +36,7 @@ from storage.compaction_source import CompactionSource, SourceEntry
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import CorruptFileError, EntryLogError
 from storage.filenames import entry_log_file_name
-from storage.ids import EntryLocation, EntryLogId
+from storage.ids import EntryLocation, EntryLogId, LedgerId
 from storage.ports import FileSystem
 from storage.relocation import EntryMove
 
@@ -75,14 +76,14 @@ class Compactor:
         source = CompactionSource(self._fs, self._engine, log_id)
         survivors = self._survivors_of(source)
         try:
-            is_complete, copied_count = await self._copy_live(source, survivors)
+            is_proven, copied_count = await self._copy_live(source, survivors)
             await survivors.finish()
         except BaseException:
             await survivors.abandon()
             raise
         finally:
             await self._workers.run(COMPACTION_LANE, source.close)
-        if not is_complete:
+        if not is_proven:
             return False
         self._metrics.logs_compacted_count += copied_count > 0
         await self.remove(log_id)
@@ -139,15 +140,16 @@ class Compactor:
         return ActiveLogSurvivors(self._engine, self._workers, source, self._config.outstanding_entries_max)
 
     async def _copy_live(self, source: CompactionSource, survivors: Survivors) -> tuple[bool, int]:
-        """Whether the scan is known to be complete, and the entries copied."""
-        is_complete, copied_count = False, 0
+        """Whether nothing else in the log can be in use, and how many entries were copied."""
+        is_complete, may_lack_rows, copied_count = False, False, 0
         async with aclosing(self._scanner.entries(self._engine.ledger_directory, source.log_id)) as messages:
             async for message in messages:
                 entries, is_complete = _taken(message)
                 existing = [entry for entry in entries if self._engine.ledger(entry.ledger_id) is not None]
                 if not existing:
                     continue
-                live = await self._workers.run(COMPACTION_LANE, source.select_live, existing)
+                live, unplaced_ledger_ids = await self._workers.run(COMPACTION_LANE, source.select_live, existing)
+                may_lack_rows |= any(map(self._is_in_limbo, unplaced_ledger_ids))
                 for batch in _batches(live):
                     size_bytes = sum(entry.size_bytes for entry in batch)
                     await self._throttle.wait(len(batch), size_bytes)
@@ -155,7 +157,11 @@ class Compactor:
                     self._metrics.copied_entries_count += len(batch)
                     self._metrics.copied_bytes += size_bytes
                 copied_count += len(live)
-        return is_complete, copied_count
+        return is_complete and not may_lack_rows, copied_count
+
+    def _is_in_limbo(self, ledger_id: LedgerId) -> bool:
+        row = self._engine.ledger(ledger_id)
+        return row is not None and row.is_limbo
 
 
 def _taken(message: ScanMessage) -> tuple[list[SourceEntry], bool]:

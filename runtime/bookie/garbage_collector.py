@@ -10,6 +10,9 @@ A round, every ``gcWaitTime``:
 6. logs that could not be proven to be unused are held against the whole index.
 
 What cannot be done is said and tried again by the next round. A round can be cut off anywhere.
+
+While a repair is due here (``integrity``), what rests is all that is proven by the index or by the other bookies: of
+2 the copies that the metadata does not name, and 6. What is gone from the metadata is nobody's, whatever lacks here.
 """
 
 from __future__ import annotations
@@ -61,6 +64,7 @@ class GarbageCollector:
         overreplicated: OverreplicatedCollector,
         open_ledgers: Callable[[], Awaitable[LedgerStore]],
         flush: Callable[[], Awaitable[None]],
+        read_repair_due: Callable[[], Awaitable[bool]],
         metrics: GarbageCollectionMetrics,
     ) -> None:
         self._config = config
@@ -71,6 +75,7 @@ class GarbageCollector:
         self._overreplicated = overreplicated
         self._open_ledgers = open_ledgers
         self._flush = flush
+        self._read_repair_due = read_repair_due
         now_s = self._now_s()
         self._compaction = CompactionState(now_s, now_s)
         self._last_overreplicated_s = now_s
@@ -182,13 +187,15 @@ class GarbageCollector:
         try:
             for directory in self._directories:
                 failed_count += await self._trying(directory.resume())
-            failed_count += await self._trying(self._collect_ledgers())
+            is_repair_due = await self._read_repair_due()
+            failed_count += await self._trying(self._collect_ledgers(is_repair_due=is_repair_due))
             for directory in self._directories:
                 failed_count += await self._trying(directory.refresh())
                 failed_count += await self._trying(directory.remove_empty())
             failed_count += await self._compact(is_forced=is_forced)
             for directory in self._directories:
-                failed_count += await self._trying(directory.settle_unproven())
+                if not is_repair_due:
+                    failed_count += await self._trying(directory.settle_unproven())
                 failed_count += directory.take_failures_count()
         except Exception:
             # Whatever it is: a bookie serves on without its collector, and the next round tries again.
@@ -207,11 +214,12 @@ class GarbageCollector:
             return 1
         return 0
 
-    async def _collect_ledgers(self) -> None:
+    async def _collect_ledgers(self, *, is_repair_due: bool) -> None:
         ledgers = await self._open_ledgers()
         deleted_count = await self._ledgers.collect(ledgers)
         wait_s = self._config.overreplicated_wait_s
-        if wait_s > 0 and self._now_s() - self._last_overreplicated_s >= wait_s:
+        is_due = wait_s > 0 and self._now_s() - self._last_overreplicated_s >= wait_s
+        if is_due and not is_repair_due:
             self._last_overreplicated_s = self._now_s()
             deleted_count += await self._overreplicated.collect(ledgers)
         if deleted_count:

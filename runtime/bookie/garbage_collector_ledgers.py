@@ -3,7 +3,8 @@
 A ledger is deleted only when it was here before the listing began, a part of the tree that was listed without an error
 does not hold it, its metadata was then found missing twice, with a pause and a ``sync`` in between, on one session and
 in the very cluster that this bookie booted in, and nobody has touched it meanwhile. Whatever else comes up keeps it:
-the next round looks again.
+the next round looks again. None of that rests on what is stored here: a ledger in limbo, which no repair brings out of
+it once its metadata is gone, goes like any other.
 """
 
 from __future__ import annotations
@@ -60,13 +61,10 @@ class LocalLedgers:
         return sorted(itertools.chain.from_iterable(engine.ledger_ids() for engine in self._storage.engines))
 
     def mark(self, ledger_id: LedgerId) -> TouchMark | None:
-        """To be taken before the metadata is asked; None when the ledger is in limbo, or not here any more.
-
-        What is in limbo waits for the integrity check.
-        """
+        """To be taken before the metadata is asked; None when the ledger is not here any more."""
         engine = self._storage.engine_of(ledger_id)
         row = engine.ledger(ledger_id)
-        if row is None or row.is_limbo:
+        if row is None:
             return None
         memtable_bytes = engine.memtable_bytes if engine.last_cached(ledger_id) is not None else None
         return TouchMark(row, engine.checkpoints_ended_count, memtable_bytes)

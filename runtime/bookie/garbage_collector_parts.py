@@ -8,12 +8,14 @@ from typing import Final
 
 from runtime.bookie.compaction import Compactor
 from runtime.bookie.compaction_scans import ChildLogScanner
+from runtime.bookie.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.compaction_throttle import CompactionThrottle
 from runtime.bookie.garbage_collector import GarbageCollector
 from runtime.bookie.garbage_collector_ledgers import ClusterGuard, LedgerCollector, LocalLedgers
 from runtime.bookie.garbage_collector_logs import DirectoryCollector
 from runtime.bookie.garbage_collector_metrics import GarbageCollectionMetrics
 from runtime.bookie.garbage_collector_overreplicated import OverreplicatedCollector
+from runtime.bookie.preboot_check import read_integrity_flag
 from runtime.config import BookieConfig
 from runtime.metadata.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.replication_lock import ReplicationLocks, canonical_host_name
@@ -76,6 +78,9 @@ async def assemble_garbage_collector(
     async def open_ledgers() -> LedgerStore:
         return await open_ledger_store(budgeted, uri.root, uri.tree, layout_config=config.zookeeper.layout)
 
+    async def read_repair_due() -> bool:
+        return await workers.run(COMPACTION_LANE, read_integrity_flag, storage.engines[0])
+
     return GarbageCollector(
         settings,
         clock,
@@ -87,5 +92,6 @@ async def assemble_garbage_collector(
         ),
         open_ledgers,
         flush,
+        read_repair_due,
         metrics,
     )

@@ -125,8 +125,10 @@ def test_the_source_gives_what_the_index_names_here(tmp_path: Path) -> None:
     checkpoint_now(engine)
     source = CompactionSource(TracedDisk(), engine, 0)
     shifted = [found[0]._replace(offset=found[0].offset + 1)]
-    live = source.select_live([*found, *shifted, SourceEntry(5, 99, 1028, 32)])
-    assert live == [each for each in found if each.entry_id != 1]
+    live, unplaced = source.select_live([*found, *shifted])
+    assert (live, unplaced) == ([each for each in found if each.entry_id != 1], frozenset())
+    live, unplaced = source.select_live([*found, SourceEntry(5, 99, 1028, 32)])
+    assert (len(live), unplaced) == (len(found) - 1, frozenset({5}))
     assert source.read_bodies(found) == [
         entry(5, each.entry_id, bytes([each.entry_id]) * (each.entry_id * 1500)) for each in found
     ]

@@ -109,14 +109,15 @@ class Stage:
             disk, self.engine, self.workers, clock, scanner, self.compactor, room or DiskRoom(disk, [str(root)], 0), 0
         )
 
-    async def round(self, compaction: CompactionConfig | None = ALL_BELOW_FULL) -> int:
+    async def round(self, compaction: CompactionConfig | None = ALL_BELOW_FULL, *, is_repair_due: bool = False) -> int:
         """What a round does to the logs of a directory; returns how many could not be dealt with."""
         await self.collector.resume()
         await self.collector.refresh()
         await self.collector.remove_empty()
         if compaction is not None:
             await self.collector.compact(compaction)
-        await self.collector.settle_unproven()
+        if not is_repair_due:
+            await self.collector.settle_unproven()
         return self.collector.take_failures_count()
 
     async def close(self) -> None:

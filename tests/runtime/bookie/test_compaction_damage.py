@@ -7,6 +7,7 @@ import shutil
 import struct
 from pathlib import Path
 
+import plyvel
 import pytest
 
 from runtime.config import GarbageCollectionConfig
@@ -14,11 +15,12 @@ from storage.compaction_quarantine import read_quarantine, write_quarantine
 from storage.disk_room import DiskRoom
 from storage.entry_log_format import HEADER_MAP_FIELDS_OFFSET
 from storage.errors import CorruptFileError
-from storage.filenames import QUARANTINE
+from storage.filenames import LOCATIONS_DATABASE, QUARANTINE
 from storage.ports import DiskSpace
 from tests.runtime.bookie.compaction_stage import (
     FAST,
     KEPT,
+    SMALL_LOGS,
     TRANSACTIONAL,
     delete,
     leftovers,
@@ -28,6 +30,7 @@ from tests.runtime.bookie.compaction_stage import (
     staged,
     stored,
 )
+from tests.storage.engines import open_engine
 from tests.storage.traced_disk import TracedDisk
 
 ENTRIES = range(4)
@@ -159,6 +162,32 @@ async def test_a_map_that_hides_a_ledger_in_use_deletes_nothing_of_it(mixed: Pat
         assert any(usage.is_empty for usage in stage.collector.usages)
         await stage.round(None)
         require_stored(stage.engine, KEPT, ENTRIES)
+
+
+@MODES
+async def test_an_entry_without_a_row_proves_nothing_while_its_ledger_is_in_limbo(
+    mixed: Path, config: GarbageCollectionConfig
+) -> None:
+    """The index was built while a log was away, and the log is back: it may hold the last copies there are."""
+    open_engine(mixed, config=SMALL_LOGS).close()
+    forget_row(mixed, 1, 0)
+    async with staged(mixed, config=config) as stage:
+        stage.engine.set_limbo(1)
+        await stage.round(is_repair_due=True)
+        assert stored(1, 0) in b"".join((mixed / name).read_bytes() for name in log_names(mixed))
+        assert stage.metrics.logs_removed_count >= 2
+        require_stored(stage.engine, [2, 3], ENTRIES)
+        assert stage.engine.clear_limbo(1)
+        await stage.round()
+        assert stored(1, 0) not in b"".join((mixed / name).read_bytes() for name in log_names(mixed))
+        assert stage.collector.quarantined_count == 0
+        require_stored(stage.engine, [2, 3], ENTRIES)
+
+
+def forget_row(folder: Path, ledger_id: int, entry_id: int) -> None:
+    database = plyvel.DB(str(folder / LOCATIONS_DATABASE))
+    database.delete(struct.pack(">qq", ledger_id, entry_id))
+    database.close()
 
 
 @pytest.mark.parametrize("left_bytes", [0, 700, 1024, 1030, 3000])

@@ -11,10 +11,12 @@ import pytest
 
 from runtime.bookie.compaction_scans import ChildLogScanner
 from runtime.bookie.disk_rules import DiskState
+from runtime.bookie.preboot_check import set_integrity_flag
 from runtime.config import CompactionConfig, MajorCompactionConfig
 from runtime.errors import NoSuchEntryError, NoSuchLedgerError
 from runtime.metadata.store import ANY_VERSION
 from runtime.metadata.uri import parse_metadata_uri
+from storage.entry_log_format import HEADER_MAP_FIELDS_OFFSET
 from tests.runtime.bookie.collected_bookie import collected_bookie, until, with_settings
 
 
@@ -140,6 +142,33 @@ async def test_copies_that_the_metadata_does_not_name_are_looked_for_at_their_ow
         await bookie.flush()
         await bookie.collector.force()
         assert bookie.local_ids() == {1, 2}
+
+
+async def test_what_the_index_or_other_bookies_must_prove_stays_while_a_repair_is_due(
+    metadata_uri: str, tmp_path: Path
+) -> None:
+    """What made this bookie lose entries may have made the others lose theirs, and its index may lack rows."""
+    async with collected_bookie(metadata_uri, tmp_path, with_settings(overreplicated_wait_s=1e-3)) as bookie:
+        await bookie.write([1, *range(10, 20)])
+        await bookie.create(2, bookies=("elsewhere:3181",))
+        await bookie.add(2)
+        await bookie.flush()
+        await bookie.delete_metadata(range(10, 20))
+        log = tmp_path / "ledgers-0" / "current" / bookie.log_names[0]
+        with log.open("r+b") as file:  # without its map only the index can say that nothing in it is used
+            file.seek(HEADER_MAP_FIELDS_OFFSET)
+            file.write(bytes(12))
+        first = bookie.collector._directories[0]._engine
+        set_integrity_flag(first, is_needed=True)
+        await bookie.collector.force()
+        assert bookie.local_ids() == {1, 2}  # what is gone from the metadata goes all the same
+        assert log.exists()
+        await bookie.require_readable([1, 2])
+        set_integrity_flag(first, is_needed=False)
+        await bookie.collector.force()
+        assert bookie.local_ids() == {1}
+        assert not log.exists()
+        await bookie.require_readable([1])
 
 
 async def test_nothing_runs_while_it_is_held_and_a_round_that_was_cut_off_is_made_up_for(
