@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,7 +18,7 @@ from storage.checked_text import decode_checked_text, encode_checked_text
 from storage.config import StorageConfig
 from storage.entry_log_reader import list_entry_logs
 from storage.errors import AdoptionRefusedError, CorruptFileError
-from storage.filenames import current_directory
+from storage.filenames import ADOPTION, HANDING_BACK, current_directory
 from storage.journal_reader import list_journals
 from storage.ports import FileSystem
 
@@ -31,6 +32,27 @@ class ChangeNote(msgspec.Struct, frozen=True):
     """Name of the folders that take the old index, one below each ``current``."""
     newest: tuple[str, ...]
     """For each ledger and journal directory its newest entry log and journal, when the change began."""
+
+
+class ChangeUnderWay(NamedTuple):
+    """A change that was cut off: the path of its note, and the subcommand of ``bkctl storage`` that ends it."""
+
+    path: str
+    command: str
+
+    @property
+    def advice(self) -> str:
+        """What to do, as the end of a sentence."""
+        return f"{self.path} says that a change was cut off: end it with `bkctl storage {self.command}`"
+
+
+def find_change_under_way(fs: FileSystem, config: StorageConfig) -> ChangeUnderWay | None:
+    """The change that was cut off in these folders, if one was. OSError."""
+    for name, command in ((ADOPTION, "adopt"), (HANDING_BACK, "hand-back")):
+        path = os.path.join(current_directory(config.ledger_directories[0]), name)
+        if fs.exists(path):
+            return ChangeUnderWay(path, command)
+    return None
 
 
 def begin_note(fs: FileSystem, config: StorageConfig, aside: str) -> ChangeNote:

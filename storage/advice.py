@@ -10,6 +10,12 @@ REBUILD_ADVICE: Final = "run `bkctl storage index rebuild` with the settings of 
 ADOPTION_ADVICE: Final = "run `bkctl storage adopt` with the settings of this bookie"
 """A Java bookie has written here, and its index is not ours."""
 
+JAVA_INDEX_ADVICE: Final = (
+    "leave it to Java's shell to check and rebuild its own index; if this bookie is to be ours, "
+    "run `bkctl storage adopt` with its settings"
+)
+"""The folders are a Java bookie's, or were handed back to be one's: whoever looks at our index there finds none."""
+
 LOST_DATA_ADVICE: Final = (
     "copy its ledgers from the other bookies with `bkctl decommission`, then start it with empty folders"
 )

@@ -14,12 +14,13 @@ from typing import Final
 
 import msgspec
 
+from storage.adoption_note import find_change_under_way
 from storage.checkpoint import CheckpointDone, CheckpointJob, go_on
 from storage.config import StorageConfig
 from storage.disk_room import DiskRoom, is_out_of_room
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import AdoptionRefusedError, MisplacedLedgerError
-from storage.filenames import ADOPTION, HANDING_BACK, current_directory, journal_file_name
+from storage.filenames import current_directory, journal_file_name
 from storage.ids import LedgerId, LogMark
 from storage.journal_catalog import read_catalog
 from storage.journal_reader import list_journals
@@ -284,10 +285,9 @@ def lock_directories(filesystem: FileSystem, config: StorageConfig) -> list[Dire
 
 def _require_no_change_of_index(filesystem: FileSystem, config: StorageConfig) -> None:
     """No adoption and no hand-back has been cut off: a bookie that ran meanwhile would write what neither knows of."""
-    for name, command in ((ADOPTION, "adopt"), (HANDING_BACK, "hand-back")):
-        path = os.path.join(current_directory(config.ledger_directories[0]), name)
-        if filesystem.exists(path):
-            raise AdoptionRefusedError(f"{path} says that a change was cut off: end it with `bkctl storage {command}`")
+    change = find_change_under_way(filesystem, config)
+    if change is not None:
+        raise AdoptionRefusedError(change.advice)
 
 
 def _require_routing(config: StorageConfig, engines: Sequence[LedgerDirectoryEngine]) -> None:

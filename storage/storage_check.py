@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from storage.advice import ADOPTION_ADVICE, LOST_DATA_ADVICE, REBUILD_ADVICE, without_advice
+from storage.advice import LOST_DATA_ADVICE, REBUILD_ADVICE, without_advice
 from storage.compaction_quarantine import read_quarantine
 from storage.config import StorageConfig
 from storage.entry_log_reader import list_entry_logs
@@ -28,8 +28,8 @@ from storage.filenames import (
     seal_file_name,
 )
 from storage.ids import JournalId, LedgerId, LogMark
+from storage.index_advice import advise_on_lost_index
 from storage.index_state import DATABASES, IndexCondition, inspect_index
-from storage.java_index import find_java_index
 from storage.journal_catalog import JournalCatalog, read_catalog
 from storage.journal_format import JournalRecordKind
 from storage.journal_reader import JournalScan, journals_to_replay, list_journals, scan_journal
@@ -189,8 +189,7 @@ class StorageCheck:
             state = inspect_index(self._fs, self._open_index, ledger_folder, index_folder, database)
             conditions[database] = state.condition
             if state.condition not in {IndexCondition.SOUND, IndexCondition.NEW}:
-                is_java = bool(find_java_index(self._fs, index_folder).names)
-                yield Finding("index", path, state.detail, way_out=ADOPTION_ADVICE if is_java else REBUILD_ADVICE)
+                yield Finding("index", path, state.detail, way_out=advise_on_lost_index(self._fs, self._config))
         if conditions[LOCATIONS_DATABASE] is IndexCondition.SOUND:
             owners = None
             if conditions[LEDGERS_DATABASE] is IndexCondition.SOUND:

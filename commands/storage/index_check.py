@@ -41,15 +41,20 @@ async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
     """Check the indexes of a stopped bookie: seals, every row, and every location in its entry log.
 
     Of each entry 20 bytes are read, not its body: bkctl ledger verify compares bodies with their digests. What is found
-    is listed, and the exit code is 10. A lost or damaged index is mended by bkctl storage index rebuild; locations at
-    which there is no such entry are not, as they keep the bookie from denying it (docs/runbooks/corrupt-log.md).
+    is listed, and the exit code is 10. A lost or damaged index is mended by bkctl storage index rebuild, unless a Java
+    bookie's is in its place; locations at which there is no such entry are not, as they keep the bookie from denying it
+    (docs/runbooks/corrupt-log.md).
     """
+    from storage.index_advice import advise_on_lost_index
+
     with (
         open_own_storage(context, flags, is_locked=True) as own,
         context.console.progress("checking the index") as progress,
     ):
         found = await work_beside_loop(lambda require_wanted: _check(own, progress, require_wanted))
-    _tell(context, found)
+        is_lost = any(state.is_lost for directory in found for state in directory.states.values())
+        lost_advice = advise_on_lost_index(own.file_system, own.config) if is_lost else None
+    _tell(context, found, lost_advice)
     return Outcome.OK if all(directory.is_sound for directory in found) else Outcome.FINDINGS
 
 
@@ -60,7 +65,8 @@ def _check(own: OwnStorage, progress: Progress, require_wanted: Callable[[], Non
     return IndexCheck(own.file_system, open_plyvel, own.config, StageWatch(progress, require_wanted)).run()
 
 
-def _tell(context: CommandContext, found: Sequence[DirectoryCheck]) -> None:
+def _tell(context: CommandContext, found: Sequence[DirectoryCheck], lost_advice: str | None) -> None:
+    """``lost_advice``: what to do about indexes that are lost, if any are."""
     directories = [_directory_row(directory) for directory in found]
     findings = [finding for directory in found for finding in _findings(directory)]
     body = {
@@ -78,8 +84,8 @@ def _tell(context: CommandContext, found: Sequence[DirectoryCheck]) -> None:
     )
     context.console.table("Directories", _DIRECTORY_COLUMNS, directories)
     context.console.table("Findings", _FINDING_COLUMNS, findings)
-    if any(state.is_lost for directory in found for state in directory.states.values()):
-        context.console.say("bkctl storage index rebuild, with the same settings, builds the indexes anew")
+    if lost_advice is not None:
+        context.console.say(lost_advice)
         return
     missing_count = sum(len(directory.missing_logs) for directory in found)
     if missing_count:

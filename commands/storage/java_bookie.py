@@ -36,9 +36,16 @@ def require_stopped(own: OwnStorage) -> None:
 
 
 def require_no_java_index(own: OwnStorage) -> None:
-    """RefusedError beside an index of a Java bookie: only adoption reads what it alone says, or moves it aside."""
+    """RefusedError beside an index of a Java bookie: only adoption reads what it alone says, or moves it aside.
+
+    Also while a change from one kind of index to the other is cut off: it does not expect new ones.
+    """
+    from storage.adoption_note import find_change_under_way
     from storage.java_index import find_java_index
 
+    change = find_change_under_way(own.file_system, own.config)
+    if change is not None:
+        raise RefusedError(f"nothing was changed: {change.advice}")
     for directory in own.config.paired_index_directories:
         names = find_java_index(own.file_system, current_directory(directory)).names
         if names:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from storage.adoption_note import begin_note, write_note
+from storage.filenames import HANDING_BACK, JAVA_DATABASES, LOCATIONS_DATABASE, OWN_INDEX_ASIDE
+from storage.filesystem import OsFileSystem
 from tests.commands.storage.conftest import Folders
 
 
@@ -42,3 +45,39 @@ def test_refusals(folders: Folders) -> None:
     dirty.touch()
     unclean = folders.run("hand-back", "--yes")
     assert (unclean.exit_code, "did not stop in order" in unclean.stderr) == (3, True)
+
+
+def test_afterwards_the_index_is_javas_affair(folders: Folders) -> None:
+    folders.fill()
+    folders.succeed("hand-back", "--yes")
+    for words in (("index", "check"), ("check",)):
+        looked = folders.run(*words, "-o", "table")
+        said = " ".join((looked.stdout + looked.stderr).split())
+        assert looked.exit_code == 10
+        assert "index rebuild" not in said
+        assert "Java's shell" in said
+        assert "bkctl storage adopt" in said
+    shown = folders.run("index", "show", "--ledger", "3")
+    assert (shown.exit_code, "Java's shell" in shown.stderr) == (12, True), shown.stderr
+    assert folders.run("index", "rebuild", "--yes").exit_code == 3
+
+
+def test_one_that_was_cut_off_is_to_be_ended(folders: Folders) -> None:
+    """Before the folders that make the index a Java bookie's are there."""
+    folders.fill()
+    file_system = OsFileSystem()
+    note = begin_note(file_system, folders.config, OWN_INDEX_ASIDE)
+    current = Path(folders.config.ledger_directories[0]) / "current"
+    folders.succeed("hand-back", "--yes")
+    write_note(file_system, str(current / HANDING_BACK), note)
+    for database in JAVA_DATABASES:
+        (current / database).rmdir()
+    checked = folders.run("index", "check")
+    assert checked.exit_code == 10
+    assert "end it with `bkctl storage hand-back`" in " ".join(checked.stderr.split())
+    assert "index rebuild" not in checked.stderr
+    rebuilt = folders.run("index", "rebuild", "--yes")
+    assert (rebuilt.exit_code, "bkctl storage hand-back" in rebuilt.stderr) == (3, True), rebuilt.stderr
+    assert not (current / LOCATIONS_DATABASE).exists()
+    folders.succeed("hand-back", "--yes")
+    assert (current / JAVA_DATABASES[0]).is_dir()
