@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from runtime.metadata.store import ANY_VERSION, CreateNode, MetadataStore, Node, NodeStat, Watch
+
+Answer = TypeVar("Answer")
 
 
 class CountingStore:
@@ -21,6 +24,7 @@ class CountingStore:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self.counts: collections.Counter[str] = collections.Counter()
+        self._unanswered_count = 0
 
     @contextmanager
     def counted(self) -> Iterator[collections.Counter[str]]:
@@ -33,11 +37,11 @@ class CountingStore:
             inside.update(self.counts - before)
 
     async def quiet(self) -> None:
-        """Return when nothing has been asked for a while: whoever was to be idle is."""
+        """Return when everything was answered and nothing has been asked for a while: whoever was to be idle is."""
         while True:
             before = self.counts.copy()
             await asyncio.sleep(0.3)
-            if self.counts == before:
+            if self.counts == before and not self._unanswered_count:
                 return
 
     @property
@@ -45,16 +49,13 @@ class CountingStore:
         return self._store.session_id
 
     async def get(self, path: str) -> Node:
-        self.counts["get"] += 1
-        return await self._store.get(path)
+        return await self._ask("get", self._store.get(path))
 
     async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
-        self.counts["exists"] += 1
-        return await self._store.exists(path, on_change)
+        return await self._ask("exists", self._store.exists(path, on_change))
 
     async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]:
-        self.counts["children"] += 1
-        return await self._store.children(path, on_change)
+        return await self._ask("children", self._store.children(path, on_change))
 
     async def create(
         self,
@@ -67,26 +68,30 @@ class CountingStore:
         is_open_acl: bool = False,
     ) -> str:
         assert not make_parents, "costs that cannot be counted"
-        self.counts["create"] += 1
-        return await self._store.create(
+        creating = self._store.create(
             path, data, is_ephemeral=is_ephemeral, is_sequential=is_sequential, is_open_acl=is_open_acl
         )
+        return await self._ask("create", creating)
 
     async def create_all(self, nodes: Sequence[CreateNode]) -> None:
-        self.counts["transaction"] += 1
-        await self._store.create_all(nodes)
+        await self._ask("transaction", self._store.create_all(nodes))
 
     async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
-        self.counts["set"] += 1
-        return await self._store.set(path, data, expected_version)
+        return await self._ask("set", self._store.set(path, data, expected_version))
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        self.counts["delete"] += 1
-        await self._store.delete(path, expected_version)
+        await self._ask("delete", self._store.delete(path, expected_version))
 
     async def sync(self, path: str) -> None:
-        self.counts["sync"] += 1
-        await self._store.sync(path)
+        await self._ask("sync", self._store.sync(path))
+
+    async def _ask(self, kind: str, asking: Awaitable[Answer]) -> Answer:
+        self.counts[kind] += 1
+        self._unanswered_count += 1
+        try:
+            return await asking
+        finally:
+            self._unanswered_count -= 1
 
     def watch_children(self, path: str, callback: Callable[[list[str] | None], None]) -> Watch:
         count = self._watch_counter()

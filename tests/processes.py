@@ -8,12 +8,13 @@ import os
 import pty
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple, Self
+
+from runtime.metadata.server_ports import choose_server_ports
 
 LOOPBACK = "127.0.0.1"
 COMMAND_TIMEOUT_S = 120.0
@@ -45,11 +46,8 @@ class BookieProcess(NamedTuple):
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port that nobody listens on, and that is taken by nobody by chance while its server is down."""
+    return choose_server_ports(1)[0]
 
 
 def is_alive(pid: int) -> bool:

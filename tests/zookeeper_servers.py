@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from runtime.metadata.embedded import find_java, find_zookeeper_jars
+from runtime.metadata.server_ports import choose_server_ports
 from tests.processes import LOOPBACK, free_port
 
 START_TIMEOUT_S = 60.0
@@ -43,16 +44,6 @@ def _class_path() -> str:
     jars = find_zookeeper_jars()
     folder = os.path.dirname(jars.split(os.pathsep)[0])
     return os.pathsep.join([jars, *(os.path.join(folder, name) for name in os.listdir(folder) if _EPOLL in name)])
-
-
-def _steady_port() -> int:
-    """A port that no outgoing connection is given while its server is down: below those that the system gives out."""
-    for _ in range(100):
-        port = 15_000 + int.from_bytes(os.urandom(2)) % 17_000
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind((LOOPBACK, port))
-            return port
-    return free_port()
 
 
 def four_letters(port: int, word: bytes) -> bytes:
@@ -141,7 +132,7 @@ class ZooKeeperServer:
 @contextlib.contextmanager
 def secured_server(folder: Path, config: Mapping[str, str], properties: Mapping[str, str]) -> Iterator[ZooKeeperServer]:
     """A single server with settings of its own, on a plain port unless they name an address for a secure one."""
-    port = _steady_port()
+    port = free_port()
     where = {"clientPortAddress": LOOPBACK, "clientPort": str(port)}
     if "secureClientPortAddress" in config:
         where = {"secureClientPort": str(port)}
@@ -164,7 +155,8 @@ class Ensemble:
     """Three servers that elect a leader; one cut off from the others serves reads only."""
 
     def __init__(self, folder: Path) -> None:
-        ports = [_Ports(_steady_port(), _steady_port(), _steady_port()) for _ in range(3)]
+        chosen = choose_server_ports(9)
+        ports = [_Ports(*chosen[start : start + 3]) for start in (0, 3, 6)]
         members = {
             f"server.{number}": f"{LOOPBACK}:{each.quorum}:{each.election}" for number, each in enumerate(ports, 1)
         }

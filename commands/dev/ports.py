@@ -7,25 +7,19 @@ import socket
 from commands.dev.cluster_state import LOOPBACK
 from commands.errors import InvalidArgumentError
 from runtime.errors import PortInUseError
+from runtime.metadata.server_ports import choose_server_ports
 
 
 def choose_ports(base_port: int | None, offset: int, count: int) -> list[int]:
-    """Ports from the base on, or free ones; all probes stay open until the last one is chosen, so none comes twice.
+    """Ports from the base on, or free ones that stay theirs while a server is down.
 
     InvalidArgumentError when they do not all fit behind the base.
     """
-    if base_port is not None:
-        if base_port + offset + count > 65536:
-            raise InvalidArgumentError(f"--base-port {base_port} leaves no room for {count} ports below 65536")
-        return list(range(base_port + offset, base_port + offset + count))
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind((LOOPBACK, 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    if base_port is None:
+        return choose_server_ports(count)
+    if base_port + offset + count > 65536:
+        raise InvalidArgumentError(f"--base-port {base_port} leaves no room for {count} ports below 65536")
+    return list(range(base_port + offset, base_port + offset + count))
 
 
 def require_free(port: int, title: str) -> None:

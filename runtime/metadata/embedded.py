@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from runtime.errors import ConfigurationError, ConflictError, MetadataUnavailableError, PortInUseError
+from runtime.metadata.server_ports import choose_server_ports
 
 LOOPBACK = "127.0.0.1"
 JAVA_VERSION_MIN = 17
@@ -109,13 +110,6 @@ def find_zookeeper_jars() -> str:
     if not any(re.match(r"zookeeper-\d", name) for name in names):
         raise ConfigurationError(f"no ZooKeeper jar in {directory}: reinstall pyspark (pip install --force pyspark)")
     return os.pathsep.join(os.path.join(directory, name) for name in names)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _require_free(port: int) -> None:
@@ -228,7 +222,7 @@ class EmbeddedZooKeeper:
             _require_free(port)
         data_directory, log_path = _prepare_directory(data_directory, log_path)
         for _ in range(1 if port else _PORT_ATTEMPTS_MAX):
-            chosen_port = port or _free_port()
+            chosen_port = port or choose_server_ports(1)[0]
             process = _spawn(command, data_directory, chosen_port, log_path, is_detached=is_detached)
             server = cls(process, chosen_port, log_path)
             try:

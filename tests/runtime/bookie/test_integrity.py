@@ -240,8 +240,15 @@ async def test_everything_comes_back_from_the_others(trio: Trio, tmp_path: Path)
             await peer.read(1, 300)
 
 
-async def test_a_kill_in_mid_repair_is_made_up_for(make_trio: MakeTrio) -> None:
-    slow = "[bookie.integrity]\nbytes_per_s_max = 2000\n"
+async def is_there(peer: Peer, ledger_id: int, entry_id: int) -> bool:
+    try:
+        return await peer.read(ledger_id, entry_id) == peer.body(ledger_id, entry_id)
+    except UnknownLedgerStateError:
+        return False
+
+
+async def test_a_kill_in_mid_repair_is_made_up_for(make_trio: MakeTrio, tmp_path: Path) -> None:
+    slow = "[bookie.integrity]\nbytes_per_s_max = 20\n"  # minutes for all entries, which a busy machine needs not
     async with make_trio(slow) as trio:
         async with trio.victim.running() as (process, _):
             await trio.create(1)
@@ -250,12 +257,15 @@ async def test_a_kill_in_mid_repair_is_made_up_for(make_trio: MakeTrio) -> None:
             await asyncio.to_thread(process.wait)
         for _ in range(2):
             async with trio.victim.running() as (process, peer):
-                await asyncio.sleep(0.3)
+                async with asyncio.timeout(60):
+                    while not await is_there(peer, 1, 0):  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
                 with pytest.raises(UnknownLedgerStateError):
                     await peer.read(1, 100)
                 process.terminate()
                 assert await asyncio.to_thread(process.wait, 60) == 0
             assert REPAIRED not in trio.victim.said(), "too slow to be done by then"
+        (tmp_path / "bkctl.toml").write_text("")
         async with trio.victim.running() as (process, peer):
             await trio.wait_repaired()
             for entry_id in range(100):

@@ -55,13 +55,20 @@ async def test_two_journals_share_the_ledgers(tmp_path: Path, metadata_uri: str,
     bookie = BookieUnderTest(
         tmp_path, metadata_uri, store, "--journal-dir", str(tmp_path / "journal-2"), "--set", "flushInterval=200"
     )
+    current = tmp_path / "ledgers" / "current"
+
+    def marks() -> list[bytes]:
+        return [path.read_bytes() for path in sorted(current.glob("lastMark.?"))]
+
     async with bookie.running() as (process, peer):
         await add_all(peer, 7)
-        await asyncio.sleep(0.5)  # a checkpoint moves the marks; what follows is left to the journals
+        before = marks()
+        async with asyncio.timeout(60):  # a checkpoint moves the marks; what follows is left to the journals
+            while len(marks()) < 2 or marks() == before:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
         await add_all(peer, 8)
         assert await peer.read(8, 0, fence_with=KEY) == peer.body(8, 0)
         process.kill()
-    current = tmp_path / "ledgers" / "current"
     assert {path.name for path in current.glob("lastMark*")} == {"lastMark.0", "lastMark.1"}
     async with bookie.running() as (_, peer):
         await require_all(peer, 7)
