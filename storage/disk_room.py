@@ -18,7 +18,8 @@ RESERVE_BYTES_MAX: Final = 256 * MEBIBYTE
 RESERVE_PERCENT: Final = 5
 
 _OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Disk full, quota used up, a limit on file sizes: each goes away when somebody tidies up."""
+"""Disk full, quota used up, a limit on file sizes: each goes away when somebody tidies up or raises the limit, and
+below that the next file has room again. To end the bookie would take its reads and fences away and mend nothing."""
 
 _FAILING = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN})
 """The disk is broken, gone, or was mounted read-only because of an error: nothing that is written to it is safe."""
@@ -55,8 +56,18 @@ class DiskRoom:
 
 
 def is_out_of_room(error: BaseException) -> bool:
-    """Whether an error, or what it was raised from, says that a disk is full."""
+    """Whether an error, or what it was raised from, says that there is no room for a write now."""
     return _is_caused_by(error, _OUT_OF_ROOM)
+
+
+def file_limit_advice(error: BaseException) -> str:
+    """What to add to an error that ``is_out_of_room`` where it is no full disk; empty where it is one."""
+    if not _is_caused_by(error, frozenset({errno.EFBIG})):
+        return ""
+    return (
+        "; this is no full disk but a limit on the size of files: raise it (`ulimit -f`), or set smaller files "
+        "(`journalMaxSizeMB`, `logSizeLimit`)"
+    )
 
 
 def is_disk_failing(error: BaseException) -> bool:

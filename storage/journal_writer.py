@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from storage.config import MEBIBYTE, JournalConfig
-from storage.disk_room import is_out_of_room
+from storage.disk_room import file_limit_advice, is_out_of_room
 from storage.errors import JournalError, JournalFailedError, JournalFullError
 from storage.filenames import journal_file_name
 from storage.ids import JournalId, LogMark
@@ -193,7 +193,9 @@ class JournalWriter:
             yield
         except OSError as error:
             if is_out_of_room(error):
-                raise JournalFullError(f"{self._file.path}: no room for the journal: {error}") from error
+                raise JournalFullError(
+                    f"{self._file.path}: no room for the journal: {error}{file_limit_advice(error)}"
+                ) from error
             raise
 
     @contextlib.contextmanager

@@ -16,6 +16,7 @@ from runtime.bookie.disk_rules import DiskSample, DiskVerdict
 from runtime.errors import MetadataUnavailableError
 from runtime.metadata.registration import BookieMode
 from storage.bookie_status import BookieStatus
+from storage.disk_room import file_limit_advice
 from storage.errors import JournalFullError, NoWritableDiskError, StorageError
 
 logger = logging.getLogger(__name__)
@@ -29,8 +30,8 @@ class ReadOnlyReason(enum.Enum):
     FORCED = "by its settings (forceReadOnlyBookie)"
     MANUAL = "set by hand, as its file BOOKIE_STATUS says"
     DISK_FULL = "a disk is full"
-    NO_ROOM = "a disk has no room for a checkpoint"
-    JOURNAL_FULL = "a journal has no room on its disk"
+    NO_ROOM = "a checkpoint has no room"
+    JOURNAL_FULL = "a journal has no room"
     REBUILD = "its index is being built anew"
 
 
@@ -109,7 +110,10 @@ class BookieModes:
     def note_disk_full(self, error: StorageError | OSError) -> None:
         """A checkpoint has no room: read-only from now on. NoWritableDiskError when the settings forbid that."""
         if not self.is_disk_full:
-            self._add(ReadOnlyReason.NO_ROOM, f"{sentence(error)}; the journal holds what was not flushed")
+            self._add(
+                ReadOnlyReason.NO_ROOM,
+                f"{sentence(error)}; the journal holds what was not flushed{file_limit_advice(error)}",
+            )
             for callback in self._no_room_callbacks:
                 callback()
 
@@ -167,7 +171,7 @@ class BookieModes:
                 f"{reason.value} ({detail}), and read-only mode is switched off (readOnlyModeEnabled=false)"
             )
         self._reasons.add(reason)
-        logger.warning("disk full, read-only until there is room: %s (%s); reads go on", reason.value, detail)
+        logger.warning("read-only until there is room: %s (%s); reads go on", reason.value, detail)
         self._changed.set()
 
     def _remove(self, reason: ReadOnlyReason) -> None:
@@ -175,7 +179,7 @@ class BookieModes:
             return
         self._reasons.discard(reason)
         still = ", ".join(other.value for other in self.reasons)
-        logger.warning("there is room on the disk again: %s%s", self.mode.value, f" ({still})" if still else "")
+        logger.warning("there is room again: %s%s", self.mode.value, f" ({still})" if still else "")
         self._changed.set()
 
 

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import errno
+import resource
 from pathlib import Path
 
 import pytest
 
-from storage.config import EntryLogConfig
-from storage.disk_room import RESERVE_BYTES_MAX, DiskRoom, is_out_of_room
+from storage.config import EntryLogConfig, JournalConfig
+from storage.disk_room import RESERVE_BYTES_MAX, DiskRoom, file_limit_advice, is_out_of_room
 from storage.entry_log_writer import EntryLogWriter
-from storage.errors import EntryLogError
+from storage.errors import EntryLogError, JournalFullError
 from storage.filesystem import OsFileSystem
+from storage.journal_writer import JournalWriter
 from storage.ports import DiskSpace
+from tests.storage.engines import entry
 
 
 class SizedDisk(OsFileSystem):
@@ -44,6 +47,22 @@ def test_the_last_of_a_disk_is_kept(total_bytes: int, usable_bytes: int, needed_
             room.require(needed_bytes)
         assert raised.value.errno == errno.ENOSPC
         assert is_out_of_room(raised.value)
+
+
+def test_a_limit_on_file_sizes_is_waited_for_but_is_no_full_disk(tmp_path: Path) -> None:
+    """The next file may have the room that this one has not, and the limit can be raised meanwhile."""
+    journal = JournalWriter.open(OsFileSystem(), str(tmp_path), JournalConfig(preallocation_bytes=4096), now_ms=0)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+    try:
+        with pytest.raises(JournalFullError, match=r"File too large.*; this is no full disk .*ulimit -f") as raised:
+            journal.write_group([entry(1, 0, bytes(16_000))])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert is_out_of_room(raised.value)
+    journal.write_group([entry(1, 0, bytes(16_000))])
+    journal.close()
+    assert file_limit_advice(OSError(errno.ENOSPC, "No space left on device")) == ""
 
 
 def test_a_real_disk(tmp_path: Path) -> None:

@@ -237,6 +237,25 @@ def test_entries_of_ledgers_that_were_deleted_stay_away(config: StorageConfig) -
     assert rows_of(config, LOCATIONS_DATABASE) == before
 
 
+def test_a_kept_index_goes_on_with_its_deletions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its flags are written; what says that a ledger is being deleted stays."""
+    config = config_below(tmp_path, ledgers=2)
+    store_entries(config, LEDGERS)
+    monkeypatch.setattr("storage.checkpoint.DELETED_ROW_COUNT_MAX", 1)
+    storage = open_storage(config)
+    storage.replay()
+    storage.engine_of(2).delete_ledger(2)
+    checkpoint(storage)
+    storage.close()
+    lose(config, LEDGERS_DATABASE, 1)
+    rebuild(config)
+    storage = open_storage(config)
+    engine = storage.engine_of(2)
+    assert engine.read_flags() != 0, "else nothing was written there"
+    assert (engine.ledger(2), engine.list_entries(2), engine.is_deletion_pending(2)) == (None, [], True)
+    storage.close()
+
+
 def test_log_ids_that_have_wrapped_keep_their_order(config: StorageConfig) -> None:
     # The oldest logs get the largest ids, the newest begin again at 0.
     paths = logs(config)

@@ -85,10 +85,11 @@ async def test_it_is_read_only_until_there_is_room(bookie: BookieUnderTest) -> N
         assert await peer.add(LEDGER_ID, ENTRY_COUNT) is Status.READ_ONLY
         assert await peer.add(LEDGER_ID, ENTRY_COUNT, recovery=True, high_priority=True) is Status.READ_ONLY
         await require_all(peer, acknowledged)
-        assert bookie.said().count("disk full, read-only until there is room") == 1
+        assert bookie.said().count("read-only until there is room: a checkpoint has no room") == 1
+        assert bookie.said().count("this is no full disk but a limit on the size of files") == 1
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         await wait_registered(bookie, BookieMode.WRITABLE)
-        assert bookie.said().count("there is room on the disk again: writable") == 1
+        assert bookie.said().count("there is room again: writable") == 1
         assert await peer.add(LEDGER_ID, ENTRY_COUNT, peer.body(LEDGER_ID, ENTRY_COUNT, PAYLOAD)) is Status.OK
         await require_all(peer, [*acknowledged, ENTRY_COUNT])
         process.send_signal(signal.SIGTERM)
