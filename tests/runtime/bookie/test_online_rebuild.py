@@ -146,6 +146,26 @@ async def test_afterwards_nothing_is_denied_of_a_ledger_that_may_have_been_in_a_
         assert await peer.add(2, 100, high_priority=True) is Status.FENCED
 
 
+async def test_several_directories_are_rebuilt_and_doubted_one_by_one(
+    bookie_config: BookieConfig, tmp_path: Path
+) -> None:
+    directories = tuple(str(tmp_path / name) for name in ("ledgers-0", "ledgers-1"))
+    storage = msgspec.structs.replace(bookie_config.storage, ledger_directories=directories)
+    config = msgspec.structs.replace(bookie_config, storage=storage)
+    async with booted(config) as running:
+        for ledger_id in LEDGERS:
+            assert await running.peer.add(ledger_id, 0) is Status.OK
+    for log in (tmp_path / "ledgers-1" / "current").glob("*.log"):
+        log.unlink()
+    async with booted(msgspec.structs.replace(config, is_read_only=True)) as running:
+        report = await running.rebuild.run()
+        assert [(each.row_count, each.limbo_count) for each in report.directories] == [(2, 2), (0, 2)]
+        assert await running.peer.read(2, 0) == running.peer.body(2, 0)
+        for ledger_id, entry_id in ((1, 0), (3, 0), (2, 1), (4, 1)):
+            with pytest.raises(UnknownLedgerStateError):
+                await running.peer.read(ledger_id, entry_id)
+
+
 async def test_a_ledger_that_had_no_row_when_the_rebuild_began_is_denied_as_ever(config: BookieConfig) -> None:
     """Nothing of it can be in a log, and none is added meanwhile: the ledger rows are kept and whole."""
     async with booted(config) as running:
