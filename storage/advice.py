@@ -25,3 +25,8 @@ LOST_DATA_ADVICE: Final = (
 def without_advice(error: Exception) -> str:
     """What is wrong, without the way out that such a sentence ends with: for whoever gives another."""
     return str(error).partition("; ")[0]
+
+
+def without_path(error: Exception) -> str:
+    """What is wrong, for a sentence that names the file already."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -15,6 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from storage.advice import without_path
 from storage.config import EntryLogConfig
 from storage.entry import ENTRY_HEADER_BYTES_MIN
 from storage.entry_log_format import (
@@ -66,11 +67,11 @@ class EntryLogScan:
         try:
             file = self._fs.open(self._path)
         except OSError as error:
-            raise EntryLogError(f"{self._path}: cannot be scanned: {error}") from error
+            raise EntryLogError(f"{self._path}: cannot be scanned: {without_path(error)}") from error
         try:
             yield from self._entries(ReadWindow(file))
         except OSError as error:
-            raise EntryLogError(f"{self._path}: cannot be scanned: {error}") from error
+            raise EntryLogError(f"{self._path}: cannot be scanned: {without_path(error)}") from error
         finally:
             file.close()
 
@@ -193,7 +194,7 @@ class EntryLogReader:
             finally:
                 file.close()
         except OSError as error:
-            raise EntryLogError(f"{path}: ledgers map cannot be read: {error}") from error
+            raise EntryLogError(f"{path}: ledgers map cannot be read: {without_path(error)}") from error
 
     def forget(self, log_id: EntryLogId) -> None:
         """Let go of a log that was removed; call it after the removal. Reads under way end with what they began."""

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from storage.advice import without_path
 from storage.entry import ENTRY_HEADER_BYTES_MIN
 from storage.entry_log_format import ENTRY_BYTES_MIN, FRAME_START_BYTES, HEADER_BYTES, FrameStart, decode_frame_start
 from storage.entry_log_reader import FILLER_BYTES, behind_filler
@@ -80,11 +81,11 @@ class LogScan:
         try:
             file = self._fs.open(self._path)
         except OSError as error:
-            raise EntryLogError(f"{self._path}: cannot be scanned: {error}") from error
+            raise EntryLogError(f"{self._path}: cannot be scanned: {without_path(error)}") from error
         try:
             yield from self._entries(ReadWindow(file, WINDOW_BYTES))
         except OSError as error:
-            raise EntryLogError(f"{self._path}: cannot be scanned: {error}") from error
+            raise EntryLogError(f"{self._path}: cannot be scanned: {without_path(error)}") from error
         finally:
             file.close()
 

@@ -95,10 +95,17 @@ class LogShortfalls:
 
 
 def log_sizes_bytes(filesystem: FileSystem, directory: str) -> dict[EntryLogId, int]:
-    """Size of each log in a folder (``current``). OSError."""
+    """Size of each log in a folder (``current``), of one that cannot be opened UNMEASURED. OSError.
+
+    Nothing is gone for certain from a log that is there: whoever reads it says that it is unreadable.
+    """
     sizes: dict[EntryLogId, int] = {}
     for log_id in list_entry_logs(filesystem, directory):
-        file = filesystem.open(os.path.join(directory, entry_log_file_name(log_id)))
+        try:
+            file = filesystem.open(os.path.join(directory, entry_log_file_name(log_id)))
+        except OSError:
+            sizes[log_id] = UNMEASURED
+            continue
         try:
             sizes[log_id] = file.size()
         finally:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from storage.advice import without_path
 from storage.config import StorageConfig
 from storage.errors import JournalError
 from storage.filenames import current_directory, last_mark_file_name, mark_record_file_name
@@ -29,6 +30,8 @@ class MarkState(enum.StrEnum):
     """A lastMark below 16 bytes: what a crash of a Java bookie leaves. It counts as missing."""
     DAMAGED = "damaged"
     """A record of ours whose checksum does not fit."""
+    UNREADABLE = "unreadable"
+    """The system says that it is there, and does not give it."""
 
 
 class MarkFile(msgspec.Struct, frozen=True):
@@ -55,7 +58,7 @@ class JournalMarks(msgspec.Struct, frozen=True):
 
 
 def survey_marks(fs: FileSystem, config: StorageConfig) -> Iterator[JournalMarks]:
-    """The marks of each journal, in the order of the settings; OSError."""
+    """The marks of each journal, in the order of the settings."""
     journal_count = len(config.journal_directories)
     ledger_directories = [current_directory(directory) for directory in config.ledger_directories]
     for index, directory in enumerate(config.journal_directories):
@@ -70,6 +73,8 @@ def survey_marks(fs: FileSystem, config: StorageConfig) -> Iterator[JournalMarks
             start = find_replay_start(fs, ledger_directories, index, journal_count, is_cataloged=catalog is not None)
         except JournalError as error:
             trouble = str(error)
+        except OSError as error:  # a boot stops there, too
+            trouble = f"{error.filename}: {without_path(error)}"
         yield JournalMarks(index, directory, files, start, trouble)
 
 
@@ -79,6 +84,8 @@ def _look(fs: FileSystem, path: str, journal_index: int, *, is_record: bool) -> 
         data = fs.read_file(path)
     except FileNotFoundError:
         state = MarkState.MISSING
+    except OSError:
+        state = MarkState.UNREADABLE
     else:
         if is_record:
             mark = decode_mark_record(data)

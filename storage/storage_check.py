@@ -14,11 +14,11 @@ from typing import Final
 
 import msgspec
 
-from storage.advice import LOST_DATA_ADVICE, REBUILD_ADVICE, without_advice
+from storage.advice import LOST_DATA_ADVICE, REBUILD_ADVICE, without_advice, without_path
 from storage.compaction_quarantine import read_quarantine
 from storage.config import StorageConfig
 from storage.entry_log_reader import list_entry_logs
-from storage.errors import CorruptFileError, IndexDamagedError, StorageError
+from storage.errors import CorruptFileError, DirectoryLockedError, IndexDamagedError, StorageError
 from storage.filenames import (
     LEDGERS_DATABASE,
     LOCATIONS_DATABASE,
@@ -27,7 +27,7 @@ from storage.filenames import (
     journal_file_name,
     seal_file_name,
 )
-from storage.ids import JournalId, LedgerId, LogMark
+from storage.ids import EntryLogId, JournalId, LedgerId, LogMark
 from storage.index_advice import advise_on_lost_index
 from storage.index_state import DATABASES, IndexCondition, inspect_index
 from storage.journal_catalog import JournalCatalog, read_catalog
@@ -81,24 +81,30 @@ class StorageCheck:
         self.counts = CheckedCounts()
 
     def findings(self) -> Iterator[Finding]:
-        """Everything that is found, in the order of the check; OSError when a folder cannot be read."""
+        """Everything that is found, in the order of the check; what cannot be read is a finding, too.
+
+        DirectoryLockedError when another process has an index open.
+        """
         for marks in survey_marks(self._fs, self._config):
             yield from _of_marks(marks)
-            yield from self._of_journals(marks)
+            yield from _guarded("journals", current_directory(marks.directory), self._of_journals(marks))
         for position, directory in enumerate(self._config.ledger_directories):
-            yield from self._of_logs(position, current_directory(directory))
+            folder = current_directory(directory)
+            yield from _guarded("entry logs", folder, self._of_logs(position, folder))
         for pair in zip(self._config.ledger_directories, self._config.paired_index_directories, strict=True):
             yield from self._of_indexes(*map(current_directory, pair))
 
     def _of_journals(self, marks: JournalMarks) -> Iterator[Finding]:
         folder = current_directory(marks.directory)
         start = marks.replay_start or NO_MARK
+        catalog = None
         try:
             catalog = read_catalog(self._fs, folder)
             journals_to_replay(self._fs, folder, start, catalog)
         except StorageError as error:
-            catalog = None
             yield Finding("journals", folder, without_advice(error), way_out=LOST_DATA_ADVICE)
+        except OSError as error:
+            yield _unreadable("journals", folder, error)
         journal_ids = list_journals(self._fs, folder)
         for journal_id in journal_ids:
             is_newest = journal_id == journal_ids[-1]
@@ -128,7 +134,7 @@ class StorageCheck:
             yield Finding("journals", path, error.reason, error.offset, way_out, is_problem=is_needed)
             return
         except (StorageError, OSError) as error:
-            yield Finding("journals", path, str(error), way_out=LOST_DATA_ADVICE)
+            yield Finding("journals", path, without_path(error), way_out=LOST_DATA_ADVICE)
             return
         if scan.end.dropped_bytes:
             reason = f"{scan.end.dropped_bytes} bytes that were never synced ({scan.end.reason.value})"
@@ -149,13 +155,21 @@ class StorageCheck:
                 yield Finding("journals", scan.path, reason, record.offset, is_problem=False)
 
     def _of_logs(self, position: int, folder: str) -> Iterator[Finding]:
+        quarantined: dict[EntryLogId, str] = {}
         try:
             quarantined = read_quarantine(self._fs, folder)
         except CorruptFileError as error:
-            quarantined = {}
             yield Finding("entry logs", error.path, error.reason, way_out="delete it: the logs are then checked again")
+        except OSError as error:
+            yield _unreadable("entry logs", folder, error)
         count = len(self._config.ledger_directories)
-        mixed = read_mixed_logs(self._fs, folder)
+        mixed = None
+        try:
+            mixed = read_mixed_logs(self._fs, folder)
+        except CorruptFileError as error:
+            yield Finding("entry logs", error.path, error.reason, way_out="see docs/adoption.md")
+        except OSError as error:
+            yield _unreadable("entry logs", folder, error)
         for log_id in list_entry_logs(self._fs, folder):
             path = os.path.join(folder, entry_log_file_name(log_id))
             self._on_progress(path)
@@ -177,25 +191,31 @@ class StorageCheck:
                 reason = f"the collector leaves it alone: {quarantined[log_id]}"
                 yield Finding("entry logs", path, reason, way_out=f"see {_RUNBOOK}")
             elsewhere = sorted(each for each in found.ledger_ids if each % count != position)
-            if elsewhere and log_id > mixed:
+            if elsewhere and mixed is not None and log_id > mixed:
                 reason = f"it holds entries of ledgers that are looked for elsewhere ({listed(elsewhere)})"
                 yield Finding("entry logs", path, reason, is_problem=False)
 
     def _of_indexes(self, ledger_folder: str, index_folder: str) -> Iterator[Finding]:
-        conditions: dict[str, IndexCondition] = {}
+        sound: set[str] = set()
         for database in DATABASES:
             path = os.path.join(index_folder, database)
             self._on_progress(path)
-            state = inspect_index(self._fs, self._open_index, ledger_folder, index_folder, database)
-            conditions[database] = state.condition
-            if state.condition not in {IndexCondition.SOUND, IndexCondition.NEW}:
-                yield Finding("index", path, state.detail, way_out=advise_on_lost_index(self._fs, self._config))
-        if conditions[LOCATIONS_DATABASE] is IndexCondition.SOUND:
+            yield from _guarded("index", path, self._of_index(ledger_folder, index_folder, database, sound))
+        if LOCATIONS_DATABASE in sound:
             owners = None
-            if conditions[LEDGERS_DATABASE] is IndexCondition.SOUND:
+            if LEDGERS_DATABASE in sound:
                 with self._opened(index_folder, LEDGERS_DATABASE) as rows:
                     owners = set(LedgerIndex.load(rows))
             yield from self._of_named_logs(ledger_folder, index_folder, owners)
+
+    def _of_index(self, ledger_folder: str, index_folder: str, database: str, sound: set[str]) -> Iterator[Finding]:
+        """What is wrong with a database; one that is not is added to ``sound``."""
+        state = inspect_index(self._fs, self._open_index, ledger_folder, index_folder, database)
+        if state.condition is IndexCondition.SOUND:
+            sound.add(database)
+        elif state.condition is not IndexCondition.NEW:
+            path = os.path.join(index_folder, database)
+            yield Finding("index", path, state.detail, way_out=advise_on_lost_index(self._fs, self._config))
 
     def _of_named_logs(self, ledger_folder: str, index_folder: str, owners: set[LedgerId] | None) -> Iterator[Finding]:
         """A log that is gone leaves no trace but the rows that name it."""
@@ -218,6 +238,23 @@ class StorageCheck:
 
 _MISSING_RUNBOOK: Final = "docs/runbooks/missing-log.md"
 _RUNBOOK: Final = "docs/runbooks/corrupt-log.md"
+_DISK_RUNBOOK: Final = "docs/runbooks/lost-disk.md"
+
+
+def _guarded(check: str, path: str, found: Iterator[Finding]) -> Iterator[Finding]:
+    """What is found, and an error that ends it as one finding more: the rest is checked all the same."""
+    try:
+        yield from found
+    except DirectoryLockedError:
+        raise
+    except StorageError as error:
+        yield Finding(check, path, without_advice(error), way_out=f"see {_DISK_RUNBOOK}")
+    except OSError as error:
+        yield _unreadable(check, path, error)
+
+
+def _unreadable(check: str, path: str, error: OSError) -> Finding:
+    return Finding(check, error.filename or path, without_path(error), way_out=f"see {_DISK_RUNBOOK}")
 
 
 def _of_marks(marks: JournalMarks) -> Iterator[Finding]:
