@@ -71,11 +71,8 @@ class LedgerDirectoryEngine:
         """Ledgers of whose former life a journal may still hold records, with ``delete_count`` at their deletion."""
         self.delete_count = 0
         """Ledgers deleted by this process."""
-        self.read_ahead_bytes_max = min(
-            config.read_ahead_bytes_max or _READ_AHEAD_BYTES_MAX,
-            config.read_cache_bytes_max // 2,
-            _READ_AHEAD_BYTES_MAX,
-        )
+        asked_bytes = config.read_ahead_bytes_max or _READ_AHEAD_BYTES_MAX
+        self.read_ahead_bytes_max = min(asked_bytes, config.read_cache_bytes_max // 2, _READ_AHEAD_BYTES_MAX)
         """Bytes that one turn of the reads lane may bring beyond what it was asked for."""
         self.read_ahead_count_max = config.read_ahead_count_max
         """Entries that one read may bring so."""

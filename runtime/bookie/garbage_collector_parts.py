@@ -29,6 +29,15 @@ from storage.ledger_storage import LedgerStorage
 from storage.ports import FileSystem
 
 _BATCH_COUNT_MAX: Final = 256
+"""What is confirmed together must be done before the next checkpoint makes it look used."""
+
+
+def _target_bytes(config: BookieConfig) -> int:
+    """What the use of a log is measured against; 0: against its own size."""
+    settings = config.garbage_collection
+    # Logs that are replaced one by one never become larger: measured against a full one, they would be for ever.
+    is_used = settings.is_target_size_used and not settings.is_transactional
+    return config.storage.engine.entry_log.size_bytes_max if is_used else 0
 
 
 async def assemble_garbage_collector(
@@ -53,14 +62,10 @@ async def assemble_garbage_collector(
     metrics = GarbageCollectionMetrics()
     local = LocalLedgers(storage, forget_handle)
     guard = ClusterGuard(store, uri.root, known_as[0], instance_id)
-    # What is confirmed together must be done before the next checkpoint makes it look used.
     batch_count_max = _BATCH_COUNT_MAX if rate is None else max(1, min(_BATCH_COUNT_MAX, int(rate)))
     locks = ReplicationLocks(budgeted, uri.root, await asyncio.to_thread(canonical_host_name))
     throttle = CompactionThrottle(clock, settings)
     scanner = ChildLogScanner()
-    # Logs that are replaced one by one never become larger: measured against a full one, they would be for ever.
-    is_target_used = settings.is_target_size_used and not settings.is_transactional
-    target_bytes = config.storage.engine.entry_log.size_bytes_max if is_target_used else 0
     directories = [
         DirectoryCollector(
             file_system,
@@ -70,7 +75,7 @@ async def assemble_garbage_collector(
             scanner,
             Compactor(file_system, engine, workers, scanner, throttle, settings, metrics),
             room,
-            target_bytes,
+            _target_bytes(config),
         )
         for engine in storage.engines
     ]
