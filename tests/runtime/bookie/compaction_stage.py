@@ -36,6 +36,7 @@ SMALL_LOGS = EngineConfig(
 ALL_BELOW_FULL = CompactionConfig(threshold=1.0)
 FAST = GarbageCollectionConfig(copied_entries_per_s_max=1e6)
 TRANSACTIONAL = GarbageCollectionConfig(copied_entries_per_s_max=1e6, is_transactional=True)
+ENTRIES = range(5)
 KEPT = range(1, 4)
 GONE = range(4, 13)
 
@@ -65,10 +66,10 @@ def delete(engine: LedgerDirectoryEngine, ledger_ids: Iterable[int]) -> None:
     checkpoint_now(engine)
 
 
-def make_mixed(folder: Path, entry_ids: Sequence[int]) -> Path:
-    """Logs in ``folder`` that the ledgers KEPT, which are in use, share with the deleted ones GONE."""
+def make_mixed(folder: Path) -> Path:
+    """Logs in ``folder`` that the ledgers KEPT, which are in use, share with deleted ones, GONE; each had ENTRIES."""
     engine = open_engine(folder, config=SMALL_LOGS)
-    fill(engine, [*KEPT, *GONE], entry_ids)
+    fill(engine, [*KEPT, *GONE], ENTRIES)
     delete(engine, GONE)
     engine.close()
     return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from runtime.protocol.entry_body import EntryCodec
 from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status
 from storage.config import EngineConfig, JournalConfig, StorageConfig
+from tests.runtime.bookie.compaction_stage import FAST, TRANSACTIONAL, make_mixed
 
 KEY = master_key(b"secret")
 
@@ -130,3 +132,19 @@ def boot(
                 await pool.close()
 
     return boot
+
+
+MODES = pytest.mark.parametrize("config", [FAST, TRANSACTIONAL], ids=["normal", "transactional"])
+"""Of compaction."""
+
+
+@pytest.fixture(scope="session")
+def mixed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made once: logs to compact, of a bookie that was stopped."""
+    return make_mixed(tmp_path_factory.mktemp("mixed") / "current")
+
+
+@pytest.fixture
+def mixed(mixed_once: Path, tmp_path: Path) -> Path:
+    """A copy of them for this test."""
+    return Path(shutil.copytree(mixed_once, tmp_path / "current"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,36 +17,23 @@ from storage.filenames import current_directory
 from storage.replay import checkpoint_now
 from tests.processes import bkctl_environment
 from tests.runtime.bookie.compaction_stage import (
+    ENTRIES,
     FAST,
     GONE,
     KEPT,
     SMALL_LOGS,
-    TRANSACTIONAL,
     add,
     delete,
     fill,
     leftovers,
     log_names,
-    make_mixed,
     require_stored,
     staged,
     stored,
 )
+from tests.runtime.bookie.conftest import MODES
 from tests.storage.engines import PhotographedDisk, open_engine
 from tests.storage.golden_bookies import IMAGES, adopt, ledger_directories
-
-ENTRIES = range(5)
-MODES = pytest.mark.parametrize("config", [FAST, TRANSACTIONAL], ids=["normal", "transactional"])
-
-
-@pytest.fixture(scope="module")
-def mixed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_mixed(tmp_path_factory.mktemp("mixed") / "current", ENTRIES)
-
-
-@pytest.fixture
-def mixed(mixed_once: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(mixed_once, tmp_path / "current"))
 
 
 @MODES

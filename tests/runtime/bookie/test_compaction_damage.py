@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 from pathlib import Path
 
@@ -18,33 +17,20 @@ from storage.errors import CorruptFileError
 from storage.filenames import LOCATIONS_DATABASE, QUARANTINE
 from storage.ports import DiskSpace
 from tests.runtime.bookie.compaction_stage import (
-    FAST,
+    ENTRIES,
     KEPT,
     SMALL_LOGS,
     TRANSACTIONAL,
     delete,
     leftovers,
     log_names,
-    make_mixed,
     require_stored,
     staged,
     stored,
 )
+from tests.runtime.bookie.conftest import MODES
 from tests.storage.engines import open_engine
 from tests.storage.traced_disk import TracedDisk
-
-ENTRIES = range(4)
-MODES = pytest.mark.parametrize("config", [FAST, TRANSACTIONAL], ids=["normal", "transactional"])
-
-
-@pytest.fixture(scope="module")
-def mixed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_mixed(tmp_path_factory.mktemp("mixed") / "current", ENTRIES)
-
-
-@pytest.fixture
-def mixed(mixed_once: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(mixed_once, tmp_path / "current"))
 
 
 def patch(path: Path, offset: int, data: bytes) -> None:
