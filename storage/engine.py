@@ -342,6 +342,15 @@ class LedgerDirectoryEngine:
         """Whether no checkpoint is under way, and the write cache is filling up or deletions were left by the last."""
         return not self._is_job_running and (self.is_filling_up or bool(self._deletions))
 
+    @property
+    def is_checkpoint_pending(self) -> bool:
+        """Whether a checkpoint was begun that is neither written nor under way: it comes before what is newer (H2)."""
+        return self._job is not None and not self._is_job_running
+
+    def postpone_checkpoint(self) -> None:
+        """Freeze what a checkpoint is to write, as if one had failed: the write cache has its other half then."""
+        self.abort_checkpoint(self.begin_checkpoint())
+
     def begin_checkpoint(self) -> CheckpointJob:
         """Freeze what a checkpoint is to write; after a failed one, the same job again and nothing newer (H2)."""
         assert not self._is_job_running, "one checkpoint at a time"

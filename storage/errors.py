@@ -15,6 +15,7 @@ BkctlError                      carries one sentence for the user
     ├── DirectoryLockedError    another process owns the folder
     ├── DiskUnusableError       a folder cannot be used any more: gone, mounted read-only, failing
     ├── NoWritableDiskError     a disk is full, and the settings forbid to go on read-only
+    ├── NoRoomToStartError      a start needs room that a disk does not have
     ├── MemtableFullError       the write cache has no room: throttle, nothing was stored
     ├── EntryTooLargeError      the entry can never fit
     ├── AdoptionRefusedError    folders cannot be taken over from Java, or handed back, as they are
@@ -90,6 +91,10 @@ class DiskUnusableError(StorageError):
 
 class NoWritableDiskError(StorageError):
     """A disk is full, and read-only mode is switched off."""
+
+
+class NoRoomToStartError(StorageError):
+    """A start needs room that a disk does not have, even to be read-only. Nothing is lost."""
 
 
 class MemtableFullError(StorageError):

@@ -87,6 +87,8 @@ class JournalScan:
         self._file_version = VERSION_MAX
         self._dropped_bytes = 0
         self._end: JournalEnd | None = None
+        self.is_read_alike = False
+        """Whether the file's end is judged by its own groups, so that it does not matter whether it is the newest."""
 
     @property
     def end(self) -> JournalEnd:
@@ -140,6 +142,7 @@ class JournalScan:
         require_whole_file(window, self.path, journal)
         damage = GroupDamage(window, self.path, journal, self._unsynced_bytes_max)
         if version >= PADDING_VERSION_MIN and (not journal.is_loose or journal.end_offset > 0):
+            self.is_read_alike = True
             yield from self._own_records(window, version, offset, damage, journal)
             return
         # More than the last group can be torn, or where groups end cannot be told. A complete file was synced.
@@ -312,8 +315,9 @@ def journals_to_replay(
     if mark.journal_id > 0 and mark.journal_id not in journal_ids:
         raise _missing(directory, mark.journal_id, "the log mark")
     if catalog is not None:
-        listed = [journal.journal_id for journal in catalog.journals]
-        oldest = min([*journal_ids, listed[-1]])
+        # A crash may have left newer files than the catalog lists, and the mark may be in one of those.
+        listed = [journal.journal_id for journal in catalog.journals if journal.journal_id >= mark.journal_id]
+        oldest = min([*journal_ids, *listed[-1:]], default=0)
         for journal_id in listed:
             if journal_id >= oldest and journal_id not in journal_ids:
                 raise _missing(directory, journal_id, JOURNAL_CATALOG)

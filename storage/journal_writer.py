@@ -26,6 +26,7 @@ from storage.journal_catalog import CatalogedJournal, JournalCatalog, read_catal
 from storage.journal_format import GROUP_BYTES_MAX, HEADER_BYTES, PADDING_VERSION_MIN, data_start, encode_file_header
 from storage.journal_group import encode_group
 from storage.journal_reader import list_journals
+from storage.log_mark import NO_MARK
 from storage.ports import Buffer, File, FileSystem
 
 _DROP_STEP_BYTES: Final = 4 * MEBIBYTE
@@ -36,29 +37,57 @@ class JournalWriter:
     """Writes one journal. After a failed write or sync it only raises: replay decides what the disk holds."""
 
     def __init__(
-        self, fs: FileSystem, directory: str, config: JournalConfig, journal_id: JournalId, file: File
+        self,
+        fs: FileSystem,
+        directory: str,
+        config: JournalConfig,
+        journal_id: JournalId,
+        replayed: LogMark,
+        *,
+        is_held: bool,
     ) -> None:
         self._fs = fs
         self._directory = directory
         self._config = config
         self._failure: Exception | None = None
-        self._take(journal_id, file)
+        self._first_id = journal_id
+        self._replayed = self._written = self._durable = replayed
+        self._is_held = is_held
+        self._file: File
+        self._is_begun = False
 
     @classmethod
-    def open(cls, fs: FileSystem, directory: str, config: JournalConfig, now_ms: int) -> JournalWriter:
+    def open(
+        cls,
+        fs: FileSystem,
+        directory: str,
+        config: JournalConfig,
+        now_ms: int,
+        replayed: LogMark = NO_MARK,
+        *,
+        is_held: bool = False,
+    ) -> JournalWriter:
         """Begin a new file in ``directory``, the folder that holds the ``.txn`` files (``current``).
 
         Call it after replay, and after the marks of replay were written: the new file makes all others older ones, and
-        in those a hole is corruption. The id follows the largest one there, or the clock in an empty folder.
+        in those a hole is corruption. The id follows the largest one there, or the clock in an empty folder. A disk
+        without room for the file is no error: the first group begins it then.
+
+        ``replayed``: the position up to which replay has applied what is there. ``is_held``: no file may follow before
+        a mark has reached it; until ``release`` there is no room for any group.
+
         JournalFailedError if the file cannot be created, JournalError if the catalog is damaged.
         """
         try:
             journal_ids = list_journals(fs, directory)
             journal_id = (journal_ids[-1] if journal_ids else now_ms) + 1
-            file = _begin_file(fs, directory, config, journal_id, None)
+            journal = cls(fs, directory, config, journal_id, replayed, is_held=is_held)
+            if not is_held:
+                with contextlib.suppress(JournalFullError):
+                    journal._begin()
         except OSError as error:
             raise JournalFailedError(f"{directory}: cannot begin a journal: {error}") from error
-        return cls(fs, directory, config, journal_id, file)
+        return journal
 
     @property
     def durable_position(self) -> LogMark:
@@ -86,6 +115,8 @@ class JournalWriter:
             return self._written
         assert is_synced or not self._config.is_data_synced, "what is acknowledged unsynced must be allowed to be"
         with self._failing_for_good():
+            if not self._is_begun:
+                self._begin()
             if self._written.offset > self._config.size_bytes_max:
                 self._roll()
             parts = self._encode(records)
@@ -125,12 +156,29 @@ class JournalWriter:
                 raise JournalError(f"{path}: cannot be deleted: {error}") from error
         return len(surplus)
 
+    def release(self, mark: LogMark) -> None:
+        """A mark was published: where it covers what replay has applied, a journal that was held may begin."""
+        self._is_held = self._is_held and mark < self._replayed
+
     def close(self) -> None:
         """Close the file; safe to repeat. Syncs nothing."""
-        self._file.close()
+        if self._is_begun:
+            self._file.close()
+
+    @property
+    def _path(self) -> str:
+        return self._file.path if self._is_begun else self._directory
+
+    def _begin(self) -> None:
+        if self._is_held:
+            raise JournalFullError(f"{self._directory}: no journal before what the last one holds is flushed")
+        with self._reporting_no_room():
+            file = _begin_file(self._fs, self._directory, self._config, self._first_id, None)
+        self._take(self._first_id, file)
 
     def _take(self, journal_id: JournalId, file: File) -> None:
         self._file = file
+        self._is_begun = True
         self._written = self._durable = LogMark(journal_id, data_start(self._config.format_version))
         self._preallocated_end = _step_bytes(self._config)
         self._touched_end = 0
@@ -185,7 +233,7 @@ class JournalWriter:
 
     def _require_usable(self) -> None:
         if self._failure is not None:
-            raise JournalFailedError(f"{self._file.path}: journal failed before: {self._failure}") from self._failure
+            raise JournalFailedError(f"{self._path}: journal failed before: {self._failure}") from self._failure
 
     @contextlib.contextmanager
     def _reporting_no_room(self) -> Iterator[None]:
@@ -194,7 +242,7 @@ class JournalWriter:
         except OSError as error:
             if is_out_of_room(error):
                 raise JournalFullError(
-                    f"{self._file.path}: no room for the journal: {error}{file_limit_advice(error)}"
+                    f"{self._path}: no room for the journal: {error}{file_limit_advice(error)}"
                 ) from error
             raise
 
@@ -211,7 +259,7 @@ class JournalWriter:
             # Rule: a failed sync is final. The kernel may have dropped the pages it could not write, so that a second
             # sync would succeed without them.
             self._failure = error
-            raise JournalFailedError(f"{self._file.path}: journal failed: {error}") from error
+            raise JournalFailedError(f"{self._path}: journal failed: {error}") from error
 
 
 def _begin_file(
@@ -220,7 +268,7 @@ def _begin_file(
     """Create a journal file: header and first step of zeros, fsync, then its name made durable, then the catalog.
 
     ``finished``: the end of the file before it, if this process wrote that one. May be repeated after an error: nothing
-    in the file was acknowledged, whatever there is of it.
+    in the file was acknowledged, whatever there is of it. Without room, nothing is.
     """
     catalog = read_catalog(fs, directory) or JournalCatalog(())
     present = list_journals(fs, directory)
@@ -232,10 +280,17 @@ def _begin_file(
         is_loose=version < PADDING_VERSION_MIN or not config.is_data_synced,
     )
     path = os.path.join(directory, journal_file_name(journal_id))
-    file = fs.open(path, writable=True) if journal_id in present else fs.create(path)
+    is_new = journal_id not in present
+    file = fs.create(path) if is_new else fs.open(path, writable=True)
     try:
-        file.pwrite(encode_file_header(version), 0)
-        _write_last_block(file, begun.step_bytes, config)
+        try:
+            file.pwrite(encode_file_header(version), 0)
+            _write_last_block(file, begun.step_bytes, config)
+        except OSError:
+            if is_new:  # else every start on a full disk would leave one more
+                with contextlib.suppress(OSError):
+                    fs.remove(path)
+            raise
         file.sync()
         fs.sync_directory(directory)
         write_catalog(fs, directory, catalog.with_next(begun, present, finished))

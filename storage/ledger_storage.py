@@ -19,7 +19,7 @@ from storage.checkpoint import CheckpointDone, CheckpointJob, go_on
 from storage.config import StorageConfig
 from storage.disk_room import DiskRoom, is_out_of_room
 from storage.engine import LedgerDirectoryEngine
-from storage.errors import AdoptionRefusedError, MisplacedLedgerError
+from storage.errors import AdoptionRefusedError, MisplacedLedgerError, StorageError
 from storage.filenames import current_directory, journal_file_name
 from storage.ids import LedgerId, LogMark
 from storage.journal_catalog import read_catalog
@@ -27,7 +27,8 @@ from storage.journal_reader import list_journals
 from storage.journal_writer import JournalWriter
 from storage.log_mark import NO_MARK, find_replay_start, write_last_mark
 from storage.ports import DirectoryLock, FileSystem, OpenIndexStore
-from storage.replay import JournalReplay, ReplayReport, checkpoint_now
+from storage.replay import JournalReplay, ReplayReport
+from storage.replay_flush import ReplayFlush
 
 NO_EARLIER_STARTS: Final[Mapping[int, LogMark]] = {}
 
@@ -70,6 +71,8 @@ class LedgerStorage:
         """Marks of a checkpoint that has failed so far: the next one may promise no more than they do (H2)."""
         self._deletes_due = tuple(engine.delete_count for engine in self._engines)
         """Ledgers that each directory had deleted when those marks were noted."""
+        self.flush_failure: StorageError | OSError | None = None
+        """Why ``replay`` has left what it applied to the next checkpoint; None if it has flushed it."""
 
     @classmethod
     def open(
@@ -132,7 +135,8 @@ class LedgerStorage:
         """Apply the journals, make all of it durable, move the marks, and begin new journals. Once, after ``open``.
 
         ``room``: where it lacks, what was applied stays in the write caches and the marks where they are, for the next
-        checkpoint to move. Without it there is always an attempt.
+        checkpoint to move (``flush_failure``); a journal without room for a new file begins it with its first group.
+        None: there is always an attempt, and what fails is raised.
 
         ``earlier_starts``: for journals, by index, that are applied from before their mark on. That changes nothing
         that is there already, as every file up to the newest is applied; marks never move back. Raises JournalError,
@@ -141,9 +145,10 @@ class LedgerStorage:
         assert not self._journals, "replay comes once, before anything is written"
         journal_count = len(self._journal_directories)
         record_bytes_max = self._config.engine.entry_log.entry_bytes_max
-        replay = JournalReplay(self._filesystem, self.engine_of, journal_count, record_bytes_max)
+        flush = ReplayFlush(self._engines, self._config.engine, room)
+        replay = JournalReplay(self._filesystem, self.engine_of, journal_count, record_bytes_max, flush.make_room)
         starts: list[LogMark] = []
-        marks: list[LogMark] = []
+        ends: list[LogMark] = []
         for index, directory in enumerate(self._journal_directories):
             catalog = read_catalog(self._filesystem, directory)
             start = find_replay_start(
@@ -151,42 +156,52 @@ class LedgerStorage:
             )
             start = min(start, earlier_starts.get(index, start))
             starts.append(start)
-            marks.append(replay.replay(directory, index, start, catalog))
-        is_flushed = room is None or not self._lacks_room(room, replay.report)
-        if is_flushed:
-            for engine in self._engines:
-                checkpoint_now(engine)
-        else:
-            self._sync_journals(starts)
-            marks = starts
-        # Whether they moved or not: from the catalog that comes next on there must be records of them.
-        for index, mark in enumerate(marks):
-            self._write_mark(index, mark)
-        # Not before: a new file makes the others older ones, in which a hole is no longer a tail that was not synced.
-        for directory in self._journal_directories:
-            journal = JournalWriter.open(self._filesystem, directory, self._config.journal, self._now_ms)
-            self._journals.append(journal)
-        if is_flushed:
+            ends.append(replay.replay(directory, index, start, catalog))
+        if flush.finish():
+            self._begin_journals(ends, ends, held=frozenset())
             for engine in self._engines:
                 engine.note_marks_published(engine.delete_count)
+        else:
+            self.flush_failure = flush.failure
+            replay.report.unflushed_bytes = sum(engine.memtable_bytes for engine in self._engines)
+            self._postpone_flush(starts)
+            torn = (tail.path for tail in replay.report.dropped_tails if not tail.is_read_alike)
+            self._begin_journals(starts, ends, held=frozenset(map(os.path.dirname, torn)))
         return replay.report
 
-    def _lacks_room(self, room: DiskRoom, report: ReplayReport) -> bool:
-        """Whether what was applied must wait for room on a disk: an attempt would cost the room that is left.
+    def _begin_journals(self, marks: Sequence[LogMark], ends: Sequence[LogMark], held: frozenset[str]) -> None:
+        """Write the marks, then begin new journals; those in the folders ``held`` wait for a mark at their end."""
+        # Whether they moved or not: from the catalog that comes next on there must be records of them.
+        is_recorded = [self._record_mark(index, mark) for index, mark in enumerate(marks)]
+        # Not before: a new file makes the others older ones, in which a hole is no longer a tail that was not synced.
+        for index, directory in enumerate(self._journal_directories):
+            journal = JournalWriter.open(
+                self._filesystem,
+                directory,
+                self._config.journal,
+                self._now_ms,
+                ends[index],
+                is_held=directory in held or not is_recorded[index],
+            )
+            self._journals.append(journal)
 
-        Not behind a tail that was dropped: the journal that comes next makes its file an older one, which is replayed
-        again only if it is whole.
-        """
-        applied_bytes = sum(engine.memtable_bytes for engine in self._engines)
-        if not applied_bytes or report.dropped_tails:
-            return False
+    def _record_mark(self, journal_index: int, mark: LogMark) -> bool:
+        """Write a mark; False where there is no room for it, which is only allowed while nothing was flushed."""
         try:
-            room.require_for_boot(applied_bytes)
-        except OSError as error:
-            if not is_out_of_room(error):
+            self._write_mark(journal_index, mark)
+        except StorageError as error:
+            if self.flush_failure is None or not is_out_of_room(error):
                 raise
-            report.unflushed_bytes = applied_bytes
-        return report.unflushed_bytes > 0
+            return False
+        return True
+
+    def _postpone_flush(self, starts: Sequence[LogMark]) -> None:
+        """Leave what was applied to the next checkpoints, and to the journals until then."""
+        self._sync_journals(starts)
+        if any(engine.is_checkpoint_pending for engine in self._engines):
+            # What is pending is a part of it, so that the first checkpoint proves nothing about any mark.
+            self._marks_due = tuple(starts)
+            self._deletes_due = (-1,) * len(self._engines)
 
     def _sync_journals(self, starts: Sequence[LogMark]) -> None:
         """Make durable what was applied where it was read: a process that was killed may not have come to that, and
@@ -200,6 +215,11 @@ class LedgerStorage:
                     file.sync()
                 finally:
                     file.close()
+
+    @property
+    def is_retry_due(self) -> bool:
+        """Whether a checkpoint has failed so far, or was postponed: the next one takes nothing newer."""
+        return self._marks_due is not None
 
     def begin_checkpoint(self) -> StorageCheckpoint:
         """Loop side: note how far the journals are durable, then freeze all directories.
@@ -224,6 +244,7 @@ class LedgerStorage:
         self._publish(checkpoint.marks)
         checkpoint.is_published = True
         for journal, mark in zip(self._journals, checkpoint.marks, strict=True):
+            journal.release(mark)
             journal.remove_older_than(mark)
 
     def end_checkpoint(self, checkpoint: StorageCheckpoint) -> None:

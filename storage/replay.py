@@ -34,6 +34,8 @@ class DroppedTail(msgspec.Struct, frozen=True):
     """Where the last good record ends."""
     dropped_bytes: int
     reason: str
+    is_read_alike: bool
+    """Whether the file ends in the same way when it is not the newest one any more."""
 
 
 class ReplayReport(msgspec.Struct):
@@ -62,11 +64,16 @@ class JournalReplay:
         engine_of: Callable[[LedgerId], LedgerDirectoryEngine],
         journal_count: int,
         record_bytes_max: int,
+        make_room: Callable[[LedgerDirectoryEngine, bytes], bool],
     ) -> None:
-        """``record_bytes_max``: of the largest record that may have been journaled."""
+        """``record_bytes_max``: of the largest record that may have been journaled.
+
+        ``make_room``: called for an entry that a write cache has refused; False: it does not take it now either.
+        """
         self._filesystem = filesystem
         self._engine_of = engine_of
         self._journal_count = journal_count
+        self._make_room = make_room
         self._unsynced_bytes_max = 2 * max(GROUP_BYTES_MAX, record_bytes_max)
         self._appliers = {
             JournalRecordKind.ENTRY: self._apply_entry,
@@ -109,8 +116,10 @@ class JournalReplay:
                 for record in scan.decode(unit):
                     self._apply(scan.path, journal_index, record)
         if scan.end.dropped_bytes:
-            tail = DroppedTail(scan.path, scan.end.data_end_offset, scan.end.dropped_bytes, scan.end.reason.value)
-            self.report.dropped_tails.append(tail)
+            end = scan.end
+            self.report.dropped_tails.append(
+                DroppedTail(scan.path, end.data_end_offset, end.dropped_bytes, end.reason.value, scan.is_read_alike)
+            )
         self.report.file_count += 1
 
     def _apply_entries(self, journal_index: int, bodies: list[bytes]) -> bool:
@@ -167,7 +176,8 @@ class JournalReplay:
         try:
             engine.add(ledger_id, entry_id, body)
         except MemtableFullError:
-            checkpoint_now(engine)
+            if not self._make_room(engine, body):
+                return
             engine.add(ledger_id, entry_id, body)
         self.report.entry_count += 1
 

@@ -49,7 +49,6 @@ class CheckpointService:
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._has_failed = False
-        self._is_retry_due = False
         self._waiting: list[asyncio.Future[None]] = []
         self._paths_without_mark: set[str] = set()
         self._settling: list[asyncio.Future[None]] = []
@@ -84,6 +83,13 @@ class CheckpointService:
         while await self._wait_due():
             if await self.require_room():
                 await self._try_checkpoint()
+
+    async def begin(self) -> None:
+        """Before anybody is served: read-only from the start where a disk lacks room. NoWritableDiskError."""
+        if self._storage.flush_failure is not None:
+            self._note_failure(self._storage.flush_failure)
+        else:
+            await self.require_room()
 
     async def require_room(self) -> bool:
         """Whether the disks have room for a checkpoint; if not, the bookie is read-only from now on."""
@@ -133,24 +139,24 @@ class CheckpointService:
         """One checkpoint of all ledger directories; StorageError or OSError when it could not be finished."""
         # The retry of a failed one takes nothing newer: who came since waits for the next.
         settling: list[asyncio.Future[None]] = []
-        if not self._is_retry_due:
+        is_retry = self._storage.is_retry_due
+        if not is_retry:
             settling, self._settling = self._settling, []
         checkpoint = self._storage.begin_checkpoint()
         waiting, self._waiting = self._waiting, []
         for callback in self._swap_callbacks:
             callback()
-        self._is_retry_due = True
         try:
             await self._workers.run(CHECKPOINT_LANE, self._write, checkpoint)
-            self._is_retry_due = False
         finally:
             self._storage.end_checkpoint(checkpoint)
             for ended in waiting:
                 if not ended.done():
                     ended.set_result(None)
-            if self._is_retry_due:
+            if self._storage.is_retry_due:
                 self._settling = settling + self._settling
-            if self._settling or any(engine.is_checkpoint_due for engine in self._storage.engines):
+            is_due = is_retry or any(engine.is_checkpoint_due for engine in self._storage.engines)
+            if self._settling or is_due:
                 self._wake.set()
         for settled in settling:
             if not settled.done():
@@ -182,7 +188,7 @@ class CheckpointService:
 
     async def flush(self) -> None:
         """Make everything durable that was taken so far. The retry of a failed checkpoint takes nothing newer."""
-        if self._is_retry_due:
+        if self._storage.is_retry_due:
             await self.checkpoint()
         await self.checkpoint()
 

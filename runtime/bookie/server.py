@@ -153,7 +153,7 @@ class BookieServer:
             is_kept=config.disks.is_status_kept and not config.is_read_only,
         )
         disks = await self._check_disks(mode_files)
-        await checkpoints.require_room()
+        await checkpoints.begin()
         ledgers = await self._open_ledgers(store, uri)
         is_repair_due = await storage_boot.note_losses(storage, self.bookie_id, checkpoints.flush, store, ledgers)
         handler = self._start_lanes(storage, checkpoints)

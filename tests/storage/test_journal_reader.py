@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from storage.errors import CorruptFileError, JournalError
 from storage.filesystem import OsFileSystem
 from storage.ids import LogMark
+from storage.journal_catalog import CatalogedJournal, JournalCatalog
 from storage.journal_format import (
     JournalRecord,
     JournalRecordKind,
@@ -259,6 +260,18 @@ def test_the_file_that_the_mark_names_must_be_there(tmp_path: Path) -> None:
     for missing in (0x101, 0x103, 1):
         with pytest.raises(JournalError, match=f"{missing:x}.txn is missing"):
             journals_to_replay(FS, str(tmp_path), LogMark(missing, 512))
+
+
+def test_the_mark_may_be_in_a_newer_file_than_the_catalog_lists(tmp_path: Path) -> None:
+    """A crash cut off the creation of the file, and the next start, which read it to its end, cut off its own."""
+    for number in (0x100, 0x101, 0x102):
+        (tmp_path / f"{number:x}.txn").touch()
+    catalog = JournalCatalog((CatalogedJournal(0x100, 512),))
+    for newest in (0x101, 0x102):
+        assert journals_to_replay(FS, str(tmp_path), LogMark(newest, 0), catalog)[0] == newest
+    (tmp_path / "100.txn").unlink()
+    with pytest.raises(JournalError, match=r"100.txn is missing, though bkctl\.journals"):
+        journals_to_replay(FS, str(tmp_path), LogMark(0, 0), catalog)
 
 
 # Versions

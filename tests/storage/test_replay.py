@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from storage.config import EngineConfig
-from storage.disk_room import DiskRoom
 from storage.errors import CorruptFileError, EntryTooLargeError, IndexMissingError, JournalError
 from storage.filenames import LOCK, current_directory, journal_file_name
 from storage.ids import LogMark
@@ -26,7 +25,7 @@ from storage.journal_reader import list_journals
 from storage.ledger_index import LedgerRow
 from storage.ledger_storage import LedgerStorage
 from storage.log_mark import encode_mark_record, read_last_mark
-from tests.storage.engines import KEY, checkpoint, config_below, entry, explicit_lac, open_storage
+from tests.storage.engines import KEY, config_below, entry, explicit_lac, open_storage
 from tests.storage.golden import FILES, paths, unpack
 from tests.storage.groups import group_bytes
 from tests.storage.traced_disk import TracedDisk
@@ -369,40 +368,3 @@ def test_a_group_of_another_journals_ledger_stops_the_boot(tmp_path: Path) -> No
     with pytest.raises(CorruptFileError, match="ledger 5, which belongs to another journal"):
         storage.replay()
     storage.close()
-
-
-def no_room(root: Path) -> DiskRoom:
-    return DiskRoom(TracedDisk(), [str(root / "ledgers-0")], reserve_bytes=2**60)
-
-
-def test_without_room_it_waits_in_the_cache_for_the_next_checkpoint(tmp_path: Path) -> None:
-    path = write_journal(tmp_path, [key_record(5), entry(5, 0)], [encode_fence_record(5)])
-    for is_last in (False, True):
-        disk = TracedDisk()
-        storage = open_storage(config_below(tmp_path), filesystem=disk)
-        disk.take_calls()
-        assert storage.replay(room=no_room(tmp_path)).unflushed_bytes > 0
-        # A process that was killed may have left it in the page cache alone, and now the fence is vouched for.
-        assert ("sync", path.name) in disk.calls
-        assert storage.engine_of(5).find_cached(5, 0) == entry(5, 0)
-        assert mark_of(tmp_path) == LogMark(0, 0)
-        if is_last:
-            checkpoint(storage)
-        storage.close()
-    storage = replayed(tmp_path)
-    assert storage.engine_of(5).read(5, 0) == entry(5, 0)
-    row = storage.engine_of(5).ledger(5)
-    assert row is not None
-    assert row.is_fenced
-    storage.close()
-
-
-def test_behind_a_dropped_tail_the_flush_cannot_wait(tmp_path: Path) -> None:
-    """The next journal makes this file an older one, whose tail would then be damage."""
-    write_journal(tmp_path, [key_record(5), entry(5, 0)], tail=b"\0\0\0\x40torn")
-    storage = open_storage(config_below(tmp_path))
-    report = storage.replay(room=no_room(tmp_path))
-    assert (len(report.dropped_tails), report.unflushed_bytes) == (1, 0)
-    assert mark_of(tmp_path).journal_id == FIRST
-    storage.close()
-    replayed(tmp_path).close()

@@ -14,7 +14,6 @@ import pytest
 from runtime.bookie.disk_monitor import DiskMonitor
 from runtime.bookie.disk_rules import DiskVerdict
 from runtime.config import BookieConfig, DiskConfig, GarbageCollectionConfig
-from runtime.errors import NoSuchEntryError
 from runtime.ledger.changes import new_ledger
 from runtime.ledger.metadata import DigestType
 from runtime.metadata.ledgers import open_ledger_store
@@ -296,61 +295,3 @@ async def test_a_bookie_that_was_filled_up_comes_back_when_ledgers_are_deleted(
     async with boot(config) as peer:
         for entry_id in (0, 1):
             assert await peer.read(2, entry_id) == peer.body(2, entry_id)
-
-
-async def test_a_start_without_a_single_free_block_says_so_and_loses_nothing(
-    ledger_disk: SmallDisk, journal_disk: SmallDisk, tmp_path: Path, metadata_uri: str, store: ZooKeeperStore
-) -> None:
-    """No bookie that writes for itself comes so far: it keeps a reserve. Somebody else has filled the disk."""
-    bookie = BookieUnderTest(tmp_path, metadata_uri, store)
-    async with bookie.running() as (running, peer):
-        assert await peer.add(1, 0) is Status.OK
-        assert await peer.read(1, 0, fence_with=KEY) == peer.body(1, 0)
-        running.kill()
-        await asyncio.to_thread(running.wait)
-    ledger_disk.use(1.0)
-    for _ in range(2):
-        assert await bookie.refused(()) == SERVER_EXCEPTION_EXIT_CODE
-        last_line = bookie.said().splitlines()[-1]
-        assert last_line.startswith("error: ")
-        assert str(ledger_disk.path) in last_line
-        assert "No space left on device" in last_line
-    ledger_disk.use(0.5)
-    async with bookie.running() as (_, peer):
-        assert await peer.read(1, 0) == peer.body(1, 0)
-        assert await peer.add(1, 1) is Status.FENCED
-
-
-async def test_a_start_without_room_for_what_the_journal_holds_comes_up_read_only(
-    ledger_disk: SmallDisk, tmp_path: Path, metadata_uri: str, store: ZooKeeperStore, registrations: RegistrationClient
-) -> None:
-    """Somebody else has filled the disk since: the entries wait in the write cache and in the journals."""
-    keys = ("dbStorage_writeCacheMaxSizeMb=64", "flushInterval=3600000")
-    bookie = BookieUnderTest(tmp_path, metadata_uri, store, *(word for key in keys for word in ("--set", key)))
-    payload = bytes(1024 * 1024)
-    async with bookie.running() as (running, peer):
-        for entry_id in range(20):
-            assert await peer.add(1, entry_id, peer.body(1, entry_id, payload)) is Status.OK
-        assert await peer.add(2, 0) is Status.OK
-        assert await peer.read(2, 0, fence_with=KEY) == peer.body(2, 0)
-    ledger_disk.use(0.9)
-    for new_fence in (3, 4):
-        async with bookie.running() as (running, peer):
-            await wait_mode(registrations, "traced", BookieMode.READ_ONLY)
-            for entry_id in range(20):
-                assert await peer.read(1, entry_id) == peer.body(1, entry_id, payload)
-            assert await peer.add(1, 20) is Status.READ_ONLY
-            with pytest.raises(NoSuchEntryError):
-                await peer.read(new_fence, 0, fence_with=KEY)
-    async with bookie.running() as (running, peer):
-        ledger_disk.use(0.1)
-        await wait_mode(registrations, "traced", BookieMode.WRITABLE)
-        assert await peer.add(1, 20) is Status.OK
-        running.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(running.wait, 60) == 0
-    async with bookie.running() as (running, peer):
-        for entry_id in range(20):
-            assert await peer.read(1, entry_id) == peer.body(1, entry_id, payload)
-        assert await peer.read(1, 20) == peer.body(1, 20)
-        for fenced in (2, 3, 4):
-            assert await peer.add(fenced, 1) is Status.FENCED

@@ -1,0 +1,203 @@
+"""Starts on disks that somebody else has filled: the bookie comes up read-only and serves all that it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.errors import NoSuchEntryError
+from runtime.metadata.registration import BookieMode
+from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.protocol.status import Status
+from tests.runtime.bookie.bookie_process import BookieUnderTest
+from tests.runtime.bookie.conftest import KEY, Peer
+from tests.runtime.bookie.small_disk import SmallDisk, small_disk
+from tests.runtime.bookie.test_disk_monitor import wait_mode
+
+pytestmark = pytest.mark.cluster
+
+SERVER_EXCEPTION_EXIT_CODE = 2
+PAYLOAD = bytes(512 * 1024)
+COUNT = 12
+"""Entries of so many bytes: the journal holds 6 MiB."""
+TORN = b"\0\0\x04\0torn"
+"""Of a record of 1 KiB, in the first of its sectors."""
+
+
+@pytest.fixture
+def ledger_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "ledgers") as disk:
+        yield disk
+
+
+@pytest.fixture
+def journal_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "journal") as disk:
+        yield disk
+
+
+class Stage:
+    """A bookie whose journal holds entries that were never flushed; killed and started as a test wants it."""
+
+    def __init__(self, folder: Path, metadata_uri: str, store: ZooKeeperStore) -> None:
+        self.folder = folder
+        self._metadata_uri = metadata_uri
+        self._store = store
+
+    def bookie(self, *keys: str) -> BookieUnderTest:
+        words = (word for key in ("flushInterval=3600000", *keys) for word in ("--set", key))
+        return BookieUnderTest(self.folder, self._metadata_uri, self._store, *words)
+
+    async def wait_mode(self, mode: BookieMode) -> None:
+        await wait_mode(self.bookie().registrations, "traced", mode)
+
+    async def write(self) -> None:
+        async with self.bookie().running() as (_, peer):
+            for entry_id in range(COUNT):
+                assert await peer.add(1, entry_id, peer.body(1, entry_id, PAYLOAD)) is Status.OK
+            assert await peer.add(2, 0) is Status.OK
+            assert await peer.read(2, 0, fence_with=KEY) == peer.body(2, 0)
+
+    def tear_journal(self) -> None:
+        """The beginning of a group whose rest a power failure kept from the disk."""
+        path = max((self.folder / "journal" / "current").glob("*.txn"), key=lambda path: int(path.stem, 16))
+        end = -(-len(path.read_bytes().rstrip(b"\0")) // 512) * 512
+        with path.open("r+b") as file:
+            file.seek(end)
+            file.write(TORN)
+
+    async def require_read_only(self, peer: Peer) -> None:
+        await self.wait_mode(BookieMode.READ_ONLY)
+        await self.require_all(peer)
+        assert await peer.add(1, COUNT) is Status.READ_ONLY
+        assert await peer.add(1, COUNT, recovery=True, high_priority=True) is Status.READ_ONLY
+
+    async def require_all(self, peer: Peer) -> None:
+        for entry_id in range(COUNT):
+            assert await peer.read(1, entry_id) == peer.body(1, entry_id, PAYLOAD)
+        assert await peer.read(2, 0) == peer.body(2, 0)
+
+    async def require_writable(self, peer: Peer) -> None:
+        await self.wait_mode(BookieMode.WRITABLE)
+        await self.require_all(peer)
+        assert await peer.add(1, COUNT) is Status.OK
+
+    async def require_nothing_lost(self, *fenced: int) -> None:
+        """Of what was acknowledged to the end of ``require_writable``."""
+        async with self.bookie().running() as (process, peer):
+            await self.require_all(peer)
+            assert await peer.read(1, COUNT) == peer.body(1, COUNT)
+            for ledger_id in (2, *fenced):
+                assert await peer.add(ledger_id, 1) is Status.FENCED
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, 60) == 0
+
+
+@pytest.fixture
+def stage(tmp_path: Path, metadata_uri: str, store: ZooKeeperStore) -> Stage:
+    return Stage(tmp_path, metadata_uri, store)
+
+
+async def test_without_room_for_what_the_journal_holds(ledger_disk: SmallDisk, stage: Stage) -> None:
+    """The entries wait in the write cache and in the journals; fences are journaled."""
+    await stage.write()
+    ledger_disk.use(0.9)
+    for new_fence in (3, 4):
+        async with stage.bookie().running() as (_, peer):
+            await stage.require_read_only(peer)
+            with pytest.raises(NoSuchEntryError):
+                await peer.read(new_fence, 0, fence_with=KEY)
+    async with stage.bookie().running() as (_, peer):
+        ledger_disk.use(0.1)
+        await stage.require_writable(peer)
+    await stage.require_nothing_lost(3, 4)
+
+
+async def test_behind_a_torn_tail(ledger_disk: SmallDisk, stage: Stage) -> None:
+    await stage.write()
+    stage.tear_journal()
+    ledger_disk.use(0.9)
+    for new_fence in (3, 4):
+        bookie = stage.bookie()
+        async with bookie.running() as (_, peer):
+            await stage.require_read_only(peer)
+            assert "were never synced and are dropped" in bookie.said()
+            with pytest.raises(NoSuchEntryError):
+                await peer.read(new_fence, 0, fence_with=KEY)
+    async with stage.bookie().running() as (_, peer):
+        ledger_disk.use(0.1)
+        await stage.require_writable(peer)
+    await stage.require_nothing_lost(3, 4)
+
+
+async def test_with_more_in_the_journal_than_half_a_write_cache(ledger_disk: SmallDisk, stage: Stage) -> None:
+    await stage.write()
+    ledger_disk.use(0.97)
+    small = "dbStorage_writeCacheMaxSizeMb=8"
+    for _ in range(2):
+        async with stage.bookie(small).running() as (_, peer):
+            await stage.require_read_only(peer)
+    async with stage.bookie(small).running() as (_, peer):
+        ledger_disk.use(0.1)
+        await stage.require_writable(peer)
+    await stage.require_nothing_lost()
+
+
+async def test_with_more_in_the_journal_than_the_write_cache(ledger_disk: SmallDisk, stage: Stage) -> None:
+    """What cannot be kept in memory cannot be served: the sentence says how much room, or memory, it takes."""
+    await stage.write()
+    ledger_disk.use(0.97)
+    refused = stage.bookie("dbStorage_writeCacheMaxSizeMb=4")
+    assert await refused.refused(()) == SERVER_EXCEPTION_EXIT_CODE
+    last_line = refused.said().splitlines()[-1]
+    assert last_line.startswith(f"error: {ledger_disk.path}")
+    found = re.search(
+        r"MiB are free, [0-9.]+ MiB are needed.* --set (dbStorage_writeCacheMaxSizeMb=[0-9]+)$", last_line
+    )
+    assert found is not None
+    async with stage.bookie(found[1]).running() as (_, peer):
+        await stage.require_read_only(peer)
+    async with stage.bookie(found[1]).running() as (_, peer):
+        ledger_disk.use(0.1)
+        await stage.require_writable(peer)
+    await stage.require_nothing_lost()
+
+
+async def test_without_a_single_free_block_for_a_journal(journal_disk: SmallDisk, stage: Stage) -> None:
+    """Nothing can be journaled: a fence is answered when it can."""
+    await stage.write()
+    journal_disk.use(1.0)
+    for _ in range(2):
+        async with stage.bookie().running() as (_, peer):
+            await stage.require_read_only(peer)
+    async with stage.bookie().running() as (_, peer):
+        fencing = asyncio.create_task(peer.read(3, 0, fence_with=KEY))
+        done, _ = await asyncio.wait([fencing], timeout=1.5)
+        assert not done
+        journal_disk.use(0.5)
+        with pytest.raises(NoSuchEntryError):
+            await fencing
+        await stage.require_writable(peer)
+    await stage.require_nothing_lost(3)
+
+
+async def test_without_a_single_free_block_for_the_index(ledger_disk: SmallDisk, stage: Stage) -> None:
+    """No bookie that writes for itself comes so far: it keeps a reserve."""
+    await stage.write()
+    ledger_disk.use(1.0)
+    bookie = stage.bookie()
+    for _ in range(2):
+        assert await bookie.refused(()) == SERVER_EXCEPTION_EXIT_CODE
+        last_line = bookie.said().splitlines()[-1]
+        assert last_line.startswith("error: ")
+        assert str(ledger_disk.path) in last_line
+        assert "No space left on device" in last_line
+    ledger_disk.use(0.1)
+    async with stage.bookie().running() as (_, peer):
+        await stage.require_writable(peer)
+    await stage.require_nothing_lost()
