@@ -16,7 +16,8 @@ from runtime.config import ZooKeeperConfig
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper import ZooKeeperStore
 
-CONFIG = ZooKeeperConfig(session_timeout_ms=2000, operation_timeout_s=8.0)
+CONFIG = ZooKeeperConfig(session_timeout_ms=10_000, operation_timeout_s=60.0)
+"""No pause of a busy machine ends such a session; tests that want it ended do so themselves."""
 
 _numbers = itertools.count()
 
