@@ -93,18 +93,19 @@ class LedgerDirectoryEngine:
         self.write_flags = ledgers.write_flags
         """Lane side, of the first directory of a bookie."""
         stored = StoredEntries(locations, log_reader, self._hidden_ledgers)
-        self.read = stored.read
-        self.read_run = stored.read_run
-        self.find_last = stored.find_last
-        self.list_entries = stored.list_entries
         self.write_checkpoint = CheckpointWriter(ledgers, locations, log_writer).write
         relocation = EntryRelocation(
             filesystem, ledger_directory, locations, log_writer, log_reader, self._hidden_ledgers
         )
-        self._hand_on(relocation)
+        self._hand_on(stored, relocation)
 
-    def _hand_on(self, relocation: EntryRelocation) -> None:
-        """The lane side for compaction."""
+    def _hand_on(self, stored: StoredEntries, relocation: EntryRelocation) -> None:
+        """The lane side for reads and for compaction."""
+        self.read = stored.read
+        self.read_run = stored.read_run
+        self.find_last = stored.find_last
+        self.list_entries = stored.list_entries
+        self.take_damages = stored.take_damages
         self.ledger_directory = relocation.directory
         self.log_ids = relocation.log_ids
         self.finished_log_ids = relocation.finished_log_ids

@@ -28,7 +28,7 @@ from storage.entry_log_format import (
     decode_map_batch,
     decode_map_batch_size,
 )
-from storage.errors import EntryLogError, EntryLogMissingError
+from storage.errors import EntryDamagedError, EntryLogError, EntryLogMissingError
 from storage.filenames import entry_log_file_name, parse_entry_log_file_name
 from storage.framing import LENGTH_BYTES, ReadWindow
 from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
@@ -122,7 +122,7 @@ class EntryLogReader:
     def read(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId) -> bytes:
         """Body of an entry that the index places at ``location``; EntryLogError for whatever is wrong.
 
-        EntryLogMissingError when the log is not there.
+        EntryLogMissingError when the log is not there, EntryDamagedError when something else is in the place.
         """
         shared = self._opened(location, ledger_id, entry_id)
         try:
@@ -235,22 +235,27 @@ class EntryLogReader:
         """Bytes of the frame, checked against what the index says about it."""
         frame = decode_frame_start(start)
         if location.offset < BODY_OFFSET_MIN or frame is None:
-            raise self._error(location, ledger_id, entry_id, "no entry can be there")
+            raise self._damage(location, ledger_id, entry_id, "no entry can be there")
         if (frame.ledger_id, frame.entry_id) != (ledger_id, entry_id):
-            raise self._error(location, ledger_id, entry_id, f"found {frame.ledger_id}:{frame.entry_id} instead")
+            raise self._damage(location, ledger_id, entry_id, f"found {frame.ledger_id}:{frame.entry_id} instead")
         if not ENTRY_HEADER_BYTES_MIN <= frame.size_bytes <= self._config.entry_bytes_max:
-            raise self._error(location, ledger_id, entry_id, f"its size word is {frame.size_bytes}")
+            raise self._damage(location, ledger_id, entry_id, f"its size word is {frame.size_bytes}")
         return LENGTH_BYTES + frame.size_bytes
 
     def _body(
         self, frame: bytes, frame_bytes: int, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId
     ) -> bytes:
         if len(frame) < frame_bytes:
-            raise self._error(location, ledger_id, entry_id, f"only {len(frame)} of {frame_bytes} bytes are there")
+            raise self._damage(location, ledger_id, entry_id, f"only {len(frame)} of {frame_bytes} bytes are there")
         return frame[LENGTH_BYTES:frame_bytes]
 
     def _error(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId, reason: str) -> EntryLogError:
         return EntryLogError(self._sentence(location, ledger_id, entry_id, reason))
+
+    def _damage(
+        self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId, reason: str
+    ) -> EntryDamagedError:
+        return EntryDamagedError(self._sentence(location, ledger_id, entry_id, reason))
 
     def _sentence(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId, reason: str) -> str:
         path = os.path.join(self._directory, entry_log_file_name(location.log_id))

@@ -7,7 +7,8 @@ BkctlError                      carries one sentence for the user
     │   ├── JournalFailedError  a write or sync failed: final, nothing more is acknowledged
 │   └── JournalFullError    no room for a write: nothing was acknowledged, the same may be tried again
     ├── EntryLogError           an entry that the index names cannot be read: never "no such entry"
-    │   └── EntryLogMissingError  its log is not there: compaction may have moved it meanwhile
+    │   ├── EntryLogMissingError  its log is not there: compaction may have moved it meanwhile
+    │   └── EntryDamagedError   something else is there, which was read without an error
     ├── IndexDamagedError       the database lost or damaged part of what was sealed
     ├── IndexMissingError       entry logs without the index that belongs to them
     ├── IndexFailedError        an index write failed: final for this process, no checkpoint can succeed
@@ -63,6 +64,10 @@ class EntryLogError(StorageError):
 
 class EntryLogMissingError(EntryLogError):
     """The log that the index names is not there. Whoever looked the location up earlier looks once more."""
+
+
+class EntryDamagedError(EntryLogError):
+    """At its place in the log is something else; the disk has read it without an error."""
 
 
 class IndexDamagedError(StorageError):

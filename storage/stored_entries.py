@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Set as AbstractSet
 
 from storage.entry_log_reader import EntryLogReader
-from storage.errors import EntryLogMissingError
-from storage.ids import EntryId, LedgerId
+from storage.errors import EntryDamagedError, EntryLogMissingError
+from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
 from storage.location_index import LocationIndex
 
 
@@ -24,6 +24,18 @@ class StoredEntries:
         self._locations = locations
         self._log_reader = log_reader
         self._hidden_ledgers = hidden_ledgers
+        self._damages: dict[EntryLogId, str] = {}
+
+    def take_damages(self) -> dict[EntryLogId, str]:
+        """Logs in which reads found something else than the index says, since the last call, with what it was.
+
+        For the loop: all that it shares with the reads lane are single operations on the table.
+        """
+        taken: dict[EntryLogId, str] = {}
+        while self._damages:
+            log_id, sentence = self._damages.popitem()
+            taken[log_id] = sentence
+        return taken
 
     def read(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
         """Body of an entry on disk, or None: it is certainly not there (an entry in a write cache may not be).
@@ -36,7 +48,7 @@ class StoredEntries:
         if location is None:
             return None
         try:
-            return self._log_reader.read(location, ledger_id, entry_id)
+            return self._read_at(location, ledger_id, entry_id)
         except EntryLogMissingError:
             return self._read_moved(ledger_id, entry_id)
 
@@ -55,6 +67,9 @@ class StoredEntries:
         except EntryLogMissingError:
             body = self._read_moved(ledger_id, entry_id)
             return [] if body is None else [body]
+        except EntryDamagedError as error:
+            self._damages.setdefault(locations[0].log_id, str(error))
+            raise
 
     def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
         """Highest entry of a ledger on disk; the true last one is the greater of this and the cached one (H8).
@@ -66,7 +81,7 @@ class StoredEntries:
             return None
         entry_id, location = last
         try:
-            return entry_id, self._log_reader.read(location, ledger_id, entry_id)
+            return entry_id, self._read_at(location, ledger_id, entry_id)
         except EntryLogMissingError:
             body = self._read_moved(ledger_id, entry_id)
             return None if body is None else (entry_id, body)
@@ -85,4 +100,11 @@ class StoredEntries:
         A log is removed only once no row names it: the row has changed or was deleted meanwhile, or a log is lost.
         """
         location = self._locations.find(ledger_id, entry_id)
-        return None if location is None else self._log_reader.read(location, ledger_id, entry_id)
+        return None if location is None else self._read_at(location, ledger_id, entry_id)
+
+    def _read_at(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId) -> bytes:
+        try:
+            return self._log_reader.read(location, ledger_id, entry_id)
+        except EntryDamagedError as error:
+            self._damages.setdefault(location.log_id, str(error))
+            raise

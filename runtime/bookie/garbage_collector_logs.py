@@ -6,7 +6,9 @@ Source: storage sections 4.7, 7.1 and 7.3. A log is taken up once it is finished
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from typing import Final
 
@@ -57,6 +59,7 @@ class DirectoryCollector:
         self._usages: dict[EntryLogId, LogUsage] = {}
         self._quarantined: dict[EntryLogId, str] | None = None
         self._unproven: set[EntryLogId] = set()
+        self._read_damages: dict[EntryLogId, str] = {}
         self._failures_count = 0
 
     @property
@@ -104,6 +107,7 @@ class DirectoryCollector:
             del self._usages[gone]
         if released := self._quarantine.keys() - there:
             await self._release(released)
+        await self._quarantine_by_reads(there)
         new = [log_id for log_id in finished if log_id not in self._usages and log_id not in self._quarantine]
         for first in range(0, len(new), _MEASURED_AT_ONCE_MAX):
             await self._measure(new[first : first + _MEASURED_AT_ONCE_MAX])
@@ -227,6 +231,15 @@ class DirectoryCollector:
         name = entry_log_file_name(log_id)
         logger.error("%s: entry log %s is damaged and will be left alone: %s", directory, name, reason)
         await self._record_quarantine()
+
+    async def _quarantine_by_reads(self, finished: AbstractSet[EntryLogId]) -> None:
+        """Logs in which readers came upon damage: one that is in use throughout is never compacted, nor looked at."""
+        self._read_damages |= self._engine.take_damages()
+        for log_id in sorted(self._read_damages.keys() & finished):
+            path = os.path.join(self._engine.ledger_directory, entry_log_file_name(log_id))
+            reason = self._read_damages.pop(log_id).removeprefix(f"{path}: ")
+            if log_id not in self._quarantine:
+                await self._put_in_quarantine(log_id, reason)
 
     async def _release(self, log_ids: Iterable[EntryLogId]) -> None:
         """Logs whose files somebody has taken away."""

@@ -171,9 +171,10 @@ class BookieRequestHandler:
             connection.respond_bookie_info(txn_id, Status.OK, requested, space)
 
     async def drain(self) -> None:
-        """Wait for the requests that need more than one step."""
+        """Wait for the requests that need more than one step; none may come any more."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._reads.close()
 
     async def _fencing_read(
         self, connection: Responder, txn_id: int, ledger_id: int, entry_id: int, master_key: bytes

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
+from runtime.net.limited_log import LimitedLog
 from runtime.ports import Workers
 from runtime.protocol.status import Status
 from storage.engine import LedgerDirectoryEngine
@@ -20,6 +21,8 @@ from storage.ids import INVALID_ENTRY_ID
 logger = logging.getLogger(__name__)
 
 READS_LANE = "reads"
+
+_LOG_INTERVAL_S: Final = 10.0
 
 _JOBS_PER_TURN_MAX = 64
 """Bodies are in memory from their turn of the lane to their answer: so many at once, however many reads a tick brings.
@@ -36,6 +39,8 @@ class ReadOutcome(NamedTuple):
     """Whether ``last_entry`` was asked for and could be told; None is then a fact."""
     read_ahead: tuple[bytes, ...] = ()
     """Bodies of the entries behind this one, of a ledger that somebody goes through."""
+    errors: tuple[tuple[str, str], ...] = ()
+    """What could not be read, and the sentence why."""
 
 
 class ReadJob(NamedTuple):
@@ -65,6 +70,7 @@ class ReadBatcher:
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
+        self._log = LimitedLog(logger, _LOG_INTERVAL_S, "errors", logging.ERROR)
         self._jobs: list[ReadJob] = []
         self._callbacks: list[ReadDone] = []
         self._batches: set[asyncio.Task[None]] = set()
@@ -87,6 +93,10 @@ class ReadBatcher:
         self.submit(job, finish)
         return future
 
+    def close(self) -> None:
+        """Tell of the errors that were only counted so far."""
+        self._log.close()
+
     def _start_batch(self) -> None:
         batch = asyncio.get_running_loop().create_task(self._run_batch(self._jobs, self._callbacks))
         self._jobs, self._callbacks = [], []
@@ -98,6 +108,9 @@ class ReadBatcher:
             turn = slice(start, start + _JOBS_PER_TURN_MAX)
             outcomes = await self._workers.run(READS_LANE, read_all, jobs[turn])
             for job, done, outcome in zip(jobs[turn], callbacks[turn], outcomes, strict=True):
+                for what, sentence in outcome.errors:
+                    # Of one file: a log that is gone may have held a million entries. Sentences begin with its path.
+                    self._log.report(what, sentence, sentence.partition(": ")[0])
                 bodies = () if outcome.body is None else (outcome.body, *outcome.read_ahead)
                 for entry_id, body in enumerate(bodies, job.entry_id):
                     job.engine.remember_read(job.ledger_id, entry_id, body, job.read_generation)
@@ -122,23 +135,25 @@ class _Turn:
         """Answer one question."""
         last_entry = None
         is_end_known = False
+        errors: tuple[tuple[str, str], ...] = ()
         if job.needs_last_entry:
             try:
                 last_entry = job.engine.find_last(job.ledger_id)
                 is_end_known = True
             except (StorageError, OSError) as error:
                 # The entry itself may still be readable: its answer then goes out without a LAC.
-                logger.error("ledger %d: the last entry cannot be read: %s", job.ledger_id, error)
+                errors += ((f"ledger {job.ledger_id}: the last entry cannot be read", str(error)),)
         if job.entry_id == INVALID_ENTRY_ID:
-            return ReadOutcome(Status.OK if is_end_known else Status.IO_ERROR, None, last_entry, is_end_known)
+            status = Status.OK if is_end_known else Status.IO_ERROR
+            return ReadOutcome(status, None, last_entry, is_end_known, errors=errors)
         try:
             bodies = self._read(job)
         except (StorageError, OSError) as error:
-            logger.error("ledger %d entry %d cannot be read: %s", job.ledger_id, job.entry_id, error)
-            return ReadOutcome(Status.IO_ERROR, None, last_entry, is_end_known)
+            errors += ((f"ledger {job.ledger_id} entry {job.entry_id} cannot be read", str(error)),)
+            return ReadOutcome(Status.IO_ERROR, None, last_entry, is_end_known, errors=errors)
         if not bodies:
-            return ReadOutcome(Status.NO_SUCH_ENTRY, None, last_entry, is_end_known)
-        return ReadOutcome(Status.OK, bodies[0], last_entry, is_end_known, tuple(bodies[1:]))
+            return ReadOutcome(Status.NO_SUCH_ENTRY, None, last_entry, is_end_known, errors=errors)
+        return ReadOutcome(Status.OK, bodies[0], last_entry, is_end_known, tuple(bodies[1:]), errors)
 
     def _read(self, job: ReadJob) -> list[bytes]:
         """The body, and those read ahead; empty when the entry is certainly not there."""

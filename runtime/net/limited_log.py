@@ -1,4 +1,4 @@
-"""Warnings that strangers can cause: one line per cause and interval, with the count of those left out."""
+"""What strangers, or a broken disk, can make a bookie say: one line per cause and interval, and the rest counted."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ _NUMBER = re.compile(r"\d+")
 
 
 class LimitedLog:
-    """Logs warnings to ``logger``. Two are of one cause if they differ in their numbers alone."""
+    """Logs to ``logger`` at ``level``; ``noun``: what there are several of, in the plural."""
 
-    def __init__(self, logger: logging.Logger, interval_s: float) -> None:
+    def __init__(self, logger: logging.Logger, interval_s: float, noun: str, level: int = logging.WARNING) -> None:
         self._logger = logger
         self._interval_s = interval_s
+        self._noun = noun
+        self._level = level
         self._left_out_count: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    def report(self, origin: str, reason: str) -> None:
-        """Log ``origin: reason``, or count it if its cause was logged within the interval."""
-        cause = _NUMBER.sub("#", reason)
+    def report(self, origin: str, reason: str, cause: str | None = None) -> None:
+        """Log ``origin: reason``, or count it if its cause was logged within the interval.
+
+        Without a ``cause``, two are of one if their reasons differ in numbers alone.
+        """
+        cause = _NUMBER.sub("#", reason) if cause is None else cause
         if cause in self._left_out_count:
             self._left_out_count[cause] += 1
         else:
-            self._logger.warning("%s: %s", origin, reason)
+            self._logger.log(self._level, "%s: %s", origin, reason)
             self._begin_interval(cause)
 
     def close(self) -> None:
@@ -46,5 +51,5 @@ class LimitedLog:
         del self._timers[cause]
         count = self._left_out_count.pop(cause)
         if count:
-            self._logger.warning("%d more connections in %g s: %s", count, self._interval_s, cause)
+            self._logger.log(self._level, "%d more %s in %g s: %s", count, self._noun, self._interval_s, cause)
         return count > 0

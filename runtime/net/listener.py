@@ -34,7 +34,7 @@ class BookieListener:
         self._connections: dict[ServerConnection, None] = {}
         self._all_closed = asyncio.Event()
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._log = LimitedLog(logger, _LOG_INTERVAL_S)
+        self._log = LimitedLog(logger, _LOG_INTERVAL_S, "connections")
         self._shared = Shared(
             limits=limits,
             budget=MemoryBudget(limits.memory_bytes_max, self._pause_all, self._resume_all),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from pathlib import Path
@@ -13,15 +14,16 @@ from runtime.config import GarbageCollectionConfig
 from storage.compaction_quarantine import read_quarantine, write_quarantine
 from storage.disk_room import DiskRoom
 from storage.entry_log_format import HEADER_MAP_FIELDS_OFFSET
-from storage.errors import CorruptFileError
+from storage.errors import CorruptFileError, EntryDamagedError, EntryLogError
 from storage.filenames import LOCATIONS_DATABASE, QUARANTINE
-from storage.ports import DiskSpace
+from storage.ports import DiskSpace, File
 from tests.runtime.bookie.compaction_stage import (
     ENTRIES,
     KEPT,
     SMALL_LOGS,
     TRANSACTIONAL,
     delete,
+    fill,
     leftovers,
     log_names,
     require_stored,
@@ -168,6 +170,59 @@ async def test_an_entry_without_a_row_proves_nothing_while_its_ledger_is_in_limb
         assert stored(1, 0) not in b"".join((mixed / name).read_bytes() for name in log_names(mixed))
         assert stage.collector.quarantined_count == 0
         require_stored(stage.engine, [2, 3], ENTRIES)
+
+
+async def test_a_log_in_which_a_read_found_damage_is_quarantined_though_all_of_it_is_in_use(tmp_path: Path) -> None:
+    """Compaction would never come to it, and nobody but the reader would know."""
+    folder = tmp_path / "current"
+    engine = open_engine(folder, config=SMALL_LOGS)
+    fill(engine, KEPT, ENTRIES)
+    engine.close()
+    log = folder / "0.log"
+    offset = frame_offset(log, 2, 1)
+    patch(log, offset + 12, struct.pack(">q", 99))
+    async with staged(folder) as stage:
+        await stage.round()
+        assert stage.collector.quarantined_count == 0
+        for _ in range(2):
+            with pytest.raises(EntryDamagedError, match="found 2:99 instead"):
+                stage.engine.read(2, 1)
+        await stage.round()
+        assert stage.collector.quarantined_count == 1
+    assert read_quarantine(TracedDisk(), str(folder))[0] == f"entry 2:1 at offset {offset + 4}: found 2:99 instead"
+    patch(log, offset + 12, struct.pack(">q", 1))
+    async with staged(folder) as stage:
+        require_stored(stage.engine, KEPT, ENTRIES)
+
+
+async def test_damage_in_the_active_log_is_told_when_the_log_is_finished(tmp_path: Path) -> None:
+    folder = tmp_path / "current"
+    open_engine(folder, config=SMALL_LOGS).close()
+    async with staged(folder) as stage:
+        fill(stage.engine, [1], [0])
+        patch(folder / "0.log", 1024 + 4, struct.pack(">q", 77))
+        with pytest.raises(EntryDamagedError):
+            stage.engine.find_last(1)
+        await stage.round()
+        assert stage.collector.quarantined_count == 0
+        fill(stage.engine, [2], range(40))
+        await stage.round()
+        assert stage.collector.quarantined_count == 1
+
+
+async def test_what_a_disk_refuses_to_read_is_no_damage_of_the_log(mixed: Path) -> None:
+    class FailingDisk(TracedDisk):
+        def open(self, path: str, *, writable: bool = False) -> File:
+            if path.endswith("0.log"):
+                raise OSError(errno.EIO, "as if the disk failed")
+            return super().open(path, writable=writable)
+
+    async with staged(mixed, disk=FailingDisk()) as stage:
+        with pytest.raises(EntryLogError, match="as if the disk failed"):
+            stage.engine.read(1, 0)
+        await stage.collector.resume()
+        await stage.collector.refresh()
+        assert stage.collector.quarantined_count == 0
 
 
 def forget_row(folder: Path, ledger_id: int, entry_id: int) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+
+import pytest
 
 from runtime.bookie.reads import ReadBatcher, ReadOutcome, new_job
 from runtime.net.loop import LaneWorkers
@@ -81,6 +84,29 @@ async def test_many_reads_of_one_tick_are_answered_in_turns(tmp_path: Path) -> N
         assert answered[200][1:3] == (Status.NO_SUCH_ENTRY, None)
         assert max(stage.workers.turns) <= 64
         assert answered[0][3] == 1, "answered, and free to be forgotten, before the next turn begins"
+
+
+async def test_errors_of_one_file_are_one_line_in_a_while(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A log that is gone may have held a million entries, and readers ask for them again and again."""
+    engine = open_engine(tmp_path, filesystem=OsFileSystem(), config=EngineConfig())
+    engine.set_master_key(1, b"key")
+    for entry_id in range(200):
+        engine.add(1, entry_id, body_of(entry_id))
+    checkpoint_now(engine)
+    (tmp_path / "0.log").unlink()
+    workers = LaneWorkers()
+    reads = ReadBatcher(workers)
+    for entry_id in range(3, 103):
+        outcome = await reads.read(new_job(engine, 1, entry_id, needs_last_entry=False))
+        assert outcome.status is Status.IO_ERROR
+    assert (await reads.read(new_job(engine, 1, -1, needs_last_entry=True))).status is Status.IO_ERROR
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"ledger 1 entry 3 cannot be read: {tmp_path}/0.log: entry 1:3 at offset")
+    reads.close()
+    assert caplog.records[-1].getMessage() == f"100 more errors in 10 s: {tmp_path}/0.log"
+    await workers.close()
+    engine.close()
 
 
 async def test_a_reader_that_goes_through_a_ledger_asks_the_disk_once_in_a_while(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ LOGGER = logging.getLogger("tests.limited")
 
 
 async def test_repeated_causes_are_counted_and_told_when_the_interval_ends(caplog: pytest.LogCaptureFixture) -> None:
-    log = LimitedLog(LOGGER, 0.05)
+    log = LimitedLog(LOGGER, 0.05, "connections")
     for number in range(5):
         log.report(f"peer {number}", f"a frame of {number} bytes")
     log.report("peer 9", "another cause")
@@ -27,7 +27,7 @@ async def test_repeated_causes_are_counted_and_told_when_the_interval_ends(caplo
 
 
 async def test_closing_tells_what_was_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    log = LimitedLog(LOGGER, 1000)
+    log = LimitedLog(LOGGER, 1000, "connections")
     log.report("a", "cause")
     log.report("b", "cause")
     log.close()
