@@ -73,7 +73,7 @@ class Console:
         elif form is OutputForm.YAML:
             self._write(rendering.to_yaml(full))
         elif form is OutputForm.NAME:
-            self._write(rendering.plain(body[name]) if name is not None else kind)
+            self._write(rendering.spelled(rendering.plain(body[name])) if name is not None else kind)
         elif form is OutputForm.CSV:
             self._write_csv(body, lines)
         else:

@@ -113,21 +113,43 @@ def envelope(kind: str, body: Row) -> dict[str, object]:
     return {"apiVersion": API_VERSION, "kind": kind, **body}
 
 
+def spelled(text: str) -> str:
+    """Text that is Unicode: names of files may have any bytes, and those that are no letters are spelled out."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def to_json(value: object) -> str:
     """Indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return msgspec.json.format(_json_bytes(value), indent=2).decode()
 
 
 def to_json_line(value: object) -> str:
     """JSON on one line."""
-    return msgspec.json.encode(value).decode()
+    return _json_bytes(value).decode()
+
+
+def _json_bytes(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_all_spelled(msgspec.to_builtins(value)))
+
+
+def _all_spelled(value: object) -> object:
+    if isinstance(value, str):
+        return spelled(value)
+    if isinstance(value, Mapping):
+        return {spelled(key): _all_spelled(each) for key, each in value.items()}
+    return [_all_spelled(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def to_yaml(value: object) -> str:
     """YAML that loads back into the same values as the JSON form."""
     import yaml
 
-    text: str = yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, allow_unicode=True, width=1000)
+    text: str = yaml.safe_dump(
+        _all_spelled(msgspec.to_builtins(value)), sort_keys=False, allow_unicode=True, width=1000
+    )
     return text.rstrip("\n")
 
 
@@ -135,7 +157,7 @@ def to_csv_line(values: Iterable[object]) -> str:
     """One CSV record, without the line end; None is the empty field, lists are joined by spaces."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="").writerow(map(_csv_field, values))
-    return buffer.getvalue()
+    return spelled(buffer.getvalue())
 
 
 def shown_columns(columns: Sequence[Column], form: OutputForm) -> list[Column]:

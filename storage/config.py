@@ -180,6 +180,7 @@ class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for directories in (self.journal_directories, self.ledger_directories, self.index_directories):
+            _require(all(directories), "the name of a directory is empty")
             _require(len(set(directories)) == len(directories), "a directory is listed twice")
         _require(bool(self.journal_directories), "journal_directories must name at least one directory")
         _require(bool(self.ledger_directories), "ledger_directories must name at least one directory")

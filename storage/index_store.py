@@ -130,6 +130,6 @@ def _mapped(path: str, error: Exception) -> StorageError:
     sentence = detail.decode(errors="replace") if isinstance(detail, bytes) else str(detail)
     if isinstance(error, plyvel.CorruptionError) or sentence.endswith(_LOST_OR_CUT):
         return IndexDamagedError(f"{path}: {sentence}")
-    if os.path.join(path, "LOCK") in sentence:
+    if f"lock {os.path.join(path, 'LOCK')}:" in sentence:
         return DirectoryLockedError(f"{path}: the index database is open elsewhere ({sentence})")
     return StorageError(f"{path}: {sentence}")

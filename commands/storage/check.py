@@ -45,12 +45,14 @@ async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
     database. bkctl storage index check looks up every location; what entries hold is for bkctl ledger verify, as only a
     ledger's password tells.
     """
-    with open_own_storage(context, flags, is_locked=True) as own:
+    with (
+        open_own_storage(context, flags, is_locked=True) as own,
+        context.console.listing("StorageFindingList", _COLUMNS, name="path") as listing,
+    ):
         rows = [*_version_rows(own), *stray_rows(own)]
         with context.console.progress("checking") as progress:
             found, counts = await work_beside_loop(lambda require: _check(own, progress, require))
-    rows += [_row(finding) for finding in found]
-    with context.console.listing("StorageFindingList", _COLUMNS, name="path") as listing:
+        rows += [_row(finding) for finding in found]
         for row in rows:
             listing.add(row)
     context.console.say(

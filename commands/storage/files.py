@@ -62,7 +62,7 @@ def _rows(own: OwnStorage) -> Iterator[dict[str, object]]:
             continue
         for entry in sorted(os.scandir(folder), key=lambda each: each.name):
             found = describe_file(roles, entry.name)
-            if entry.is_dir() and found.kind == "unknown":
+            if found.kind == "unknown" and os.path.isdir(entry.path):
                 yield from _walk(entry.path, roles)
             else:
                 yield _row(entry.path, found)

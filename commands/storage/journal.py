@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -19,12 +19,13 @@ from commands.storage.offline import JOURNAL, NumberedFile, choose_directories, 
 from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from commands.storage.start_offset import require_journal_start
 from commands.storage.working import work_beside_loop
-from storage.errors import CorruptFileError
+from storage.errors import CorruptFileError, StorageError
 
 if TYPE_CHECKING:
     from commands.listing import Listing
     from commands.safety.plan import Plan
     from storage.filesystem import OsFileSystem
+    from storage.journal_catalog import JournalCatalog
     from storage.journal_format import JournalRecord
     from storage.journal_reader import JournalScan
     from storage.replay import ReplayReport
@@ -84,30 +85,21 @@ def scan(
     """List the records of journal files in their order, from the start of each file, whatever the marks say.
 
     How a file ends is a line of its own where bytes were dropped ("dropped": they were never synced, so nobody was told
-    that they were stored) or where no crash explains what is there ("damaged": then the exit code is 12). Master keys
-    are not shown.
+    that they were stored), where no crash explains what is there ("damaged": then the exit code is 12), or where the
+    disk does not give it ("unreadable": 1). Master keys are not shown.
     """
     from storage.filesystem import OsFileSystem
 
     wanted = _Wanted(start, None if ledger is None else parse_ledger_id(ledger), entries)
     if start and file is None:
         raise InvalidArgumentError("--from needs a journal file")
-    damage: CorruptFileError | None = None
     files = list(_files(context, flags, file, directory))
     for each in files:
         require_journal_start(OsFileSystem(), each.path, start)
     with context.console.listing("JournalRecordList", _COLUMNS, name="offset") as listing:
-        for each in files:
-            if listing.is_full:
-                listing.truncate()
-                break
-            try:
-                _list_file(listing, each, wanted)
-            except CorruptFileError as error:
-                damage = damage or error
-                listing.add(_line(each, "damaged", error.offset, error.reason))
-    if damage is not None:
-        raise damage
+        trouble = _list_files(listing, files, wanted)
+    if trouble is not None:
+        raise trouble
 
 
 @takes_bookie_options
@@ -116,7 +108,7 @@ async def replay(
     flags: BookieFlags,
     first: Annotated[
         str,
-        typer.Option("--from", metavar="JOURNAL", help="First file: decimal id, 0x..., or a name like 1f.txn."),
+        typer.Option("--from", metavar="JOURNAL", help="First file: decimal id, 0x..., a name like 1f.txn, or a path."),
     ],
     directory: Annotated[
         str | None, typer.Option("--directory", metavar="DIR", help="Which of several journal folders.")
@@ -205,10 +197,45 @@ def _files(
                 yield NumberedFile(folder, journal_id, f"{folder}/{name}")
 
 
-def _list_file(listing: Listing, file: NumberedFile, wanted: _Wanted) -> None:
+def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted) -> Exception | None:
+    """Add the records of all files; the first error that is to be told once everything else was listed."""
+    from storage.advice import without_path
     from storage.filesystem import OsFileSystem
 
-    records = open_scan(OsFileSystem(), file, wanted.start)
+    disk = OsFileSystem()
+    trouble: Exception | None = None
+    for file in files:
+        if listing.is_full:
+            listing.truncate()
+            break
+        catalog, error = _catalog(disk, file.folder)
+        trouble = trouble or error
+        try:
+            _list_file(listing, file, catalog, wanted)
+        except CorruptFileError as error:
+            trouble = trouble or error
+            listing.add(_line(file, "damaged", error.offset, error.reason))
+        except OSError as error:
+            if disk.exists(file.path):  # else the bookie that runs has deleted it meanwhile
+                trouble = trouble or error
+                listing.add(_line(file, "unreadable", None, without_path(error)))
+    return trouble
+
+
+def _catalog(disk: OsFileSystem, folder: str) -> tuple[JournalCatalog | None, Exception | None]:
+    """The catalog of a folder; one that is damaged keeps nobody from looking into the journals."""
+    from storage.journal_catalog import read_catalog
+
+    try:
+        return read_catalog(disk, folder), None
+    except (StorageError, OSError) as error:
+        return None, error
+
+
+def _list_file(listing: Listing, file: NumberedFile, catalog: JournalCatalog | None, wanted: _Wanted) -> None:
+    from storage.filesystem import OsFileSystem
+
+    records = open_scan(OsFileSystem(), file, catalog, wanted.start)
     for record in records:
         if not wanted.takes(record):
             continue
@@ -221,17 +248,15 @@ def _list_file(listing: Listing, file: NumberedFile, wanted: _Wanted) -> None:
         listing.add({**_line(file, "dropped", end.data_end_offset, end.reason.value), "size_bytes": end.dropped_bytes})
 
 
-def open_scan(fs: OsFileSystem, file: NumberedFile, start: int) -> JournalScan:
+def open_scan(fs: OsFileSystem, file: NumberedFile, catalog: JournalCatalog | None, start: int) -> JournalScan:
     """The records of a file, judged as replay would judge it: by the catalog, and by whether it is the newest."""
-    from storage.journal_catalog import read_catalog
     from storage.journal_reader import list_journals, scan_journal
 
-    catalog = read_catalog(fs, file.folder)
     return scan_journal(
         fs,
         file.path,
         start,
-        is_newest=file.number == max(list_journals(fs, file.folder)),
+        is_newest=file.number == max(list_journals(fs, file.folder), default=file.number),
         cataloged=None if catalog is None else catalog.find(file.number),
     )
 
@@ -259,7 +284,7 @@ def _row(file: NumberedFile, record: JournalRecord) -> dict[str, object]:
     }
 
 
-def _line(file: NumberedFile, kind: str, offset: int, note: str) -> dict[str, object]:
+def _line(file: NumberedFile, kind: str, offset: int | None, note: str) -> dict[str, object]:
     return {"file": JOURNAL.file_name(file.number), "offset": offset, "type": kind, "note": note, "path": file.path}
 
 

@@ -50,11 +50,17 @@ class NumberedFile(NamedTuple):
 def find_file(fs: FileSystem, kind: FileKind, text: str, directories: Sequence[str]) -> NumberedFile:
     """The file that ``text`` means, in exactly one of the configured ``directories``.
 
-    InvalidArgumentError for a text that names no such file, or when several folders have one; NotFoundError.
+    InvalidArgumentError for a text that names no such file, or when several folders have one; NotFoundError, OSError.
     """
+    folders = [current_directory(directory) for directory in directories]
+    if is_path(text):
+        file = find_by_path(fs, kind, text)
+        folder = next((each for each in folders if os.path.samefile(each, file.folder)), None)
+        if folder is None:
+            raise InvalidArgumentError(f"{text} is in none of the bookie's folders: {', '.join(folders)}")
+        return NumberedFile(folder, file.number, os.path.join(folder, os.path.basename(text)))
     number = _parse_id(kind, text)
     name = kind.file_name(number)
-    folders = [current_directory(directory) for directory in directories]
     found = [folder for folder in folders if fs.exists(os.path.join(folder, name))]
     if not found:
         raise NotFoundError(f"there is no {kind.noun} {name} in {', '.join(folders)}")
@@ -63,11 +69,11 @@ def find_file(fs: FileSystem, kind: FileKind, text: str, directories: Sequence[s
             f"{counted(len(found), 'folder')} have {kind.article} {kind.noun} {name}: choose one with --directory "
             f"({', '.join(os.path.dirname(folder) for folder in found)})"
         )
-    return NumberedFile(found[0], number, os.path.join(found[0], name))
+    return _readable(NumberedFile(found[0], number, os.path.join(found[0], name)))
 
 
 def find_by_path(fs: FileSystem, kind: FileKind, path: str) -> NumberedFile:
-    """The file at a path, wherever it is; InvalidArgumentError, NotFoundError."""
+    """The file at a path, wherever it is; InvalidArgumentError, NotFoundError, OSError."""
     number = kind.parse_name(os.path.basename(path))
     if number is None:
         example = kind.file_name(0x1F)
@@ -76,7 +82,16 @@ def find_by_path(fs: FileSystem, kind: FileKind, path: str) -> NumberedFile:
         )
     if not fs.exists(path):
         raise NotFoundError(f"there is no {kind.noun} {path}")
-    return NumberedFile(os.path.dirname(path), number, path)
+    return _readable(NumberedFile(os.path.dirname(path), number, path))
+
+
+def _readable(file: NumberedFile) -> NumberedFile:
+    """The same; NotFoundError for what is no file, OSError where it may not be read: neither is damage."""
+    if not os.path.isfile(file.path):
+        is_lost_link = os.path.islink(file.path) and not os.path.exists(file.path)
+        raise NotFoundError(f"{file.path} is {'a link that leads nowhere' if is_lost_link else 'not a file'}")
+    with open(file.path, "rb"):
+        return file
 
 
 def is_path(text: str) -> bool:

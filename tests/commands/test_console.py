@@ -160,6 +160,23 @@ def test_record_in_every_form() -> None:
     assert Screen(form(OutputForm.NAME)).record() == "7\n"
 
 
+@pytest.mark.parametrize("output", OutputForm)
+def test_names_that_are_not_unicode_are_spelled(output: OutputForm) -> None:
+    """A file may have any bytes for a name."""
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="utf-8")
+    console = Console(form(output), {}, out, io.StringIO(), io.StringIO())
+    row = {"id": "f\udcff", "list": ["f\udcff"], "in": {"x": "f\udcff"}}
+    console.rows("ThingList", (Column("id", "ID"),), [row], name="id")
+    console.record("Thing", row, name="id")
+    out.flush()
+    text = raw.getvalue().decode()
+    is_json = output in {OutputForm.JSON, OutputForm.JSONL}
+    assert text.count("f\\\\udcff" if is_json else "f\\udcff") >= 2
+    if output is OutputForm.JSONL:
+        assert [json.loads(line)["in"] for line in text.splitlines()] == [{"x": "f\\udcff"}] * 2
+
+
 def test_csv_of_a_record_that_has_lines_is_its_lines() -> None:
     for rows, lines in ((ROWS, ["id,bytes,note", '10,2048,"a,b"', "9,,", "11,5,[bold]x"]), ((), ["id,bytes,note"])):
         for has_headers in (True, False):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from storage.config import EngineConfig, EntryLogConfig, JournalConfig
+from storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,12 @@ def test_entry_log_settings_out_of_range_are_refused(values: dict[str, Any]) -> 
 def test_engine_settings_out_of_range_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(values))):
         EngineConfig(**values)
+
+
+@pytest.mark.parametrize("values", [{"journal_directories": ("",)}, {"index_directories": ("",)}])
+def test_a_directory_without_a_name_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="the name of a directory is empty"):
+        StorageConfig(**{"journal_directories": ("j",), "ledger_directories": ("l",)} | values)
 
 
 def test_defaults_are_those_of_java() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.errors import DirectoryLockedError, IndexDamagedError, IndexMissingError
+from storage.errors import DirectoryLockedError, IndexDamagedError, IndexMissingError, StorageError
 from storage.index_store import PlyvelIndexStore, open_plyvel
 
 ROOT = Path(__file__).parent.parent.parent
@@ -99,6 +99,15 @@ def test_absent_database_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(IndexMissingError):
         open_plyvel(str(tmp_path / "db"), create=False, strict=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_cannot_be_opened_is_nobody_else_s(tmp_path: Path) -> None:
+    open_plyvel(str(tmp_path / "db"), create=True, strict=True).close()
+    (tmp_path / "db" / "LOCK").unlink()
+    (tmp_path / "db" / "LOCK").mkdir()
+    with pytest.raises(StorageError, match="LOCK: Is a directory") as caught:
+        open_plyvel(str(tmp_path / "db"), create=False, strict=True)
+    assert not isinstance(caught.value, DirectoryLockedError)
 
 
 def test_open_elsewhere(tmp_path: Path, store: PlyvelIndexStore) -> None:

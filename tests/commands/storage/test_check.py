@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from runtime.metadata.cookies import Cookie, encode_cookie
@@ -29,6 +30,16 @@ def test_sound_folders(folders: Folders) -> None:
     with folders.opened():
         running = folders.run("check")
     assert (running.exit_code, "stop the bookie first" in running.stderr) == (5, True)
+
+
+def test_a_field_that_is_not_there_is_told_before_the_work(folders: Folders) -> None:
+    folders.fill()
+    index = Path(folders.config.ledger_directories[0]) / "current" / "ldb-ledgers"
+    before = os.listdir(index)
+    result = folders.run("check", "--sort", "nope", "-o", "json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "the fields of this listing are severity" in result.stderr
+    assert os.listdir(index) == before, "it was not opened yet"
 
 
 def test_findings_with_the_way_out(tmp_path: Path) -> None:

@@ -99,11 +99,16 @@ def test_names_and_folders(tmp_path: Path) -> None:
     assert "choose one with --directory" in result.stderr
     chosen = folders.succeed("entrylog", "scan", "0.log", "--directory", str(tmp_path / "l1"), "-o", "json")
     assert {item["ledger_id"] for item in chosen.json()["items"]} == {"1", "3"}
+    (tmp_path / "8.log").mkdir()
+    (tmp_path / "l0" / "current" / "7b.log").symlink_to("nowhere")
     for words, code, said in (
         (("show", "7"), 4, "there is no entry log 7.log"),
         (("show", "x"), 2, "'x' names no entry log"),
         (("show", str(tmp_path / "foo.log")), 2, "not named like an entry log"),
         (("show", str(tmp_path / "9.log")), 4, "there is no entry log"),
+        (("scan", str(tmp_path / "8.log")), 4, "8.log is not a file"),
+        (("scan", "7b", "--directory", str(tmp_path / "l0")), 2, "'7b' names no entry log"),
+        (("scan", "0x7b", "--directory", str(tmp_path / "l0")), 4, "7b.log is a link that leads nowhere"),
         (("scan", "0", "--directory", str(tmp_path)), 2, "the bookie's folders are"),
         (("show", "0", "--directory", str(tmp_path / "l0"), "--entry", "3"), 2, "--entry needs --ledger"),
         (("show", "0", "--directory", str(tmp_path / "l0"), "--ledger", "9"), 4, "has no entry of ledger 9"),

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tests.commands.storage.conftest import PREALLOCATION_BYTES, Folders
+
+
+def test_odd_names_and_links(folders: Folders) -> None:
+    folders.fill()
+    current = Path(folders.config.ledger_directories[0]) / "current"
+    with open(os.fsencode(current) + b"/odd\xff", "wb"):
+        pass
+    (current / "loop").symlink_to("loop")
+    items = folders.succeed("files", "-o", "json").json()["items"]
+    names = [Path(item["path"]).name for item in items]
+    assert "loop" in names
+    assert "odd\\udcff" in names
+    assert folders.succeed("files", "-o", "name").stdout.count("odd\\udcff") == 1
 
 
 def test_every_file_and_its_size(tmp_path: Path) -> None:

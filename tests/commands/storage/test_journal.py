@@ -104,6 +104,23 @@ def test_a_start_where_no_record_can_be_is_a_usage_error(tmp_path: Path, name: s
     assert scan(first).stdout == whole
 
 
+def test_what_cannot_be_read_does_not_end_the_listing(folders: Folders) -> None:
+    folders.fill()
+    current = Path(folders.config.journal_directories[0]) / "current"
+    records = folders.succeed("journal", "scan", "-o", "json").json()["items"]
+    (current / "1.txn").mkdir()
+    result = folders.run("journal", "scan", "-o", "json")
+    first, *rest = result.json()["items"]
+    assert (first["type"], first["note"], first["path"]) == ("unreadable", "Is a directory", str(current / "1.txn"))
+    assert rest == records
+    assert (result.exit_code, result.stderr) == (1, f"error: {current / '1.txn'}: Is a directory\n")
+    (current / "1.txn").rmdir()
+    (current / "bkctl.journals").write_bytes(b"junk")
+    result = folders.run("journal", "scan", "-o", "json")
+    assert (result.exit_code, "is not a catalog of journals" in result.stderr) == (12, True)
+    assert result.json()["items"] == records
+
+
 def test_a_start_behind_damage_is_believed(tmp_path: Path) -> None:
     path = tmp_path / "1f.txn"
     data = bytearray(content(JOURNALS[0]))
@@ -126,6 +143,8 @@ def test_replay_brings_back_what_the_mark_leaves_out(tmp_path: Path) -> None:
     marks = folders.succeed("mark", "-o", "json").json()["items"]
     options = ("--from", first["j0"].name, "--directory", str(tmp_path / "j0"), "-o", "json")
     plan = folders.succeed("journal", "replay", *options, "--dry-run").json()
+    by_path = folders.succeed("journal", "replay", "--from", str(first["j0"]), "--dry-run", "-o", "json").json()
+    assert by_path == plan
     assert plan["items"][0]["path"] == str(first["j0"])
     assert folders.run("journal", "replay", *options).exit_code == 3, "nobody is there to ask"
     for _ in range(2):
@@ -146,5 +165,9 @@ def test_replay_refuses(folders: Folders) -> None:
     with folders.opened():
         running = folders.run("journal", "replay", "--from", "1", "--yes")
     assert (running.exit_code, "stop the bookie first" in running.stderr) == (5, True)
+    elsewhere = folders.root / "1.txn"
+    elsewhere.touch()
+    other = folders.run("journal", "replay", "--from", str(elsewhere), "--yes")
+    assert (other.exit_code, "is in none of the bookie's folders" in other.stderr) == (2, True)
     missing = folders.run("journal", "replay", "--from", "1", "--yes")
     assert (missing.exit_code, "there is no journal 1.txn" in missing.stderr) == (4, True)
