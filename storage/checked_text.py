@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def encode_checked_text(format_line: str, lines: Sequence[str]) -> bytes:
@@ -19,3 +19,18 @@ def decode_checked_text(format_line: str, data: bytes) -> list[str] | None:
     except UnicodeDecodeError:
         return None
     return lines if encode_checked_text(format_line, lines) == data else None
+
+
+def encode_checked_numbers(format_line: str, numbers: Mapping[str, int]) -> bytes:
+    """Bytes of a file with a line for each number: its name, one blank, the number."""
+    return encode_checked_text(format_line, [f"{name} {number}" for name, number in numbers.items()])
+
+
+def decode_checked_numbers(format_line: str, names: Sequence[str], data: bytes) -> list[int] | None:
+    """The numbers, or None for bytes that ``encode_checked_numbers`` does not make of these names."""
+    lines = decode_checked_text(format_line, data) or ()
+    try:
+        numbers = {name: int(line.removeprefix(name)) for name, line in zip(names, lines, strict=True)}
+    except ValueError:
+        return None
+    return list(numbers.values()) if encode_checked_numbers(format_line, numbers) == data else None

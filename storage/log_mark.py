@@ -15,7 +15,7 @@ import os
 import struct
 from collections.abc import Sequence
 
-from storage.checked_text import decode_checked_text, encode_checked_text
+from storage.checked_text import decode_checked_numbers, encode_checked_numbers
 from storage.errors import StorageError
 from storage.filenames import last_mark_file_name, mark_record_file_name
 from storage.ids import LogMark
@@ -26,6 +26,7 @@ NO_MARK = LogMark(0, 0)
 
 _MARK = struct.Struct(">qq")
 _RECORD_FORMAT = "bkctl mark 1"
+_RECORD_NAMES = ("journal", "offset")
 
 
 def read_last_mark(
@@ -95,16 +96,13 @@ def write_last_mark(
 
 def encode_mark_record(mark: LogMark) -> bytes:
     """Text of a mark record."""
-    return encode_checked_text(_RECORD_FORMAT, [f"journal {mark.journal_id}", f"offset {mark.offset}"])
+    return encode_checked_numbers(_RECORD_FORMAT, dict(zip(_RECORD_NAMES, mark, strict=True)))
 
 
 def decode_mark_record(data: bytes) -> LogMark | None:
     """The mark, or None for bytes that ``encode_mark_record`` does not make."""
-    try:
-        mark = LogMark(*(int(line.split()[1]) for line in decode_checked_text(_RECORD_FORMAT, data) or ()))
-    except (IndexError, TypeError, ValueError):
-        return None
-    return mark if encode_mark_record(mark) == data else None
+    numbers = decode_checked_numbers(_RECORD_FORMAT, _RECORD_NAMES, data)
+    return None if numbers is None else LogMark(*numbers)
 
 
 def decode_last_mark(data: bytes) -> LogMark | None:

@@ -19,11 +19,11 @@ import contextlib
 import itertools
 import os
 import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from storage.advice import REBUILD_ADVICE
+from storage.checked_text import decode_checked_numbers, encode_checked_numbers
 from storage.errors import DirectoryLockedError, IndexDamagedError, IndexFailedError, IndexMissingError, StorageError
 from storage.kept_files import KeptFiles, remove_files
 from storage.manifest_tail import drop_last_change
@@ -34,6 +34,7 @@ _SEAL_PREFIX = b"\xffseal\x00\x00\x00"
 """First byte above 0x7f: read as a ledger id it is negative, so no seal row is a ledger's (storage section 5.2)."""
 _TRIM_ROW_COUNT_MAX = 4096
 _RECORD_FORMAT = "bkctl seal 1"
+_RECORD_NAMES = ("floor", "number")
 
 
 class SealRecord(NamedTuple):
@@ -194,19 +195,14 @@ def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: 
 
 
 def encode_seal_record(record: SealRecord) -> bytes:
-    """Text of the record file: format line, floor, number, and the CRC-32 of these three lines."""
-    body = f"{_RECORD_FORMAT}\nfloor {record.floor}\nnumber {record.number}\n"
-    return f"{body}crc32 {zlib.crc32(body.encode()):08x}\n".encode()
+    """Text of the record file."""
+    return encode_checked_numbers(_RECORD_FORMAT, dict(zip(_RECORD_NAMES, record, strict=True)))
 
 
 def decode_seal_record(data: bytes) -> SealRecord | None:
     """The record, or None for bytes that ``encode_seal_record`` does not make."""
-    words = data.split()
-    try:
-        record = SealRecord(int(words[4]), int(words[6]))
-    except (IndexError, ValueError):
-        return None
-    return record if encode_seal_record(record) == data else None
+    numbers = decode_checked_numbers(_RECORD_FORMAT, _RECORD_NAMES, data)
+    return None if numbers is None else SealRecord(*numbers)
 
 
 def _read_record(filesystem: FileSystem, record_path: str) -> SealRecord | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
 
 from commands.cluster_access import open_store
 from commands.context import CommandContext
@@ -19,6 +21,14 @@ if TYPE_CHECKING:
     from runtime.metadata.registration import RegistrationClient
     from runtime.metadata.store import MetadataStore, Node
     from runtime.metadata.uri import MetadataUri
+
+SubjectArgument = Annotated[
+    str | None, typer.Argument(metavar="[ID]", help="Any bookie id; with --from-config that of the settings.")
+]
+FromConfigOption = Annotated[
+    bool, typer.Option("--from-config", help="The one of this machine's bookie, proved by its folders.")
+]
+"""Of the commands that store a cookie: the one in a file, or the one that this machine's folders prove."""
 
 DIFFERENCE_COLUMNS = (Column("field", "FIELD"), Column("stored", "STORED"), Column("new", "NEW"))
 
@@ -51,6 +61,17 @@ async def open_cookies(context: CommandContext) -> AsyncIterator[CookieAccess]:
         instance_id = await read_instance_id(store, uri.root)
         client = RegistrationClient(store, uri.root)
         yield CookieAccess(store, uri, CookieStore(store, uri.root), client, instance_id)
+
+
+def named_file(bookie: str | None, file: str | None, *, from_config: bool) -> tuple[str, str] | None:
+    """The bookie id and the path of a cookie to store, or None: that of the settings; InvalidArgumentError."""
+    if (file is None) == (not from_config):
+        raise InvalidArgumentError("give either --file FILE or --from-config")
+    if file is None:
+        return None
+    if bookie is None:
+        raise InvalidArgumentError("give the ID of the bookie that the file is for")
+    return parse_bookie_id(bookie), file
 
 
 async def read_cookie_node(access: CookieAccess, bookie_id: str) -> Node:

@@ -11,7 +11,10 @@ from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import (
     CookieAccess,
+    FromConfigOption,
+    SubjectArgument,
     cookie_body,
+    named_file,
     open_cookies,
     read_cookie_file,
     require_fitting,
@@ -20,9 +23,7 @@ from commands.cookie.access import (
     scan_references,
 )
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
-from commands.errors import InvalidArgumentError
 from commands.own_settings import load_config
-from commands.parse import parse_bookie_id
 from runtime.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -39,15 +40,11 @@ def register(app: typer.Typer) -> None:
 async def create(
     context: CommandContext,
     flags: BookieFlags,
-    bookie: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Any bookie id; with --from-config that of the settings.")
-    ] = None,
+    bookie: SubjectArgument = None,
     file: Annotated[
         str | None, typer.Option("--file", metavar="FILE", help="The cookie, as bkctl cookie generate writes it.")
     ] = None,
-    from_config: Annotated[
-        bool, typer.Option("--from-config", help="The one of this machine's bookie, proved by its folders.")
-    ] = False,
+    from_config: FromConfigOption = False,
 ) -> None:
     """Store a cookie for a bookie that is stopped and has none.
 
@@ -55,13 +52,10 @@ async def create(
     stored cookie was lost, --from-config on the bookie's own machine brings it back: it demands that every folder of
     the settings carries the VERSION file of this very bookie, and that the folders are not empty.
     """
-    if (file is None) == (not from_config):
-        raise InvalidArgumentError("give either --file FILE or --from-config")
-    if file is not None:
-        if bookie is None:
-            raise InvalidArgumentError("give the ID of the bookie that the file is for")
+    source = named_file(bookie, file, from_config=from_config)
+    if source is not None:
         async with open_cookies(context) as access:
-            await _create_from_file(context, access, parse_bookie_id(bookie), file)
+            await _create_from_file(context, access, *source)
         return
     config = load_config(context, flags, bookie)
     async with open_own_bookie(context, config) as own:
@@ -91,8 +85,7 @@ async def _prove(context: CommandContext, own: OwnBookie) -> Evidence:
     await require_not_registered(own.access, bookie_id)
     references = await scan_references(context, own.access, [bookie_id])
     evidence, _ = await own.gather()
-    may_name = references.counts[bookie_id] + references.unreadable_count
-    evidence = msgspec.structs.replace(evidence, ledgers_naming={bookie_id: may_name})
+    evidence = msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
     require_matching_folders(evidence)
     return evidence
 

@@ -12,8 +12,11 @@ from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import (
     DIFFERENCE_COLUMNS,
     CookieAccess,
+    FromConfigOption,
+    SubjectArgument,
     difference_rows,
     difference_sentences,
+    named_file,
     open_cookies,
     read_cookie_file,
     read_cookie_node,
@@ -23,9 +26,7 @@ from commands.cookie.access import (
     scan_references,
 )
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
-from commands.errors import InvalidArgumentError
 from commands.own_settings import load_config
-from commands.parse import parse_bookie_id
 from commands.safety.plan import Plan
 
 if TYPE_CHECKING:
@@ -43,13 +44,9 @@ def register(app: typer.Typer) -> None:
 async def update(
     context: CommandContext,
     flags: BookieFlags,
-    bookie: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Any bookie id; with --from-config that of the settings.")
-    ] = None,
+    bookie: SubjectArgument = None,
     file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="The cookie to store instead.")] = None,
-    from_config: Annotated[
-        bool, typer.Option("--from-config", help="The one of this machine's bookie, proved by its folders.")
-    ] = False,
+    from_config: FromConfigOption = False,
 ) -> None:
     """Replace the stored cookie of a stopped bookie, at the version that was shown; the old one goes into the trash.
 
@@ -58,13 +55,10 @@ async def update(
     index folders that a cookie of layout 4 could not name. Every folder must prove to be this bookie's, in the number
     and order that it had. The id must be typed, or given by --confirm.
     """
-    if (file is None) == (not from_config):
-        raise InvalidArgumentError("give either --file FILE or --from-config")
-    if file is not None:
-        if bookie is None:
-            raise InvalidArgumentError("give the ID of the bookie that the file is for")
+    source = named_file(bookie, file, from_config=from_config)
+    if source is not None:
         async with open_cookies(context) as access:
-            await _update_from_file(context, access, parse_bookie_id(bookie), file)
+            await _update_from_file(context, access, *source)
         return
     config = load_config(context, flags, bookie)
     async with open_own_bookie(context, config) as own:
@@ -107,8 +101,7 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
     node = await read_cookie_node(access, bookie_id)
     await require_not_registered(access, bookie_id)
     references = await scan_references(context, access, [bookie_id])
-    naming = {bookie_id: references.counts[bookie_id] + references.unreadable_count}
-    evidence = await _prove(own, naming)
+    evidence = await _prove(own, references.counts_at_most)
     data, rows = encode_cookie(own.expected), difference_rows(_readable(node.data), own.expected)
     stale = [folder for folder in evidence.folders if folder.cookie is None or own.expected.differences(folder.cookie)]
     if not rows and not stale:
@@ -119,7 +112,7 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
         return
     async with open_change(context, access.store, plan) as change:
         with own.locked():
-            evidence = await _prove(own, naming)
+            evidence = await _prove(own, references.counts_at_most)
             await require_not_registered(access, bookie_id)
             if (await read_cookie_node(access, bookie_id)).stat.version != node.stat.version:
                 raise BadVersionError(f"the cookie of bookie {bookie_id} was written meanwhile", access.path(bookie_id))

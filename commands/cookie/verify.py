@@ -88,8 +88,7 @@ async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
         context.console.warn(
             f"{references.unreadable_count} ledgers cannot be read and may name any bookie: bkctl metadata doctor"
         )
-    naming = {each: count + references.unreadable_count for each, count in references.counts.items()}
-    return msgspec.structs.replace(evidence, ledgers_naming=naming)
+    return msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
 
 
 def _rows(evidence: Evidence) -> list[dict[str, object]]:

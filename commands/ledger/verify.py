@@ -114,7 +114,8 @@ def _print(
 
     rows = [_row(check) for check in checks]
     defects = [_defect_row(check, index) for check in checks for index in range(len(check.defects))]
-    body: dict[str, object] = msgspec.to_builtins(totals)
+    body: dict[str, object] = {"ledgers": totals.ledgers, "ledgers_clean": totals.ledgers_clean}
+    body |= msgspec.to_builtins(totals)
     body["seconds"] = round(seconds, 3)
     details = {"items": rows, "defects": defects, "truncated": is_truncated}
     console = context.console

@@ -25,6 +25,11 @@ class BookieReferences(msgspec.Struct, frozen=True):
     unreadable_count: int
     first_unreadable_ids: tuple[int, ...]
 
+    @property
+    def counts_at_most(self) -> dict[str, int]:
+        """Ledgers that name each bookie, or may: nobody can read whom they name."""
+        return {bookie_id: count + self.unreadable_count for bookie_id, count in self.counts.items()}
+
 
 async def find_references(
     store: MetadataStore,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from collections.abc import Callable
+from typing import TypeVar
 
 from runtime.config import ClientConfig
-from runtime.errors import ProtocolError
+from runtime.errors import BookieError, ProtocolError
 from runtime.net.bookie_connection import BookieConnection, Resolver, UnsentBytes
 from runtime.net.request_ages import RequestAges
 from runtime.ports import AddDone, BookieId, BookieInfo, Clock, LacReply, ReadReply, TimerHandle
@@ -16,6 +17,9 @@ from runtime.protocol.framing import read_buffer
 from runtime.protocol.messages import Answer, BookieInfoAnswer, ListEntriesAnswer, ReadAnswer, ReadLacAnswer
 from runtime.protocol.status import Status, error_of
 from runtime.protocol.v3_entry_list import encode_list_entries_request
+
+T = TypeVar("T")
+AnswerT = TypeVar("AnswerT", ReadAnswer, ReadLacAnswer, ListEntriesAnswer, BookieInfoAnswer)
 
 UNSENT_BYTES_MAX = 64 * 1024 * 1024
 """What may wait for one bookie that takes nothing, before further requests end with TOO_MANY_REQUESTS and the writer
@@ -83,41 +87,32 @@ class BookiePool:
 
         The future fails with the BookieError of the status. The digest is not checked here.
         """
-        future: asyncio.Future[ReadReply] = self._loop.create_future()
         txn_id = self._new_txn_id()
         frame = v3.encode_read_request(txn_id, ledger_id, entry_id, fence_with, is_high_priority)
-        self._connection(bookie_id).request(txn_id, frame, ReadAnswer, partial(_finish_read, bookie_id, future))
-        return future
+        return self._ask(bookie_id, txn_id, frame, ReadAnswer, _read_reply)
 
     def read_lac(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[LacReply]:
         """Ask for the explicit LAC packet and the last stored entry; fences nothing, needs no key (wire 5.6).
 
         The future fails with the BookieError of the status. The digests are not checked here.
         """
-        future: asyncio.Future[LacReply] = self._loop.create_future()
         txn_id = self._new_txn_id()
         frame = v3.encode_read_lac_request(txn_id, ledger_id)
-        self._connection(bookie_id).request(txn_id, frame, ReadLacAnswer, partial(_finish_read_lac, bookie_id, future))
-        return future
+        return self._ask(bookie_id, txn_id, frame, ReadLacAnswer, _lac_reply)
 
     def list_entries(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[EntryList]:
         """Ask which entries of a ledger the bookie has; fences nothing, needs no key (wire 5.9).
 
         The future fails with the BookieError of the status.
         """
-        future: asyncio.Future[EntryList] = self._loop.create_future()
         txn_id = self._new_txn_id()
         frame = encode_list_entries_request(txn_id, ledger_id)
-        self._connection(bookie_id).request(txn_id, frame, ListEntriesAnswer, partial(_finish_list, bookie_id, future))
-        return future
+        return self._ask(bookie_id, txn_id, frame, ListEntriesAnswer, _entry_list)
 
     async def info(self, bookie_id: BookieId) -> BookieInfo:
         """Disk space; raises BookieError."""
-        future: asyncio.Future[BookieInfo] = self._loop.create_future()
         txn_id = self._new_txn_id()
-        frame = v3.encode_bookie_info_request(txn_id)
-        self._connection(bookie_id).request(txn_id, frame, BookieInfoAnswer, partial(_finish_info, bookie_id, future))
-        return await future
+        return await self._ask(bookie_id, txn_id, v3.encode_bookie_info_request(txn_id), BookieInfoAnswer, _bookie_info)
 
     async def close(self) -> None:
         """Fail what is outstanding with UNAVAILABLE and close all connections; later requests fail the same way."""
@@ -125,6 +120,33 @@ class BookiePool:
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.gather(*(connection.close() for connection in list(self._connections.values())))
+
+    def _ask(
+        self,
+        bookie_id: BookieId,
+        txn_id: int,
+        frame: bytes,
+        answer_type: type[AnswerT],
+        reply_of: Callable[[AnswerT, BookieId], T | BookieError],
+    ) -> asyncio.Future[T]:
+        """Send a request that is no add; ``reply_of`` makes of its answer what the future gives, or fails with."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def finish(answer: Answer | Status, detail: str) -> None:
+            if future.done():  # the caller lost interest
+                return
+            if isinstance(answer, Status):
+                future.set_exception(error_of(answer, bookie_id, detail))
+                return
+            assert isinstance(answer, answer_type)
+            reply = reply_of(answer, bookie_id)
+            if isinstance(reply, BookieError):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
+
+        self._connection(bookie_id).request(txn_id, frame, answer_type, finish)
+        return future
 
     def _new_txn_id(self) -> int:
         if self._timer is None and not self._is_closed:
@@ -167,63 +189,33 @@ class BookiePool:
             connection.expire(adds_below, others_below)
 
 
-def _finish_read(bookie_id: BookieId, future: asyncio.Future[ReadReply], answer: Answer | Status, detail: str) -> None:
-    if future.done():  # the caller lost interest
-        return
-    if isinstance(answer, Status):
-        future.set_exception(error_of(answer, bookie_id, detail))
-        return
-    assert isinstance(answer, ReadAnswer)
+def _read_reply(answer: ReadAnswer, bookie_id: BookieId) -> ReadReply | BookieError:
     if answer.status is not Status.OK:
-        future.set_exception(error_of(answer.status, bookie_id))
-    elif answer.body is None:
-        future.set_exception(error_of(Status.IO_ERROR, bookie_id, "a positive answer without an entry"))
-    else:
-        future.set_result(ReadReply(answer.body, answer.max_last_add_confirmed))
+        return error_of(answer.status, bookie_id)
+    if answer.body is None:
+        return error_of(Status.IO_ERROR, bookie_id, "a positive answer without an entry")
+    return ReadReply(answer.body, answer.max_last_add_confirmed)
 
 
-def _finish_read_lac(
-    bookie_id: BookieId, future: asyncio.Future[LacReply], answer: Answer | Status, detail: str
-) -> None:
-    if future.done():
-        return
-    if isinstance(answer, Status):
-        future.set_exception(error_of(answer, bookie_id, detail))
-        return
-    assert isinstance(answer, ReadLacAnswer)
+def _lac_reply(answer: ReadLacAnswer, bookie_id: BookieId) -> LacReply | BookieError:
     # A Java bookie that has an explicit LAC and no entry says IO_ERROR and gives the LAC nevertheless (wire 5.6).
     if answer.status is Status.OK or (answer.status is Status.IO_ERROR and answer.lac_body is not None):
-        future.set_result(LacReply(answer.lac_body, answer.last_entry_body))
-    else:
-        future.set_exception(error_of(answer.status, bookie_id))
+        return LacReply(answer.lac_body, answer.last_entry_body)
+    return error_of(answer.status, bookie_id)
 
 
-def _finish_list(bookie_id: BookieId, future: asyncio.Future[EntryList], answer: Answer | Status, detail: str) -> None:
-    if future.done():
-        return
-    if isinstance(answer, Status):
-        future.set_exception(error_of(answer, bookie_id, detail))
-        return
-    assert isinstance(answer, ListEntriesAnswer)
+def _entry_list(answer: ListEntriesAnswer, bookie_id: BookieId) -> EntryList | BookieError:
     if answer.status is not Status.OK:
-        future.set_exception(error_of(answer.status, bookie_id))
-        return
+        return error_of(answer.status, bookie_id)
     try:
-        future.set_result(decode_entry_list(answer.blob or b""))
+        return decode_entry_list(answer.blob or b"")
     except ProtocolError as error:
-        future.set_exception(error_of(Status.IO_ERROR, bookie_id, str(error)))
+        return error_of(Status.IO_ERROR, bookie_id, str(error))
 
 
-def _finish_info(bookie_id: BookieId, future: asyncio.Future[BookieInfo], answer: Answer | Status, detail: str) -> None:
-    if future.done():
-        return
-    if isinstance(answer, Status):
-        future.set_exception(error_of(answer, bookie_id, detail))
-        return
-    assert isinstance(answer, BookieInfoAnswer)
+def _bookie_info(answer: BookieInfoAnswer, bookie_id: BookieId) -> BookieInfo | BookieError:
     if answer.status is not Status.OK:
-        future.set_exception(error_of(answer.status, bookie_id))
-    elif answer.total_bytes is None or answer.free_bytes is None:
-        future.set_exception(error_of(Status.IO_ERROR, bookie_id, "the answer lacks a number that was asked for"))
-    else:
-        future.set_result(BookieInfo(answer.total_bytes, answer.free_bytes))
+        return error_of(answer.status, bookie_id)
+    if answer.total_bytes is None or answer.free_bytes is None:
+        return error_of(Status.IO_ERROR, bookie_id, "the answer lacks a number that was asked for")
+    return BookieInfo(answer.total_bytes, answer.free_bytes)

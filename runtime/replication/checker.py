@@ -40,21 +40,10 @@ class CopyDefect(msgspec.Struct, frozen=True):
     reason: str
 
 
-class LedgerCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Result for one ledger.
+class CopyCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was checked. Copies are counted in exactly one of the six fields below ``copies_expected``: unreachable ones
+    are on a bookie that gave no answer, failed ones on a bookie that is up and answered with an error."""
 
-    Copies are counted in exactly one of the six ``copies_`` fields below ``copies_expected``: unreachable ones are on a
-    bookie that gave no answer, failed ones on a bookie that is up and answered with an error. ``lost`` are entries of
-    which every named bookie said what it has and none has a good copy: data loss. ``unreadable`` are entries without a
-    good copy of which at least one bookie did not answer, or with an error. ``problem`` is a sentence about the whole
-    ledger: its metadata cannot be read, or its end is unknown. ``is_deleted``: it vanished while it was checked, which
-    is no finding.
-    """
-
-    ledger_id: int
-    ledger_state: str | None = None
-    last_entry_id: int = INVALID_ENTRY_ID
-    """Last entry checked: the end of a closed ledger, the last add confirmed of another one."""
     entries: int = 0
     copies_expected: int = 0
     copies_good: int = 0
@@ -64,6 +53,21 @@ class LedgerCheck(msgspec.Struct, frozen=True, kw_only=True):
     copies_failed: int = 0
     copies_different: int = 0
     bytes_read: int = 0
+
+
+class LedgerCheck(CopyCounts, frozen=True, kw_only=True):
+    """Result for one ledger.
+
+    ``lost`` are entries of which every named bookie said what it has and none has a good copy: data loss;
+    ``unreadable`` those without a good copy of which at least one bookie did not answer, or with an error. ``problem``
+    is a sentence about the whole ledger: its metadata cannot be read, or its end is unknown. ``is_deleted``: it
+    vanished while it was checked, which is no finding.
+    """
+
+    ledger_id: int
+    ledger_state: str | None = None
+    last_entry_id: int = INVALID_ENTRY_ID
+    """Last entry checked: the end of a closed ledger, the last add confirmed of another one."""
     defects: tuple[CopyDefect, ...] = ()
     lost: tuple[EntryRange, ...] = ()
     unreadable: tuple[EntryRange, ...] = ()
@@ -76,36 +80,16 @@ class LedgerCheck(msgspec.Struct, frozen=True, kw_only=True):
         return self.problem is None and self.copies_good == self.copies_expected
 
 
-class CheckTotals(msgspec.Struct, frozen=True, kw_only=True):
+class CheckTotals(CopyCounts, frozen=True, kw_only=True):
     """Sums over many ledgers; the running ones are handed to the progress callback."""
 
     ledgers: int = 0
     ledgers_clean: int = 0
-    entries: int = 0
-    copies_expected: int = 0
-    copies_good: int = 0
-    copies_missing: int = 0
-    copies_corrupt: int = 0
-    copies_unreachable: int = 0
-    copies_failed: int = 0
-    copies_different: int = 0
-    bytes_read: int = 0
 
     def plus(self, check: LedgerCheck) -> CheckTotals:
         """These sums and one more ledger."""
-        return CheckTotals(
-            ledgers=self.ledgers + 1,
-            ledgers_clean=self.ledgers_clean + check.is_clean,
-            entries=self.entries + check.entries,
-            copies_expected=self.copies_expected + check.copies_expected,
-            copies_good=self.copies_good + check.copies_good,
-            copies_missing=self.copies_missing + check.copies_missing,
-            copies_corrupt=self.copies_corrupt + check.copies_corrupt,
-            copies_unreachable=self.copies_unreachable + check.copies_unreachable,
-            copies_failed=self.copies_failed + check.copies_failed,
-            copies_different=self.copies_different + check.copies_different,
-            bytes_read=self.bytes_read + check.bytes_read,
-        )
+        sums = {name: getattr(self, name) + getattr(check, name) for name in CopyCounts.__struct_fields__}
+        return CheckTotals(ledgers=self.ledgers + 1, ledgers_clean=self.ledgers_clean + check.is_clean, **sums)
 
 
 class LedgerChecker:

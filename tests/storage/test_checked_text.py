@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.checked_text import decode_checked_text, encode_checked_text
+from storage.checked_text import (
+    decode_checked_numbers,
+    decode_checked_text,
+    encode_checked_numbers,
+    encode_checked_text,
+)
 
 FORMAT = "bkctl test 1"
 
@@ -17,6 +22,16 @@ def test_the_worked_example() -> None:
 def test_lines_come_back(lines: list[str]) -> None:
     assert decode_checked_text(FORMAT, encode_checked_text(FORMAT, lines)) == lines
     assert decode_checked_text("bkctl test 2", encode_checked_text(FORMAT, lines)) is None
+
+
+def test_numbers() -> None:
+    data = encode_checked_numbers(FORMAT, {"floor": 3, "number": -1})
+    assert data == encode_checked_text(FORMAT, ["floor 3", "number -1"])
+    assert decode_checked_numbers(FORMAT, ["floor", "number"], data) == [3, -1]
+    assert decode_checked_numbers(FORMAT, ["number", "floor"], data) is None
+    assert decode_checked_numbers(FORMAT, ["floor"], data) is None
+    for lines in (["floor 03"], ["floor +3"], ["floor  3"], ["floor 1_0"], ["floor three"], ["floor"], []):
+        assert decode_checked_numbers(FORMAT, ["floor"], encode_checked_text(FORMAT, lines)) is None
 
 
 def test_no_flipped_bit_is_taken() -> None:
