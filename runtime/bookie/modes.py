@@ -155,7 +155,8 @@ class BookieModes:
             await self._changed.wait()
             self._changed.clear()
             await keep_status()
-            while (mode := self.mode) is not registered:
+            # Changed again while the files were written or ZooKeeper kept silent: the files first, once more.
+            while not self._changed.is_set() and (mode := self.mode) is not registered:
                 try:
                     await register(mode)
                     registered = mode

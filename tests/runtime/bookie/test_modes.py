@@ -150,6 +150,23 @@ async def test_the_status_is_written_before_the_registration_changes() -> None:
     ]
 
 
+async def test_also_where_the_mode_changes_while_the_status_is_being_written() -> None:
+    modes = new_modes()
+    modes.note_disks(verdict(read_only=True))
+    modes.note_disks(verdict(read_only=False))
+    steps = Steps(modes)
+
+    async def keep_status_meanwhile_full() -> None:
+        await steps.keep_status()
+        modes.note_disks(verdict(read_only=True))
+
+    task = asyncio.create_task(modes.follow(BookieMode.WRITABLE, steps.register, keep_status_meanwhile_full))
+    await steps.wait(2)
+    task.cancel()
+    await asyncio.wait([task])
+    assert steps.done == ["status read_only=False", "status read_only=True", "register read-only"]
+
+
 async def test_the_registration_is_tried_until_zookeeper_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.bookie.modes.RETRY_DELAY_S", 0.0)
     modes = new_modes()
