@@ -23,6 +23,8 @@ UNKNOWN = "-"
 _COLUMN_GAP = "   "
 """What the table library puts between two columns."""
 
+_CSV_LINE_END = "\r\n"
+
 _TIME_LIMIT_MS = 253_402_300_800_000
 """The year 10000: metadata may hold any number."""
 
@@ -156,8 +158,9 @@ def to_yaml(value: object) -> str:
 def to_csv_line(values: Iterable[object]) -> str:
     """One CSV record, without the line end; None is the empty field, lists are joined by spaces."""
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="").writerow(map(_csv_field, values))
-    return spelled(buffer.getvalue())
+    # The writer quotes a field for the characters of its line end alone (before Python 3.13).
+    csv.writer(buffer, lineterminator=_CSV_LINE_END).writerow(map(_csv_field, values))
+    return spelled(buffer.getvalue().removesuffix(_CSV_LINE_END))
 
 
 def shown_columns(columns: Sequence[Column], form: OutputForm) -> list[Column]:
