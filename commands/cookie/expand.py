@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import typer
 
 from commands.bookie_options import takes_bookie_options
@@ -19,6 +22,10 @@ from commands.cookie.access import (
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
 from commands.own_settings import load_config
 from runtime.errors import RefusedError
+
+if TYPE_CHECKING:
+    from commands.cookie.access import CookieAccess
+    from commands.safety.plan import Plan
 
 
 def register(app: typer.Typer) -> None:
@@ -38,8 +45,7 @@ async def expand(
     decommission, and a start with empty folders; or add a bookie.
     """
     from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_plan
-    from commands.safety.plan import Plan
+    from commands.safety.confirmation import settle_empty_plan, settle_plan
     from runtime.bookie.folders import record_places
 
     config = load_config(context, flags)
@@ -49,21 +55,18 @@ async def expand(
         await require_not_registered(access, own_id)
         stored = await access.cookies.read(own_id)
         if not await _require_expansion(own):
-            context.console.say(f"the cookies of bookie {own_id} name the folders of its settings: nothing to do")
+            plan = _plan(
+                access, own_id, [f"the cookies of bookie {own_id} name the folders of its settings: nothing to do"]
+            )
+            if settle_empty_plan(context, plan):
+                _print(context, own_id, stored.version, [])
             return
         references = await scan_references(context, access, [own_id])
         require_unnamed(references, own_id, _advice(own_id))
         rows = difference_rows(stored.value, own.expected)
         path = access.path(own_id)
-        plan = Plan(
-            command="cookie expand",
-            tier=2,
-            root=access.uri.root,
-            instance_id=access.instance_id,
-            subject=own_id,
-            summary=tuple(difference_sentences(rows)),
-            items=({"action": "set", "path": path, "expected_version": stored.version, "fields": rows},),
-        )
+        item = {"action": "set", "path": path, "expected_version": stored.version, "fields": rows}
+        plan = _plan(access, own_id, difference_sentences(rows), item)
         if not await settle_plan(context, plan):
             return
         async with open_change(context, access.store, plan) as change:
@@ -74,9 +77,27 @@ async def expand(
                 change.trash.keep("set", path, node)
                 await own.service.stamp(own.expected, stored.version)
                 record_places(own.file_system, own.config.storage)
-        body = {"bookie_id": own_id, "version": stored.version + 1, "fields_changed": len(rows)}
-        context.console.record("CookieExpanded", body, name="bookie_id", details={"fields": rows})
-        context.console.table("Fields", DIFFERENCE_COLUMNS, rows)
+        _print(context, own_id, stored.version + 1, rows)
+
+
+def _plan(access: CookieAccess, bookie_id: str, summary: Sequence[str], *items: dict[str, Any]) -> Plan:
+    from commands.safety.plan import Plan
+
+    return Plan(
+        command="cookie expand",
+        tier=2,
+        root=access.uri.root,
+        instance_id=access.instance_id,
+        subject=bookie_id,
+        summary=tuple(summary),
+        items=items,
+    )
+
+
+def _print(context: CommandContext, bookie_id: str, version: int, rows: Sequence[dict[str, object]]) -> None:
+    body = {"bookie_id": bookie_id, "version": version, "fields_changed": len(rows)}
+    context.console.record("CookieExpanded", body, name="bookie_id", details={"fields": rows})
+    context.console.table("Fields", DIFFERENCE_COLUMNS, rows)
 
 
 async def _require_expansion(own: OwnBookie) -> bool:

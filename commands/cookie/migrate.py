@@ -45,6 +45,8 @@ async def migrate(
     must come next. If it is cut off, the bookie starts under neither id until the same command has been run again. The
     old id must be typed, or given by --confirm.
     """
+    from commands.safety.confirmation import settle_empty_plan
+
     if parse_bookie_id(old_id) == parse_bookie_id(new_id):
         raise InvalidArgumentError("--from and --to are the same id")
     config = load_config(context, flags, new_id)
@@ -52,7 +54,10 @@ async def migrate(
         await require_not_registered(own.access, old_id, new_id)
         state = await _examine(own, old_id)
         if state.is_done:
-            context.console.say(f"bookie {old_id} is {new_id} already: nothing to do")
+            sentence = f"bookie {old_id} is {new_id} already: nothing to do"
+            plan = msgspec.structs.replace(_plan(own, state, 0), summary=(sentence,), items=())
+            if settle_empty_plan(context, plan):
+                _print(context, own, state, folder_count=0)
             return
         naming_old = await _count_ledgers(context, own, state, old_id, ledgers_follow=ledgers_follow)
         await _carry_out(context, own, state, _plan(own, state, naming_old))
@@ -142,5 +147,14 @@ async def _carry_out(context: CommandContext, own: OwnBookie, state: MigrationSt
                 path = own.access.path(old_id)
                 change.trash.keep("delete", path, await own.access.cookies.read_node(old_id))
             await migrate_cookies(fresh, own.file_system, own.access.cookies, change.require_lock)
-    body = {"from": old_id, "to": new_id, "folders": len(state.folders), "resumed": state.is_begun}
+    _print(context, own, state, folder_count=len(state.folders))
+
+
+def _print(context: CommandContext, own: OwnBookie, state: MigrationState, *, folder_count: int) -> None:
+    body = {
+        "from": state.old_id,
+        "to": own.expected.bookie_id,
+        "folders": folder_count,
+        "resumed": state.is_begun,
+    }
     context.console.record("CookieMigrated", body, name="to")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from commands.bookie_options import takes_bookie_options
@@ -90,7 +91,7 @@ async def _update_from_file(context: CommandContext, access: CookieAccess, booki
 
 async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
     from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_plan
+    from commands.safety.confirmation import settle_empty_plan, settle_plan
     from runtime.bookie.cookie_repair import restamp
     from runtime.bookie.folders import version_path
     from runtime.errors import BadVersionError
@@ -105,7 +106,10 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
     data, rows = encode_cookie(own.expected), difference_rows(_readable(node.data), own.expected)
     stale = [folder for folder in evidence.folders if folder.cookie is None or own.expected.differences(folder.cookie)]
     if not rows and not stale:
-        context.console.say(f"the cookies of bookie {bookie_id} say what its settings say: nothing to do")
+        sentence = f"the cookies of bookie {bookie_id} say what its settings say: nothing to do"
+        plan = msgspec.structs.replace(_plan(access, own.expected, data, node, rows), summary=(sentence,), items=())
+        if settle_empty_plan(context, plan):
+            _report(context, bookie_id, node.stat.version, rows)
         return
     plan = _plan(access, own.expected, data, node, rows, [version_path(folder.path) for folder in stale])
     if not await settle_plan(context, plan):

@@ -228,6 +228,13 @@ def test_expand_an_empty_bookie(host: BookieHost) -> None:
     result = host.run_printed(found["command"], "--yes")
     assert result.exit_code == 0, result.stderr
     assert host.verify()["is_healthy"]
+    for verb, kind in ((["expand"], "CookieExpanded"), (["update", ID, "--from-config"], "CookieUpdated")):
+        again = host.cookie(*verb)
+        assert (again.exit_code, "nothing to do" in again.stderr) == (0, True)
+        found = again.json()
+        assert (found["kind"], found["version"], found["fields"]) == (kind, result.json()["version"], [])
+        plan = host.cookie(*verb, "--dry-run").json()
+        assert (plan["kind"], plan["items"]) == ("Plan", [])
     host.boot(4, 5, 6)
     host.name_folders("j", "l1 l2 l3 l4")
     (host.folder / "l4").mkdir()

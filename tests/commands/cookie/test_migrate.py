@@ -30,7 +30,11 @@ def test_a_bookie_gets_another_id(host: BookieHost) -> None:
     assert host.stored(NEW_ID) == new
     assert [host.version(name).read_bytes() for name in ("j", "l1", "l2")] == [new] * 3
     assert not list(host.folder.rglob("bkctl.migration"))
-    assert "nothing to do" in host.operator.succeed(*migrate(host)).stderr
+    again = host.operator.succeed(*migrate(host))
+    assert "nothing to do" in again.stderr
+    assert again.json() == result.json() | {"folders": 0}
+    plan = host.operator.succeed(*migrate(host, "--dry-run")).json()
+    assert (plan["kind"], plan["items"]) == ("Plan", [])
     host.id = NEW_ID
     assert host.verify()["is_healthy"]
     host.boot(4)
