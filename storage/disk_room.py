@@ -51,7 +51,7 @@ class DiskRoom:
             missing_bytes = needed_bytes + reserve_bytes - space.usable_bytes
             # A file system that cannot tell its size says 0.
             if missing_bytes > 0 and space.total_bytes > 0:
-                free, needed = (_mebibytes(size) for size in (space.usable_bytes, space.usable_bytes + missing_bytes))
+                free, needed = (mebibytes(size) for size in (space.usable_bytes, space.usable_bytes + missing_bytes))
                 raise OSError(errno.ENOSPC, f"{free} MiB are free, {needed} MiB are needed", directory)
 
 
@@ -84,5 +84,6 @@ def _is_caused_by(error: BaseException, numbers: frozenset[int]) -> bool:
     return False
 
 
-def _mebibytes(size_bytes: int) -> str:
+def mebibytes(size_bytes: int) -> str:
+    """A size as sentences tell it, without its unit."""
     return f"{size_bytes / MEBIBYTE:.1f}"

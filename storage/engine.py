@@ -334,6 +334,11 @@ class LedgerDirectoryEngine:
         return self._active.used_bytes + (0 if self._job is None else self._job.memtable.used_bytes)
 
     @property
+    def checkpoint_bytes(self) -> int:
+        """Room that it takes to flush the write caches, beside what a disk keeps in reserve."""
+        return self.memtable_bytes + self._ledgers.opening_bytes + self._locations.opening_bytes
+
+    @property
     def is_filling_up(self) -> bool:
         """Whether the write cache wants a checkpoint, or has refused an entry for want of room (H17)."""
         return self._was_full or 2 * self._active.used_bytes >= self._half_bytes

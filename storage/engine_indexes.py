@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 from storage.advice import ADOPTION_ADVICE, REBUILD_ADVICE
+from storage.disk_room import mebibytes
 from storage.entry_log_format import HEADER_BYTES
 from storage.entry_log_reader import list_entry_logs
-from storage.errors import IndexMissingError
+from storage.errors import IndexMissingError, NoRoomToStartError
 from storage.filenames import (
     LEDGERS_DATABASE,
     LOCATIONS_DATABASE,
@@ -20,9 +21,11 @@ from storage.java_index import find_java_index
 from storage.ports import FileSystem, OpenIndexStore
 from storage.seal import (
     SealedIndex,
+    bytes_to_open,
     create_sealed_index,
     is_sealed_index_present,
     open_sealed_index,
+    view_sealed_index,
 )
 
 
@@ -59,7 +62,7 @@ def _open_or_create(
     opened: list[SealedIndex] = []
     try:
         for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE):
-            open_or_create = create_sealed_index if database in missing else open_sealed_index
+            open_or_create = create_sealed_index if database in missing else _open_or_view
             opened.append(open_or_create(filesystem, open_index, *_index_paths(index_directory, database)))
     except BaseException:
         for index in opened:
@@ -67,6 +70,28 @@ def _open_or_create(
         raise
     ledger_rows, location_rows = opened
     return ledger_rows, location_rows
+
+
+def _open_or_view(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
+    """Open a database; on a disk without room for that, view it until something is to be written."""
+    free_bytes = _free_bytes(filesystem, path)
+    if free_bytes is None or free_bytes >= (needed_bytes := bytes_to_open(filesystem, path)):
+        return open_sealed_index(filesystem, open_index, path, record_path)
+    try:
+        return view_sealed_index(filesystem, open_index, path, record_path)
+    except ValueError as error:
+        raise NoRoomToStartError(
+            f"{path}: {mebibytes(free_bytes)} MiB are free, {mebibytes(needed_bytes)} MiB are needed to open this "
+            f"index, which must be mended ({error}): make room"
+        ) from error
+
+
+def _free_bytes(filesystem: FileSystem, path: str) -> int | None:
+    """None: the file system cannot tell, or there is no database."""
+    if not filesystem.exists(path):
+        return None
+    space = filesystem.space(path)
+    return space.usable_bytes if space.total_bytes > 0 else None
 
 
 def find_history(filesystem: FileSystem, ledger_directory: str) -> str | None:

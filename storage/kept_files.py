@@ -30,6 +30,11 @@ class KeptFiles:
         self._kept = path + KEPT_SUFFIX
         self._unfinished = path + KEPT_SUFFIX + TEMPORARY_SUFFIX
 
+    @property
+    def current_path(self) -> str:
+        """Folder of the database as it was before an opening that did not end, or as it is."""
+        return self._kept if self._filesystem.exists(self._kept) else self._path
+
     def restore(self) -> None:
         """Put the database back as it was before an opening that did not end; repeatable when cut off."""
         if not self._filesystem.exists(self._kept):

@@ -207,6 +207,11 @@ class LedgerIndex:
         self._rows.write([flags_row(flags)])
         self._rows.record()
 
+    @property
+    def opening_bytes(self) -> int:
+        """Room that the next write takes before it writes (``SealedIndex.opening_bytes``)."""
+        return self._rows.opening_bytes
+
     def seal(self) -> None:
         """Record that all batches written so far must be there at every later open."""
         self._rows.record()

@@ -100,6 +100,11 @@ class LocationIndex:
         untouched = itertools.dropwhile(lambda each: each[0] != ledger_id, first_entry_ids.items())
         return dict(untouched) | {ledger_id: entry_id}
 
+    @property
+    def opening_bytes(self) -> int:
+        """Room that the next write takes before it writes (``SealedIndex.opening_bytes``)."""
+        return self._rows.opening_bytes
+
     def seal(self) -> None:
         """Record that all batches written so far must be there at every later open."""
         self._rows.record()

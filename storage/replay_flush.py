@@ -57,7 +57,7 @@ class ReplayFlush:
         try:
             if self._room is not None:
                 # An attempt would cost the room that is left.
-                self._room.require_for_boot(sum(engine.memtable_bytes for engine in engines))
+                self._room.require_for_boot(sum(engine.checkpoint_bytes for engine in engines))
             for engine in engines:
                 if engine.is_checkpoint_pending:  # nothing newer is in that one
                     checkpoint_now(engine)
@@ -73,7 +73,9 @@ class ReplayFlush:
         return True
 
     def _refusal(self) -> NoRoomToStartError:
-        needed_bytes = {engine: engine.memtable_bytes + self._left_out_bytes.get(engine, 0) for engine in self._engines}
+        needed_bytes = {
+            engine: engine.checkpoint_bytes + self._left_out_bytes.get(engine, 0) for engine in self._engines
+        }
         reason = self.failure
         try:
             if self._room is not None:

@@ -16,15 +16,17 @@ both are noticed. So every open, once it has verified the run, moves ``floor`` u
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from storage.advice import REBUILD_ADVICE
 from storage.checked_text import decode_checked_numbers, encode_checked_numbers
 from storage.errors import DirectoryLockedError, IndexDamagedError, IndexFailedError, IndexMissingError, StorageError
+from storage.index_view import open_view
 from storage.kept_files import KeptFiles, remove_files
 from storage.manifest_tail import drop_last_change
 from storage.ports import FileSystem, IndexStore, OpenIndexStore
@@ -35,6 +37,10 @@ _SEAL_PREFIX = b"\xffseal\x00\x00\x00"
 _TRIM_ROW_COUNT_MAX = 4096
 _RECORD_FORMAT = "bkctl seal 1"
 _RECORD_NAMES = ("floor", "number")
+_REWRITTEN_PREFIX = "MANIFEST-"
+_REWRITTEN_SUFFIX = ".log"
+_OPENING_BYTES = 256 * 1024
+"""Of an opening, beside what takes the place of log and manifest: blocks of small files, and of folders."""
 
 
 class SealRecord(NamedTuple):
@@ -48,8 +54,18 @@ class SealedIndex:
     """An index database whose every batch is numbered. One lane writes; other lanes may read beside it."""
 
     def __init__(
-        self, filesystem: FileSystem, store: IndexStore, path: str, record_path: str, record: SealRecord, number: int
+        self,
+        filesystem: FileSystem,
+        store: IndexStore,
+        path: str,
+        record_path: str,
+        record: SealRecord,
+        number: int,
+        open_to_write: Callable[[], SealedIndex] | None = None,
+        opening_bytes: int = 0,
     ) -> None:
+        """``open_to_write``: opens the same database for writing, if ``store`` is for reading alone; with the room
+        that takes."""
         self._filesystem = filesystem
         self._store = store
         self._path = path
@@ -57,6 +73,8 @@ class SealedIndex:
         self._record = record
         self._number = number
         self._is_failed = False
+        self._open_to_write = open_to_write
+        self._opening_bytes = opening_bytes
         # Reads are the store's own methods: a read costs no call more for the seal.
         self.get = store.get
         self.floor = store.floor
@@ -67,12 +85,20 @@ class SealedIndex:
         """Folder of the database."""
         return self._path
 
+    @property
+    def opening_bytes(self) -> int:
+        """Room that the next write takes before it writes: 0, but for a database that is only viewed."""
+        return 0 if self._open_to_write is None else self._opening_bytes
+
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
         """Apply one batch and its seal row atomically and durably.
 
         Raises IndexFailedError when that failed, now or earlier. Final, because a batch behind a half-written one may
         read as damage later, and because a failed sync may succeed when tried again without the bytes being there.
+        Another StorageError, or OSError, when a database that was only viewed could not be opened: nothing was written.
         """
+        if self._open_to_write is not None:
+            self._go_on(self._open_to_write())
         if self._is_failed:
             raise IndexFailedError(f"{self._path}: an earlier write failed; restart the bookie")
         number = self._number + 1
@@ -88,11 +114,19 @@ class SealedIndex:
         """Demand all batches written so far from every later open. To be called before lastMark moves past them."""
         if self._record.number == self._number:
             return
+        if self._open_to_write is not None:
+            self._go_on(self._open_to_write())
         self._write_record(SealRecord(self._record.floor, self._number))
 
     def close(self) -> None:
         """Close the database; safe to repeat."""
         self._store.close()
+
+    def _go_on(self, opened: SealedIndex) -> None:
+        """Go on with the same database, opened for writing. Readers in other lanes end what they have begun."""
+        self._record, self._number, self._store = opened._record, opened._number, opened._store
+        self.get, self.floor, self.scan = opened.get, opened.floor, opened.scan
+        self._open_to_write = None
 
     def trim(self) -> None:
         """Move the floor up to the last batch, then delete the seal rows below it. Only right after an open."""
@@ -192,6 +226,32 @@ def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: 
             store.close()
             raise
     return index
+
+
+def view_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
+    """Open a database without writing a byte, and demand its recorded run; the first write opens it properly.
+
+    Raises as ``open_sealed_index``, and ValueError where it is not sound as it stands.
+    """
+    record = _read_record(filesystem, record_path)
+    assert record is not None, "is_sealed_index_present comes first"
+    with advising_repair():
+        store = open_view(filesystem, KeptFiles(filesystem, path).current_path)
+        number = _verified_end(store, path, record)
+    open_to_write = functools.partial(open_sealed_index, filesystem, open_index, path, record_path)
+    opening_bytes = bytes_to_open(filesystem, path)
+    return SealedIndex(filesystem, store, path, record_path, record, number, open_to_write, opening_bytes)
+
+
+def bytes_to_open(filesystem: FileSystem, path: str) -> int:
+    """Room that LevelDB, and what is done around it, may take to open a database; OSError."""
+    sizes_bytes = 0
+    for name in filesystem.list_directory(path):
+        if name.startswith(_REWRITTEN_PREFIX) or name.endswith(_REWRITTEN_SUFFIX):
+            file = filesystem.open(os.path.join(path, name))
+            sizes_bytes += file.size()
+            file.close()
+    return sizes_bytes + _OPENING_BYTES
 
 
 def encode_seal_record(record: SealRecord) -> bytes:

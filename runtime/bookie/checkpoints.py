@@ -93,7 +93,7 @@ class CheckpointService:
 
     async def require_room(self) -> bool:
         """Whether the disks have room for a checkpoint; if not, the bookie is read-only from now on."""
-        needed_bytes = sum(engine.memtable_bytes for engine in self._storage.engines)
+        needed_bytes = sum(engine.checkpoint_bytes for engine in self._storage.engines)
         try:
             await self._workers.run(CHECKPOINT_LANE, self._room.require, needed_bytes)
         except OSError as error:

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import NoSuchEntryError
+from runtime.errors import NoSuchEntryError, NoSuchLedgerError
+from runtime.ledger.changes import new_ledger
+from runtime.ledger.metadata import DigestType
+from runtime.metadata.ledgers import open_ledger_store
 from runtime.metadata.registration import BookieMode
+from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.protocol.status import Status
 from tests.runtime.bookie.bookie_process import BookieUnderTest
@@ -186,18 +190,78 @@ async def test_without_a_single_free_block_for_a_journal(journal_disk: SmallDisk
     await stage.require_nothing_lost(3)
 
 
-async def test_without_a_single_free_block_for_the_index(ledger_disk: SmallDisk, stage: Stage) -> None:
-    """No bookie that writes for itself comes so far: it keeps a reserve."""
+async def test_without_a_single_free_block(ledger_disk: SmallDisk, stage: Stage) -> None:
+    """Not even the index can be opened: it is read as it stands."""
     await stage.write()
     ledger_disk.use(1.0)
-    bookie = stage.bookie()
-    for _ in range(2):
-        assert await bookie.refused(()) == SERVER_EXCEPTION_EXIT_CODE
-        last_line = bookie.said().splitlines()[-1]
-        assert last_line.startswith("error: ")
-        assert str(ledger_disk.path) in last_line
-        assert "No space left on device" in last_line
-    ledger_disk.use(0.1)
+    for new_fence in (3, 4):
+        async with stage.bookie().running() as (_, peer):
+            await stage.require_read_only(peer)
+            with pytest.raises(NoSuchEntryError):
+                await peer.read(new_fence, 0, fence_with=KEY)
     async with stage.bookie().running() as (_, peer):
+        await stage.require_all(peer)
+        ledger_disk.use(0.1)
+        await stage.require_writable(peer)
+    await stage.require_nothing_lost(3, 4)
+
+
+async def test_without_a_single_free_block_and_with_everything_flushed(ledger_disk: SmallDisk, stage: Stage) -> None:
+    """What was flushed is read through the index, and comes from the entry logs."""
+    await stage.write()
+    async with stage.bookie().running() as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 60) == 0
+    ledger_disk.use(1.0)
+    for _ in range(2):
+        async with stage.bookie().running() as (_, peer):
+            await stage.require_read_only(peer)
+            with pytest.raises(NoSuchEntryError):
+                await peer.read(1, COUNT)
+    async with stage.bookie().running() as (_, peer):
+        ledger_disk.use(0.1)
         await stage.require_writable(peer)
     await stage.require_nothing_lost()
+
+
+async def test_without_a_single_free_block_on_any_disk(
+    ledger_disk: SmallDisk, journal_disk: SmallDisk, stage: Stage
+) -> None:
+    await stage.write()
+    for disk in (ledger_disk, journal_disk):
+        disk.use(1.0)
+    for _ in range(2):
+        async with stage.bookie().running() as (_, peer):
+            await stage.require_read_only(peer)
+    async with stage.bookie().running() as (_, peer):
+        for disk in (ledger_disk, journal_disk):
+            disk.use(0.1)
+        await stage.require_writable(peer)
+    await stage.require_nothing_lost()
+
+
+async def test_deleted_ledgers_free_a_disk_without_a_single_free_block(
+    ledger_disk: SmallDisk, stage: Stage, store: ZooKeeperStore, metadata_uri: str
+) -> None:
+    """Nobody tidies up the disk: the collector finds by the index, as it stands, which logs may go."""
+    await stage.write()
+    uri = parse_metadata_uri(metadata_uri)
+    ledgers = await open_ledger_store(store, uri.root, uri.tree)
+    for ledger_id in (1, 2):
+        await ledgers.create(new_ledger(("traced",), 1, 1, DigestType.CRC32C, b"secret"), ledger_id=ledger_id)
+    for entry_id in (0, 1):  # each in a log of its own
+        async with stage.bookie("logSizeLimit=1048576").running() as (process, peer):
+            assert await peer.add(2, entry_id, recovery=True) is Status.OK
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, 60) == 0
+    ledger_disk.use(1.0)
+    async with stage.bookie("gcWaitTime=500").running() as (_, peer):
+        await stage.require_read_only(peer)
+        await ledgers.delete(1)
+        await stage.wait_mode(BookieMode.WRITABLE)
+        assert await peer.add(2, 2, recovery=True) is Status.OK
+    async with stage.bookie().running() as (_, peer):
+        for entry_id in range(3):
+            assert await peer.read(2, entry_id) == peer.body(2, entry_id)
+        with pytest.raises(NoSuchLedgerError):
+            await peer.read(1, 0)
