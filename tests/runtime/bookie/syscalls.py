@@ -10,11 +10,14 @@ from typing import NamedTuple
 from runtime.protocol.bookkeeper_wire_pb2 import Response
 from storage.journal_format import HEADER_BYTES, PADDING_MARK
 
-TRACED = "pwrite64,fdatasync,write,writev,sendto,sendmsg"
+TRACED = "pwrite64,pwritev,pwritev2,fdatasync,write,writev,sendto,sendmsg"
 _SENDS = frozenset({"write", "writev", "sendto", "sendmsg"})
+_OFFSET_AT = {"pwrite64": -1, "pwritev": -1, "pwritev2": -2}
+"""Which of the last arguments is the offset: flags may follow it."""
 _START = re.compile(r"^(\d+) +(\w+)\((.*)$")
 _RESUMED = re.compile(r"^(\d+) +<\.\.\. (\w+) resumed>(.*)$")
 _RESULT = re.compile(r"\) += (-?\d+)")
+_NUMBERS = re.compile(r"((?:, \d+)+)\) += ")
 _STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 
 Entry = tuple[int, int]
@@ -68,8 +71,10 @@ def _end(name: str, arguments: str) -> Iterator[Event]:
     if result is None:
         assert arguments.endswith("= ?"), arguments[-200:]
         return  # the process was killed inside the call
-    if name == "pwrite64" and _path(descriptor).endswith(".txn") and int(result[1]) > 0:
-        offset = int(arguments.rpartition(",")[2].split(")")[0])
+    if name in _OFFSET_AT and _path(descriptor).endswith(".txn") and int(result[1]) > 0:
+        numbers = _NUMBERS.search(arguments)
+        assert numbers is not None, arguments[-200:]
+        offset = int(numbers[1].split(", ")[_OFFSET_AT[name]])
         yield JournalWrite(descriptor, list(_journaled(_data(arguments))) if offset >= HEADER_BYTES else [])
     elif name == "fdatasync" and _path(descriptor).endswith(".txn"):
         yield SyncEnd(descriptor, is_ok=int(result[1]) == 0)
