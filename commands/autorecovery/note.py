@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from storage.json_text import JsonTextError, decode_json
+
 
 class SwitchNote(msgspec.Struct, frozen=True):
     """Who switched replication off, why, and until when it is meant to last; None: not told."""
@@ -24,6 +26,6 @@ def encode_note(note: SwitchNote) -> bytes:
 def decode_note(data: bytes) -> SwitchNote:
     """The note; whatever else lies there tells nothing."""
     try:
-        return msgspec.json.decode(data, type=SwitchNote)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+        return decode_json(data, SwitchNote)
+    except JsonTextError:
         return SwitchNote()

@@ -18,6 +18,7 @@ from runtime.metadata.embedded import LOOPBACK, EmbeddedZooKeeper
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
 from storage.filesystem import OsFileSystem
+from storage.json_text import JsonTextError, decode_json
 
 STATE_FILE = "cluster.json"
 
@@ -82,10 +83,10 @@ def _is_free(port: int) -> bool:
 def _read_state(data_directory: str) -> OwnCluster | None:
     path = os.path.join(data_directory, STATE_FILE)
     try:
-        return msgspec.json.decode(OsFileSystem().read_file(path), type=OwnCluster)
+        return decode_json(OsFileSystem().read_file(path), OwnCluster)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
+    except JsonTextError as error:
         raise RefusedError(
             f"{path} is damaged ({error}): restore it, or name the cluster with --metadata-uri"
         ) from error

@@ -18,6 +18,7 @@ import msgspec
 from runtime.errors import BookieNotFoundError, RefusedError
 from storage import filenames
 from storage.filesystem import OsFileSystem
+from storage.json_text import JsonTextError, decode_json
 
 STATE_FILE = "cluster.json"
 
@@ -69,10 +70,10 @@ def read_state(directory: str) -> ClusterState | None:
     """
     try:
         with open(state_path(directory), "rb") as file:
-            state = msgspec.json.decode(file.read(), type=ClusterState)
+            state = decode_json(file.read(), ClusterState)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except msgspec.DecodeError as error:
+    except JsonTextError as error:
         raise RefusedError(f"{state_path(directory)} is not the state of a development cluster: {error}") from error
     for bookie in state.bookies:
         if not _BOOKIE_FOLDER.fullmatch(bookie.name):

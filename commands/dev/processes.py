@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from storage.filesystem import OsFileSystem
+from storage.json_text import JsonTextError, decode_json
 
 _POLL_INTERVAL_S = 0.02
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
@@ -99,7 +100,7 @@ def read_pid_file(path: str) -> ProcessIdentity | None:
     """The remembered process if it still runs."""
     try:
         with open(path, "rb") as file:
-            process = msgspec.json.decode(file.read(), type=ProcessIdentity)
-    except (FileNotFoundError, msgspec.DecodeError):
+            process = decode_json(file.read(), ProcessIdentity)
+    except (FileNotFoundError, JsonTextError):
         return None
     return process if is_alive(process) else None

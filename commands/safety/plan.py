@@ -15,6 +15,7 @@ from commands.errors import InvalidArgumentError
 from commands.rendering import API_VERSION, envelope
 from commands.safety.state_folder import write_whole
 from runtime.errors import ConflictError, RefusedError
+from storage.json_text import JsonTextError, decode_json
 
 _KIND = "Plan"
 _sorted_json = msgspec.json.Encoder(order="sorted")
@@ -62,14 +63,14 @@ def load_plan(path: str) -> Plan:
     """A saved plan; InvalidArgumentError when it is none, RefusedError when it was changed by hand."""
     try:
         with open(path, "rb") as file:
-            fields = msgspec.json.decode(file.read(), type=dict[str, Any])
+            fields = decode_json(file.read(), dict[str, Any])
         if (fields.pop("apiVersion", None), fields.pop("kind", None)) != (API_VERSION, _KIND):
             raise InvalidArgumentError(f"{path} is no plan that bkctl saved")
         saved_hash = fields.pop("plan_hash", None)
         plan = msgspec.convert(fields, Plan)
     except OSError as error:
         raise InvalidArgumentError(f"cannot read the plan {path}: {error.strerror}") from error
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (JsonTextError, msgspec.ValidationError) as error:
         raise InvalidArgumentError(f"{path} is no plan that bkctl saved: {error}") from error
     if plan.plan_hash != saved_hash:
         raise RefusedError(f"nothing was changed: {path} was altered after bkctl had saved it")

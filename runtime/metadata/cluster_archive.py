@@ -23,6 +23,7 @@ import msgspec
 
 from runtime.errors import ConflictError, MetadataError, MetadataFormatError
 from runtime.metadata.store import check_path
+from storage.json_text import JsonTextError, decode_json
 
 LineT = TypeVar("LineT")
 
@@ -197,8 +198,8 @@ class ArchiveReader:
 
     def _decode(self, line: bytes, struct: type[LineT]) -> LineT:
         try:
-            return msgspec.json.decode(line, type=struct)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return decode_json(line, struct)
+        except JsonTextError as error:
             raise self._damaged(str(error)) from error
 
     def _check_order(self, previous: list[str], path: str) -> None:

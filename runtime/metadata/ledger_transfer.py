@@ -25,6 +25,7 @@ from runtime.ledger.metadata_format import HEADER, decode_ledger_metadata
 from runtime.ledger.succession import find_regression
 from runtime.metadata.layout import LedgerTree, require_storable_id
 from runtime.metadata.stored_ledgers import StoredLedger
+from storage.json_text import JsonTextError, decode_json
 
 EXPORT_KIND = "LedgerExport"
 SOURCE = "the file"
@@ -141,8 +142,8 @@ def parse_transfer(
 
 def _is_json(line: bytes) -> bool:
     try:
-        msgspec.json.decode(line)
-    except msgspec.DecodeError:
+        decode_json(line, object)
+    except JsonTextError:
         return False
     return True
 
@@ -153,10 +154,10 @@ class _DamagedDataError(Exception):
 
 def _decode_line(line: bytes) -> dict[str, Any]:
     try:
-        fields = msgspec.json.decode(line, type=dict[str, Any])
+        fields = decode_json(line, dict[str, Any])
         fields["data"] = base64.b64decode(fields["data"], validate=True)
         msgspec.convert(fields["version"], int)
-    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
+    except (msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
         raise MetadataFormatError("neither an exported ledger nor a line of the trash") from error
     return fields
 

@@ -25,6 +25,7 @@ from runtime.errors import (
     SessionExpiredError,
 )
 from runtime.metadata.store import MetadataStore
+from storage.json_text import JsonTextError, decode_json
 
 DIRECTORY = "/bkctl/operations"
 
@@ -120,8 +121,8 @@ async def _create_directory(store: MetadataStore) -> None:
 
 async def _read_holder(store: MetadataStore, path: str) -> OperationHolder:
     try:
-        return msgspec.json.decode((await store.get(path)).data, type=OperationHolder)
+        return decode_json((await store.get(path)).data, OperationHolder)
     except NoNodeError:
         return OperationHolder("an operation that has just ended: try again")
-    except (MetadataAuthError, msgspec.DecodeError):
+    except (MetadataAuthError, JsonTextError):
         return OperationHolder("an operation that tells nothing of itself")

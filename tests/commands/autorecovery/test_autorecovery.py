@@ -145,7 +145,7 @@ async def test_a_note_is_shown_and_warns_when_it_is_overdue(stage: Stage) -> Non
     assert status["disabled_by"]
     assert status["overdue"]
     assert "was to be off until" in result.stderr
-    for junk in (b"junk", b"[]", b'{"until": 5}', b'{"until": "soon"}', b"\xff"):
+    for junk in (b"junk", b"[]", b'{"until": 5}', b'{"until": "soon"}', b"\xff", b'{"by": "\xff"}'):
         await stage.store.set(stage.paths.replication_disabled, junk, ANY_VERSION)
         status = await stage.succeed("status")
         assert (status["enabled"], status["overdue"]) == (False, False)

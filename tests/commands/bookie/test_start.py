@@ -102,6 +102,22 @@ def test_folders_of_another_cluster_are_refused(start: Callable[..., RunningBook
     assert os.listdir(elsewhere) == []
 
 
+@pytest.mark.parametrize("data", [b"{}", b'{"instance_id":"\xff","zookeeper_port":1}'])
+def test_a_damaged_note_of_the_embedded_cluster_is_refused(tmp_path: Path, data: bytes) -> None:
+    note = tmp_path / "bkctl-data" / "cluster.json"
+    note.parent.mkdir()
+    note.write_bytes(data)
+    refused = subprocess.run(
+        bkctl_command("bookie", "start"),
+        cwd=tmp_path, env=bkctl_environment(), capture_output=True, text=True, check=False, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert refused.returncode == 1
+    assert f"{note.relative_to(tmp_path)} is damaged (" in refused.stderr
+    assert "restore it, or name the cluster with --metadata-uri" in refused.stderr
+    assert os.listdir(note.parent) == [note.name]
+    assert note.read_bytes() == data
+
+
 def configured(zookeeper: EmbeddedZooKeeper, folder: Path, port: int, root: str) -> str:
     """A bk_server.conf as an operator has it."""
     path = folder / "bk_server.conf"

@@ -28,8 +28,9 @@ def test_bookies_go_by_id_or_folder_name() -> None:
         STATE.bookie("x")
 
 
-def test_a_file_that_is_no_state_is_refused(tmp_path: Path) -> None:
-    Path(state_path(str(tmp_path))).write_text("{}")
+@pytest.mark.parametrize("data", [b"{}", b'{"zookeeper_port":4000,"bookies":[{"name":"\xff"}]}'])
+def test_a_file_that_is_no_state_is_refused(tmp_path: Path, data: bytes) -> None:
+    Path(state_path(str(tmp_path))).write_bytes(data)
     with pytest.raises(RefusedError, match="is not the state of a development cluster"):
         read_state(str(tmp_path))
 

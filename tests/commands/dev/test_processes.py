@@ -93,8 +93,9 @@ def test_pid_file(sleeper: ProcessIdentity, tmp_path: Path) -> None:
     for other in others(sleeper):
         write_pid_file(str(path), other)
         assert read_pid_file(str(path)) is None
-    path.write_bytes(b"{")
-    assert read_pid_file(str(path)) is None
+    for junk in (b"{", b'{"pid":1,"start_ticks":1,"boot_id":"\xff"}'):
+        path.write_bytes(junk)
+        assert read_pid_file(str(path)) is None
 
 
 def test_processes_that_never_were() -> None:

@@ -45,7 +45,9 @@ def test_a_plan_altered_by_hand_is_refused(tmp_path: Path) -> None:
         load_plan(str(path))
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", json.dumps({"apiVersion": "bkctl/v1", "kind": "Plan"}), "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", json.dumps({"apiVersion": "bkctl/v1", "kind": "Plan"}), "\xff", '{"kind":"\xff"}']
+)
 def test_anything_else_is_no_plan(tmp_path: Path, text: str) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(text.encode("latin-1"))

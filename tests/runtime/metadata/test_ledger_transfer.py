@@ -5,7 +5,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runtime.errors import MetadataFormatError, RefusedError
@@ -82,6 +82,8 @@ def test_a_cut_is_found_wherever_it_is() -> None:
 
 
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
+@example(data=b'"\x80"')
+@example(data=b"[" * 100_000)
 def test_any_bytes_are_ledgers_or_refused(data: bytes) -> None:
     for prefix in (b"", b"BookieMetadataFormatVersion\t3\n"):
         with contextlib.suppress(MetadataFormatError, RefusedError):

@@ -40,8 +40,9 @@ async def test_one_at_a_time(store: ZooKeeperStore, other_store: ZooKeeperStore,
     assert await store.exists(root) is None
 
 
-async def test_a_lock_that_tells_nothing_is_one_all_the_same(store: ZooKeeperStore, root: str) -> None:
-    await store.create(operation_lock_path(root), b"\xff", make_parents=True)
+@pytest.mark.parametrize("data", [b"\xff", b'{"operation":"\x80"}'])
+async def test_a_lock_that_tells_nothing_is_one_all_the_same(store: ZooKeeperStore, root: str, data: bytes) -> None:
+    await store.create(operation_lock_path(root), data, make_parents=True)
     with pytest.raises(OperationLockedError, match="tells nothing"):
         await acquire_operation_lock(store, root, ME)
     await store.delete(operation_lock_path(root))
