@@ -133,21 +133,36 @@ class _Child:
         raise ChildFailedError(f"a child process ({self._module}) {how}: nothing was changed, run the command again")
 
 
+class _ReaderGoneError(Exception):
+    """The parent has ended. No BrokenPipeError: a task's own OSError is an answer, and there is nobody to answer."""
+
+
 def serve(handlers: dict[type[Any], Callable[[Any, Progress], Any]]) -> None:
-    """The child's side: answer the tasks of standard input by their type until it ends."""
+    """The child's side: answer the tasks of standard input by their type until it, or the parent, ends."""
     union: Any = None
     for kind in handlers:
         union = kind if union is None else union | kind
     decoder = msgspec.json.Decoder(union)
-    for line in sys.stdin.buffer:
-        task = decoder.decode(line)
-        try:
-            answer = {"result": handlers[type(task)](task, _report)}
-        except StorageError as error:
-            answer = {"error": str(error), "errno": None}
-        except OSError as error:
-            answer = {"error": f"{error.filename}: {error.strerror}", "errno": error.errno, "path": error.filename}
-        _answer(answer)
+    try:
+        for line in sys.stdin.buffer:
+            task = decoder.decode(line)
+            _answer(_answer_to(task, handlers[type(task)]))
+    except _ReaderGoneError:
+        forget_output()
+
+
+def forget_output() -> None:
+    """End quietly though nobody reads what is left: the interpreter must not try to write it once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _answer_to(task: object, handler: Callable[[Any, Progress], Any]) -> dict[str, Any]:
+    try:
+        return {"result": handler(task, _report)}
+    except StorageError as error:
+        return {"error": str(error), "errno": None}
+    except OSError as error:
+        return {"error": f"{error.filename}: {error.strerror}", "errno": error.errno, "path": error.filename}
 
 
 def _report(amount: int) -> None:
@@ -155,8 +170,11 @@ def _report(amount: int) -> None:
 
 
 def _answer(answer: dict[str, Any]) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        sys.stdout.buffer.flush()
+    except BrokenPipeError as error:
+        raise _ReaderGoneError from error
 
 
 def _result_of(answer: dict[str, Any], directory: str) -> Any:

@@ -20,6 +20,7 @@ from typing import BinaryIO, Final
 import msgspec
 import numpy as np
 
+from storage.child_pool import forget_output
 from storage.compaction_scan import LENGTH, ROW, MeasuredLog, ScanEnd, ScanMessage, ScannedRows, UnreadableLog
 from storage.config import EntryLogConfig
 from storage.entry_log_reader import EntryLogReader
@@ -95,5 +96,4 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:], sys.stdout.buffer)
     except BrokenPipeError:
-        # The bookie has ended. Nobody reads what is left; the interpreter must not try to write it once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        forget_output()  # the bookie has ended

@@ -7,8 +7,8 @@ log that was never finished may be cut by a crash: nothing there was acknowledge
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -17,6 +17,10 @@ from storage.ids import LedgerId
 
 if TYPE_CHECKING:
     from storage.log_scan import Gap
+
+
+_LEDGERS_TOLD_MAX: Final = 10
+_SURPLUS: Final = "it holds more than its ledgers map names"
 
 
 class LogFindings(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +47,13 @@ class LogDamage(msgspec.Struct, frozen=True):
     reason: str
     ledger_ids: tuple[LedgerId, ...] | None
     """Of which ledgers; None: nobody knows, so of any."""
+    misread_ids: tuple[LedgerId, ...] = ()
+    """Ledgers of which there is more than the ledgers map says: damaged bytes may read as entries of theirs."""
+
+    @property
+    def affected_ids(self) -> frozenset[LedgerId]:
+        """Ledgers that a scan may have got wrong, as far as they are known."""
+        return frozenset((*(self.ledger_ids or ()), *self.misread_ids))
 
 
 def judge_log(findings: LogFindings) -> LogDamage | None:
@@ -67,11 +78,21 @@ def _judge_by_map(findings: LogFindings) -> LogDamage | None:
     stated, found = findings.ledgers_map, findings.found_bytes
     if stated is None:
         return LogDamage("its ledgers map cannot be read", None)
-    differing = tuple(sorted(each for each in {*stated, *found} if stated.get(each) != found.get(each)))
-    if not differing:
+    lacking = tuple(sorted(each for each in stated if found.get(each, 0) < stated[each]))
+    misread = tuple(sorted(each for each in found if found[each] > stated.get(each, 0)))
+    if not lacking and not misread:
         return None
-    missing_bytes = sum(max(0, stated.get(each, 0) - found.get(each, 0)) for each in differing)
-    return LogDamage(f"{missing_bytes} bytes that its ledgers map names are not there", differing)
+    missing_bytes = sum(stated[each] - found.get(each, 0) for each in lacking)
+    reason = f"{missing_bytes} bytes that its ledgers map names are not there" if lacking else _SURPLUS
+    # The id of misread bytes need never have existed: it is no ledger that lacks something.
+    seen = f" (damaged bytes read as entries of {listed(misread)})" if misread else ""
+    return LogDamage(reason + seen, lacking, misread)
+
+
+def listed(ledger_ids: Collection[LedgerId]) -> str:
+    """The first few of some ids, for people."""
+    more = ", ..." if len(ledger_ids) > _LEDGERS_TOLD_MAX else ""
+    return ", ".join(map(str, list(ledger_ids)[:_LEDGERS_TOLD_MAX])) + more
 
 
 def _is_torn_by_crash(findings: LogFindings) -> bool:

@@ -19,12 +19,12 @@ from storage.filenames import entry_log_file_name
 from storage.ids import EntryLogId, LedgerId
 from storage.index_rows import STORED_ROW
 from storage.location_index import KEY_BYTES, KEY_END, LOCATION_BYTES
+from storage.log_damage import listed
 from storage.ports import FileSystem
 from storage.seal import SealedIndex
 
 PIECE_ROW_COUNT: Final = 100_000
 """Rows looked at together."""
-_LEDGERS_TOLD_MAX: Final = 10
 
 UNMEASURED: Final = sys.maxsize
 """Size of a log that is there, for whoever looks each entry up himself."""
@@ -136,9 +136,3 @@ def find_shortfalls(
             on_progress()
     shortfalls.take(b"".join(parts))
     return shortfalls.found()
-
-
-def listed(ledger_ids: Collection[LedgerId]) -> str:
-    """The first few of some ids, for people."""
-    more = ", ..." if len(ledger_ids) > _LEDGERS_TOLD_MAX else ""
-    return ", ".join(map(str, list(ledger_ids)[:_LEDGERS_TOLD_MAX])) + more

@@ -94,8 +94,8 @@ class ScannedDirectory(msgspec.Struct, frozen=True):
 
     @property
     def named_by_damage(self) -> set[LedgerId]:
-        """Ledgers of which a ledgers map says that entries are missing, known or not."""
-        return {ledger_id for log in self.damaged for ledger_id in log.damage.ledger_ids or ()}
+        """Ledgers of which a log has less, or more, than its ledgers map says, known or not."""
+        return {ledger_id for log in self.damaged for ledger_id in log.damage.affected_ids}
 
 
 class LocationRebuild:

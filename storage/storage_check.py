@@ -34,10 +34,10 @@ from storage.journal_catalog import JournalCatalog, read_catalog
 from storage.journal_format import JournalRecordKind
 from storage.journal_reader import JournalScan, journals_to_replay, list_journals, scan_journal
 from storage.ledger_index import LedgerIndex
-from storage.log_damage import LogDamage
+from storage.log_damage import LogDamage, listed
 from storage.log_examination import examine_log
 from storage.log_mark import NO_MARK
-from storage.log_shortfalls import find_shortfalls, listed, log_sizes_bytes
+from storage.log_shortfalls import find_shortfalls, log_sizes_bytes
 from storage.mark_survey import JournalMarks, MarkState, survey_marks
 from storage.mixed_logs import read_mixed_logs
 from storage.ports import FileSystem, OpenIndexStore
@@ -190,7 +190,8 @@ class StorageCheck:
             elif log_id in quarantined:
                 reason = f"the collector leaves it alone: {quarantined[log_id]}"
                 yield Finding("entry logs", path, reason, way_out=f"see {_RUNBOOK}")
-            elsewhere = sorted(each for each in found.ledger_ids if each % count != position)
+            misread = found.damage.misread_ids if found.damage is not None else ()
+            elsewhere = sorted(each for each in found.ledger_ids.difference(misread) if each % count != position)
             if elsewhere and mixed is not None and log_id > mixed:
                 reason = f"it holds entries of ledgers that are looked for elsewhere ({listed(elsewhere)})"
                 yield Finding("entry logs", path, reason, is_problem=False)
@@ -269,4 +270,4 @@ def _of_marks(marks: JournalMarks) -> Iterator[Finding]:
 
 
 def _damage(damage: LogDamage) -> str:
-    return damage.reason if damage.ledger_ids is None else f"{damage.reason}; ledgers {listed(damage.ledger_ids)}"
+    return f"{damage.reason}; ledgers {listed(damage.ledger_ids)}" if damage.ledger_ids else damage.reason

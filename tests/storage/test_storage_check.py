@@ -164,6 +164,19 @@ def test_harm_is_found(config: StorageConfig, tmp_path: Path, name: str) -> None
     assert all((each.way_out is not None) == harm.is_problem for each in found)
 
 
+def test_an_id_of_misread_bytes_is_no_ledger_that_lacks_something(config: StorageConfig, tmp_path: Path) -> None:
+    log = tmp_path / "ledgers-0/current/0.log"
+    data = bytearray(log.read_bytes())
+    data[1028:1036] = b"collapse"  # the ledger id of the first entry
+    log.write_bytes(data)
+    (found,) = check(config)
+    misread_id = int.from_bytes(b"collapse", "big")
+    assert found.reason == (
+        "2036 bytes that its ledgers map names are not there "
+        f"(damaged bytes read as entries of {misread_id}); ledgers 2"
+    )
+
+
 def test_damage_before_the_mark_is_a_note(config: StorageConfig, tmp_path: Path) -> None:
     """No start reads it again."""
     storage = boot(config)
