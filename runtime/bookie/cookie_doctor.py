@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from runtime.bookie.cookie_evidence import Cause, Evidence, Finding, Remedy, from_config, verify_again
-from runtime.bookie.cookie_folder_rules import FOLDER_RULES, bare_folder
+from runtime.bookie.cookie_folder_rules import FOLDER_RULES, bare_folder, emptied_index
 from runtime.metadata.cookies import Cookie
 
 
@@ -28,8 +28,11 @@ def diagnose_loss(evidence: Evidence) -> Finding | None:
     """What else is wrong with a bookie of which folders were emptied; None: they may be filled from other bookies.
 
     Judged as if the emptied folders were in order. A ledger folder and its index folder must be empty together: rows
-    that name entry logs which are gone would make every such entry look as if it were here.
+    that name entry logs which are gone would make every such entry look as if it were here, and logs without rows would
+    be denied.
     """
+    if evidence.emptied_index is not None:
+        return emptied_index(evidence, evidence.emptied_index)
     empty = {folder.path for folder in evidence.folders if not folder.has_files}
     ledgers = evidence.expected.ledger_directories
     for ledger_path, index_path in zip(ledgers, evidence.expected.effective_index_directories, strict=True):

@@ -108,15 +108,24 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(
             folder
             for folder in self.folders
-            if folder.is_stamped and not folder.has_files and not self._is_index_alone(folder)
+            if folder.is_stamped and not folder.has_files and not self.is_index_alone(folder)
         )
 
-    def _is_index_alone(self, folder: FolderState) -> bool:
+    def is_index_alone(self, folder: FolderState) -> bool:
         """Whether a folder holds nothing but indexes by the settings, each of a ledger folder that has files."""
-        filled = {place for each in self.folders if each.has_files for place in self.places.get(each.path, ())}
-        places = self.places.get(folder.path, ())
-        return bool(places) and all(
-            place.startswith("index ") and place.replace("index", "ledger", 1) in filled for place in places
+        settings = self.expected
+        if folder.path in {*settings.journal_directories, *settings.ledger_directories}:
+            return False
+        filled = {each.path for each in self.folders if each.has_files}
+        pairs = zip(settings.ledger_directories, settings.effective_index_directories, strict=True)
+        return all(ledger_path in filled for ledger_path, index_path in pairs if index_path == folder.path)
+
+    @property
+    def emptied_index(self) -> FolderState | None:
+        """The first index folder without VERSION file, or anything else, whose ledger folder has files."""
+        return next(
+            (each for each in self.folders if not each.is_stamped and not each.has_files and self.is_index_alone(each)),
+            None,
         )
 
     @property

@@ -23,6 +23,8 @@ from runtime.metadata.cookies import LAYOUT_VERSION, Cookie
 
 _LISTS = {"journalDir": "--journal-dir", "ledgerDirs": "--ledger-dir", "indexDirs": "--index-dir"}
 
+_INDEX_ADVICE = "run `bkctl storage index rebuild`"
+
 
 def bare_folder(evidence: Evidence) -> Finding | None:
     """Ledgers name the bookie, and a folder of it holds nothing but a VERSION file, which somebody put back.
@@ -183,7 +185,6 @@ def _lacking_version(evidence: Evidence) -> Finding | None:
     is_known = evidence.has_stored or any(folder.has_files for folder in evidence.folders if folder.is_stamped)
     if not is_known:
         return _new_bookie(evidence, lacking)
-    own = evidence.bookie_id
     if (filled := next((folder for folder in lacking if folder.has_files), None)) is not None:
         if evidence.has_stored and filled.place is not None:
             return Finding(
@@ -192,18 +193,40 @@ def _lacking_version(evidence: Evidence) -> Finding | None:
                 from_config("update", evidence),
             )
         return _foreign_files(filled)
-    absent = next((folder for folder in lacking if not folder.is_present), None)
-    if absent is not None:
-        return Finding(
-            Cause.MISSING_DISK,
-            f"missing disk: {absent.path} is not there, although bookie {own} is known to have it: mount its disk and "
-            f"check again. Only if the data is gone for good: bkctl {' '.join(remove_bookie(evidence).words)}",
-            verify_again(),
-        )
-    lost = "" if evidence.has_stored else ", and the cluster has no cookie for it either"
-    return _emptied_volume(
-        evidence, f"{lacking[0].path} is empty, although bookie {own} is known to have stored there{lost}"
+    is_index = all(map(evidence.is_index_alone, lacking))
+    if (absent := next((folder for folder in lacking if not folder.is_present), None)) is not None:
+        return _missing_disk(evidence, absent, is_index=is_index)
+    first = lacking[0]
+    return emptied_index(evidence, first) if is_index else _emptied_volume(evidence, _is_empty(evidence, first))
+
+
+def _missing_disk(evidence: Evidence, folder: FolderState, *, is_index: bool) -> Finding:
+    way_out = (
+        f"Only if the index is gone for good: make the folder, and {_INDEX_ADVICE}"
+        if is_index
+        else f"Only if the data is gone for good: bkctl {' '.join(remove_bookie(evidence).words)}"
     )
+    return Finding(
+        Cause.MISSING_DISK,
+        f"missing disk: {folder.path} is not there, although bookie {evidence.bookie_id} is known to have it: mount "
+        f"its disk and check again. {way_out}",
+        verify_again(),
+    )
+
+
+def emptied_index(evidence: Evidence, folder: FolderState) -> Finding:
+    """An index folder that is empty beside its ledger folder, which holds all that an index is made from."""
+    return Finding(
+        Cause.EMPTIED_VOLUME,
+        f"emptied volume: {_is_empty(evidence, folder)}: its disk is not mounted, or was emptied. It held an index "
+        f"alone, which is made from the ledger folders, and these are not empty: if it is gone, {_INDEX_ADVICE}",
+        Remedy(("storage", "index", "rebuild"), has_settings=True),
+    )
+
+
+def _is_empty(evidence: Evidence, folder: FolderState) -> str:
+    lost = "" if evidence.has_stored else ", and the cluster has no cookie for it either"
+    return f"{folder.path} is empty, although bookie {evidence.bookie_id} is known to have stored there{lost}"
 
 
 def _emptied_volume(evidence: Evidence, what: str) -> Finding:

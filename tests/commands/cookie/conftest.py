@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from runtime.bookie.server import BookieServer
-from runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
+from runtime.config import BookieConfig, ClientConfig, IntegrityConfig, ZooKeeperConfig
 from runtime.ledger.changes import new_ledger, to_closed
 from runtime.ledger.metadata import DigestType
 from runtime.ledger.metadata_format import encode_ledger_metadata
@@ -82,7 +82,7 @@ class BookieHost:
         nodes = {f"node{path}": repr(node).encode() for path, node in self.operator.tree().items()}
         return files | nodes
 
-    def config(self) -> BookieConfig:
+    def config(self, *, is_loss_accepted: bool = False) -> BookieConfig:
         return BookieConfig(
             metadata_uri=f"zk+hierarchical://{self.operator.uri.servers}{self.root}",
             bookie_id=self.id,
@@ -90,6 +90,7 @@ class BookieHost:
             advertised_address="127.0.0.1",
             is_loopback_allowed=True,
             zookeeper=ZooKeeperConfig(session_timeout_ms=2000),
+            integrity=IntegrityConfig(is_enabled=is_loss_accepted, stamps_missing_cookies=is_loss_accepted),
             storage=StorageConfig(
                 journal_directories=self.journals,
                 ledger_directories=self.ledgers,
@@ -98,11 +99,11 @@ class BookieHost:
             ),
         )
 
-    def boot(self, *ledger_ids: int) -> None:
+    def boot(self, *ledger_ids: int, is_loss_accepted: bool = False) -> None:
         """Boot the bookie, let it store entry 0 of ledgers or find it there, and stop it in order."""
 
         async def run() -> None:
-            async with BookieServer(self.config()) as server:
+            async with BookieServer(self.config(is_loss_accepted=is_loss_accepted)) as server:
 
                 async def resolve(_: str) -> tuple[str, int]:
                     return "127.0.0.1", server.port

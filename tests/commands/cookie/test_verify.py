@@ -161,6 +161,37 @@ def test_cause_command_and_cure(host: BookieHost, case: Case) -> None:
         host.boot(4, 5)
 
 
+@pytest.mark.parametrize("is_loss_accepted", [False, True])
+def test_an_emptied_index_folder(host: BookieHost, is_loss_accepted: bool) -> None:
+    """The ledger folders hold all that it is made from: nothing need leave the cluster, or come from others."""
+    host.name_folders("j", "l1 l2", "i1 i2")
+    host.boot(4, 5)
+    host.name_in_ledgers(4, 5)
+    emptied(host, "i1")
+    found = host.verify()
+    assert found["cause"] == "emptied volume"
+    assert str(found["command"]).startswith("bkctl storage index rebuild")
+    before = host.tree()
+    with pytest.raises(CookieError, match="run `bkctl storage index rebuild`"):
+        host.boot(4, 5, is_loss_accepted=is_loss_accepted)
+    assert host.tree() == before
+    result = host.run_printed(found["command"], "--yes")
+    assert result.exit_code == 0, result.stderr
+    assert host.verify()["is_healthy"]
+    host.boot(4, 5)
+
+
+def test_an_index_folder_that_is_not_there(host: BookieHost) -> None:
+    host.name_folders("j", "l1 l2", "i1 i2")
+    host.boot(4, 5)
+    (host.folder / "i2").rename(host.folder / "elsewhere")
+    sentence = str(host.verify()["sentence"])
+    assert sentence.startswith(f"missing disk: {host.folder / 'i2'} is not there")
+    assert sentence.endswith(
+        "Only if the index is gone for good: make the folder, and run `bkctl storage index rebuild`"
+    )
+
+
 def test_a_cookie_of_no_instance_in_a_cluster_that_has_one(host: BookieHost) -> None:
     """Of layout 3, or of a cluster that was made without INSTANCEID: there is no old one to put back."""
     host.boot(4)

@@ -104,7 +104,7 @@ def evidence(*empty: str, bare: tuple[str, ...] = (), ledgers: int = 0) -> Evide
 
 def test_only_an_emptied_folder_is_accepted() -> None:
     assert decide(evidence(), is_loss_accepted=True) is CookieDecision.BOOT
-    for empty in (("/j",), ("/l1", "/i1"), ("/i0",), ("/j", "/l0", "/i0", "/l1", "/i1")):
+    for empty in (("/j",), ("/l1", "/i1"), ("/j", "/l1", "/i1"), ("/j", "/l0", "/i0", "/l1", "/i1")):
         with pytest.raises(CookieError, match="emptied volume"):
             decide(evidence(*empty))
         assert decide(evidence(*empty), is_loss_accepted=True) is CookieDecision.REFILL
@@ -112,6 +112,13 @@ def test_only_an_emptied_folder_is_accepted() -> None:
     with pytest.raises(CookieError, match="nothing but its VERSION file"):
         decide(put_back)
     assert decide(put_back, is_loss_accepted=True) is CookieDecision.REFILL
+
+
+@pytest.mark.parametrize("empty", [("/i0",), ("/i0", "/i1"), ("/j", "/i0"), ("/l1", "/i1", "/i0")])
+def test_an_emptied_index_is_made_from_its_logs_and_not_filled_from_other_bookies(empty: tuple[str, ...]) -> None:
+    """The storage would refuse only after the folder was stamped, and a loss noted that is none."""
+    with pytest.raises(CookieError, match=r"/i0 is empty.*`bkctl storage index rebuild`"):
+        decide(evidence(*empty), is_loss_accepted=True)
 
 
 def test_an_index_whose_logs_are_gone_must_go_with_them() -> None:
