@@ -130,4 +130,6 @@ def _is_loopback(host: str) -> bool:
         address = socket.gethostbyname(host)
     except OSError as error:
         raise ConfigurationError(f"the bookie's address {host} cannot be resolved ({error.strerror})") from error
+    except UnicodeError as error:  # an empty part between dots, or one of more than 63 letters
+        raise ConfigurationError(f"the bookie's address {host} cannot be resolved (no host has such a name)") from error
     return ipaddress.ip_address(address).is_loopback

@@ -18,14 +18,12 @@ from typing import Any, Self, TypeVar
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
-from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from runtime.config import ZooKeeperConfig
 from runtime.errors import (
-    ConfigurationError,
     MetadataAuthError,
     MetadataError,
     MetadataUnavailableError,
@@ -47,7 +45,7 @@ from runtime.metadata.store import (
 from runtime.metadata.watches import StandingWatch, Watcher
 from runtime.metadata.zookeeper_access import RedactingFilter, session_credentials, tls_context
 from runtime.metadata.zookeeper_errors import is_at_fault, translate
-from runtime.metadata.zookeeper_threads import LoopHandler
+from runtime.metadata.zookeeper_threads import LoopHandler, server_addresses
 
 logger = logging.getLogger(__name__)
 logger.addHandler(logging.NullHandler())  # silent unless the roof configures logging
@@ -95,11 +93,7 @@ class ZooKeeperStore:
         self._watches: set[StandingWatch[Any]] = set()
         self._answers: set[asyncio.Future[Any]] = set()
         self._revival: asyncio.Task[None] | None = None
-        try:
-            addresses, _ = collect_hosts(servers)
-        except ValueError as error:
-            raise ConfigurationError(f"{servers!r} is not a list of ZooKeeper servers (host:port,...)") from error
-        self._failures = ConnectFailures(addresses)
+        self._failures = ConnectFailures(server_addresses(servers))
         tls = None if config.tls is None else tls_context(config.tls, os.environ)
         self._handler = LoopHandler(self._loop, self._failures, tls, self._note_connect_failed)
         self._client = KazooClient(

@@ -16,11 +16,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.hosts import collect_hosts
 
-from runtime.metadata.connect_failures import ConnectFailures
+from runtime.errors import ConfigurationError
+from runtime.metadata.connect_failures import Address, ConnectFailures
 from runtime.metadata.zookeeper_access import NotingContext
 
 logger = logging.getLogger(__name__)
+
+
+def server_addresses(servers: str) -> list[Address]:
+    """Hosts and ports of ``host:port[,host:port...]``; ConfigurationError."""
+    try:
+        addresses: list[Address] = collect_hosts(servers)[0]
+        for host, _ in addresses:
+            host.encode("idna")  # as the resolver's wrapper does, in the connection's thread, which would die of it
+    except ValueError as error:
+        raise ConfigurationError(f"{servers!r} is not a list of ZooKeeper servers (host:port,...)") from error
+    return addresses
 
 
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped

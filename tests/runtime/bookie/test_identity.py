@@ -62,6 +62,8 @@ def test_ids_that_java_does_not_take(bookie_id: str) -> None:
         ({"advertised_address": "127.0.0.1", "is_loopback_allowed": False}, "reaches this machine only"),
         ({"bookie_id": "b", "advertised_address": "127.0.0.1", "is_loopback_allowed": False}, "this machine only"),
         ({"advertised_address": "no-such-host.invalid"}, "cannot be resolved"),
+        ({"advertised_address": "a" * 64}, "cannot be resolved"),
+        ({"advertised_address": "a..b"}, "cannot be resolved"),
         ({"listening_interface": "nosuch0"}, "nosuch0"),
         ({"listening_interface": "x" * 40}, "no such interface"),
     ],

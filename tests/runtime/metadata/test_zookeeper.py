@@ -132,9 +132,11 @@ async def test_nobody_there(tmp_path: Path) -> None:
         await ZooKeeperStore.connect(server.connect_string, ZooKeeperConfig(operation_timeout_s=0.3))
 
 
-async def test_nonsense_instead_of_servers() -> None:
+@pytest.mark.parametrize("servers", ["host:port", "a..b:2181", "127.0.0.1:1," + "a" * 64 + ":1"])
+async def test_nonsense_instead_of_servers(servers: str) -> None:
+    """What cannot be a host's name would end the connection's thread with a stack trace, for the other servers too."""
     with pytest.raises(ConfigurationError, match="list of ZooKeeper servers"):
-        await ZooKeeperStore.connect("host:port")
+        await ZooKeeperStore.connect(servers, ZooKeeperConfig(operation_timeout_s=0.5))
 
 
 async def test_a_lost_connection_is_told_once_and_so_is_the_new_one(
