@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commands.command import group
-from commands.storage import adopt, check, entrylog, files, hand_back, index, journal, mark
+from commands.storage import adopt, check, entrylog, files, hand_back, index, journal, limbo, mark
 
 app = group("Look into the files of the bookie on this machine, check them, and mend them while it is stopped.")
 files.register(app)
@@ -14,3 +14,4 @@ hand_back.register(app)
 app.add_typer(journal.app, name="journal")
 app.add_typer(entrylog.app, name="entrylog")
 app.add_typer(index.app, name="index")
+app.add_typer(limbo.app, name="limbo")

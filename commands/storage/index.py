@@ -48,6 +48,11 @@ _DAMAGE_COLUMNS = (
     Column("ledgers", "LEDGERS"),
 )
 
+_ONE_AT_A_TIME = (
+    "Rebuild one bookie at a time where you can, and wait for 'nothing lacks any more' in its log before the next: an "
+    "open ledger whose bookies all doubt their copies can be recovered by nobody (docs/runbooks/lost-index.md)"
+)
+
 
 def _register() -> None:
     command(app, "check", is_local=True, is_configured_by_files=True)(check)
@@ -69,6 +74,9 @@ async def rebuild(
     be run again. Ledger rows that must be made from nothing are fenced, and the bookie is told to compare itself with
     its peers. A log that cannot be read whole makes the result incomplete (exit code 9): the ledgers that may lack
     entries are put in limbo, so that no entry of theirs is denied.
+
+    Where locations are rebuilt, all ledgers are in limbo until the bookie has compared them with other bookies: rebuild
+    one bookie at a time where you can. bkctl storage limbo end is the way out where several had to be.
     """
     from commands.safety.change import open_change
     from commands.safety.confirmation import settle_empty_plan, settle_plan
@@ -101,6 +109,8 @@ async def rebuild(
 
 
 def _plan(own: OwnStorage, plans: Sequence[DirectoryPlan]) -> Plan:
+    from storage.filenames import LOCATIONS_DATABASE
+
     items = [item for plan in plans for item in _items(plan)]
     log_count = sum(len(plan.logs.log_ids) for plan in plans if plan.databases)
     log_bytes = sum(plan.log_bytes for plan in plans if plan.databases)
@@ -112,6 +122,11 @@ def _plan(own: OwnStorage, plans: Sequence[DirectoryPlan]) -> Plan:
         summary.append(
             "the ledger rows are lost: every ledger will be fenced, keys come from the journals where these hold them, "
             "and the bookie will compare itself with its peers"
+        )
+    if any(LOCATIONS_DATABASE in plan.databases for plan in plans):
+        summary.append(
+            "logs prove what is there and not what is not: this bookie will deny nothing before it has compared its "
+            f"ledgers with other bookies. {_ONE_AT_A_TIME}"
         )
     return make_plan(own, "storage index rebuild", tier=2, summary=summary, items=items)
 
@@ -187,6 +202,8 @@ def _tell(context: CommandContext, report: RebuildReport) -> None:
             "entries may be missing: the ledgers in limbo answer 'unknown' until the bookie has compared them with its "
             "peers, which it does once it runs"
         )
+    if body["limbo"]:
+        console.say(f"{counted(body['limbo'], 'ledger')} in limbo until the bookie has run. {_ONE_AT_A_TIME}")
 
 
 def _directory_row(directory: DirectoryReport) -> dict[str, Any]:

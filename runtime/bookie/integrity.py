@@ -17,17 +17,17 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final
 
 from runtime.bookie.checkpoints import CHECKPOINT_LANE, CheckpointService
 from runtime.bookie.integrity_refill import ByteRate, IntegrityProgress, LedgerRefill
-from runtime.bookie.integrity_rules import needs_recovery
+from runtime.bookie.integrity_rules import is_end_in_doubt, needs_recovery
 from runtime.bookie.preboot_check import set_integrity_flag
 from runtime.client.ports import ClientPorts, credentials_of
 from runtime.client.recovery import LedgerRecovery
 from runtime.config import IntegrityConfig
-from runtime.errors import LedgerNotFoundError
+from runtime.errors import BookieError, LedgerNotFoundError, LedgerRecoveryError, UnknownLedgerStateError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.store import Versioned
 from runtime.ports import Workers
@@ -209,10 +209,30 @@ class IntegrityService:
                 found = await LedgerRecovery(self._ports, credentials_of(ledger_id, found.value), found).run()
         except LedgerNotFoundError:
             return False
+        except LedgerRecoveryError as error:
+            doubting = await self._doubting(ledger_id, found.value.last_segment.ensemble)
+            way_out = f"; {_way_out(doubting)}" if is_end_in_doubt(found.value, doubting) else ""
+            self._failures[ledger_id] = f"{error}{way_out}"
+            return False
         except BkctlError as error:
             self._failures[ledger_id] = str(error)
             return False
         return await self._fill(ledger_id, found.value)
+
+    async def _doubting(self, ledger_id: int, bookie_ids: Sequence[str]) -> list[str]:
+        """Which of these bookies have the ledger in limbo; those that do not answer are not among them."""
+
+        async def doubts(bookie_id: str) -> bool:
+            try:
+                await self._ports.bookies.read_lac(bookie_id, ledger_id)
+            except UnknownLedgerStateError:
+                return True
+            except BookieError:
+                return False
+            return False
+
+        answers = await asyncio.gather(*map(doubts, bookie_ids))
+        return sorted(bookie_id for bookie_id, is_doubting in zip(bookie_ids, answers, strict=True) if is_doubting)
 
     async def _fill(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
         try:
@@ -224,6 +244,13 @@ class IntegrityService:
         if not outcome.is_complete:
             self._failures[ledger_id] = outcome.reason
         return outcome.is_complete
+
+
+def _way_out(doubting: Sequence[str]) -> str:
+    return (
+        f"no further round will end that, as all these bookies doubt their copies: {', '.join(doubting)}; if you know "
+        "that one of them has lost nothing, see `bkctl storage limbo end` for that one (docs/runbooks/lost-index.md)"
+    )
 
 
 def in_batches(ledger_ids: Iterable[int], size: int) -> Iterable[list[int]]:

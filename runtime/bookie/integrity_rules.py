@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
+from runtime.ledger.coverage import QuorumCoverage
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import is_in_write_set, write_set
 
@@ -55,6 +56,18 @@ def needs_recovery(metadata: LedgerMetadata, bookie_id: str) -> bool:
     Where the writer has meanwhile put another bookie in the place of this one it goes on undisturbed.
     """
     return ledger_mark(metadata, bookie_id).needs_limbo
+
+
+def is_end_in_doubt(metadata: LedgerMetadata, doubting: Collection[str]) -> bool:
+    """Whether nobody can tell where a ledger ends while these bookies doubt their copies, whoever else comes back.
+
+    Not by waiting either: each of them goes on doubting until the ledger is closed.
+    """
+    coverage = QuorumCoverage(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+    for index, bookie_id in enumerate(metadata.last_segment.ensemble):
+        if bookie_id not in doubting:
+            coverage.mark_known(index)
+    return not coverage.is_covered
 
 
 def last_known_entry_id(metadata: LedgerMetadata) -> int:

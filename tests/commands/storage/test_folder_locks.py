@@ -26,6 +26,8 @@ LOOKS = (
     ("index", "rebuild"),
     ("adopt", "--dry-run"),
     ("hand-back", "--yes"),
+    ("limbo", "list"),
+    ("limbo", "end", "--yes"),
     ("journal", "replay", "--from", "1", "--yes"),
 )
 """Nobody is there to say yes, or there is nothing to do."""

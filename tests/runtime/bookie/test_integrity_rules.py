@@ -5,7 +5,15 @@ import itertools
 import msgspec
 import pytest
 
-from runtime.bookie.integrity_rules import LedgerMark, last_known_entry_id, ledger_mark, needs_recovery, own_stripes
+from runtime.bookie.integrity_rules import (
+    LedgerMark,
+    is_end_in_doubt,
+    last_known_entry_id,
+    ledger_mark,
+    needs_recovery,
+    own_stripes,
+)
+from runtime.ledger.coverage import negatives_needed
 from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from runtime.ledger.write_set import write_set
 
@@ -41,6 +49,24 @@ def test_the_metadata_of_an_open_ledger_vouches_for_all_before_its_last_segment(
     assert last_known_entry_id(metadata(*segments, state=LedgerState.OPEN)) == 4
     assert last_known_entry_id(metadata(*segments, state=LedgerState.IN_RECOVERY)) == 4
     assert last_known_entry_id(metadata(*segments, state=LedgerState.CLOSED, last_entry_id=8)) == 8
+
+
+@pytest.mark.parametrize(("write_quorum_size", "ack_quorum_size"), [(3, 3), (3, 2), (3, 1), (2, 2), (2, 1), (1, 1)])
+def test_the_end_is_in_doubt_where_too_few_of_some_write_set_could_deny_an_entry(
+    write_quorum_size: int, ack_quorum_size: int
+) -> None:
+    ledger = msgspec.structs.replace(
+        metadata((0, ("c", *OTHERS)), (5, (ME, *OTHERS)), state=LedgerState.IN_RECOVERY),
+        write_quorum_size=write_quorum_size,
+        ack_quorum_size=ack_quorum_size,
+    )
+    for count in range(4):
+        for doubting in itertools.combinations((ME, *OTHERS), count):
+            sets = [write_set(entry_id, 3, write_quorum_size) for entry_id in range(3)]
+            certain = [sum((ME, *OTHERS)[index] not in doubting for index in indexes) for indexes in sets]
+            expected = any(number < negatives_needed(write_quorum_size, ack_quorum_size) for number in certain)
+            assert is_end_in_doubt(ledger, doubting) == expected
+    assert not is_end_in_doubt(ledger, ("c",)), "of a former segment nobody asks"
 
 
 def placements() -> list[tuple[str, ...]]:

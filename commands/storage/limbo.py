@@ -1,0 +1,273 @@
+"""``bkctl storage limbo``: ledgers of which a stopped bookie denies nothing, and how an operator's word ends that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commands.bookie_options import takes_bookie_options
+from commands.command import command, group
+from commands.context import BookieFlags, CommandContext
+from commands.errors import NotFoundError
+from commands.outcome import Outcome
+from commands.parse import parse_ledger_id
+from commands.rendering import Column, counted
+from commands.storage.java_bookie import require_no_java_index
+from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
+from commands.storage.working import shown_progress, work_beside_loop
+from runtime.errors import RefusedError
+
+if TYPE_CHECKING:
+    from commands.progress import Progress
+    from commands.safety.plan import Plan
+    from storage.limbo import DoubtfulLog, LimboDirectory, LimboLedger, LimboSurvey
+
+app = group("Ledgers of which a stopped bookie denies nothing: list them, or end that if no entry log was lost.")
+
+_COLUMNS = (
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("is_fenced", "FENCED"),
+    Column("first_entry", "FIRST ENTRY", is_right=True),
+    Column("last_entry", "LAST ENTRY", is_right=True),
+    Column("ledger_directory", "LEDGER FOLDER"),
+)
+_PLAN_COLUMNS = (
+    Column("action", "ACTION"),
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("first_entry", "FIRST ENTRY", is_right=True),
+    Column("last_entry", "LAST ENTRY", is_right=True),
+    Column("path", "PATH"),
+)
+_KEPT_COLUMNS = (
+    Column("path", "ENTRY LOG"),
+    Column("reason", "WHAT IS LOST"),
+    Column("ledgers", "LEDGERS"),
+)
+_DoubtfulLogs = Sequence["DoubtfulLog"]
+
+
+def _register() -> None:
+    command(app, "list", is_listing=True, is_local=True, is_configured_by_files=True)(list_ledgers)
+    command(app, "end", planned_tier=2, is_local=True, is_configured_by_files=True)(end)
+
+
+@takes_bookie_options
+def list_ledgers(context: CommandContext, flags: BookieFlags) -> None:
+    """List the ledgers in limbo of a stopped bookie: what of them is not here it answers with "unknown".
+
+    Entries of such a ledger may have been lost here. The bookie's repair ends a limbo by itself, once the ledger has
+    been compared with other bookies. Without a first and a last entry nothing of the ledger is here.
+    """
+    with (
+        open_own_storage(context, flags, is_locked=True) as own,
+        context.console.listing("StorageLimboList", _COLUMNS, name="ledger_id") as listing,
+    ):
+        survey = _survey(own)
+        for directory in survey.directories:
+            for ledger in directory.limbo:
+                listing.add(_row(ledger) | {"ledger_directory": os.path.dirname(directory.ledger_directory)})
+        if survey.is_unnoted:
+            context.console.warn(
+                "the next start reads the metadata of all ledgers, and puts those in limbo that are open"
+            )
+
+
+@takes_bookie_options
+async def end(
+    context: CommandContext,
+    flags: BookieFlags,
+    ledger: Annotated[
+        list[str] | None, typer.Option("--ledger", metavar="ID", help="This ledger alone; may be given several times.")
+    ] = None,
+) -> Outcome:
+    """End the limbo of a stopped bookie's ledgers, for whoever knows that none of its entry logs was lost.
+
+    From then on entries that are not here are denied. If one was acknowledged and is lost, recovery cuts the ledger off
+    in front of it: it is lost for good, and nobody is told. So this is the way out for one case alone: the indexes of
+    several bookies were rebuilt from logs that are all there, and their repairs cannot go on, as each waits for the
+    others. One bookie at a time: often one is enough, and the others compare themselves with it.
+
+    All entry logs are read first. Of a ledger that had something in a log which is damaged or gone the limbo stays:
+    those named by --ledger are refused, the others are left out, with exit code 9.
+    """
+    from commands.safety.change import open_change
+    from commands.safety.confirmation import settle_empty_plan, settle_plan
+
+    chosen = None if ledger is None else {parse_ledger_id(each) for each in ledger}
+    with open_own_storage(context, flags, is_locked=True) as own:
+        require_no_java_index(own)
+        survey = _survey(own)
+        wanted = _wanted(survey, chosen)
+        if not wanted:
+            if settle_empty_plan(context, _empty_plan(own, chosen), columns=_PLAN_COLUMNS):
+                _tell(context, ended_count=0, left_count=_limbo_count(survey), logs=())
+            return Outcome.OK
+        _require_settled(survey)
+        logs = await _read_logs(context, own, survey, wanted)
+        kept = {ledger_id for log in logs for ledger_id in log.ledger_ids}
+        _require_any(wanted, kept, logs, is_named=chosen is not None)
+        plan = _plan(own, survey, wanted - kept, logs)
+        if not await settle_plan(context, plan, columns=_PLAN_COLUMNS):
+            return Outcome.OK
+        async with open_change(context, None, plan) as change:
+            own.locks.claim()
+            ended_count = await work_beside_loop(lambda _: _end(own, survey, wanted - kept))
+            change.details["ledgers"] = ended_count
+    _tell(context, ended_count=ended_count, left_count=_limbo_count(survey) - ended_count, logs=logs)
+    context.console.say(
+        "start the bookie: its repair, which is still due, compares all closed ledgers with the other bookies; wait "
+        "for 'nothing lacks any more' in its log, then look whether the other bookies' repairs have ended, too"
+    )
+    return Outcome.PARTIAL if kept else Outcome.OK
+
+
+def _survey(own: OwnStorage) -> LimboSurvey:
+    from storage.index_store import open_plyvel
+    from storage.limbo import survey_limbo
+
+    return survey_limbo(own.file_system, open_plyvel, own.config)
+
+
+def _wanted(survey: LimboSurvey, chosen: Collection[int] | None) -> frozenset[int]:
+    """Ledgers whose limbo is to end; of those chosen, one that is not in limbo (any more) has nothing left to end."""
+    limbo = frozenset(each.ledger_id for directory in survey.directories for each in directory.limbo)
+    if chosen is None:
+        return limbo
+    known = limbo.union(*(directory.certain for directory in survey.directories))
+    for ledger_id in sorted(chosen):
+        if ledger_id not in known:
+            raise NotFoundError(f"this bookie knows no ledger {ledger_id}")
+    return limbo.intersection(chosen)
+
+
+def _require_settled(survey: LimboSurvey) -> None:
+    """RefusedError where more may be lost than the rows say, or the end of a limbo would not last."""
+    if survey.dirty_path is not None:
+        raise RefusedError(
+            f"nothing was changed: {survey.dirty_path} says that the bookie did not stop in order: start it once more, "
+            "and stop it"
+        )
+    if survey.is_unnoted:
+        raise RefusedError(
+            "nothing was changed: which ledgers may lack something, or lost their fence, is not known before this "
+            "bookie has read the metadata of all ledgers, which its next start does: start it, let its repair try, and "
+            "stop it"
+        )
+
+
+def _require_any(wanted: Collection[int], kept: Collection[int], logs: _DoubtfulLogs, *, is_named: bool) -> None:
+    if kept and (is_named or len(kept) == len(wanted)):
+        raise RefusedError(
+            f"nothing was changed: {'; '.join(map(_sentence, logs))}; of what was lost there this bookie can deny "
+            "nothing: it must be fetched from other bookies, which the repair does (docs/integrity.md)"
+        )
+
+
+async def _read_logs(
+    context: CommandContext, own: OwnStorage, survey: LimboSurvey, wanted: Collection[int]
+) -> list[DoubtfulLog]:
+    with context.console.progress("reading entry logs") as progress:
+        return await work_beside_loop(lambda require: _find_doubtful_logs(own, survey, wanted, progress, require))
+
+
+def _find_doubtful_logs(
+    own: OwnStorage,
+    survey: LimboSurvey,
+    wanted: Collection[int],
+    progress: Progress,
+    require_wanted: Callable[[], None],
+) -> list[DoubtfulLog]:
+    from storage.index_store import open_plyvel
+    from storage.limbo import find_doubtful_logs
+
+    found: list[DoubtfulLog] = []
+    entry_bytes_max = own.config.engine.entry_log.entry_bytes_max
+    for directory, ledgers in _by_directory(survey, wanted):
+        found += find_doubtful_logs(
+            own.file_system,
+            open_plyvel,
+            directory,
+            [each.ledger_id for each in ledgers],
+            entry_bytes_max,
+            shown_progress(progress, require_wanted),
+        )
+    return found
+
+
+def _end(own: OwnStorage, survey: LimboSurvey, ledger_ids: Collection[int]) -> int:
+    from storage.index_store import open_plyvel
+    from storage.limbo import end_limbo
+
+    return sum(
+        end_limbo(own.file_system, open_plyvel, directory, [each.ledger_id for each in ledgers])
+        for directory, ledgers in _by_directory(survey, ledger_ids)
+    )
+
+
+def _by_directory(
+    survey: LimboSurvey, ledger_ids: Collection[int]
+) -> Iterator[tuple[LimboDirectory, list[LimboLedger]]]:
+    """Of each directory that has some of the ledgers, those."""
+    for directory in survey.directories:
+        if ledgers := [each for each in directory.limbo if each.ledger_id in ledger_ids]:
+            yield directory, ledgers
+
+
+def _limbo_count(survey: LimboSurvey) -> int:
+    return sum(len(directory.limbo) for directory in survey.directories)
+
+
+def _plan(own: OwnStorage, survey: LimboSurvey, ledger_ids: Collection[int], logs: _DoubtfulLogs) -> Plan:
+    items = [
+        {"action": "end limbo", "path": directory.ledgers_path, "expected_version": None, **_row(ledger)}
+        for directory, ledgers in _by_directory(survey, ledger_ids)
+        for ledger in ledgers
+    ]
+    empty_count = sum(item["first_entry"] is None for item in items)
+    summary = [
+        f"the limbo of {counted(len(items), 'ledger')} ends, of {_limbo_count(survey)} that are in limbo here: entries "
+        "that are not here will be denied; an acknowledged entry that was lost here is then lost for good, silently",
+        "only you can know that none was lost: no entry log, journal or folder was deleted, replaced, or put back from "
+        "an older copy, and the bookie did not crash with journalWriteData=false",
+    ]
+    if empty_count:
+        summary.append(f"of {empty_count} of them there is nothing here: look twice whether that can be")
+    summary += [f"limbo stays: {_sentence(log)}" for log in logs]
+    return make_plan(own, "storage limbo end", tier=2, summary=summary, items=items)
+
+
+def _empty_plan(own: OwnStorage, chosen: Collection[int] | None) -> Plan:
+    sentence = f"{'no ledger' if chosen is None else 'none of these ledgers'} is in limbo here: nothing to do"
+    return make_plan(own, "storage limbo end", tier=2, summary=[sentence], items=[])
+
+
+def _tell(context: CommandContext, *, ended_count: int, left_count: int, logs: _DoubtfulLogs) -> None:
+    kept = [{"path": log.path, "reason": log.reason, "ledgers": _listed(log)} for log in logs]
+    body = {"ledgers": ended_count, "ledgers_left": left_count}
+    context.console.record("StorageLimboEnded", body, name="ledgers", details={"kept": kept})
+    context.console.table("Limbo stays", _KEPT_COLUMNS, kept)
+
+
+def _row(ledger: LimboLedger) -> dict[str, Any]:
+    return {
+        "ledger_id": str(ledger.ledger_id),
+        "is_fenced": ledger.is_fenced,
+        "first_entry": None if ledger.first_entry_id is None else str(ledger.first_entry_id),
+        "last_entry": None if ledger.last_entry_id is None else str(ledger.last_entry_id),
+    }
+
+
+def _sentence(log: DoubtfulLog) -> str:
+    return f"{log.path}: {log.reason}, which concerns {counted(len(log.ledger_ids), 'ledger')} ({_listed(log)})"
+
+
+def _listed(log: DoubtfulLog) -> str:
+    from storage.log_damage import listed
+
+    return listed(log.ledger_ids)
+
+
+_register()
