@@ -215,9 +215,9 @@ class GarbageCollectionConfig(msgspec.Struct, frozen=True, kw_only=True):
     is_throttled_by_bytes: bool = False
     """Whether copying is limited by bytes, not by entries (isThrottleByBytes)."""
     copied_entries_per_s_max: PositiveFloat = 1000.0
-    """Entries that compaction copies in a second (compactionRateByEntries)."""
+    """Entries that compaction copies in a second, in each ledger directory (compactionRateByEntries)."""
     copied_bytes_per_s_max: PositiveFloat = 1_000_000.0
-    """Bytes that compaction copies in a second (compactionRateByBytes)."""
+    """Bytes that compaction copies in a second, in each ledger directory (compactionRateByBytes)."""
     outstanding_entries_max: PositiveInt = 100_000
     """Entries copied before they are synced and the index is changed (compactionMaxOutstandingRequests)."""
     is_transactional: bool = False

@@ -7,14 +7,18 @@ the whole index (``compaction_sweep``) finds no row that names it. Of a ledger i
 it that has none keeps the log, too.
 
 May be cancelled anywhere: what was begun is then garbage in a log, or is finished by ``resume``.
+
+A round of the collector deletes logs beside the compaction of the same directory. A log is in hand of one of them: the
+other leaves it alone. And only one of them copies: what is not yet synced of the active log has one owner.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
 from runtime.bookie.checkpoints import CHECKPOINT_LANE
@@ -23,6 +27,7 @@ from runtime.bookie.compaction_survivors import (
     COMPACTION_LANE,
     ActiveLogSurvivors,
     NewLogSurvivors,
+    NoSurvivors,
     Survivors,
     relocate,
 )
@@ -47,7 +52,7 @@ _COPY_BYTES_MAX: Final = 2 * 1024 * 1024
 
 
 class Compactor:
-    """Compacts the logs of one ledger directory, one at a time."""
+    """Compacts the logs of one ledger directory, one at a time, and deletes others meanwhile."""
 
     def __init__(
         self,
@@ -66,15 +71,48 @@ class Compactor:
         self._throttle = throttle
         self._config = config
         self._metrics = metrics
+        self._in_hand: set[EntryLogId] = set()
+
+    def is_in_hand(self, log_id: EntryLogId) -> bool:
+        """Whether a log is being read, replaced or deleted here, or is being made."""
+        return log_id in self._in_hand
+
+    @asynccontextmanager
+    async def holding(self, *log_ids: EntryLogId) -> AsyncIterator[None]:
+        """Logs that are nobody's are in hand within the block."""
+        assert self._in_hand.isdisjoint(log_ids), "a log has one owner"
+        self._in_hand.update(log_ids)
+        try:
+            yield
+        except asyncio.CancelledError:
+            await finish_jobs(self._workers)
+            raise
+        finally:
+            self._in_hand.difference_update(log_ids)
+
+    def hurry(self) -> None:
+        """Ledgers are gone: what waits to be copied may not have to be any more."""
+        self._throttle.interrupt()
 
     async def compact(self, log_id: EntryLogId) -> bool:
         """Copy what is in use and delete the log; False: it stays, for want of proof that nothing was overlooked.
 
         CorruptFileError: the log is damaged. Any other StorageError, OSError: it could not be done now; whatever was
-        not finished has no effect.
+        not finished has no effect. Not twice at a time.
         """
         source = CompactionSource(self._fs, self._engine, log_id)
-        survivors = self._survivors_of(source)
+        async with self.holding(log_id):
+            return await self._compact(source, self._survivors_of(source))
+
+    async def remove_unused(self, log_id: EntryLogId) -> bool:
+        """Delete a log of which no entry is in use; returns and raises like ``compact``, beside which it may run.
+
+        LogInUseError: an entry is.
+        """
+        async with self.holding(log_id):
+            return await self._compact(CompactionSource(self._fs, self._engine, log_id), NoSurvivors())
+
+    async def _compact(self, source: CompactionSource, survivors: Survivors) -> bool:
         try:
             is_proven, copied_count = await self._copy_live(source, survivors)
             await survivors.finish()
@@ -86,7 +124,7 @@ class Compactor:
         if not is_proven:
             return False
         self._metrics.logs_compacted_count += copied_count > 0
-        await self.remove(log_id)
+        await self.remove(source.log_id)
         return True
 
     async def remove(self, log_id: EntryLogId) -> None:
@@ -117,22 +155,24 @@ class Compactor:
 
         CorruptFileError for a log that is damaged; other StorageErrors, OSError.
         """
-        await self._replace(compacted)
+        async with self.holding(compacted.source_log_id):
+            await self._replace(compacted)
         self._metrics.compactions_resumed_count += 1
         logger.info("%s: the compaction into it is finished", compacted.path)
 
     async def _replace(self, compacted: CompactedLog) -> None:
         """Steps 4 to 6, but for the source, in which nothing is in use then. Raises like ``resume``."""
-        await self._workers.run(COMPACTION_LANE, compacted.publish, self._fs)
-        is_complete = False
-        async with aclosing(self._scanner.entries(compacted.directory, compacted.log_id)) as messages:
-            async for message in messages:
-                entries, is_complete = _taken(message)
-                moves = await self._workers.run(COMPACTION_LANE, _moves_from, self._engine, compacted, entries)
-                await relocate(self._workers, self._engine, moves)
-        if not is_complete:
-            raise CorruptFileError(compacted.path, 0, "the log does not agree with its own map")
-        await self._workers.run(COMPACTION_LANE, compacted.forget, self._fs)
+        async with self.holding(compacted.log_id):  # it looks like any other log from here on
+            await self._workers.run(COMPACTION_LANE, compacted.publish, self._fs)
+            is_complete = False
+            async with aclosing(self._scanner.entries(compacted.directory, compacted.log_id)) as messages:
+                async for message in messages:
+                    entries, is_complete = _taken(message)
+                    moves = await self._workers.run(COMPACTION_LANE, _moves_from, self._engine, compacted, entries)
+                    await relocate(self._workers, self._engine, moves)
+            if not is_complete:
+                raise CorruptFileError(compacted.path, 0, "the log does not agree with its own map")
+            await self._workers.run(COMPACTION_LANE, compacted.forget, self._fs)
 
     def _survivors_of(self, source: CompactionSource) -> Survivors:
         if self._config.is_transactional:
@@ -151,17 +191,36 @@ class Compactor:
                 live, unplaced_ledger_ids = await self._workers.run(COMPACTION_LANE, source.select_live, existing)
                 may_lack_rows |= any(map(self._is_in_limbo, unplaced_ledger_ids))
                 for batch in _batches(live):
-                    size_bytes = sum(entry.size_bytes for entry in batch)
-                    await self._throttle.wait(len(batch), size_bytes)
-                    await survivors.take(batch)
-                    self._metrics.copied_entries_count += len(batch)
-                    self._metrics.copied_bytes += size_bytes
-                copied_count += len(live)
+                    copied_count += await self._copy(batch, survivors)
         return is_complete and not may_lack_rows, copied_count
+
+    async def _copy(self, batch: Sequence[SourceEntry], survivors: Survivors) -> int:
+        """Copy entries as soon as the rate allows; returns how many were in use still by then."""
+        is_due = False
+        while batch and not is_due:
+            is_due = await self._throttle.wait()
+            batch = [entry for entry in batch if self._engine.ledger(entry.ledger_id) is not None]
+        if batch:
+            size_bytes = sum(entry.size_bytes for entry in batch)
+            self._throttle.note(len(batch), size_bytes)
+            await survivors.take(batch)
+            self._metrics.copied_entries_count += len(batch)
+            self._metrics.copied_bytes += size_bytes
+        return len(batch)
 
     def _is_in_limbo(self, ledger_id: LedgerId) -> bool:
         row = self._engine.ledger(ledger_id)
         return row is not None and row.is_limbo
+
+
+async def finish_jobs(workers: Workers) -> None:
+    """Return when the jobs have ended which run on though nobody waits for them any more."""
+    for lane in (COMPACTION_LANE, CHECKPOINT_LANE):
+        await workers.run(lane, _nothing)
+
+
+def _nothing() -> None:
+    """When it is done, so are all jobs before it."""
 
 
 def _taken(message: ScanMessage) -> tuple[list[SourceEntry], bool]:

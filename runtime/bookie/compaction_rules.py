@@ -1,4 +1,4 @@
-"""Which compaction a round of the collector runs. Pure. Source: storage sections 7.3 and 7.5."""
+"""Which compaction of a ledger directory is due, and which is suspended. Pure. Source: storage sections 7.3 and 7.5."""
 
 from __future__ import annotations
 

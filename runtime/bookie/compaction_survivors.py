@@ -14,7 +14,7 @@ from runtime.ports import Workers
 from storage.compaction_log import CompactedLog, CompactedLogWriter
 from storage.compaction_source import CompactionSource, SourceEntry
 from storage.engine import LedgerDirectoryEngine
-from storage.errors import StorageError
+from storage.errors import EntryLogError, StorageError
 from storage.ids import EntryLocation
 from storage.ports import FileSystem
 from storage.relocation import EntryMove
@@ -43,6 +43,24 @@ class Survivors(Protocol):
 
     async def abandon(self) -> None:
         """Let go after a failure; the log that is compacted stays as it is. Safe to repeat."""
+
+
+class LogInUseError(EntryLogError):
+    """Entries of a log that was to be deleted are in use."""
+
+
+class NoSurvivors:
+    """For a log of which nothing is to be copied: LogInUseError if something would have to be."""
+
+    async def take(self, entries: Sequence[SourceEntry]) -> None:
+        """See ``Survivors``."""
+        raise LogInUseError(f"ledger {entries[0].ledger_id} entry {entries[0].entry_id} in it is in use")
+
+    async def finish(self) -> None:
+        """See ``Survivors``."""
+
+    async def abandon(self) -> None:
+        """See ``Survivors``."""
 
 
 class ActiveLogSurvivors:

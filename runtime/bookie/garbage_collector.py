@@ -2,17 +2,17 @@
 
 A round, every ``gcWaitTime``:
 
-1. transactional compactions that were cut off are finished;
-2. ledgers that are gone from the metadata are deleted, now and then also copies that it does not name any more;
-3. each entry log that was finished since is measured; deleted ledgers are taken off all of them;
-4. logs in which nothing is left are deleted;
-5. major compaction if it is due, else minor;
-6. logs that could not be proven to be unused are held against the whole index.
+1. ledgers that are gone from the metadata are deleted, now and then also copies that it does not name any more;
+2. in each ledger directory, side by side: compactions that were cut off are finished; each entry log that was finished
+   since is measured, deleted ledgers are taken off all of them; logs in which nothing is left are deleted; logs that
+   could not be proven to be unused are held against the whole index;
+3. there, major compaction is begun if it is due, else minor: it goes on beside the rounds to come.
 
-What cannot be done is said and tried again by the next round. A round can be cut off anywhere.
+What cannot be done is said and tried again by the next round. A round can be cut off anywhere, a compaction too.
 
 While a repair is due here (``integrity``), what rests is all that is proven by the index or by the other bookies: of
-2 the copies that the metadata does not name, and 6. What is gone from the metadata is nobody's, whatever lacks here.
+1 the copies that the metadata does not name, and the last step of 2. What is gone from the metadata is nobody's,
+whatever lacks here.
 """
 
 from __future__ import annotations
@@ -23,16 +23,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
-from runtime.bookie.checkpoints import CHECKPOINT_LANE
-from runtime.bookie.compaction_rules import (
-    CompactionKind,
-    CompactionState,
-    DiskReaction,
-    due_compaction,
-    note_compaction,
-)
-from runtime.bookie.compaction_survivors import COMPACTION_LANE
+from runtime.bookie.compaction import finish_jobs
+from runtime.bookie.compaction_rules import CompactionKind, DiskReaction
 from runtime.bookie.disk_rules import DiskState
+from runtime.bookie.garbage_collector_compaction import DirectoryCompaction
 from runtime.bookie.garbage_collector_ledgers import LedgerCollector
 from runtime.bookie.garbage_collector_logs import DirectoryCollector
 from runtime.bookie.garbage_collector_metrics import GarbageCollectionMetrics
@@ -52,7 +46,7 @@ entries cannot be read. Where no checkpoint comes, for want of room, the logs go
 
 
 class GarbageCollector:
-    """Runs the rounds of one bookie, one at a time, until ``stop``."""
+    """Runs the rounds of one bookie, one at a time, until ``stop``; beside them a compaction in each directory."""
 
     def __init__(
         self,
@@ -76,13 +70,16 @@ class GarbageCollector:
         self._open_ledgers = open_ledgers
         self._flush = flush
         self._read_repair_due = read_repair_due
-        now_s = self._now_s()
-        self._compaction = CompactionState(now_s, now_s)
-        self._last_overreplicated_s = now_s
+        self._last_overreplicated_s = self._now_s()
+        self._compactions = [
+            DirectoryCompaction(config, clock, directory, read_repair_due, metrics, self._measure)
+            for directory in directories
+        ]
         self._disks = DiskReaction()
         self._round: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._hold_count = 0
+        self._cut_offs_count = 0
         self._is_requested = False
         self._is_forced = False
         self._is_stopping = False
@@ -92,15 +89,23 @@ class GarbageCollector:
     # -- for operators, and for other parts of the bookie -------------------------------------------------------
 
     async def force(self) -> None:
-        """Run a round now, with a compaction if any is allowed; returns when such a round has run to its end.
+        """Run a round now, with a compaction if any is allowed; returns when both have come to their end.
 
-        CancelledError when the collector stops first.
+        A compaction that is under way is gone on with, but a minor one gives way to a major one. CancelledError when
+        the collector stops first.
         """
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(ended)
-        self._is_forced = True
-        self._changed.set()
-        await ended
+        is_done = False
+        while not is_done:
+            if self._is_stopping:
+                raise asyncio.CancelledError
+            cut_offs_count = self._cut_offs_count
+            collected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(collected)
+            self._is_forced = True
+            self._changed.set()
+            await collected
+            await asyncio.gather(*(compaction.ended() for compaction in self._compactions))
+            is_done = self._cut_offs_count == cut_offs_count
 
     def request(self) -> None:
         """Run a round soon, for instance because room has become scarce; nothing is forced."""
@@ -108,22 +113,28 @@ class GarbageCollector:
         self._changed.set()
 
     def suspend_major(self, *, is_suspended: bool = True) -> None:
-        """Skip major compactions from now on, or no longer. Deleting ledgers and empty logs goes on."""
-        self._compaction.is_major_suspended = is_suspended
+        """Stop major compactions and begin none, or no longer so. Deleting ledgers and empty logs goes on."""
+        for compaction in self._compactions:
+            compaction.suspend(CompactionKind.MAJOR, is_suspended=is_suspended)
 
     def suspend_minor(self, *, is_suspended: bool = True) -> None:
-        """Skip minor compactions from now on, or no longer."""
-        self._compaction.is_minor_suspended = is_suspended
+        """Stop minor compactions and begin none, or no longer so."""
+        for compaction in self._compactions:
+            compaction.suspend(CompactionKind.MINOR, is_suspended=is_suspended)
 
     def note_disk_level(self, level: DiskState) -> None:
         """The fullest ledger disk is so full now (storage section 7.5)."""
         before, self._disks = self._disks, DiskReaction.to(level, self._config)
-        if self._disks != before and level is not DiskState.WRITABLE:
+        if self._disks == before:
+            return
+        for compaction in self._compactions:
+            compaction.note_disks(self._disks)
+        if level is not DiskState.WRITABLE:
             self.request()  # also where compaction rests: what nobody uses may go at once
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """No round runs within the block, nor anything that one has begun; a round that is cut off is made up for."""
+        """No round or compaction runs within the block, nor what one has begun; what is cut off is made up for."""
         self._hold_count += 1
         try:
             await self._cut_off()
@@ -178,25 +189,22 @@ class GarbageCollector:
         if self._round is not None and not self._round.done():
             self._round.cancel()
             await asyncio.wait([self._round])
-        # A job of a lane runs on when nobody waits for it any more.
-        for lane in (COMPACTION_LANE, CHECKPOINT_LANE):
-            await self._workers.run(lane, _nothing)
+        self._cut_offs_count += 1  # before anybody who waits for a compaction learns that it has ended
+        if any(await asyncio.gather(*(compaction.cut_off() for compaction in self._compactions))):
+            self._is_requested = True
+        await finish_jobs(self._workers)
 
     async def _run_round(self, *, is_forced: bool) -> None:
         failed_count = 0
         try:
-            for directory in self._directories:
-                failed_count += await self._trying(directory.resume())
             is_repair_due = await self._read_repair_due()
             failed_count += await self._trying(self._collect_ledgers(is_repair_due=is_repair_due))
-            for directory in self._directories:
-                failed_count += await self._trying(directory.refresh())
-                failed_count += await self._trying(directory.remove_empty())
-            failed_count += await self._compact(is_forced=is_forced)
-            for directory in self._directories:
-                if not is_repair_due:
-                    failed_count += await self._trying(directory.settle_unproven())
-                failed_count += directory.take_failures_count()
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._collect_logs(position, is_repair_due=is_repair_due, is_forced=is_forced))
+                    for position in range(len(self._directories))
+                ]
+            failed_count += sum(task.result() for task in tasks)
         except Exception:
             # Whatever it is: a bookie serves on without its collector, and the next round tries again.
             logger.exception("a round of the garbage collector failed")
@@ -204,6 +212,23 @@ class GarbageCollector:
         self.metrics.rounds_count += 1
         self.metrics.rounds_failed_count += failed_count > 0
         self._measure()
+
+    async def _collect_logs(self, position: int, *, is_repair_due: bool, is_forced: bool) -> int:
+        """The round's part of one directory; how much of it could not be done."""
+        directory, compaction = self._directories[position], self._compactions[position]
+        failed_count = 0
+        try:
+            if await compaction.is_at_rest():
+                failed_count += await self._trying(directory.resume())
+            failed_count += await self._trying(directory.refresh())
+            failed_count += await self._trying(directory.remove_empty())
+            if not is_repair_due:
+                failed_count += await self._trying(directory.settle_unproven())
+            await compaction.begin_due(is_forced=is_forced)
+        except Exception:
+            logger.exception("garbage collection of %s failed", directory.path)  # the others go on
+            failed_count += 1
+        return failed_count + directory.take_failures_count()
 
     async def _trying(self, step: Awaitable[None]) -> int:
         """1 if a step could not be done, else 0."""
@@ -234,22 +259,6 @@ class GarbageCollector:
                 while any(directory.is_deletion_unflushed for directory in self._directories):
                     await self._flush()
 
-    async def _compact(self, *, is_forced: bool) -> int:
-        """How many directories could not be compacted."""
-        state = self._disks.applied_to(self._compaction)
-        kind = due_compaction(self._config, state, self._now_s(), is_forced=is_forced or self._disks.is_forced)
-        if kind is None:
-            return 0
-        logger.info("%s compaction begins", kind.value)
-        config = self._config.major if kind is CompactionKind.MAJOR else self._config.minor
-        failed_count = sum([await self._trying(directory.compact(config)) for directory in self._directories])
-        note_compaction(self._compaction, kind, self._now_s())
-        if kind is CompactionKind.MAJOR:
-            self.metrics.major_compactions_count += 1
-        else:
-            self.metrics.minor_compactions_count += 1
-        return failed_count
-
     def _measure(self) -> None:
         usages = [usage for directory in self._directories for usage in directory.usages]
         self.metrics.logs_count = len(usages)
@@ -259,7 +268,3 @@ class GarbageCollector:
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9
-
-
-def _nothing() -> None:
-    """When it is done, so are all jobs before it."""

@@ -1,27 +1,31 @@
 """The entry logs of one ledger directory under the collector: what each holds, which go, which are left alone.
 
 Source: storage sections 4.7, 7.1 and 7.3. A log is taken up once it is finished, never while it is written to.
+
+``compact`` takes as long as it takes, and everything else but ``resume`` may run beside it: a log that one of them has
+in hand is left alone by the others.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
 
 from runtime.bookie.compaction import Compactor
+from runtime.bookie.compaction_room import CompactionRoom
 from runtime.bookie.compaction_scans import LogScanner
-from runtime.bookie.compaction_survivors import COMPACTION_LANE
+from runtime.bookie.compaction_survivors import COMPACTION_LANE, LogInUseError
 from runtime.bookie.compaction_sweep import find_rows_naming
 from runtime.bookie.modes import sentence
 from runtime.config import CompactionConfig
 from runtime.ports import Clock, Workers
 from storage.compaction_quarantine import read_quarantine, write_quarantine
 from storage.compaction_scan import MeasuredLog, UnreadableLog
-from storage.disk_room import DiskRoom
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import CorruptFileError, IndexFailedError, StorageError
 from storage.filenames import entry_log_file_name
@@ -35,7 +39,10 @@ _MEASURED_AT_ONCE_MAX: Final = 256
 
 
 class DirectoryCollector:
-    """Logs of one ledger directory. ``target_bytes``: size that usage is measured against, 0 for a log's own."""
+    """Logs of one ledger directory. ``target_bytes``: size that usage is measured against, 0 for a log's own.
+
+    ``scan_turn`` is shared with the other directories: of the scans that no compaction asks for, one runs at a time.
+    """
 
     def __init__(
         self,
@@ -45,7 +52,8 @@ class DirectoryCollector:
         clock: Clock,
         scanner: LogScanner,
         compactor: Compactor,
-        room: DiskRoom,
+        room: CompactionRoom,
+        scan_turn: asyncio.Lock,
         target_bytes: int,
     ) -> None:
         self._fs = fs
@@ -55,12 +63,20 @@ class DirectoryCollector:
         self._scanner = scanner
         self._compactor = compactor
         self._room = room
+        self._scan_turn = scan_turn
         self._target_bytes = target_bytes
         self._usages: dict[EntryLogId, LogUsage] = {}
         self._quarantined: dict[EntryLogId, str] | None = None
         self._unproven: set[EntryLogId] = set()
+        self._misjudged: set[EntryLogId] = set()
+        """Logs that seemed to be unused and are not: a compaction can copy what is in use."""
         self._read_damages: dict[EntryLogId, str] = {}
         self._failures_count = 0
+
+    @property
+    def path(self) -> str:
+        """The folder of the logs."""
+        return self._engine.ledger_directory
 
     @property
     def usages(self) -> list[LogUsage]:
@@ -83,7 +99,10 @@ class DirectoryCollector:
         return count
 
     async def resume(self) -> None:
-        """Finish what an earlier compaction was cut off in. StorageError, OSError when the folder cannot be read."""
+        """Finish what an earlier compaction was cut off in. StorageError, OSError when the folder cannot be read.
+
+        Not beside a compaction, whose files look the same.
+        """
         await self._load_quarantine()
         for compacted in await self._compactor.list_interrupted():
             if compacted.log_id in self._quarantine:
@@ -96,48 +115,67 @@ class DirectoryCollector:
                 continue
             finished = await self._workers.run(COMPACTION_LANE, self._engine.finished_log_ids)
             if compacted.source_log_id in finished and compacted.source_log_id not in self._quarantine:
-                await self._compact(compacted.source_log_id)
+                await self._deal_with(compacted.source_log_id, self._compactor.compact)
 
     async def refresh(self) -> None:
         """Take up logs that were finished since, forget deleted ledgers. StorageError, OSError."""
         finished = await self._workers.run(COMPACTION_LANE, self._engine.finished_log_ids)
         there = set(finished)
         self._unproven &= there
+        self._misjudged &= there
         for gone in self._usages.keys() - there:
             del self._usages[gone]
         if released := self._quarantine.keys() - there:
             await self._release(released)
         await self._quarantine_by_reads(there)
-        new = [log_id for log_id in finished if log_id not in self._usages and log_id not in self._quarantine]
+        known = self._usages.keys() | self._quarantine.keys()
+        new = [log_id for log_id in finished if log_id not in known and not self._compactor.is_in_hand(log_id)]
         for first in range(0, len(new), _MEASURED_AT_ONCE_MAX):
-            await self._measure(new[first : first + _MEASURED_AT_ONCE_MAX])
-        for log_id, usage in list(self._usages.items()):
-            self._usages[log_id] = usage.of_existing(self._engine.ledger)
+            async with self._scan_turn:
+                await self._measure(new[first : first + _MEASURED_AT_ONCE_MAX])
+        for usage in self.usages:
+            if usage.log_id in self._usages:  # a compaction may have deleted it meanwhile
+                self._usages[usage.log_id] = usage.of_existing(self._engine.ledger)
             await self._clock.sleep(0)  # a log may hold 100,000 ledgers, and there may be 10,000 logs
 
     async def remove_empty(self) -> None:
         """Delete logs in which no ledger is left. Never by what a log says of itself alone. IndexFailedError."""
-        for usage in self.usages:
-            if usage.is_empty and usage.log_id not in self._unproven:
-                await self._compact(usage.log_id)
+        for log_id in [usage.log_id for usage in self.usages if usage.is_empty]:
+            if self._compactor.is_in_hand(log_id):
+                self._compactor.hurry()  # who has it in hand deletes it
+            elif log_id not in self._misjudged:
+                async with self._scan_turn:
+                    if self._is_free(log_id):
+                        await self._deal_with(log_id, self._compactor.remove_unused)
 
     async def compact(self, config: CompactionConfig) -> None:
         """Compact the logs that are used less than the threshold, the emptiest first. IndexFailedError."""
         began_ns = self._clock.monotonic_ns()
         candidates = [usage for usage in self.usages if usage.log_id not in self._unproven]
-        for usage in logs_to_compact(candidates, config.threshold, self._target_bytes):
+        for log_id in [usage.log_id for usage in logs_to_compact(candidates, config.threshold, self._target_bytes)]:
             elapsed_s = (self._clock.monotonic_ns() - began_ns) / 1e9
             if config.duration_s_max is not None and elapsed_s >= config.duration_s_max:
                 logger.info("%s: compaction ends after %.0f s", self._engine.ledger_directory, elapsed_s)
                 return
-            if await self._has_room_for(usage):
-                await self._compact(usage.log_id)
+            if not self._is_free(log_id):
+                continue
+            try:
+                # Copies come before the log they were made of goes.
+                async with self._room.claimed(self._usages[log_id].remaining_bytes):
+                    if self._is_free(log_id):
+                        await self._deal_with(log_id, self._compactor.compact)
+            except OSError as error:
+                self._note_failure(log_id, error)
 
     async def settle_unproven(self) -> None:
         """Delete the logs that no row of the index names, quarantine those that some row still does. StorageError."""
-        if not self._unproven:
+        log_ids = frozenset(log_id for log_id in self._unproven if not self._compactor.is_in_hand(log_id))
+        if not log_ids:
             return
-        log_ids = frozenset(self._unproven)
+        async with self._compactor.holding(*log_ids):
+            await self._settle(log_ids)
+
+    async def _settle(self, log_ids: AbstractSet[EntryLogId]) -> None:
         rows_by_log = await find_rows_naming(self._engine, self._workers, log_ids)
         for log_id in sorted(log_ids):
             rows = rows_by_log.get(log_id)
@@ -157,6 +195,11 @@ class DirectoryCollector:
                 self._usages.pop(log_id, None)
             self._unproven.discard(log_id)
 
+    def _is_free(self, log_id: EntryLogId) -> bool:
+        """Whether a log is still there, to be dealt with, and in nobody's hand."""
+        is_left_alone = log_id in self._unproven or self._compactor.is_in_hand(log_id)
+        return log_id in self._usages and not is_left_alone
+
     async def _measure(self, log_ids: list[EntryLogId]) -> None:
         async with aclosing(self._scanner.measure(self._engine.ledger_directory, log_ids)) as messages:
             async for message in messages:
@@ -167,25 +210,17 @@ class DirectoryCollector:
                         self._failures_count += 1
                         logger.warning("%s; the next round tries again", message.reason)
 
-    async def _has_room_for(self, usage: LogUsage) -> bool:
-        """Copies come before the log they were made of goes; without any, a full disk is no hindrance."""
-        if usage.is_empty:
-            return True
+    async def _deal_with(self, log_id: EntryLogId, remove: Callable[[EntryLogId], Coroutine[Any, Any, bool]]) -> None:
+        """Note what becomes of a log. IndexFailedError."""
         try:
-            await self._workers.run(COMPACTION_LANE, self._room.require, usage.remaining_bytes)
-        except OSError as error:
-            self._note_failure(usage.log_id, error)
-            return False
-        return True
-
-    async def _compact(self, log_id: EntryLogId) -> None:
-        try:
-            is_removed = await self._compactor.compact(log_id)
+            is_removed = await remove(log_id)
         except CorruptFileError as error:
             await self._put_in_quarantine(log_id, str(error))
         except IndexFailedError:
             raise
         except (StorageError, OSError) as error:
+            if isinstance(error, LogInUseError):
+                self._misjudged.add(log_id)
             self._note_failure(log_id, error)
         else:
             if is_removed:
@@ -236,6 +271,8 @@ class DirectoryCollector:
         """Logs in which readers came upon damage: one that is in use throughout is never compacted, nor looked at."""
         self._read_damages |= self._engine.take_damages()
         for log_id in sorted(self._read_damages.keys() & finished):
+            if self._compactor.is_in_hand(log_id):
+                continue
             path = os.path.join(self._engine.ledger_directory, entry_log_file_name(log_id))
             reason = self._read_damages.pop(log_id).removeprefix(f"{path}: ")
             if log_id not in self._quarantine:

@@ -8,7 +8,7 @@ from storage.log_usage import BUCKET_COUNT
 
 
 class GarbageCollectionMetrics(msgspec.Struct):
-    """Counts since the start of the process, but for the last four."""
+    """Counts since the start of the process, but for the last five."""
 
     rounds_count: int = 0
     rounds_failed_count: int = 0
@@ -28,10 +28,17 @@ class GarbageCollectionMetrics(msgspec.Struct):
     copied_bytes: int = 0
     """Of the survivors; what was won is ``reclaimed_bytes`` less this."""
     major_compactions_count: int = 0
+    """That were run to their end; each ledger directory has its own."""
     minor_compactions_count: int = 0
+    compactions_failed_count: int = 0
+    """Of both kinds: a part could not be done; a later one tries again."""
+    compactions_stopped_count: int = 0
+    """Suspended while they ran, or not to be gone on with on a disk that has become fuller."""
     compactions_resumed_count: int = 0
     """Logs whose compaction was finished after it had been cut off."""
 
+    compactions_running: int = 0
+    """Ledger directories that are being compacted."""
     logs_quarantined: int = 0
     """Damaged logs that are left alone."""
     logs_count: int = 0

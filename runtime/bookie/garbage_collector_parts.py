@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from runtime.bookie.compaction import Compactor
+from runtime.bookie.compaction_room import CompactionRoom
 from runtime.bookie.compaction_scans import ChildLogScanner
 from runtime.bookie.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.compaction_throttle import CompactionThrottle
@@ -64,21 +65,7 @@ async def assemble_garbage_collector(
     guard = ClusterGuard(store, uri.root, known_as[0], instance_id)
     batch_count_max = _BATCH_COUNT_MAX if rate is None else max(1, min(_BATCH_COUNT_MAX, int(rate)))
     locks = ReplicationLocks(budgeted, uri.root, await asyncio.to_thread(canonical_host_name))
-    throttle = CompactionThrottle(clock, settings)
-    scanner = ChildLogScanner()
-    directories = [
-        DirectoryCollector(
-            file_system,
-            engine,
-            workers,
-            clock,
-            scanner,
-            Compactor(file_system, engine, workers, scanner, throttle, settings, metrics),
-            room,
-            _target_bytes(config),
-        )
-        for engine in storage.engines
-    ]
+    directories = await _directory_collectors(config, file_system, storage, workers, clock, room, metrics)
 
     async def open_ledgers() -> LedgerStore:
         return await open_ledger_store(budgeted, uri.root, uri.tree, layout_config=config.zookeeper.layout)
@@ -100,3 +87,36 @@ async def assemble_garbage_collector(
         read_repair_due,
         metrics,
     )
+
+
+async def _directory_collectors(
+    config: BookieConfig,
+    file_system: FileSystem,
+    storage: LedgerStorage,
+    workers: Workers,
+    clock: Clock,
+    room: DiskRoom,
+    metrics: GarbageCollectionMetrics,
+) -> list[DirectoryCollector]:
+    settings = config.garbage_collection
+    scanner = ChildLogScanner()
+    scan_turn = asyncio.Lock()
+    rooms: dict[int, CompactionRoom] = {}  # by disk: only who copies to the same one takes room from each other
+    directories = []
+    for engine in storage.engines:
+        space = await workers.run(COMPACTION_LANE, file_system.space, engine.ledger_directory)
+        throttle = CompactionThrottle(clock, settings)
+        directories.append(
+            DirectoryCollector(
+                file_system,
+                engine,
+                workers,
+                clock,
+                scanner,
+                Compactor(file_system, engine, workers, scanner, throttle, settings, metrics),
+                rooms.setdefault(space.filesystem_id, CompactionRoom(room, workers)),
+                scan_turn,
+                _target_bytes(config),
+            )
+        )
+    return directories

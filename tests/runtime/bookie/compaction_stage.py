@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 from runtime.bookie.compaction import Compactor
+from runtime.bookie.compaction_room import CompactionRoom
 from runtime.bookie.compaction_scans import ChildLogScanner, LogScanner
 from runtime.bookie.compaction_throttle import CompactionThrottle
 from runtime.bookie.garbage_collector_logs import DirectoryCollector
@@ -106,8 +107,17 @@ class Stage:
         self.compactor = Compactor(
             disk, self.engine, self.workers, scanner, CompactionThrottle(clock, config), config, self.metrics
         )
+        compaction_room = CompactionRoom(room or DiskRoom(disk, [str(root)], 0), self.workers)
         self.collector = DirectoryCollector(
-            disk, self.engine, self.workers, clock, scanner, self.compactor, room or DiskRoom(disk, [str(root)], 0), 0
+            disk,
+            self.engine,
+            self.workers,
+            clock,
+            scanner,
+            self.compactor,
+            compaction_room,
+            asyncio.Lock(),
+            0,
         )
 
     async def round(self, compaction: CompactionConfig | None = ALL_BELOW_FULL, *, is_repair_due: bool = False) -> int:
