@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from bkctl import engine_settings
+from bkctl.conversion import convert
 from bkctl.disk_settings import java_disk_values
 from bkctl.gc_settings import garbage_collection_values, garbage_collection_warnings
 from bkctl.integrity_settings import java_integrity_values
 from bkctl.java_conf import JavaConf
 from bkctl.journal_settings import journal_values, journal_warnings
-from bkctl.settings import Sources, convert, java_metadata_uri, put, resolve_metadata_uri, zookeeper_values
+from bkctl.settings import Sources, java_metadata_uri, put, resolve_metadata_uri, zookeeper_values
 from commands.context import BookieFlags, BookieSettings
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_duration_s
@@ -27,6 +28,8 @@ DATA_DIRECTORY = "bkctl-data"
 """Where everything goes when nothing is configured."""
 
 _LOOPBACK = "127.0.0.1"
+_PORT_MAX = 65535
+_PORT_DIGITS_MAX = 5
 _DIRECTORY_LISTS = ("journal_directories", "ledger_directories", "index_directories")
 _ENVIRONMENT_LISTS = {
     "journal_directories": "BKCTL_BOOKIE_JOURNAL_DIRS",
@@ -54,7 +57,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
     if metadata_uri is None and has_file:
         raise ConfigurationError(
             "no cluster is named: set metadataServiceUri in the configuration file, or give --metadata-uri "
-            "(a bookie brings its own ZooKeeper only when nothing at all is configured)"
+            f"(a bookie brings its own ZooKeeper only when nothing at all is configured){_perhaps_meant(conf, flags)}"
         )
     is_configured = metadata_uri is not None
     values: dict[str, Any] = {} if is_configured else _own_cluster_values()
@@ -68,6 +71,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
         if not storage.get(name):
             raise ConfigurationError(
                 f"no folder for {name.replace('_', ' ')}: give {option} (or the configuration file)"
+                f"{_perhaps_meant(conf, flags)}"
             )
     values["zookeeper"] = _zookeeper_values(sources)
     values["metadata_uri"] = metadata_uri or ""
@@ -75,7 +79,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
     if conf is not None:
         warnings += [*_warnings(conf), *garbage_collection_warnings(conf), *_misspelt(conf, flags)]
     return BookieSettings(
-        config=convert(values, BookieConfig, "bookie"),
+        config=convert(values, BookieConfig, "bookie", toml_path=sources.toml_path),
         data_directory=None if is_configured else DATA_DIRECTORY,
         warnings=tuple(warnings),
     )
@@ -138,7 +142,7 @@ def _environment_values(environment: Mapping[str, str]) -> dict[str, Any]:
     put(values, "bookie_id", environment.get("BKCTL_BOOKIE_ID") or None)
     put(values, "advertised_address", environment.get("BKCTL_BOOKIE_ADVERTISED_ADDRESS") or None)
     if port := environment.get("BKCTL_BOOKIE_PORT"):
-        if not (port.isascii() and port.isdigit()):
+        if not (port.isascii() and port.isdigit()) or len(port) > _PORT_DIGITS_MAX or int(port) > _PORT_MAX:
             raise ConfigurationError(f"BKCTL_BOOKIE_PORT={port}: not a port number")
         values["port"] = int(port)
     storage = {
@@ -197,6 +201,11 @@ def _misspelt(conf: JavaConf, flags: BookieFlags) -> list[str]:
             question = f"; is {meant} meant?" if meant is not None else ""
             told.append(f"{name}: bkctl reads no such key, it has no effect{question}")
     return told
+
+
+def _perhaps_meant(conf: JavaConf | None, flags: BookieFlags) -> str:
+    """The end of a sentence about what is missing: a key that was misspelt is the likeliest cause."""
+    return "".join(f"; {told}" for told in ([] if conf is None else _misspelt(conf, flags)))
 
 
 def _refuse_unprotected(conf: JavaConf) -> None:

@@ -60,7 +60,7 @@ def garbage_collection_warnings(conf: JavaConf) -> list[str]:
 def _compaction_values(conf: JavaConf, kind: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     put(values, "threshold", conf.decimal_number(f"{kind}CompactionThreshold"))
-    put(values, "interval_s", conf.whole_number(f"{kind}CompactionInterval"))
+    put(values, "interval_s", conf.whole_seconds(f"{kind}CompactionInterval"))
     duration_s = conf.seconds(f"{kind}CompactionMaxTimeMillis")
     if duration_s is not None and duration_s > 0:
         values["duration_s_max"] = duration_s

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import TypeVar
 
 import javaproperties
 
+from bkctl.java_ranges import refusal_of
 from bkctl.spelling import near_miss
 from runtime.errors import ConfigurationError
-from storage.config import MEBIBYTE
+from storage.config import DURATION_S_MAX, MEBIBYTE
+
+Number = TypeVar("Number", int, float)
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)", re.ASCII)
@@ -29,9 +33,16 @@ _FALSE = frozenset({"false", "no", "off"})
 class JavaConf:
     """Keys of one or more merged sources; earlier ones win where one value is wanted."""
 
-    def __init__(self, values: Mapping[str, list[str]], origin: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, list[str]],
+        origin: str,
+        environment: Mapping[str, str],
+        given_keys: Collection[str] = (),
+    ) -> None:
         self._values = values
         self._environment = environment
+        self._given_keys = given_keys
         self._keys_read: set[str] = set()
         self.origin = origin
 
@@ -45,7 +56,7 @@ class JavaConf:
     def overridden(self, pairs: Mapping[str, str]) -> JavaConf:
         """The same with these keys replaced, as ``--set`` does."""
         replaced = {key: _split(value) for key, value in pairs.items()}
-        return JavaConf({**self._values, **replaced}, self.origin, self._environment)
+        return JavaConf({**self._values, **replaced}, self.origin, self._environment, replaced.keys())
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -84,19 +95,35 @@ class JavaConf:
         if text is None:
             return None
         try:
-            return int(text)
+            number = int(text)
         except ValueError:
-            raise ConfigurationError(f"{self.origin}: {key} = {text}: not a whole number") from None
+            raise self._refused(key, "not a whole number") from None
+        return self._in_range(key, number)
+
+    def whole_seconds(self, key: str) -> int | None:
+        """A whole number of seconds, at most DURATION_S_MAX: the largest numbers of Java mean "never"."""
+        seconds = self.whole_number(key)
+        return None if seconds is None else min(seconds, DURATION_S_MAX)
 
     def seconds(self, key: str) -> float | None:
-        """A whole number of milliseconds, in seconds."""
+        """A whole number of milliseconds, in seconds, at most DURATION_S_MAX."""
         milliseconds = self.whole_number(key)
-        return None if milliseconds is None else milliseconds / 1000
+        return None if milliseconds is None else min(milliseconds / 1000, DURATION_S_MAX)
 
     def size_bytes(self, key: str) -> int | None:
         """A whole number of MiB, in bytes."""
         mebibytes = self.whole_number(key)
         return None if mebibytes is None else mebibytes * MEBIBYTE
+
+    def share_bytes(self, key: str, directory_count: int, bytes_min: int = 0) -> int | None:
+        """A whole number of MiB for all directories together, as the bytes of each; it must have ``bytes_min``."""
+        size_bytes = self.size_bytes(key)
+        if size_bytes is None:
+            return None
+        if size_bytes // directory_count < bytes_min:
+            mebibytes = -(-bytes_min * directory_count // MEBIBYTE)
+            raise self._refused(key, f"must be at least {mebibytes}, as there are {directory_count} directories")
+        return size_bytes // directory_count
 
     def decimal_number(self, key: str) -> float | None:
         """A number with or without a decimal point; no exponents, no NaN."""
@@ -104,8 +131,8 @@ class JavaConf:
         if text is None:
             return None
         if _DECIMAL.fullmatch(text) is None:
-            raise ConfigurationError(f"{self.origin}: {key} = {text}: not a decimal number")
-        return float(text)
+            raise self._refused(key, "not a decimal number")
+        return self._in_range(key, float(text))
 
     def truth(self, key: str) -> bool | None:
         """true/false, yes/no, on/off."""
@@ -116,7 +143,16 @@ class JavaConf:
             return True
         if text.lower() in _FALSE:
             return False
-        raise ConfigurationError(f"{self.origin}: {key} = {text}: neither true nor false")
+        raise self._refused(key, "neither true nor false")
+
+    def _in_range(self, key: str, number: Number) -> Number:
+        if (reason := refusal_of(key, number)) is not None:
+            raise self._refused(key, reason)
+        return number
+
+    def _refused(self, key: str, reason: str) -> ConfigurationError:
+        place = f"--set {key}" if key in self._given_keys else f"{self.origin}: {key}"
+        return ConfigurationError(f"{place} = {self.text(key)}: {reason}")
 
     def _expand(self, text: str, depth: int = 0) -> str:
         if depth >= _DEPTH_MAX:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bkctl.java_conf import JavaConf
-from bkctl.settings import put_all
+from bkctl.settings import put, put_all
 from runtime.errors import ConfigurationError
+from storage.config import QUEUE_BYTES_MIN
 from storage.journal_format import EXPLICIT_LAC_VERSION_MIN
 
 _WHOLE_NUMBERS: Final = {
@@ -55,9 +56,9 @@ def journal_values(conf: JavaConf) -> dict[str, Any]:
     put_all(values, conf.size_bytes, _SIZES)
     put_all(values, conf.truth, _TRUTHS)
     put_all(values, conf.seconds, _DURATIONS)
-    if (queue_bytes := conf.size_bytes("journalMaxMemorySizeMb")) is not None:
-        # Java's is the sum over all journals.
-        values["queue_bytes_max"] = queue_bytes // max(1, len(conf.texts("journalDirectories")))
+    # Java's is the sum over all journals.
+    count = max(1, len(conf.texts("journalDirectories")))
+    put(values, "queue_bytes_max", conf.share_bytes("journalMaxMemorySizeMb", count, QUEUE_BYTES_MIN))
     return values
 
 

@@ -24,12 +24,14 @@ The TOML file (default ``$XDG_CONFIG_HOME/bkctl/config.toml``)::
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from bkctl.conversion import convert
 from commands.config import ColorMode, GlobalFlags, OutputForm, Settings
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_duration_s
@@ -38,8 +40,6 @@ from runtime.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from bkctl.java_conf import JavaConf
-
-T = TypeVar("T")
 
 SECRET_VARIABLES = {
     (None, "digest"): "BKCTL_ZOOKEEPER_DIGEST",
@@ -114,6 +114,8 @@ def resolve_settings(sources: Sources) -> Settings:
     timeout_s = parse_duration_s(timeout) if timeout else Settings().timeout_s
     # The wait for the first answer is the user's to choose; an explicit zookeeper.operation_timeout_s still wins.
     zookeeper = {"operation_timeout_s": timeout_s, **zookeeper_values(sources)}
+    if flags.metadata_rate is not None and not math.isfinite(flags.metadata_rate):
+        raise InvalidArgumentError(f"--rate {flags.metadata_rate}: give a number; 0: as fast as it goes")
     put(zookeeper, "scan_operations_per_s_max", flags.metadata_rate)
     context_name = _context_name(sources)
     context = toml.contexts.get(context_name) if context_name is not None else None
@@ -139,8 +141,8 @@ def resolve_settings(sources: Sources) -> Settings:
         is_debug=bool(flags.debug) or environment.get("BKCTL_LOG", "").lower() == "debug",
         color=flags.color or toml.color or ColorMode.AUTO,
         has_progress=not _truth(flags.no_progress, environment, "BKCTL_NO_PROGRESS"),
-        zookeeper=convert(zookeeper, ZooKeeperConfig, "zookeeper"),
-        client=convert(client_values(sources), ClientConfig, "client"),
+        zookeeper=convert(zookeeper, ZooKeeperConfig, "zookeeper", toml_path=sources.toml_path),
+        client=convert(client_values(sources), ClientConfig, "client", toml_path=sources.toml_path),
     )
 
 
@@ -225,17 +227,9 @@ def zookeeper_values(sources: Sources) -> dict[str, Any]:
         put(layout, "ledger_manager_type", sources.conf.text("ledgerManagerType"))
         put(layout, "is_shaded_factory_allowed", sources.conf.truth("allowShadedLedgerManagerFactoryClass"))
         put(values, "layout", layout or None)
-        put(values, "scan_operations_per_s_max", _request_rate(sources.conf))
+        # Java's default 0, none, is not ours.
+        put(values, "scan_operations_per_s_max", sources.conf.decimal_number("zkRequestRateLimit") or None)
     return _with_secrets_of(sources.environment, values)
-
-
-def _request_rate(conf: JavaConf) -> float | None:
-    """Java's limit of requests to ZooKeeper; its default 0, none, is not ours."""
-    text = conf.text("zkRequestRateLimit")
-    try:
-        return float(text) or None if text is not None else None
-    except ValueError:
-        raise ConfigurationError(f"{conf.origin}: zkRequestRateLimit = {text}: not a number") from None
 
 
 def _with_secrets_of(environment: Mapping[str, str], values: dict[str, Any]) -> dict[str, Any]:
@@ -254,34 +248,11 @@ def client_values(sources: Sources) -> dict[str, Any]:
     """Fields of ClientConfig that a file sets."""
     values = dict(sources.toml.client)
     if sources.conf is not None:
-        put(values, "add_timeout_s", sources.conf.whole_number("addEntryTimeoutSec"))
-        put(values, "read_timeout_s", sources.conf.whole_number("readEntryTimeoutSec"))
+        put(values, "add_timeout_s", sources.conf.whole_seconds("addEntryTimeoutSec"))
+        put(values, "read_timeout_s", sources.conf.whole_seconds("readEntryTimeoutSec"))
         put(values, "connect_timeout_s", sources.conf.seconds("clientConnectTimeoutMillis"))
         put(values, "frame_bytes_max", sources.conf.whole_number("nettyMaxFrameSizeBytes"))
     return values
-
-
-def convert(values: Mapping[str, Any], struct: type[T], where: str) -> T:
-    """Values to a settings struct; ConfigurationError names the field and what is wrong."""
-    require_known(values, struct, where)
-    try:
-        return msgspec.convert(dict(values), struct)
-    except msgspec.ValidationError as error:
-        reason, _, path = str(error).replace("`", "").partition(" - at $")
-        raise ConfigurationError(f"setting {where}{path}: {reason[:1].lower()}{reason[1:]}") from error
-
-
-def require_known(values: Mapping[str, Any], struct: type[Any], where: str) -> None:
-    """ConfigurationError for a field that the struct, or a struct inside it, does not have: a typo must not pass."""
-    fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
-    for name, value in values.items():
-        if name not in fields:
-            raise ConfigurationError(f"settings of {where}: there is no '{name}' (there is: {', '.join(fields)})")
-        inner = next(
-            (each for each in (fields[name], *get_args(fields[name])) if hasattr(each, "__struct_fields__")), None
-        )
-        if isinstance(value, Mapping) and inner is not None:
-            require_known(value, inner, f"{where}.{name}")
 
 
 def _existing_default_path(environment: Mapping[str, str]) -> str | None:

@@ -6,6 +6,7 @@ import datetime
 import re
 
 from commands.errors import InvalidArgumentError
+from storage.config import DURATION_S_MAX
 from storage.ids import LEDGER_ID_MAX
 
 _DECIMAL = re.compile(r"[0-9]{1,39}")
@@ -38,11 +39,15 @@ def parse_ledger_id(text: str) -> int:
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds from ``500ms``, ``10``, ``10s``, ``2m`` or ``1h``; more than zero."""
+    """Seconds from ``500ms``, ``10``, ``10s``, ``2m`` or ``1h``; more than zero, at most DURATION_S_MAX."""
     match = _DURATION.fullmatch(text.strip())
     seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
     if seconds <= 0:
         raise InvalidArgumentError(f"'{text}' is not a duration: give a positive number with ms, s, m or h, like 30s")
+    if seconds > DURATION_S_MAX:
+        raise InvalidArgumentError(
+            f"'{text}' is too long a duration: give at most {DURATION_S_MAX // 3600}h (100 years)"
+        )
     return seconds
 
 

@@ -12,6 +12,7 @@ from storage.config import StorageConfig
 
 PositiveFloat = Annotated[float, Meta(gt=0)]
 PositiveInt = Annotated[int, Meta(gt=0)]
+PositiveInt32 = Annotated[int, Meta(gt=0, le=2**31 - 1)]
 NonNegativeInt = Annotated[int, Meta(ge=0)]
 Fraction = Annotated[float, Meta(gt=0, lt=1)]
 
@@ -65,7 +66,7 @@ class ZooKeeperTlsConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How the metadata store is reached."""
 
-    session_timeout_ms: PositiveInt = 10_000
+    session_timeout_ms: PositiveInt32 = 10_000
     """Session time-out asked for (zkTimeout)."""
     operation_timeout_s: PositiveFloat = 15.0
     """Longest wait for one operation, reconnecting included."""
@@ -94,7 +95,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Longest wait for the answer to one read (readEntryTimeoutSec)."""
     connect_timeout_s: PositiveFloat = 10.0
     """Longest wait for a connection (clientConnectTimeoutMillis)."""
-    frame_bytes_max: PositiveInt = 5 * 1024 * 1024
+    frame_bytes_max: PositiveInt32 = 5 * 1024 * 1024
     """Largest frame, its length word included (nettyMaxFrameSizeBytes)."""
     speculative_read_timeout_s: PositiveFloat = 2.0
     """Ask the next replica when the first has not answered for this long (speculativeReadTimeout)."""
@@ -233,19 +234,25 @@ class GarbageCollectionConfig(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             if compaction.threshold > 1:
                 raise ValueError(
-                    f"the {name} compaction threshold is {compaction.threshold:g}, but a log is at most wholly in use: "
-                    "give at most 1"
+                    f"the {name} compaction threshold ({name}CompactionThreshold) is {compaction.threshold:g}, but a "
+                    "log is at most wholly in use: give at most 1"
                 )
             if compaction.interval_s < self.wait_s:
                 raise ValueError(
-                    f"the {name} compaction interval of {compaction.interval_s:g} s is shorter than the time between "
-                    f"two garbage collections, {self.wait_s:g} s"
+                    f"the {name} compaction interval ({name}CompactionInterval) of {compaction.interval_s:g} s is "
+                    f"shorter than the time between two garbage collections (gcWaitTime), {self.wait_s:g} s"
                 )
         if self.minor.is_enabled and self.major.is_enabled:
             if self.minor.threshold >= self.major.threshold:
-                raise ValueError("the threshold of minor compaction must be below that of major compaction")
+                raise ValueError(
+                    "the threshold of minor compaction (minorCompactionThreshold) must be below that of major "
+                    "compaction (majorCompactionThreshold)"
+                )
             if self.minor.interval_s >= self.major.interval_s:
-                raise ValueError("the interval of minor compaction must be shorter than that of major compaction")
+                raise ValueError(
+                    "the interval of minor compaction (minorCompactionInterval) must be shorter than that of major "
+                    "compaction (majorCompactionInterval)"
+                )
 
 
 class IntegrityConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,7 +313,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     at the limit less is read, and reads by peers that take no answers are refused."""
     connection_stall_s_max: PositiveFloat = 60.0
     """How long a peer may stand still within a frame or with answers untaken. Silence between requests has no limit."""
-    frame_bytes_max: PositiveInt = 5 * 1024 * 1024
+    frame_bytes_max: PositiveInt32 = 5 * 1024 * 1024
     """Largest frame, its length word included (nettyMaxFrameSizeBytes)."""
     disks: DiskConfig = DiskConfig()
     """When disks count as full, and what happens then."""

@@ -9,8 +9,26 @@ import msgspec
 
 MEBIBYTE = 1024 * 1024
 
+QUEUE_BYTES_MIN = 64 * 1024
+MEMTABLE_BYTES_MIN = 64 * 1024
+
 JOURNAL_BLOCK_BYTES = 512
 """Granularity of ``alignment_bytes``, and the length of a journal's header."""
+
+WHOLE_NUMBER_MAX = 2**63 - 1
+"""Numbers of the formats, offsets among them, and of Java are 64-bit words with a sign."""
+
+DURATION_S_MAX = 100 * 365 * 86_400
+"""Whoever says "never" means no longer than this, and timers take no more than three times as much."""
+
+JOURNAL_ALIGNMENT_BYTES_MAX = MEBIBYTE
+"""Every group is padded to the alignment."""
+
+JOURNAL_PREALLOCATION_BYTES_MAX = 1024 * 1024 * MEBIBYTE
+"""Some file systems end a file at 2 TiB; more in one step could not be written."""
+
+GROUP_WAIT_S_MAX = 60.0
+"""No client waits longer for an add."""
 
 JOURNAL_VERSION_MIN = 4
 JOURNAL_VERSION_MAX = 6
@@ -35,10 +53,11 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A file that has grown past this is followed by the next; 4 KiB or more. Java: journalMaxSizeMB."""
 
     preallocation_bytes: int = 16 * MEBIBYTE
-    """Step by which a file grows; at least ``alignment_bytes``, rounded down to it. Java: journalPreAllocSizeMB."""
+    """Step by which a file grows; at least ``alignment_bytes``, rounded down to it; at most 1 TiB. Java:
+    journalPreAllocSizeMB."""
 
     alignment_bytes: int = 512
-    """Every group ends on a multiple of this, itself a multiple of 512. Java: journalAlignmentSize."""
+    """Every group ends on a multiple of this, itself a multiple of 512, at most 1 MiB. Java: journalAlignmentSize."""
 
     backup_count_max: int = 5
     """Files older than the mark that are kept; 0 or more. Java: journalMaxBackups."""
@@ -59,7 +78,7 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     group_wait_s: float = 0.0
     """How long a record may wait for others to share its sync; 0: not at all, as groups gather while the one before is
-    synced. Java: journalMaxGroupWaitMSec, there 2 ms."""
+    synced; at most 60. Java: journalMaxGroupWaitMSec, there 2 ms."""
 
     is_flushed_when_queue_empty: bool = False
     """Whether nothing waits, whatever ``group_wait_s`` says. Java: journalFlushWhenQueueEmpty."""
@@ -82,16 +101,21 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
         _require(JOURNAL_VERSION_MIN <= self.format_version <= JOURNAL_VERSION_MAX, "format_version must be 4, 5 or 6")
         _require(self.size_bytes_max >= 4096, "size_bytes_max must be at least 4 KiB")
         _require(
-            self.alignment_bytes >= JOURNAL_BLOCK_BYTES and self.alignment_bytes % JOURNAL_BLOCK_BYTES == 0,
-            "alignment_bytes must be a multiple of 512",
+            JOURNAL_BLOCK_BYTES <= self.alignment_bytes <= JOURNAL_ALIGNMENT_BYTES_MAX
+            and self.alignment_bytes % JOURNAL_BLOCK_BYTES == 0,
+            "alignment_bytes must be a multiple of 512, at most 1 MiB",
         )
         _require(self.preallocation_bytes >= self.alignment_bytes, "preallocation_bytes must reach alignment_bytes")
+        _require(
+            self.preallocation_bytes <= JOURNAL_PREALLOCATION_BYTES_MAX, "preallocation_bytes must be at most 1 TiB"
+        )
+        _require(self.group_wait_s <= GROUP_WAIT_S_MAX, "group_wait_s must be at most 60")
         _require(self.backup_count_max >= 0, "backup_count_max must not be negative")
         _require(self.sync_interval_s > 0, "sync_interval_s must be above 0")
         for name in ("group_wait_s", "group_bytes_max", "group_record_count_max"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative")
         _require(self.queue_record_count_max >= 1, "queue_record_count_max must be at least 1")
-        _require(self.queue_bytes_max >= 64 * 1024, "queue_bytes_max must be at least 64 KiB")
+        _require(self.queue_bytes_max >= QUEUE_BYTES_MIN, "queue_bytes_max must be at least 64 KiB")
 
 
 class EntryLogConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +168,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The entry logs of the directory."""
 
     def __post_init__(self) -> None:
-        _require(self.memtable_bytes_max >= 64 * 1024, "memtable_bytes_max must be at least 64 KiB")
+        _require(self.memtable_bytes_max >= MEMTABLE_BYTES_MIN, "memtable_bytes_max must be at least 64 KiB")
         _require(self.read_cache_bytes_max >= 0, "read_cache_bytes_max must not be negative")
         _require(self.read_ahead_count_max >= 0, "read_ahead_count_max must not be negative")
         _require(self.read_ahead_bytes_max >= 0, "read_ahead_bytes_max must not be negative")

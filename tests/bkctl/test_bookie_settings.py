@@ -207,8 +207,8 @@ def test_a_metadata_uri_from_elsewhere_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("bookiePort=70000\n", r"setting bookie\.port: expected int <= 65535"),
-        ("journalAlignmentSize=100\n", "alignment_bytes must be a multiple of 512"),
+        ("bookiePort=70000\n", r"bk\.conf: bookiePort = 70000: must be from 0 to 65535"),
+        ("journalAlignmentSize=100\n", "journalAlignmentSize = 100: must be a multiple of 512 from 512 to 1048576"),
         ("indexDirectories=/i\nledgerDirectories=/a,/b\n", "index_directories must be as many"),
     ],
 )
@@ -226,6 +226,20 @@ def test_typos_in_toml_are_named(tmp_path: Path) -> None:
     toml = write(tmp_path, "d.toml", '[bookie]\nmetadata_uri = "zk://c/ledgers"\n')
     with pytest.raises(ConfigurationError, match="belong outside"):
         resolve(None, GlobalFlags(config=toml, metadata_uri="zk://c/ledgers"))
+
+
+@pytest.mark.parametrize(
+    ("key", "typo"),
+    [
+        ("journalDirectories", "journalDirectores"),
+        ("ledgerDirectories", "ledgerDirectorys"),
+        ("metadataServiceUri", "metadataServiceURI"),
+    ],
+)
+def test_what_lacks_because_of_a_misspelt_key_says_so(tmp_path: Path, key: str, typo: str) -> None:
+    path = write(tmp_path, "bk.conf", CONF.replace(f"{key}=", f"{typo}="))
+    with pytest.raises(ConfigurationError, match=rf"{typo}: bkctl reads no such key.*is {key} meant\?"):
+        resolve(None, GlobalFlags(conf=path))
 
 
 def test_a_misspelt_key_of_the_file_is_told_and_keys_of_java_are_not(tmp_path: Path) -> None:

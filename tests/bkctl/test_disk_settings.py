@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.conversion import convert
 from bkctl.disk_settings import java_disk_values
 from bkctl.java_conf import JavaConf
-from bkctl.settings import convert
 from commands.context import BookieFlags
 from runtime.config import DiskConfig
 from runtime.errors import ConfigurationError
@@ -59,12 +59,12 @@ def test_toml(tmp_path: Path) -> None:
     [
         (("diskUsageThreshold=0.8",), r"diskUsageWarnThreshold\) is 0.9 and must not be above .* 0.8"),
         (("diskUsageLwmThreshold=0.995",), "diskUsageLwmThreshold"),
-        (("diskUsageThreshold=1.0",), "full_fraction"),
-        (("diskUsageWarnThreshold=0",), "almost_full_fraction"),
+        (("diskUsageThreshold=1.0",), "diskUsageThreshold = 1.0: must be above 0 and below 1"),
+        (("diskUsageWarnThreshold=0",), "diskUsageWarnThreshold = 0: must be above 0"),
         (("diskUsageThreshold=95%",), "diskUsageThreshold = 95%: not a decimal number"),
         (("diskUsageThreshold=nan",), "not a decimal number"),
-        (("diskCheckInterval=0",), "check_interval_s"),
-        (("minUsableSizeForHighPriorityWrites=-1",), "high_priority_room_bytes"),
+        (("diskCheckInterval=0",), "diskCheckInterval = 0: must be at least 1"),
+        (("minUsableSizeForHighPriorityWrites=-1",), "minUsableSizeForHighPriorityWrites = -1: must be at least 0"),
     ],
 )
 def test_what_does_not_fit_together_is_one_sentence(pairs: tuple[str, ...], sentence: str) -> None:

@@ -79,16 +79,19 @@ def test_the_old_name_of_the_rate_is_still_read_and_the_new_one_wins() -> None:
 @pytest.mark.parametrize(
     ("pairs", "sentence"),
     [
-        (("minorCompactionThreshold=1.1",), "minor compaction threshold is 1.1"),
-        (("majorCompactionThreshold=1.5",), "major compaction threshold is 1.5"),
-        (("gcWaitTime=7200000",), "minor compaction interval of 3600 s is shorter .* 7200 s"),
-        (("majorCompactionInterval=1",), "major compaction interval of 1 s is shorter .* 600 s"),
-        (("minorCompactionThreshold=0.8",), "threshold of minor compaction must be below"),
-        (("minorCompactionInterval=86400",), "interval of minor compaction must be shorter"),
-        (("gcWaitTime=0",), "garbage_collection.wait_s: expected float > 0"),
+        (("minorCompactionThreshold=1.1",), r"minorCompactionThreshold\) is 1.1"),
+        (("majorCompactionThreshold=1.5",), r"majorCompactionThreshold\) is 1.5"),
+        (("gcWaitTime=7200000",), r"minorCompactionInterval\) of 3600 s is shorter .* 7200 s"),
+        (("majorCompactionInterval=1",), r"majorCompactionInterval\) of 1 s is shorter .* 600 s"),
+        (("minorCompactionThreshold=0.8",), r"minorCompactionThreshold\) must be below .*\(majorCompactionThreshold\)"),
+        (
+            ("minorCompactionInterval=86400",),
+            r"minorCompactionInterval\) must be shorter .*\(majorCompactionInterval\)",
+        ),
+        (("gcWaitTime=0",), "gcWaitTime = 0: must be at least 1"),
         (("majorCompactionThreshold=much",), "majorCompactionThreshold = much: not a decimal number"),
         (("majorCompactionThreshold=nan",), "majorCompactionThreshold = nan: not a decimal number"),
-        (("compactionMaxOutstandingRequests=0",), "outstanding_entries_max"),
+        (("compactionMaxOutstandingRequests=0",), "compactionMaxOutstandingRequests = 0: must be at least 1"),
     ],
 )
 def test_a_bad_value_or_relation_is_one_sentence(pairs: tuple[str, ...], sentence: str) -> None:

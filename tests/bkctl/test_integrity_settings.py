@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.conversion import convert
 from bkctl.integrity_settings import java_integrity_values
 from bkctl.java_conf import JavaConf
-from bkctl.settings import convert
 from commands.context import BookieFlags
 from runtime.config import IntegrityConfig
 from runtime.errors import ConfigurationError

@@ -79,11 +79,11 @@ def test_toml_sets_the_same_fields(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("journalFormatVersionToWrite=3", "4, 5 or 6"),
+        ("journalFormatVersionToWrite=3", "journalFormatVersionToWrite = 3: must be from 4 to 6"),
         ("journalAlignmentSize=500", "multiple of 512"),
-        ("journalPreAllocSizeMB=0", "preallocation_bytes"),
-        ("journalQueueSize=0", "queue_record_count_max"),
-        ("journalPageCacheFlushIntervalMSec=0", "sync_interval_s"),
+        ("journalPreAllocSizeMB=0", "journalPreAllocSizeMB = 0: must be from 1"),
+        ("journalQueueSize=0", "journalQueueSize = 0: must be at least 1"),
+        ("journalPageCacheFlushIntervalMSec=0", "journalPageCacheFlushIntervalMSec = 0: must be at least 1"),
         ("skipReplayJournalInvalidRecord=true", "would drop what stands behind a damaged record"),
     ],
 )

@@ -108,7 +108,7 @@ def test_flags_behind_the_command_beat_those_before_it() -> None:
     [
         ("metadata_url = 'x'", "metadata_url"),
         ("[client]\nadd_timeout = 1", "there is no 'add_timeout'"),
-        ("[client]\nadd_timeout_s = -1", r"setting client\.add_timeout_s: expected float > 0"),
+        ("[client]\nadd_timeout_s = -1", r"client\.add_timeout_s = -1: expected float > 0"),
         ("output = 'xml'", "xml"),
         ("not toml", "c.toml"),
     ],
@@ -236,5 +236,8 @@ def test_the_request_rate(tmp_path: Path) -> None:
     off = write(tmp_path, "off.conf", "zkRequestRateLimit=0\n")
     assert settings_of(GlobalFlags(conf=off)).zookeeper == settings_of().zookeeper
     wrong = write(tmp_path, "wrong.conf", "zkRequestRateLimit=many\n")
-    with pytest.raises(ConfigurationError, match="zkRequestRateLimit = many: not a number"):
+    with pytest.raises(ConfigurationError, match="zkRequestRateLimit = many: not a decimal number"):
         settings_of(GlobalFlags(conf=wrong))
+    for rate in (float("inf"), float("nan")):
+        with pytest.raises(InvalidArgumentError, match=f"--rate {rate}: give a number"):
+            settings_of(GlobalFlags(metadata_rate=rate))

@@ -41,6 +41,11 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse_duration_s(text) == seconds
 
 
+def test_a_duration_that_no_timer_takes_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="give at most 876000h"):
+        parse_duration_s("876001h")
+
+
 @pytest.mark.parametrize("text", ["", "0", "0s", "-1s", "1d", "s", "1 s", "inf", "9" * 400, f"0.{'1' * 5000}"])
 def test_what_is_no_duration_is_named(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is not a duration"):
