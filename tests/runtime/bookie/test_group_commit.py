@@ -145,7 +145,7 @@ async def test_nothing_waits_for_company_by_default(tmp_path: Path) -> None:
 
 
 async def test_a_group_waits_as_long_as_the_settings_say(tmp_path: Path) -> None:
-    async with committing(tmp_path, group_wait_s=3600.0, group_record_count_max=3, group_bytes_max=5000) as running:
+    async with committing(tmp_path, group_wait_s=60.0, group_record_count_max=3, group_bytes_max=5000) as running:
         running.add(0)
         running.add(1)
         await asyncio.sleep(0.02)
@@ -169,7 +169,7 @@ async def test_a_wait_ends(tmp_path: Path) -> None:
 
 
 async def test_an_empty_queue_ends_the_wait_where_the_settings_say_so(tmp_path: Path) -> None:
-    async with committing(tmp_path, group_wait_s=3600.0, is_flushed_when_queue_empty=True) as running:
+    async with committing(tmp_path, group_wait_s=60.0, is_flushed_when_queue_empty=True) as running:
         running.add(0)
         await until(lambda: running.answers.entry_ids == [0])
 
