@@ -28,6 +28,7 @@ from runtime.metadata.store import MetadataStore
 from storage.json_text import JsonTextError, decode_json
 
 DIRECTORY = "/bkctl/operations"
+_ATTEMPTS_MAX = 10
 
 
 class OperationHolder(msgspec.Struct, frozen=True):
@@ -95,12 +96,23 @@ def operation_lock_path(root: str) -> str:
 async def acquire_operation_lock(store: MetadataStore, root: str, holder: OperationHolder) -> OperationLock:
     """Take the cluster's lock; OperationLockedError names who has it, MetadataAuthError says what is missing."""
     path = operation_lock_path(root)
+    for _ in range(_ATTEMPTS_MAX):
+        if await _take(store, path, holder):
+            return OperationLock(store, path)
+        found = await _read_holder(store, path)
+        if found is not None:
+            raise OperationLockedError(path, found)
+    raise OperationLockedError(path, OperationHolder("one operation after the other, each of a moment: try again"))
+
+
+async def _take(store: MetadataStore, path: str, holder: OperationHolder) -> bool:
+    """Whether the lock is ours; False where somebody else has it."""
     session_id = store.session_id
     try:
         await _create_directory(store)
         await store.create(path, msgspec.json.encode(holder), is_ephemeral=True)
     except NodeExistsError:
-        raise OperationLockedError(path, await _read_holder(store, path)) from None
+        return False
     except MetadataAuthError as error:
         raise MetadataAuthError(
             f"no permission to create {path}: let an administrator create {DIRECTORY} with rights for this user", path
@@ -110,7 +122,7 @@ async def acquire_operation_lock(store: MetadataStore, root: str, holder: Operat
         stat = await store.exists(path)
         if stat is None or stat.ephemeral_owner != session_id or store.session_id != session_id:
             raise
-    return OperationLock(store, path)
+    return True
 
 
 async def _create_directory(store: MetadataStore) -> None:
@@ -119,10 +131,11 @@ async def _create_directory(store: MetadataStore) -> None:
             await store.create(DIRECTORY, make_parents=True, is_open_acl=True)
 
 
-async def _read_holder(store: MetadataStore, path: str) -> OperationHolder:
+async def _read_holder(store: MetadataStore, path: str) -> OperationHolder | None:
+    """Who has the lock; None when it has just been given back."""
     try:
         return decode_json((await store.get(path)).data, OperationHolder)
     except NoNodeError:
-        return OperationHolder("an operation that has just ended: try again")
+        return None
     except (MetadataAuthError, JsonTextError):
         return OperationHolder("an operation that tells nothing of itself")

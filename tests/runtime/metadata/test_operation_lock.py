@@ -11,7 +11,9 @@ from runtime.metadata.operation_lock import (
     acquire_operation_lock,
     operation_lock_path,
 )
+from runtime.metadata.store import Node
 from runtime.metadata.zookeeper import ZooKeeperStore
+from tests.counting_store import CountingStore
 from tests.runtime.metadata.conftest import expire, session_of
 
 ME = OperationHolder("cluster format", "root", "host-1", 17, "2026-01-01T00:00:00+00:00")
@@ -46,6 +48,23 @@ async def test_a_lock_that_tells_nothing_is_one_all_the_same(store: ZooKeeperSto
     with pytest.raises(OperationLockedError, match="tells nothing"):
         await acquire_operation_lock(store, root, ME)
     await store.delete(operation_lock_path(root))
+
+
+class _EndsMeanwhile(CountingStore):
+    """The holder gives the lock back between our attempt to take it and our look at who has it."""
+
+    async def get(self, path: str) -> Node:
+        await self.delete(path)
+        return await super().get(path)
+
+
+async def test_one_that_ends_as_we_ask_who_holds_it_is_free(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, root: str
+) -> None:
+    await acquire_operation_lock(other_store, root, ME)
+    async with await acquire_operation_lock(_EndsMeanwhile(store), root, ME) as lock:
+        lock.require_held()
+    assert await store.exists(operation_lock_path(root)) is None
 
 
 async def test_it_goes_with_the_session(
