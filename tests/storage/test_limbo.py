@@ -25,7 +25,7 @@ from storage.limbo import (
     find_doubtful_logs,
     survey_limbo,
 )
-from tests.storage.engines import KEY, checkpoint, config_below, open_storage
+from tests.storage.engines import KEY, PhotographedDisk, checkpoint, config_below, open_storage, opening_watched
 from tests.storage.rebuilds import database, lose, rebuild, store_entries
 
 LEDGERS = range(6)
@@ -112,6 +112,35 @@ def test_the_limbo_ends_and_nothing_else_of_a_row(config: StorageConfig) -> None
     assert after == [(each, msgspec.structs.replace(row, is_limbo=each in {2, 3, 5})) for each, row in before]
     assert end_limbo(OsFileSystem(), open_plyvel, directory, LEDGERS) == 3, "of the others it has ended"
     assert limbo_ids(config) == []
+
+
+def test_a_kill_leaves_what_a_second_run_or_the_repair_ends(tmp_path: Path) -> None:
+    config = config_below(tmp_path / "bookie", ledgers=2)
+    store_entries(config, LEDGERS, rounds=1)
+    for position in range(2):
+        lose(config, LOCATIONS_DATABASE, position)
+    rebuild(config)
+    disk = PhotographedDisk(tmp_path / "bookie")
+    directories = survey(config).directories
+    disk.photograph_into = tmp_path / "photographs"
+    for directory in directories:
+        end_limbo(disk, opening_watched(disk.photograph), directory, LEDGERS)
+    left = []
+    seen = {content(state): state for _, state in disk.photographs}
+    for state in seen.values():
+        killed = config_below(state, ledgers=2)
+        found = survey(killed).directories
+        left.append(tuple(each.ledger_id for directory in found for each in directory.limbo))
+        for directory in found:
+            end_limbo(OsFileSystem(), open_plyvel, directory, LEDGERS)
+        assert not any(row.is_limbo for _, row in rows(killed))
+    assert sorted(set(left), key=left.index) == [(0, 2, 4, 1, 3, 5), (1, 3, 5), ()]
+
+
+def content(root: Path) -> tuple[tuple[str, bytes], ...]:
+    """Without what LevelDB writes for people alone."""
+    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.name.startswith("LOG"))
+    return tuple((str(path.relative_to(root)), path.read_bytes()) for path in files)
 
 
 def rows(config: StorageConfig) -> list[tuple[int, LedgerRow]]:

@@ -34,9 +34,10 @@ class Rebuilt:
         self._folder = folder
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self, *bookie_ids: str) -> AsyncIterator[None]:
+        """Some of them, or all."""
         async with contextlib.AsyncExitStack() as stack:
-            for bookie_id in BOOKIES:
+            for bookie_id in bookie_ids or BOOKIES:
                 storage = msgspec.structs.replace(
                     self._config.storage,
                     journal_directories=(str(self._folder / bookie_id / "journal"),),
@@ -60,9 +61,13 @@ class Rebuilt:
         assert result.exit_code == 0, result.stderr
         return result
 
-    async def rebuild_all(self) -> None:
-        for bookie_id in BOOKIES:
-            shutil.rmtree(self._folder / bookie_id / "ledgers" / "current" / LOCATIONS_DATABASE)
+    def current(self, bookie_id: str) -> Path:
+        return self._folder / bookie_id / "ledgers" / "current"
+
+    async def rebuild(self, *bookie_ids: str) -> None:
+        """Their locations are lost, and rebuilt from the logs that are there."""
+        for bookie_id in bookie_ids:
+            shutil.rmtree(self.current(bookie_id) / LOCATIONS_DATABASE)
             result = await self.bkctl(bookie_id, "index", "rebuild", "--yes")
             assert result.json()["is_complete"]
             assert "one bookie at a time" in result.stderr
@@ -119,7 +124,7 @@ async def test_the_word_of_an_operator_ends_what_no_comparison_can(
     caplog.set_level("INFO")
     async with rebuilt.running():
         ledger_ids = await written(metadata_uri, ack_quorum_size)
-    await rebuilt.rebuild_all()
+    await rebuilt.rebuild(*BOOKIES)
     for ended_count in range(needed):
         caplog.clear()
         async with rebuilt.running():
@@ -139,3 +144,27 @@ async def test_the_word_of_an_operator_ends_what_no_comparison_can(
         await require_whole(metadata_uri, ledger_ids)
     for bookie_id in BOOKIES:
         assert (await rebuilt.bkctl(bookie_id, "limbo", "list")).json()["items"] == []
+
+
+async def test_a_closed_ledger_is_filled_even_if_the_word_was_wrong(
+    rebuilt: Rebuilt, metadata_uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The logs are lost, which nothing on the disk tells any more; the repair stays due, and finds it by comparison."""
+    caplog.set_level("INFO")
+    async with rebuilt.running():
+        ledger_ids = await written(metadata_uri, ack_quorum_size=3)
+        await require_whole(metadata_uri, ledger_ids)  # recovers, that is, closes
+    wrong = BOOKIES[0]
+    for log in rebuilt.current(wrong).glob("*.log"):
+        log.unlink()
+    await rebuilt.rebuild(wrong)
+    async with rebuilt.running(wrong):
+        await wait_for(caplog, "3 ledgers still lack entries", 1)
+        assert "limbo end" not in caplog.text, "the others are only down"
+    plan = (await rebuilt.bkctl(wrong, "limbo", "end", "--dry-run")).json()
+    assert "of 3 of them there is nothing here" in " ".join(plan["summary"])
+    assert (await rebuilt.bkctl(wrong, "limbo", "end", "--yes")).json()["ledgers"] == 3
+    async with rebuilt.running():
+        await wait_for(caplog, f"{REPAIRED}; {3 * ENTRY_COUNT} entries", 1)
+    async with rebuilt.running(wrong):
+        await require_whole(metadata_uri, ledger_ids)
