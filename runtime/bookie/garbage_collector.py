@@ -4,15 +4,15 @@ A round, every ``gcWaitTime``:
 
 1. ledgers that are gone from the metadata are deleted, now and then also copies that it does not name any more;
 2. in each ledger directory, side by side: compactions that were cut off are finished; each entry log that was finished
-   since is measured, deleted ledgers are taken off all of them; logs in which nothing is left are deleted; logs that
-   could not be proven to be unused are held against the whole index;
-3. there, major compaction is begun if it is due, else minor: it goes on beside the rounds to come.
+   since is measured, deleted ledgers are taken off all of them; logs in which nothing is left are deleted;
+3. there, too, logs that could not be proven to be unused begin to be held against the whole index, and major
+   compaction is begun if it is due, else minor: both go on beside the rounds to come.
 
 What cannot be done is said and tried again by the next round. A round can be cut off anywhere, a compaction too.
 
 While a repair is due here (``integrity``), what rests is all that is proven by the index or by the other bookies: of
-1 the copies that the metadata does not name, and the last step of 2. What is gone from the metadata is nobody's,
-whatever lacks here.
+1 the copies that the metadata does not name, and of 3 what is held against the index. What is gone from the metadata
+is nobody's, whatever lacks here.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class GarbageCollector:
             failed_count += await self._trying(directory.refresh())
             failed_count += await self._trying(directory.remove_empty())
             if not is_repair_due:
-                failed_count += await self._trying(directory.settle_unproven())
+                compaction.begin_settling()
             await compaction.begin_due(is_forced=is_forced)
         except Exception:
             logger.exception("garbage collection of %s failed", directory.path)  # the others go on

@@ -105,7 +105,9 @@ class DirectoryCollector:
         """
         await self._load_quarantine()
         for compacted in await self._compactor.list_interrupted():
-            if compacted.log_id in self._quarantine:
+            if compacted.log_id in self._quarantine or any(
+                map(self._compactor.is_in_hand, (compacted.log_id, compacted.source_log_id))
+            ):
                 continue
             try:
                 await self._compactor.resume(compacted)

@@ -31,7 +31,7 @@ class GarbageCollectionMetrics(msgspec.Struct):
     """That were run to their end; each ledger directory has its own."""
     minor_compactions_count: int = 0
     compactions_failed_count: int = 0
-    """Of both kinds: a part could not be done; a later one tries again."""
+    """Of both kinds, and searches of the index for logs: a part could not be done; a later one tries again."""
     compactions_stopped_count: int = 0
     """Suspended while they ran, or not to be gone on with on a disk that has become fuller."""
     compactions_resumed_count: int = 0

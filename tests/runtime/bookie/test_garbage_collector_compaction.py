@@ -7,12 +7,16 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from runtime.bookie.compaction_sweep import find_rows_naming
 from runtime.bookie.disk_rules import DiskState
 from runtime.config import CompactionConfig, GarbageCollectionConfig, MajorCompactionConfig
+from storage.engine import LedgerDirectoryEngine
+from storage.entry_log_format import HEADER_MAP_FIELDS_OFFSET
 from tests.runtime.bookie.collected_bookie import CollectedBookie, collected_bookie, until, with_settings
 
 DIRECTORIES = 3
@@ -214,3 +218,39 @@ async def test_it_stops_in_the_middle_of_a_compaction(
         await bookie.collector.force()
         assert before.isdisjoint(finished_logs(tmp_path, 0))
         await bookie.require_readable([*KEPT, *OTHERS])
+
+
+async def test_a_search_of_one_index_holds_nothing_up(
+    metadata_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = asyncio.Event()
+    searched: list[str] = []
+
+    async def very_long(engine: LedgerDirectoryEngine, *rest: Any) -> Any:
+        searched.append(engine.ledger_directory)
+        await may_end.wait()
+        return await find_rows_naming(engine, *rest)
+
+    monkeypatch.setattr("runtime.bookie.garbage_collector_logs.find_rows_naming", very_long)
+    async with collected_bookie(metadata_uri, tmp_path, slowly(), ledger_directories=DIRECTORIES) as bookie:
+        await bookie.write(LEDGERS)
+        before = [finished_logs(tmp_path, directory) for directory in range(DIRECTORIES)]
+        unproven = tmp_path / "ledgers-0" / "current" / min(before[0])
+        with unproven.open("r+b") as file:
+            file.seek(HEADER_MAP_FIELDS_OFFSET)
+            file.write(bytes(12))
+        await bookie.delete_metadata([*KEPT, *GONE])
+        await until(lambda: bool(searched))
+        await until(lambda: before[0] & finished_logs(tmp_path, 0) == {unproven.name})
+        await bookie.delete_metadata(OTHERS)
+        for directory in (1, 2):
+            await until(lambda each=directory: before[each].isdisjoint(finished_logs(tmp_path, each)))  # type: ignore[misc]
+        await rounds(bookie, 2)
+        assert len(searched) == 1
+        assert unproven.exists()
+        async with bookie.collector.held():
+            pass  # the search is begun anew
+        await until(lambda: len(searched) == 2)
+        may_end.set()
+        await until(lambda: not unproven.exists())
+        assert bookie.collector.metrics.rounds_failed_count == 0
