@@ -24,8 +24,8 @@ DURATION_S_MAX = 100 * 365 * 86_400
 JOURNAL_ALIGNMENT_BYTES_MAX = MEBIBYTE
 """Every group is padded to the alignment."""
 
-JOURNAL_PREALLOCATION_BYTES_MAX = 1024 * 1024 * MEBIBYTE
-"""Some file systems end a file at 2 TiB; more in one step could not be written."""
+JOURNAL_PREALLOCATION_BYTES_MAX = 2048 * MEBIBYTE
+"""A journal as large as is usual in one step. What a crash leaves empty of a step is read through at the next start."""
 
 GROUP_WAIT_S_MAX = 60.0
 """No client waits longer for an add."""
@@ -53,7 +53,7 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A file that has grown past this is followed by the next; 4 KiB or more. Java: journalMaxSizeMB."""
 
     preallocation_bytes: int = 16 * MEBIBYTE
-    """Step by which a file grows; at least ``alignment_bytes``, rounded down to it; at most 1 TiB. Java:
+    """Step by which a file grows; at least ``alignment_bytes``, rounded down to it; at most 2 GiB. Java:
     journalPreAllocSizeMB."""
 
     alignment_bytes: int = 512
@@ -107,7 +107,7 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
         _require(self.preallocation_bytes >= self.alignment_bytes, "preallocation_bytes must reach alignment_bytes")
         _require(
-            self.preallocation_bytes <= JOURNAL_PREALLOCATION_BYTES_MAX, "preallocation_bytes must be at most 1 TiB"
+            self.preallocation_bytes <= JOURNAL_PREALLOCATION_BYTES_MAX, "preallocation_bytes must be at most 2 GiB"
         )
         _require(self.group_wait_s <= GROUP_WAIT_S_MAX, "group_wait_s must be at most 60")
         _require(self.backup_count_max >= 0, "backup_count_max must not be negative")

@@ -98,7 +98,7 @@ def test_the_whole_sentence_in_the_unit_of_the_key(tmp_path: Path) -> None:
         ("journalMaxSizeMB=-1", f"{path}: journalMaxSizeMB = -1: must be from 1 to 8796093022207"),
         (
             "journalPreAllocSizeMB=99999999999",
-            f"{path}: journalPreAllocSizeMB = 99999999999: must be from 1 to 1048576",
+            f"{path}: journalPreAllocSizeMB = 99999999999: must be from 1 to 2048",
         ),
         (
             "dbStorage_writeCacheMaxSizeMb=0",
@@ -132,7 +132,7 @@ def test_a_value_given_by_hand_is_not_put_down_to_the_file(tmp_path: Path) -> No
     [
         ("storage.journal", "size_bytes_max = -1", "size_bytes_max = -1: must be at least 4 KiB"),
         ("storage.journal", "preallocation_bytes = 99999999999999999999", "9999999: must be from -9223372036854775807"),
-        ("storage.journal", "preallocation_bytes = 1099511627777", "must be at most 1 TiB"),
+        ("storage.journal", "preallocation_bytes = 2147483649", "must be at most 2 GiB"),
         ("storage.journal", "group_wait_s = 61", "group_wait_s = 61: must be at most 60"),
         ("storage.journal", "sync_interval_s = inf", "sync_interval_s = inf: must be a finite number"),
         ("disks", "check_interval_s = 1e17", r"check_interval_s = 1e\+17: must be at most 3153600000"),

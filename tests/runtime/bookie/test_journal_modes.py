@@ -8,12 +8,29 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.java_ranges import RANGES
 from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.protocol.status import Status
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer
 
 COUNT = 300
+INVALID_CONF_EXIT_CODE = 1
+
+SETTLED_OTHERWISE = frozenset({"bookiePort", "zkTimeout", "journalFormatVersionToWrite"})
+AT_THE_UPPER_ENDS = (
+    "journalFlushWhenQueueEmpty=true",  # or each add waits for a minute
+    "minorCompactionInterval=0",
+    "majorCompactionInterval=0",
+    *(
+        f"{key}={bounds.high}"
+        for key, bounds in RANGES.items()
+        # Room that no disk has makes a bookie read-only.
+        if not bounds.is_open and not key.startswith(("minUsable", "minorC", "majorC")) and key not in SETTLED_OTHERWISE
+    ),
+)
+"""Each number as large as it may be: no timer, file or allocation overflows."""
+
 pytestmark = pytest.mark.cluster
 
 
@@ -34,6 +51,7 @@ async def require_all(peer: Peer, ledger_id: int, count: int = COUNT) -> None:
         ("journalFormatVersionToWrite=5", "journalMaxSizeMB=1", "flushInterval=3600000"),
         ("journalSyncData=false", "journalPageCacheFlushIntervalMSec=20", "flushInterval=100"),
         ("journalMaxGroupWaitMSec=2", "journalQueueSize=3", "journalAlignmentSize=4096", "flushInterval=100"),
+        AT_THE_UPPER_ENDS,
     ],
     ids=lambda settings: settings[0],
 )
@@ -49,6 +67,15 @@ async def test_a_kill_loses_nothing_acknowledged(
         await require_all(peer, 7)
         await add_all(peer, 8, 5)
         await require_all(peer, 8, 5)
+
+
+async def test_a_number_that_no_file_can_hold_is_refused_before_anything_is_changed(
+    tmp_path: Path, metadata_uri: str, store: ZooKeeperStore
+) -> None:
+    bookie = BookieUnderTest(tmp_path, metadata_uri, store, "--set", "journalPreAllocSizeMB=99999999999999999999")
+    assert await bookie.refused(()) == INVALID_CONF_EXIT_CODE
+    assert "--set journalPreAllocSizeMB = 99999999999999999999: must be from 1 to 2048" in bookie.said()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bookie.log"]
 
 
 async def test_two_journals_share_the_ledgers(tmp_path: Path, metadata_uri: str, store: ZooKeeperStore) -> None:
