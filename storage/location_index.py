@@ -6,6 +6,7 @@ log id in the upper and the offset of the body in the lower 32 bits. Ids are not
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -72,9 +73,21 @@ class LocationIndex:
         for key, _ in self._scan(ledger_id, first_entry_id):
             yield _KEY.unpack(key)[1]
 
-    def page(self, start: bytes, row_count_max: int) -> list[tuple[bytes, bytes]]:
-        """At most so many rows of all ledgers from the key ``start`` on, as stored; none: there are no more."""
-        return list(itertools.islice(self._rows.scan(start, KEY_END), row_count_max))
+    def page(
+        self, start: bytes, row_count_max: int, ledger_ids: Sequence[LedgerId] | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """At most so many rows from the key ``start`` on, as stored; none: there are no more.
+
+        Of the ledgers given, ascending; None: of all.
+        """
+        if ledger_ids is None:
+            return list(itertools.islice(self._rows.scan(start, KEY_END), row_count_max))
+        first = bisect.bisect_left(ledger_ids, int.from_bytes(start[:8], "big"))
+        stretches = (
+            self._rows.scan(max(start, _KEY.pack(ledger_id, 0)), _KEY.pack(ledger_id, _ENTRY_ID_LAST))
+            for ledger_id in itertools.islice(ledger_ids, first, None)
+        )
+        return list(itertools.islice(itertools.chain.from_iterable(stretches), row_count_max))
 
     def write(self, keys: bytes, locations: bytes) -> None:
         """Put rows in one durable batch: ``keys`` is n keys and ``locations`` n values, each joined, in key order."""

@@ -129,12 +129,14 @@ class EntryRelocation:
         self._locations.seal()
         return moved_count
 
-    def rows_naming(self, log_ids: AbstractSet[EntryLogId], start: bytes) -> RowsNaming:
-        """Look at the next rows of the whole index, from the key ``start`` on (empty: all of it); those of some logs.
+    def rows_naming(
+        self, log_ids: AbstractSet[EntryLogId], ledger_ids: Sequence[LedgerId] | None, start: bytes
+    ) -> RowsNaming:
+        """Look at the next rows from the key ``start`` on (empty: the first); those that name some logs.
 
-        IndexDamagedError.
+        Of the ledgers given, ascending; None: of the whole index. IndexDamagedError.
         """
-        rows = self._locations.page(start, _SWEEP_ROW_COUNT_MAX)
+        rows = self._locations.page(start, _SWEEP_ROW_COUNT_MAX, ledger_ids)
         prefixes = {log_id.to_bytes(4, "big") for log_id in log_ids}
         found = [decode_row(key, value) for key, value in rows if value[:4] in prefixes]
         next_start = rows[-1][0] + b"\0" if len(rows) == _SWEEP_ROW_COUNT_MAX else None

@@ -1,10 +1,11 @@
-"""Compaction of one entry log: copy what is still in use elsewhere, then delete the log. Source: storage section 7.3.
+"""Compaction of one entry log: copy what is still in use elsewhere; then the log may go. Source: storage section 7.3.
 
 In use is an entry that the index finds in this log at this very place; a copy that the index does not point at may be
 older than what is stored, and is left behind. The order is the safety: copies durable, index durable, log deleted. And
-the log is deleted only if no entry of it can have been overlooked: its own map agrees with the scan, or else a sweep of
-the whole index (``compaction_sweep``) finds no row that names it. Of a ledger in limbo rows may be lacking: an entry of
-it that has none keeps the log, too.
+the log is deleted only when a sweep of the index (``compaction_sweep``) finds no row that names it, which is for the
+caller: one sweep does for many logs. What the copying says is where rows may be that do: of the ledgers in the log if
+its own map agrees with the scan, else anywhere. Of a ledger in limbo rows may be lacking: an entry of it that has none
+keeps the log, too.
 
 May be cancelled anywhere: what was begun is then garbage in a log, or is finished by ``resume``.
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
@@ -94,9 +95,10 @@ class Compactor:
         """Ledgers are gone: what waits to be copied may not have to be any more."""
         self._throttle.interrupt()
 
-    async def compact(self, log_id: EntryLogId) -> bool:
-        """Copy what is in use and delete the log; False: it stays, for want of proof that nothing was overlooked.
+    async def compact(self, log_id: EntryLogId) -> frozenset[LedgerId] | None:
+        """Copy what is in use. The log is for ``remove``, once no row of the ledgers that are returned names it.
 
+        None: rows of any ledger may, or rows may be lacking.
         CorruptFileError: the log is damaged. Any other StorageError, OSError: it could not be done now; whatever was
         not finished has no effect. Not twice at a time.
         """
@@ -104,28 +106,25 @@ class Compactor:
         async with self.holding(log_id):
             return await self._compact(source, self._survivors_of(source))
 
-    async def remove_unused(self, log_id: EntryLogId) -> bool:
-        """Delete a log of which no entry is in use; returns and raises like ``compact``, beside which it may run.
+    async def require_unused(self, log_id: EntryLogId) -> frozenset[LedgerId] | None:
+        """Read a log of which no entry should be in use; returns and raises like ``compact``, beside which it may run.
 
         LogInUseError: an entry is.
         """
         async with self.holding(log_id):
             return await self._compact(CompactionSource(self._fs, self._engine, log_id), NoSurvivors())
 
-    async def _compact(self, source: CompactionSource, survivors: Survivors) -> bool:
+    async def _compact(self, source: CompactionSource, survivors: Survivors) -> frozenset[LedgerId] | None:
         try:
-            is_proven, copied_count = await self._copy_live(source, survivors)
+            ledger_ids, copied_count = await self._copy_live(source, survivors)
             await survivors.finish()
         except BaseException:
             await survivors.abandon()
             raise
         finally:
             await self._workers.run(COMPACTION_LANE, source.close)
-        if not is_proven:
-            return False
         self._metrics.logs_compacted_count += copied_count > 0
-        await self.remove(source.log_id)
-        return True
+        return ledger_ids
 
     async def remove(self, log_id: EntryLogId) -> None:
         """Delete a log that no row of the index names."""
@@ -151,48 +150,74 @@ class Compactor:
         return await self._workers.run(COMPACTION_LANE, list_compacted_logs, self._fs, directory)
 
     async def resume(self, compacted: CompactedLog) -> None:
-        """Finish one, from step 4 on, but for the source: nothing in it is in use any more, so ``compact`` deletes it.
+        """Finish one, from step 4 on, but for the source, which is for ``compact`` then.
 
         CorruptFileError for a log that is damaged; other StorageErrors, OSError.
         """
         async with self.holding(compacted.source_log_id):
+            await self._require_whole(compacted)
             await self._replace(compacted)
         self._metrics.compactions_resumed_count += 1
         logger.info("%s: the compaction into it is finished", compacted.path)
 
+    async def _require_whole(self, compacted: CompactedLog) -> None:
+        """It may have lain there for long, and the index is to name nothing that is damaged. Raises like ``resume``."""
+        async with self.holding(compacted.log_id):
+            await self._workers.run(COMPACTION_LANE, compacted.publish, self._fs)
+            async with aclosing(self._moves_into(compacted)) as batches:
+                async for _ in batches:
+                    pass
+
     async def _replace(self, compacted: CompactedLog) -> None:
-        """Steps 4 to 6, but for the source, in which nothing is in use then. Raises like ``resume``."""
+        """Steps 4 to 6, but for the source. Raises like ``resume``."""
         async with self.holding(compacted.log_id):  # it looks like any other log from here on
             await self._workers.run(COMPACTION_LANE, compacted.publish, self._fs)
-            is_complete = False
-            async with aclosing(self._scanner.entries(compacted.directory, compacted.log_id)) as messages:
-                async for message in messages:
-                    entries, is_complete = _taken(message)
-                    moves = await self._workers.run(COMPACTION_LANE, _moves_from, self._engine, compacted, entries)
+            async with aclosing(self._moves_into(compacted)) as batches:
+                async for moves in batches:
                     await relocate(self._workers, self._engine, moves)
-            if not is_complete:
-                raise CorruptFileError(compacted.path, 0, "the log does not agree with its own map")
             await self._workers.run(COMPACTION_LANE, compacted.forget, self._fs)
+
+    async def _moves_into(self, compacted: CompactedLog) -> AsyncGenerator[list[EntryMove], None]:
+        """Entries of the log that the index still names in its source. CorruptFileError behind the last, if need be."""
+        is_complete = False
+        source_offset = 0
+        async with aclosing(self._scanner.entries(compacted.directory, compacted.log_id)) as messages:
+            async for message in messages:
+                entries, is_complete = _taken(message)
+                moves = await self._workers.run(COMPACTION_LANE, _moves_from, self._engine, compacted, entries)
+                for move in moves:
+                    if move.from_location.offset <= source_offset:
+                        # An id that was changed in place is that of another entry now, which the map does not tell.
+                        reason = f"entry {move.ledger_id}:{move.entry_id} is not where it was in the log it replaces"
+                        raise CorruptFileError(compacted.path, move.to_location.offset, reason)
+                    source_offset = move.from_location.offset
+                yield moves
+        if not is_complete:
+            raise CorruptFileError(compacted.path, 0, "the log does not agree with its own map")
 
     def _survivors_of(self, source: CompactionSource) -> Survivors:
         if self._config.is_transactional:
             return NewLogSurvivors(self._fs, self._engine, self._workers, source, self._replace)
         return ActiveLogSurvivors(self._engine, self._workers, source, self._config.outstanding_entries_max)
 
-    async def _copy_live(self, source: CompactionSource, survivors: Survivors) -> tuple[bool, int]:
-        """Whether nothing else in the log can be in use, and how many entries were copied."""
+    async def _copy_live(
+        self, source: CompactionSource, survivors: Survivors
+    ) -> tuple[frozenset[LedgerId] | None, int]:
+        """Ledgers of which the log may hold more that is in use, None: any; and how many entries were copied."""
         is_complete, may_lack_rows, copied_count = False, False, 0
+        ledger_ids: set[LedgerId] = set()
         async with aclosing(self._scanner.entries(self._engine.ledger_directory, source.log_id)) as messages:
             async for message in messages:
                 entries, is_complete = _taken(message)
                 existing = [entry for entry in entries if self._engine.ledger(entry.ledger_id) is not None]
                 if not existing:
                     continue
+                ledger_ids.update(entry.ledger_id for entry in existing)
                 live, unplaced_ledger_ids = await self._workers.run(COMPACTION_LANE, source.select_live, existing)
                 may_lack_rows |= any(map(self._is_in_limbo, unplaced_ledger_ids))
                 for batch in _batches(live):
                     copied_count += await self._copy(batch, survivors)
-        return is_complete and not may_lack_rows, copied_count
+        return frozenset(ledger_ids) if is_complete and not may_lack_rows else None, copied_count
 
     async def _copy(self, batch: Sequence[SourceEntry], survivors: Survivors) -> int:
         """Copy entries as soon as the rate allows; returns how many were in use still by then."""

@@ -1,7 +1,9 @@
-"""A sweep of the whole index of a ledger directory: does any row still name a log that is to be deleted?
+"""A sweep of the index of a ledger directory: does any row still name a log that is to be deleted?
 
-For logs whose scan cannot be held against a map: those that were active when a bookie ended, and damaged ones. One
-sweep answers for all of them. It costs about a microsecond for each row, in bounded jobs.
+No log goes without it: a scan finds what a log says of itself, and an entry whose id was changed in place looks to it
+like one that nobody uses. Of a log that agrees with its own map it is known which ledgers it holds, and their rows are
+enough; for others (those that were active when a bookie ended, and damaged ones) it takes the whole index. One sweep
+answers for many logs. It costs about a microsecond for each row, in bounded jobs.
 """
 
 from __future__ import annotations
@@ -22,16 +24,21 @@ _WITNESSES_MAX: Final = 256
 
 
 async def find_rows_naming(
-    engine: LedgerDirectoryEngine, workers: Workers, log_ids: AbstractSet[EntryLogId]
+    engine: LedgerDirectoryEngine,
+    workers: Workers,
+    log_ids: AbstractSet[EntryLogId],
+    ledger_ids: AbstractSet[LedgerId] | None,
 ) -> dict[EntryLogId, list[IndexRow]]:
     """Some rows of existing ledgers for each log that any names; a log that is not in the answer is named by none.
 
+    ``ledger_ids``: the only ledgers of which the logs hold anything; None: that is not known.
     No row can come to name a finished log again, so what is not found once is not there. IndexDamagedError.
     """
     found: defaultdict[EntryLogId, list[IndexRow]] = defaultdict(list)
+    ordered = None if ledger_ids is None else sorted(ledger_ids)
     start: bytes | None = b""
     while start is not None:
-        rows = await workers.run(COMPACTION_LANE, engine.rows_naming, log_ids, start)
+        rows = await workers.run(COMPACTION_LANE, engine.rows_naming, log_ids, ordered, start)
         for row in rows.found:
             witnesses = found[row[2].log_id]
             if len(witnesses) < _WITNESSES_MAX and engine.ledger(row[0]) is not None:

@@ -5,8 +5,8 @@ A round, every ``gcWaitTime``:
 1. ledgers that are gone from the metadata are deleted, now and then also copies that it does not name any more;
 2. in each ledger directory, side by side: compactions that were cut off are finished; each entry log that was finished
    since is measured, deleted ledgers are taken off all of them; logs in which nothing is left are deleted;
-3. there, too, logs that could not be proven to be unused begin to be held against the whole index, and major
-   compaction is begun if it is due, else minor: both go on beside the rounds to come.
+3. there, too, logs that disagree with their own map, or of which rows may lack, begin to be held against the whole
+   index, and major compaction is begun if it is due, else minor: both go on beside the rounds to come.
 
 What cannot be done is said and tried again by the next round. A round can be cut off anywhere, a compaction too.
 

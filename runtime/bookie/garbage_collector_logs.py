@@ -20,7 +20,7 @@ from runtime.bookie.compaction import Compactor
 from runtime.bookie.compaction_room import CompactionRoom
 from runtime.bookie.compaction_scans import LogScanner
 from runtime.bookie.compaction_survivors import COMPACTION_LANE, LogInUseError
-from runtime.bookie.compaction_sweep import find_rows_naming
+from runtime.bookie.compaction_sweep import IndexRow, find_rows_naming
 from runtime.bookie.modes import sentence
 from runtime.config import CompactionConfig
 from runtime.ports import Clock, Workers
@@ -29,13 +29,15 @@ from storage.compaction_scan import MeasuredLog, UnreadableLog
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import CorruptFileError, IndexFailedError, StorageError
 from storage.filenames import entry_log_file_name
-from storage.ids import EntryLogId
+from storage.ids import EntryLogId, LedgerId
 from storage.log_usage import LogUsage, logs_to_compact
 from storage.ports import FileSystem
 
 logger = logging.getLogger(__name__)
 
 _MEASURED_AT_ONCE_MAX: Final = 256
+_KEPT_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""Originals that wait for the next sweep beside their copies: a full log. Compaction needs room for so much anyway."""
 
 
 class DirectoryCollector:
@@ -68,6 +70,9 @@ class DirectoryCollector:
         self._usages: dict[EntryLogId, LogUsage] = {}
         self._quarantined: dict[EntryLogId, str] | None = None
         self._unproven: set[EntryLogId] = set()
+        self._copied: dict[EntryLogId, frozenset[LedgerId]] = {}
+        """Logs of which nothing should be in use any more, and the ledgers whose rows are to bear that out."""
+        self._copied_bytes = 0
         self._misjudged: set[EntryLogId] = set()
         """Logs that seemed to be unused and are not: a compaction can copy what is in use."""
         self._read_damages: dict[EntryLogId, str] = {}
@@ -124,6 +129,7 @@ class DirectoryCollector:
         finished = await self._workers.run(COMPACTION_LANE, self._engine.finished_log_ids)
         there = set(finished)
         self._unproven &= there
+        self._copied = {log_id: ledger_ids for log_id, ledger_ids in self._copied.items() if log_id in there}
         self._misjudged &= there
         for gone in self._usages.keys() - there:
             del self._usages[gone]
@@ -144,11 +150,13 @@ class DirectoryCollector:
         """Delete logs in which no ledger is left. Never by what a log says of itself alone. IndexFailedError."""
         for log_id in [usage.log_id for usage in self.usages if usage.is_empty]:
             if self._compactor.is_in_hand(log_id):
-                self._compactor.hurry()  # who has it in hand deletes it
+                self._compactor.hurry()  # who has it in hand sees to it
             elif log_id not in self._misjudged:
                 async with self._scan_turn:
                     if self._is_free(log_id):
-                        await self._deal_with(log_id, self._compactor.remove_unused)
+                        await self._deal_with(log_id, self._compactor.require_unused)
+        # No round waits for a search: this needs none.
+        await self._settle_free({log_id for log_id, ledger_ids in self._copied.items() if not ledger_ids}, frozenset())
 
     async def compact(self, config: CompactionConfig) -> None:
         """Compact the logs that are used less than the threshold, the emptiest first. IndexFailedError."""
@@ -158,27 +166,50 @@ class DirectoryCollector:
             elapsed_s = (self._clock.monotonic_ns() - began_ns) / 1e9
             if config.duration_s_max is not None and elapsed_s >= config.duration_s_max:
                 logger.info("%s: compaction ends after %.0f s", self._engine.ledger_directory, elapsed_s)
-                return
-            if not self._is_free(log_id):
-                continue
-            try:
-                # Copies come before the log they were made of goes.
-                async with self._room.claimed(self._usages[log_id].remaining_bytes):
-                    if self._is_free(log_id):
-                        await self._deal_with(log_id, self._compactor.compact)
-            except OSError as error:
+                break
+            if self._is_free(log_id) and not await self._copy_with_room(log_id, is_last_try=not self._copied):
+                await self._settle_copied()  # the room may be in the originals of what was copied before
+                if self._is_free(log_id):
+                    await self._copy_with_room(log_id, is_last_try=True)
+            if self._copied_bytes >= _KEPT_BYTES_MAX:
+                await self._settle_copied()
+        await self._settle_copied()
+
+    async def _copy_with_room(self, log_id: EntryLogId, *, is_last_try: bool) -> bool:
+        """False: there is no room, which may change before the last try."""
+        needed_bytes = self._usages[log_id].remaining_bytes
+        try:
+            # Copies come before the log they were made of goes.
+            async with self._room.claimed(needed_bytes):
+                if self._is_free(log_id):
+                    await self._deal_with(log_id, self._compactor.compact)
+                    self._copied_bytes += needed_bytes
+        except OSError as error:
+            if is_last_try:
                 self._note_failure(log_id, error)
+            return is_last_try
+        return True
 
     async def settle_unproven(self) -> None:
         """Delete the logs that no row of the index names, quarantine those that some row still does. StorageError."""
-        log_ids = frozenset(log_id for log_id in self._unproven if not self._compactor.is_in_hand(log_id))
-        if not log_ids:
-            return
-        async with self._compactor.holding(*log_ids):
-            await self._settle(log_ids)
+        await self._settle_copied()  # of a compaction that was cut off
+        await self._settle_free(self._unproven, None)
 
-    async def _settle(self, log_ids: AbstractSet[EntryLogId]) -> None:
-        rows_by_log = await find_rows_naming(self._engine, self._workers, log_ids)
+    async def _settle_copied(self) -> None:
+        """Like ``settle_unproven``, of the logs of which it is known whose rows can name them."""
+        self._copied_bytes = 0
+        await self._settle_free(self._copied.keys(), frozenset().union(*self._copied.values()))
+
+    async def _settle_free(self, log_ids: AbstractSet[EntryLogId], ledger_ids: AbstractSet[LedgerId] | None) -> None:
+        free = frozenset(log_id for log_id in log_ids if not self._compactor.is_in_hand(log_id))
+        if free:
+            async with self._compactor.holding(*free):
+                await self._settle(free, ledger_ids)
+
+    async def _settle(self, log_ids: AbstractSet[EntryLogId], ledger_ids: AbstractSet[LedgerId] | None) -> None:
+        rows_by_log: dict[EntryLogId, list[IndexRow]] = {}
+        if ledger_ids is None or ledger_ids:
+            rows_by_log = await find_rows_naming(self._engine, self._workers, log_ids, ledger_ids)
         for log_id in sorted(log_ids):
             rows = rows_by_log.get(log_id)
             if rows:
@@ -196,10 +227,11 @@ class DirectoryCollector:
             else:
                 self._usages.pop(log_id, None)
             self._unproven.discard(log_id)
+            self._copied.pop(log_id, None)
 
     def _is_free(self, log_id: EntryLogId) -> bool:
         """Whether a log is still there, to be dealt with, and in nobody's hand."""
-        is_left_alone = log_id in self._unproven or self._compactor.is_in_hand(log_id)
+        is_left_alone = log_id in self._unproven or log_id in self._copied or self._compactor.is_in_hand(log_id)
         return log_id in self._usages and not is_left_alone
 
     async def _measure(self, log_ids: list[EntryLogId]) -> None:
@@ -212,10 +244,12 @@ class DirectoryCollector:
                         self._failures_count += 1
                         logger.warning("%s; the next round tries again", message.reason)
 
-    async def _deal_with(self, log_id: EntryLogId, remove: Callable[[EntryLogId], Coroutine[Any, Any, bool]]) -> None:
+    async def _deal_with(
+        self, log_id: EntryLogId, empty: Callable[[EntryLogId], Coroutine[Any, Any, frozenset[LedgerId] | None]]
+    ) -> None:
         """Note what becomes of a log. IndexFailedError."""
         try:
-            is_removed = await remove(log_id)
+            ledger_ids = await empty(log_id)
         except CorruptFileError as error:
             await self._put_in_quarantine(log_id, str(error))
         except IndexFailedError:
@@ -225,10 +259,10 @@ class DirectoryCollector:
                 self._misjudged.add(log_id)
             self._note_failure(log_id, error)
         else:
-            if is_removed:
-                self._usages.pop(log_id, None)
-            else:
+            if ledger_ids is None:
                 self._unproven.add(log_id)
+            else:
+                self._copied[log_id] = ledger_ids
 
     def _note_failure(self, log_id: EntryLogId, error: StorageError | OSError) -> None:
         self._failures_count += 1
@@ -264,6 +298,7 @@ class DirectoryCollector:
         self._quarantine[log_id] = reason
         self._usages.pop(log_id, None)
         self._unproven.discard(log_id)
+        self._copied.pop(log_id, None)
         directory = self._engine.ledger_directory
         name = entry_log_file_name(log_id)
         logger.error("%s: entry log %s is damaged and will be left alone: %s", directory, name, reason)

@@ -141,7 +141,10 @@ def test_the_source_gives_what_the_index_names_here(tmp_path: Path) -> None:
     engine.close()
 
 
-def test_a_sweep_finds_every_row_that_names_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ledger_ids", [None, [], [0], [3], [0, 1, 2**62], [2**62, 2**62 + 1], [0, 3, 2**62]])
+def test_a_sweep_finds_every_row_that_names_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledger_ids: list[int] | None
+) -> None:
     monkeypatch.setattr("storage.relocation._SWEEP_ROW_COUNT_MAX", 7)
     engine = open_engine(tmp_path, config=SMALL)
     for ledger_id in (0, 3, 2**62):
@@ -153,14 +156,14 @@ def test_a_sweep_finds_every_row_that_names_a_log(tmp_path: Path, monkeypatch: p
     expected = [
         (*key, place)
         for key, place in zip(keys, engine.current_locations(keys), strict=True)
-        if place is not None and place.log_id in {0, 2}
+        if place is not None and place.log_id in {0, 2} and (ledger_ids is None or key[0] in ledger_ids)
     ]
     found: list[tuple[int, int, EntryLocation]] = []
     start: bytes | None = b""
     while start is not None:
-        rows = engine.rows_naming({0, 2, 77}, start)
+        rows = engine.rows_naming({0, 2, 77}, ledger_ids, start)
         found += rows.found
         start = rows.next_start
     assert found == expected
-    assert {place.log_id for _, _, place in found} == {0, 2}
+    assert ledger_ids or {place.log_id for _, _, place in found} == (set() if ledger_ids == [] else {0, 2})
     engine.close()

@@ -1,0 +1,206 @@
+"""Entry ids changed in place: the log still agrees with its own map, and no scan tells that anything lacks."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.config import GarbageCollectionConfig
+from storage.compaction_quarantine import read_quarantine
+from storage.compaction_scan import ScanEnd
+from storage.compaction_scan_child import scan_log
+from storage.errors import EntryDamagedError
+from storage.filenames import QUARANTINE
+from storage.filesystem import OsFileSystem
+from tests.processes import bkctl_environment
+from tests.runtime.bookie.compaction_stage import (
+    SMALL_LOGS,
+    Stage,
+    delete,
+    fill,
+    leftovers,
+    log_names,
+    require_stored,
+    staged,
+    stored,
+)
+from tests.runtime.bookie.conftest import MODES
+from tests.storage.engines import open_engine
+from tests.storage.traced_disk import TracedDisk
+
+KEPT = [*((2, entry_id) for entry_id in range(5)), *((3, entry_id) for entry_id in range(8)), (2, 9)]
+LOST = (2, 1)
+"""The entry whose id is changed."""
+NEW_IDS = pytest.mark.parametrize("new_entry_id", [77_777, 0, 4, 9], ids=["none", "one before", "one behind", "moved"])
+"""Of no entry; of one in the same log; of one in another log."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two logs: 0.log is to be compacted, and agrees with its own map; all in 1.log is in use."""
+    root = tmp_path / "current"
+    engine = open_engine(root, config=SMALL_LOGS)
+    fill(engine, [2, 4], range(5))
+    fill(engine, [3], range(8))
+    fill(engine, [2], [9])
+    delete(engine, [4])
+    engine.close()
+    assert log_names(root) == ["0.log", "1.log"]
+    data = (root / "0.log").read_bytes()
+    assert stored(*LOST) in data
+    assert stored(2, 9) not in data
+    return root
+
+
+def change_entry_id(log: Path, new_entry_id: int) -> None:
+    data = log.read_bytes()
+    offset = data.index(stored(*LOST)) + 8
+    with log.open("r+b") as file:
+        file.seek(offset)
+        file.write(struct.pack(">q", new_entry_id))
+
+
+def require_map_agrees(root: Path) -> None:
+    assert list(scan_log(OsFileSystem(), str(root), 0))[-1] == ScanEnd(is_complete=True)
+
+
+def require_all(stage: Stage) -> None:
+    for ledger_id, entry_id in KEPT:
+        require_stored(stage.engine, [ledger_id], [entry_id])
+
+
+def require_all_but_the_lost(stage: Stage) -> None:
+    for ledger_id, entry_id in KEPT:
+        if (ledger_id, entry_id) != LOST:
+            require_stored(stage.engine, [ledger_id], [entry_id])
+
+
+async def require_found_again(root: Path, whole: bytes) -> None:
+    """Once the bytes are as they were, the entry is there, and the log may go."""
+    (root / "0.log").write_bytes(whole)
+    (root / QUARANTINE).unlink()
+    async with staged(root) as stage:
+        require_all(stage)
+        assert await stage.round() == 0
+        require_all(stage)
+        assert stage.collector.quarantined_count == 0
+        assert not (root / "0.log").exists()
+
+
+@MODES
+@NEW_IDS
+async def test_a_log_in_which_an_entry_has_another_id_is_quarantined(
+    folder: Path, config: GarbageCollectionConfig, new_entry_id: int
+) -> None:
+    log = folder / "0.log"
+    whole = log.read_bytes()
+    change_entry_id(log, new_entry_id)
+    require_map_agrees(folder)
+    damaged = log.read_bytes()
+    for _ in range(2):
+        async with staged(folder, config=config) as stage:
+            await stage.round()
+            assert log.read_bytes() == damaged
+            assert stage.collector.quarantined_count == 1
+            require_all_but_the_lost(stage)
+            with pytest.raises(EntryDamagedError, match=f"found 2:{new_entry_id} instead"):
+                stage.engine.read(*LOST)
+    assert "ledger 2 entry 1" in read_quarantine(TracedDisk(), str(folder))[0]
+    await require_found_again(folder, whole)
+
+
+@MODES
+@NEW_IDS
+async def test_it_is_kept_while_a_repair_is_due_too(
+    folder: Path, config: GarbageCollectionConfig, new_entry_id: int
+) -> None:
+    change_entry_id(folder / "0.log", new_entry_id)
+    async with staged(folder, config=config) as stage:
+        await stage.round(is_repair_due=True)
+        assert stage.collector.quarantined_count == 1
+        assert (folder / "0.log").exists()
+        require_all_but_the_lost(stage)
+
+
+@MODES
+async def test_it_matters_no_more_when_the_ledger_is_gone(folder: Path, config: GarbageCollectionConfig) -> None:
+    change_entry_id(folder / "0.log", 77_777)
+    async with staged(folder, config=config) as stage:
+        delete(stage.engine, [LOST[0]])
+        assert await stage.round() == 0
+        assert stage.collector.quarantined_count == 0
+        assert not (folder / "0.log").exists()
+        require_stored(stage.engine, [3], range(8))
+
+
+KILLED_BEFORE = {
+    "the new log has a name": ("link", ".log", 0),
+    "the index is changed": ("replace", ".seal", 0),
+    "the compaction is forgotten": ("remove", ".compacted", 0),
+    "the source is deleted": ("remove", ".log", 0),
+}
+
+
+async def kill_compaction(root: Path, before: str) -> None:
+    operation, suffix, skipped_count = KILLED_BEFORE[before]
+    command = [sys.executable, "-P", "-m", "tests.runtime.bookie.compaction_stage", str(root), operation, suffix]
+    environment = bkctl_environment(PYTHONPATH=str(Path(__file__).parents[3]))
+    ended = await asyncio.to_thread(
+        subprocess.run, [*command, str(skipped_count)], env=environment, capture_output=True, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+@pytest.mark.parametrize("before", list(KILLED_BEFORE)[:3])
+@NEW_IDS
+async def test_a_compaction_that_is_resumed_does_not_delete_it_either(
+    folder: Path, before: str, new_entry_id: int
+) -> None:
+    """Its copy lacks the entry, as the scan of the source did."""
+    log = folder / "0.log"
+    whole = log.read_bytes()
+    change_entry_id(log, new_entry_id)
+    await kill_compaction(folder, before)
+    assert leftovers(folder)
+    async with staged(folder) as stage:
+        await stage.round()
+        assert stage.collector.quarantined_count == 1
+        assert log.exists()
+        require_all_but_the_lost(stage)
+    await require_found_again(folder, whole)
+
+
+@pytest.mark.parametrize("before", KILLED_BEFORE)
+@NEW_IDS
+async def test_damage_of_the_source_after_the_copying_loses_nothing(
+    folder: Path, before: str, new_entry_id: int
+) -> None:
+    await kill_compaction(folder, before)
+    change_entry_id(folder / "0.log", new_entry_id)
+    async with staged(folder) as stage:
+        assert await stage.round() == 0
+        assert stage.collector.quarantined_count == 0
+        assert not (folder / "0.log").exists()
+        require_all(stage)
+
+
+@NEW_IDS
+async def test_damage_of_the_copy_before_the_index_names_it_loses_nothing(
+    folder: Path, new_entry_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where the wrong copy of an entry comes in another message than the right one."""
+    monkeypatch.setattr("storage.compaction_scan_child._ROWS_MAX", 1)
+    await kill_compaction(folder, "the new log has a name")
+    (finished,) = leftovers(folder)
+    change_entry_id(folder / finished, new_entry_id)
+    async with staged(folder) as stage:
+        await stage.round()
+        require_all(stage)
+        await stage.round()
+        require_all(stage)
