@@ -30,6 +30,8 @@ from tests.interop.java import is_built, shell_command, write_server_conf
 JVM_FLAGS = ("-Xmx2g", "-XX:MaxDirectMemorySize=2g", "-XX:TieredStopAtLevel=4")
 _JAVA_TIME = re.compile(r"Rebuilding index is done \{totalTime=(\d+):(\d+):([\d.]+)\}")
 _LEDGER_ENTRY_COUNT = 50
+_JAVA_INDEX = "java-index"
+"""A folder of its own: our rebuild refuses to work beside an index of Java."""
 """Entries of one ledger in one checkpoint."""
 
 
@@ -104,7 +106,7 @@ def run(command: Sequence[str], **environment: str) -> tuple[Run, str]:
 def prepare_java(directory: str) -> str:
     """Give Java's tool the ledgers index that it starts from; returns the path of its settings."""
     for name in ("ledgers", "locations"):
-        os.makedirs(os.path.join(directory, "bookie", "current", name))
+        os.makedirs(os.path.join(directory, _JAVA_INDEX, "current", name))
     conf_path = os.path.join(directory, "java.conf")
     write_server_conf(
         conf_path,
@@ -112,7 +114,7 @@ def prepare_java(directory: str) -> str:
         directory,
         journalDirectories=os.path.join(directory, "journal"),
         ledgerDirectories=os.path.join(directory, "bookie"),
-        indexDirectories=os.path.join(directory, "bookie"),
+        indexDirectories=os.path.join(directory, _JAVA_INDEX),
         ledgerStorageClass="org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
     )
     run(shell_command(conf_path, "rebuild-db-ledgers-index", "-v", jvm_flags=JVM_FLAGS))
@@ -125,7 +127,7 @@ def rebuild_java(conf_path: str) -> Run:
     own_clock = _JAVA_TIME.search(printed)
     if own_clock is None:  # it ends with success whatever happened
         raise RuntimeError(f"Java's rebuild did not end: {printed[-2000:]}")
-    current = os.path.join(os.path.dirname(conf_path), "bookie", "current")
+    current = os.path.join(os.path.dirname(conf_path), _JAVA_INDEX, "current")
     for name in os.listdir(current):
         if name.startswith("locations.BACKUP"):
             shutil.rmtree(os.path.join(current, name))
