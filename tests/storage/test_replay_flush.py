@@ -73,6 +73,12 @@ def require_entries(storage: LedgerStorage, count: int) -> None:
         assert body == entry(5, entry_id, BODY)
 
 
+def require_fenced(storage: LedgerStorage) -> None:
+    row = storage.engine_of(5).ledger(5)
+    assert row is not None
+    assert row.is_fenced
+
+
 def test_it_waits_in_the_cache_for_the_next_checkpoint(tmp_path: Path) -> None:
     path = write_journal(tmp_path, [key_record(5), entry(5, 0)], [encode_fence_record(5)])
     for is_last in (False, True):
@@ -90,9 +96,7 @@ def test_it_waits_in_the_cache_for_the_next_checkpoint(tmp_path: Path) -> None:
         storage.close()
     storage = replayed(tmp_path)
     assert storage.engine_of(5).read(5, 0) == entry(5, 0)
-    row = storage.engine_of(5).ledger(5)
-    assert row is not None
-    assert row.is_fenced
+    require_fenced(storage)
     storage.close()
 
 
@@ -135,9 +139,7 @@ def test_behind_a_torn_tail_that_only_the_newest_file_may_have_the_next_journal_
     storage.close()
     storage = replayed(tmp_path)
     require_entries(storage, 1)
-    row = storage.engine_of(5).ledger(5)
-    assert row is not None
-    assert row.is_fenced
+    require_fenced(storage)
     storage.close()
 
 
@@ -235,9 +237,7 @@ def test_a_journal_that_finds_no_room_begins_with_its_first_group(
     storage.close()
     storage = replayed(tmp_path)
     require_entries(storage, 3)
-    row = storage.engine_of(5).ledger(5)
-    assert row is not None
-    assert row.is_fenced
+    require_fenced(storage)
     storage.close()
 
 

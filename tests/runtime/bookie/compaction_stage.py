@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from storage.disk_room import DiskRoom
 from storage.engine import LedgerDirectoryEngine
 from storage.filesystem import OsFileSystem
 from storage.replay import checkpoint_now
+from tests.processes import bkctl_environment
 from tests.storage.engines import KEY, entry, open_engine
 from tests.storage.traced_disk import TracedDisk
 
@@ -180,6 +182,14 @@ class KillingDisk(TracedDisk):
             self._skipped_count -= 1
             if self._skipped_count < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def kill_compaction(root: Path, operation: str, suffix: str, skipped_count: int) -> None:
+    """Run one round over ``root`` in a child process that kills itself before a change of a file (``KillingDisk``)."""
+    command = [sys.executable, "-P", "-m", __name__, str(root), operation, suffix, str(skipped_count)]
+    environment = bkctl_environment(PYTHONPATH=str(Path(__file__).parents[3]))
+    ended = await asyncio.to_thread(subprocess.run, command, env=environment, capture_output=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
 async def _die_in_compaction(root: Path, operation: str, suffix: str, skipped_count: int) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status
 from storage.config import EngineConfig, JournalConfig, StorageConfig
 from tests.runtime.bookie.compaction_stage import FAST, TRANSACTIONAL, make_mixed
+from tests.runtime.bookie.small_disk import SmallDisk, small_disk
 
 KEY = master_key(b"secret")
 
@@ -80,6 +81,18 @@ class Peer:
 
     async def free_bytes(self) -> int:
         return (await self._pool.info(self.bookie_id)).free_bytes
+
+
+@pytest.fixture
+def ledger_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "ledgers") as disk:
+        yield disk
+
+
+@pytest.fixture
+def journal_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "journal") as disk:
+        yield disk
 
 
 @pytest.fixture

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ from runtime.bookie.compaction_survivors import COMPACTION_LANE
 from runtime.config import GarbageCollectionConfig
 from storage.filenames import current_directory
 from storage.replay import checkpoint_now
-from tests.processes import bkctl_environment
 from tests.runtime.bookie.compaction_stage import (
     ENTRIES,
     FAST,
@@ -25,6 +21,7 @@ from tests.runtime.bookie.compaction_stage import (
     add,
     delete,
     fill,
+    kill_compaction,
     leftovers,
     log_names,
     require_stored,
@@ -212,13 +209,7 @@ STEPS = {
 @pytest.mark.parametrize("step", STEPS)
 async def test_kill_9_at_each_transactional_step(mixed: Path, step: str) -> None:
     """H7: the finished log is found again under its hexadecimal name, whatever its id."""
-    operation, suffix, skipped_count = STEPS[step]
-    command = [sys.executable, "-P", "-m", "tests.runtime.bookie.compaction_stage", str(mixed), operation, suffix]
-    environment = bkctl_environment(PYTHONPATH=str(Path(__file__).parents[3]))
-    ended = await asyncio.to_thread(
-        subprocess.run, [*command, str(skipped_count)], env=environment, capture_output=True, check=False
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    await kill_compaction(mixed, *STEPS[step])
     async with staged(mixed) as stage:
         require_stored(stage.engine, KEPT, ENTRIES)
         assert await stage.round() == 0

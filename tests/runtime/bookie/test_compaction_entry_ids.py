@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,12 +14,12 @@ from storage.compaction_scan_child import scan_log
 from storage.errors import EntryDamagedError
 from storage.filenames import QUARANTINE
 from storage.filesystem import OsFileSystem
-from tests.processes import bkctl_environment
 from tests.runtime.bookie.compaction_stage import (
     SMALL_LOGS,
     Stage,
     delete,
     fill,
+    kill_compaction,
     leftovers,
     log_names,
     require_stored,
@@ -147,16 +143,6 @@ KILLED_BEFORE = {
 }
 
 
-async def kill_compaction(root: Path, before: str) -> None:
-    operation, suffix, skipped_count = KILLED_BEFORE[before]
-    command = [sys.executable, "-P", "-m", "tests.runtime.bookie.compaction_stage", str(root), operation, suffix]
-    environment = bkctl_environment(PYTHONPATH=str(Path(__file__).parents[3]))
-    ended = await asyncio.to_thread(
-        subprocess.run, [*command, str(skipped_count)], env=environment, capture_output=True, check=False
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-
-
 @pytest.mark.parametrize("before", list(KILLED_BEFORE)[:3])
 @NEW_IDS
 async def test_a_compaction_that_is_resumed_does_not_delete_it_either(
@@ -166,7 +152,7 @@ async def test_a_compaction_that_is_resumed_does_not_delete_it_either(
     log = folder / "0.log"
     whole = log.read_bytes()
     change_entry_id(log, new_entry_id)
-    await kill_compaction(folder, before)
+    await kill_compaction(folder, *KILLED_BEFORE[before])
     assert leftovers(folder)
     async with staged(folder) as stage:
         await stage.round()
@@ -181,7 +167,7 @@ async def test_a_compaction_that_is_resumed_does_not_delete_it_either(
 async def test_damage_of_the_source_after_the_copying_loses_nothing(
     folder: Path, before: str, new_entry_id: int
 ) -> None:
-    await kill_compaction(folder, before)
+    await kill_compaction(folder, *KILLED_BEFORE[before])
     change_entry_id(folder / "0.log", new_entry_id)
     async with staged(folder) as stage:
         assert await stage.round() == 0
@@ -196,7 +182,7 @@ async def test_damage_of_the_copy_before_the_index_names_it_loses_nothing(
 ) -> None:
     """Even where the wrong copy of an entry comes in another message than the right one."""
     monkeypatch.setattr("storage.compaction_scan_child._ROWS_MAX", 1)
-    await kill_compaction(folder, "the new log has a name")
+    await kill_compaction(folder, *KILLED_BEFORE["the new log has a name"])
     (finished,) = leftovers(folder)
     change_entry_id(folder / finished, new_entry_id)
     async with staged(folder) as stage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from storage.errors import DiskUnusableError
 from storage.filesystem import OsFileSystem
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer
-from tests.runtime.bookie.small_disk import SmallDisk, small_disk
+from tests.runtime.bookie.small_disk import SmallDisk
 
 pytestmark = pytest.mark.cluster
 
@@ -43,18 +43,6 @@ DISKS = DiskConfig(
 )
 BOOKIE_FAILED_EXIT_CODE = 5
 SERVER_EXCEPTION_EXIT_CODE = 2
-
-
-@pytest.fixture
-def ledger_disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    with small_disk(tmp_path / "ledgers") as disk:
-        yield disk
-
-
-@pytest.fixture
-def journal_disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    with small_disk(tmp_path / "journal") as disk:
-        yield disk
 
 
 @pytest.fixture

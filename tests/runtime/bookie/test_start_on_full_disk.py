@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.protocol.status import Status
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer
-from tests.runtime.bookie.small_disk import SmallDisk, small_disk
+from tests.runtime.bookie.small_disk import SmallDisk
 from tests.runtime.bookie.test_disk_monitor import wait_mode
 
 pytestmark = pytest.mark.cluster
@@ -31,18 +30,6 @@ COUNT = 12
 """Entries of so many bytes: the journal holds 6 MiB."""
 TORN = b"\0\0\x04\0torn"
 """Of a record of 1 KiB, in the first of its sectors."""
-
-
-@pytest.fixture
-def ledger_disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    with small_disk(tmp_path / "ledgers") as disk:
-        yield disk
-
-
-@pytest.fixture
-def journal_disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    with small_disk(tmp_path / "journal") as disk:
-        yield disk
 
 
 class Stage:
@@ -91,6 +78,15 @@ class Stage:
         await self.require_all(peer)
         assert await peer.add(1, COUNT) is Status.OK
 
+    async def fence_read_only(self, ledger_id: int) -> str:
+        """A start that comes up read-only and fences a ledger without entries; returns what it has logged."""
+        bookie = self.bookie()
+        async with bookie.running() as (_, peer):
+            await self.require_read_only(peer)
+            with pytest.raises(NoSuchEntryError):
+                await peer.read(ledger_id, 0, fence_with=KEY)
+            return bookie.said()
+
     async def require_nothing_lost(self, *fenced: int) -> None:
         """Of what was acknowledged to the end of ``require_writable``."""
         async with self.bookie().running() as (process, peer):
@@ -112,10 +108,7 @@ async def test_without_room_for_what_the_journal_holds(ledger_disk: SmallDisk, s
     await stage.write()
     ledger_disk.use(0.9)
     for new_fence in (3, 4):
-        async with stage.bookie().running() as (_, peer):
-            await stage.require_read_only(peer)
-            with pytest.raises(NoSuchEntryError):
-                await peer.read(new_fence, 0, fence_with=KEY)
+        await stage.fence_read_only(new_fence)
     async with stage.bookie().running() as (_, peer):
         ledger_disk.use(0.1)
         await stage.require_writable(peer)
@@ -127,12 +120,7 @@ async def test_behind_a_torn_tail(ledger_disk: SmallDisk, stage: Stage) -> None:
     stage.tear_journal()
     ledger_disk.use(0.9)
     for new_fence in (3, 4):
-        bookie = stage.bookie()
-        async with bookie.running() as (_, peer):
-            await stage.require_read_only(peer)
-            assert "were never synced and are dropped" in bookie.said()
-            with pytest.raises(NoSuchEntryError):
-                await peer.read(new_fence, 0, fence_with=KEY)
+        assert "were never synced and are dropped" in await stage.fence_read_only(new_fence)
     async with stage.bookie().running() as (_, peer):
         ledger_disk.use(0.1)
         await stage.require_writable(peer)
@@ -195,10 +183,7 @@ async def test_without_a_single_free_block(ledger_disk: SmallDisk, stage: Stage)
     await stage.write()
     ledger_disk.use(1.0)
     for new_fence in (3, 4):
-        async with stage.bookie().running() as (_, peer):
-            await stage.require_read_only(peer)
-            with pytest.raises(NoSuchEntryError):
-                await peer.read(new_fence, 0, fence_with=KEY)
+        await stage.fence_read_only(new_fence)
     async with stage.bookie().running() as (_, peer):
         await stage.require_all(peer)
         ledger_disk.use(0.1)
