@@ -151,7 +151,7 @@ def note_path(config: StorageConfig) -> str:
 
 def index_folders(config: StorageConfig) -> list[str]:
     """The ``current`` folder of the index of each ledger directory."""
-    return [current_directory(each) for each in config.paired_index_directories]
+    return [index_folder for _, index_folder in config.engine_folders]
 
 
 def locate_logs(fs: FileSystem, config: StorageConfig, *, is_unique: bool) -> LogPlaces:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from storage.filenames import current_directory
+
 MEBIBYTE = 1024 * 1024
 
 QUEUE_BYTES_MIN = 64 * 1024
@@ -196,6 +198,12 @@ class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
     def paired_index_directories(self) -> tuple[str, ...]:
         """The index directory of each ledger directory, by position."""
         return self.index_directories or self.ledger_directories
+
+    @property
+    def engine_folders(self) -> list[tuple[str, str]]:
+        """The ``current`` folders of each engine, that of the ledger directory and that of the index, by position."""
+        pairs = zip(self.ledger_directories, self.paired_index_directories, strict=True)
+        return [(current_directory(ledger), current_directory(index)) for ledger, index in pairs]
 
     @property
     def all_directories(self) -> list[str]:

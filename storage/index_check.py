@@ -18,7 +18,7 @@ from storage.child_pool import ChildPool, core_count
 from storage.config import StorageConfig
 from storage.entry_log_reader import list_entry_logs
 from storage.errors import IndexDamagedError
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory, seal_file_name
+from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
 from storage.ids import LedgerId
 from storage.index_state import DATABASES, IndexCondition, IndexState, inspect_index
 from storage.ledger_index import LedgerIndex
@@ -70,8 +70,7 @@ class IndexCheck:
 
     def run(self) -> list[DirectoryCheck]:
         """Damage is a finding; StorageError and OSError for what stops the check itself."""
-        pairs = zip(self._config.ledger_directories, self._config.paired_index_directories, strict=True)
-        return [self._check(*map(current_directory, pair)) for pair in pairs]
+        return [self._check(*folders) for folders in self._config.engine_folders]
 
     def _check(self, ledger_directory: str, index_directory: str) -> DirectoryCheck:
         states = {

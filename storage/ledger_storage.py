@@ -96,13 +96,12 @@ class LedgerStorage:
                 undo.callback(_release, held)
             _require_no_change_of_index(filesystem, config)
             engines: list[LedgerDirectoryEngine] = []
-            pairs = zip(config.ledger_directories, config.paired_index_directories, strict=True)
-            for ledger_directory, index_directory in pairs:
+            for ledger_folder, index_folder in config.engine_folders:
                 engine = LedgerDirectoryEngine.open(
                     filesystem,
                     open_index,
-                    current_directory(ledger_directory),
-                    current_directory(index_directory),
+                    ledger_folder,
+                    index_folder,
                     config.engine,
                 )
                 undo.callback(engine.close)

@@ -104,9 +104,7 @@ def survey_limbo(fs: FileSystem, open_index: OpenIndexStore, config: StorageConf
         raise AdoptionRefusedError(change.advice)
     directories: list[LimboDirectory] = []
     flags = 0
-    pairs = zip(config.ledger_directories, config.paired_index_directories, strict=True)
-    for position, pair in enumerate(pairs):
-        ledger_folder, index_folder = map(current_directory, pair)
+    for position, (ledger_folder, index_folder) in enumerate(config.engine_folders):
         if not _is_sound(fs, open_index, config, ledger_folder, index_folder):
             continue
         with _opened(fs, open_index, index_folder, LEDGERS_DATABASE) as rows, advising_repair():

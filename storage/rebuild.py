@@ -112,9 +112,7 @@ def plan_rebuild(
     IndexDamagedError when the locations are to be built while the ledger rows, which are needed for that, are damaged.
     """
     plans = []
-    pairs = zip(config.ledger_directories, config.paired_index_directories, strict=True)
-    for position, pair in enumerate(pairs):
-        ledger_directory, index_directory = map(current_directory, pair)
+    for position, (ledger_directory, index_directory) in enumerate(config.engine_folders):
         states = {
             name: inspect_index(filesystem, open_index, ledger_directory, index_directory, name) for name in DATABASES
         }

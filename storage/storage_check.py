@@ -91,8 +91,8 @@ class StorageCheck:
         for position, directory in enumerate(self._config.ledger_directories):
             folder = current_directory(directory)
             yield from _guarded("entry logs", folder, self._of_logs(position, folder))
-        for pair in zip(self._config.ledger_directories, self._config.paired_index_directories, strict=True):
-            yield from self._of_indexes(*map(current_directory, pair))
+        for folders in self._config.engine_folders:
+            yield from self._of_indexes(*folders)
 
     def _of_journals(self, marks: JournalMarks) -> Iterator[Finding]:
         folder = current_directory(marks.directory)

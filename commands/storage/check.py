@@ -78,22 +78,16 @@ def _check(
 
 def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
     """What a start would refuse before it reads anything else; the stored cookie is for ``bkctl cookie verify``."""
-    from runtime.bookie.folders import read_folder, version_path
+    from runtime.bookie.folders import named_folders, read_folder, version_path
 
-    config = own.config
-    wanted = (config.journal_directories, config.ledger_directories, config.paired_index_directories)
+    wanted = named_folders(own.config)
     ids: dict[str, str] = {}
     for directory in own.config.all_directories:
         state = read_folder(own.file_system, directory)
         cookie, reason = state.cookie, state.damage or state.trouble
         if cookie is not None:
             ids.setdefault(cookie.bookie_id, directory)
-            found = (
-                cookie.journal_directories,
-                cookie.ledger_directories,
-                cookie.index_directories or cookie.ledger_directories,
-            )
-            if found != wanted:
+            if named_folders(cookie) != wanted:
                 reason = "it names other folders than the settings do, or another order"
             elif len(ids) > 1:
                 reason = f"it names the bookie {cookie.bookie_id}, others name {next(iter(ids))}"

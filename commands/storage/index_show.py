@@ -52,14 +52,10 @@ def show(
 
 
 def _show_all(context: CommandContext, own: OwnStorage) -> None:
-    from storage.filenames import current_directory
-
     rows: list[dict[str, Any]] = []
     flags = 0
-    for position, pair in enumerate(
-        zip(own.config.ledger_directories, own.config.paired_index_directories, strict=True)
-    ):
-        found, own_flags = _describe(own, *map(current_directory, pair))
+    for position, folders in enumerate(own.config.engine_folders):
+        found, own_flags = _describe(own, *folders)
         rows += found
         flags = own_flags if position == 0 else flags
     body = {"needs_integrity_check": bool(flags & 1)}

@@ -60,10 +60,9 @@ def require_version_files(own: OwnStorage) -> None:
 
     Which ledger lives where follows from the number and order of the folders: with others, entries would be denied.
     """
-    from runtime.bookie.folders import read_folder
+    from runtime.bookie.folders import named_folders, read_folder
 
-    config = own.config
-    wanted = (config.journal_directories, config.ledger_directories, config.paired_index_directories)
+    wanted = named_folders(own.config)
     for directory in own.config.all_directories:
         cookie = read_folder(own.file_system, directory).cookie
         if cookie is None:
@@ -71,11 +70,7 @@ def require_version_files(own: OwnStorage) -> None:
                 f"nothing was changed: {directory} has no VERSION file that can be read: bkctl cookie verify says why, "
                 "and what to do"
             )
-        found = (
-            cookie.journal_directories,
-            cookie.ledger_directories,
-            cookie.index_directories or cookie.ledger_directories,
-        )
+        found = named_folders(cookie)
         if found != wanted:
             raise RefusedError(
                 f"nothing was changed: the VERSION file of {directory} names the folders {_listed(found)}, but the "

@@ -72,14 +72,16 @@ class FolderState(msgspec.Struct, frozen=True, kw_only=True):
         return self.cookie is not None or self.damage is not None
 
 
+def named_folders(names: StorageConfig | Cookie) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Folders of journals, of ledgers and of indexes, as settings or a cookie name them; no index folders are those of
+    the ledgers."""
+    return names.journal_directories, names.ledger_directories, names.index_directories or names.ledger_directories
+
+
 def place_of(config: StorageConfig, path: str) -> tuple[str, ...]:
     """Positions of a folder in the lists of journal, ledger and index folders, as its place file words them."""
-    lists = {
-        "journal": config.journal_directories,
-        "ledger": config.ledger_directories,
-        "index": config.paired_index_directories,
-    }
-    return tuple(f"{role} {paths.index(path)} of {len(paths)}" for role, paths in lists.items() if path in paths)
+    lists = zip(("journal", "ledger", "index"), named_folders(config), strict=True)
+    return tuple(f"{role} {paths.index(path)} of {len(paths)}" for role, paths in lists if path in paths)
 
 
 def record_places(file_system: FileSystem, config: StorageConfig) -> None:
