@@ -24,12 +24,11 @@ from storage.entry_log_reader import EntryLogReader
 from storage.entry_log_writer import EntryLogWriter
 from storage.errors import AdoptionRefusedError, EntryLogError
 from storage.filenames import ADOPTING_SUFFIX, LEDGERS_DATABASE, LOCATIONS_DATABASE, entry_log_file_name, seal_file_name
-from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
+from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId, pack_location, unpack_location
 from storage.idx_file import HEADER_BYTES, LOCATION_BYTES, IdxHeader, decode_idx_header, decode_locations
 from storage.journaled_rows import JournaledLedger, JournaledLedgers, row_with_journals
 from storage.kept_files import KeptFiles, remove_files
 from storage.ledger_index import LedgerIndex, LedgerRow, encode_row, explicit_lac_of, is_placeholder_key
-from storage.location_index import pack_location, unpack_location
 from storage.ports import FileSystem, OpenIndexStore
 from storage.seal import SealedIndex, create_sealed_index
 

@@ -97,8 +97,8 @@ class CheckpointWriter:
         body_bytes = 0
         try:
             for part in memtable.slices(SLICE_ENTRY_COUNT_MAX, SLICE_BYTES_MAX):
-                locations = self._log_writer.append(part.bodies)
-                batches.append((encode_keys(part.ids), encode_locations(locations)))
+                locations = self._log_writer.append_columns(part.ledger_ids, part.bodies)
+                batches.append((encode_keys(part.ledger_ids, part.entry_ids), encode_locations(locations)))
                 body_bytes += part.body_bytes
                 pause()
             self._log_writer.sync()

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import functools
 import itertools
-import operator
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -33,16 +31,12 @@ from storage.filenames import (
     parse_entry_log_file_name,
 )
 from storage.framing import LENGTH_BYTES, framed_bytes
-from storage.ids import EntryLocation, EntryLogId, LedgerId
+from storage.ids import EntryLocation, EntryLogId, LedgerId, PackedLocation, pack_location, unpack_location
 from storage.ports import Buffer, File, FileSystem
 
 _BATCH_COUNT_MAX = 1024
 _BATCH_BYTES_MAX = 1024 * 1024
 """Bounds of what is copied and written at once: the copy keeps the interpreter to itself, the write does not."""
-
-
-_LEDGER_ID = operator.itemgetter(0)
-_FRAME_BYTES = operator.itemgetter(1)
 
 
 class _OpenLog:
@@ -117,11 +111,17 @@ class EntryLogWriter:
         ValueError for a body that no reader would accept. EntryLogError when a write failed now or earlier: see
         ``discard_unsynced``.
         """
-        locations: list[EntryLocation] = []
+        ledger_ids, bodies = zip(*entries, strict=True) if entries else ((), ())
+        return list(map(unpack_location, self.append_columns(ledger_ids, bodies)))
+
+    def append_columns(self, ledger_ids: Sequence[LedgerId], bodies: Sequence[Buffer]) -> list[PackedLocation]:
+        """``append`` for who has many: the ledgers in one column and the bodies in another, locations as the index has
+        them."""
+        locations: list[PackedLocation] = []
         with self._failing_for_good():
-            for first in range(0, len(entries), _BATCH_COUNT_MAX):
-                ledger_ids, bodies = zip(*entries[first : first + _BATCH_COUNT_MAX], strict=True)
-                locations += self._append_batch(ledger_ids, bodies)
+            for first in range(0, len(bodies), _BATCH_COUNT_MAX):
+                stop = first + _BATCH_COUNT_MAX
+                locations += self._append_batch(ledger_ids[first:stop], bodies[first:stop])
         return locations
 
     def sync(self) -> None:
@@ -188,30 +188,32 @@ class EntryLogWriter:
         self._rolled.clear()
         self._active = None
 
-    def _append_batch(self, ledger_ids: Sequence[LedgerId], bodies: Sequence[Buffer]) -> list[EntryLocation]:
-        frame_bytes = [LENGTH_BYTES + len(body) for body in bodies]
-        if min(frame_bytes) < LENGTH_BYTES + ENTRY_HEADER_BYTES_MIN:
+    def _append_batch(self, ledger_ids: Sequence[LedgerId], bodies: Sequence[Buffer]) -> list[PackedLocation]:
+        lengths = list(map(len, bodies))
+        if min(lengths) < ENTRY_HEADER_BYTES_MIN:
             raise ValueError(f"an entry of less than {ENTRY_HEADER_BYTES_MIN} bytes")
-        ends = list(itertools.accumulate(frame_bytes))
-        locations: list[EntryLocation] = []
-        first, done_bytes = 0, 0
+        # Frame i reaches from bounds[i] to bounds[i + 1]. Few steps of the interpreter are taken per entry.
+        bounds = list(itertools.accumulate(map(LENGTH_BYTES.__add__, lengths), initial=0))
+        locations: list[PackedLocation] = []
+        first = 0
         while first < len(bodies):
-            log = self._log_with_room_for(frame_bytes[first])
+            log = self._log_with_room_for(bounds[first + 1] - bounds[first])
             room_bytes = min(_BATCH_BYTES_MAX, self._config.size_bytes_max - log.position)
             # At least one: an entry may be larger than a batch, or even than a whole log.
-            stop = max(first + 1, bisect.bisect_right(ends, done_bytes + room_bytes, lo=first))
+            stop = max(first + 1, bisect.bisect_right(bounds, bounds[first] + room_bytes, lo=first) - 1)
             log.file.pwrite(framed_bytes(bodies[first:stop]), log.position)
-            shift = log.position + LENGTH_BYTES - done_bytes
-            starts = map(shift.__add__, [done_bytes, *ends[first : stop - 1]])
-            locations += map(_new_location, zip(itertools.repeat(log.log_id), starts, strict=False))
-            written = zip(ledger_ids[first:stop], frame_bytes[first:stop], strict=True)
-            for ledger_id, frames in itertools.groupby(written, _LEDGER_ID):
-                log.ledger_bytes[ledger_id] += sum(map(_FRAME_BYTES, frames))
-            log.position += ends[stop - 1] - done_bytes
+            first_location = pack_location(EntryLocation(log.log_id, log.position + LENGTH_BYTES))
+            locations += map((first_location - bounds[first]).__add__, bounds[first:stop])
+            start = first
+            for ledger_id, run in itertools.groupby(ledger_ids[first:stop]):
+                end = start + len(list(run))
+                log.ledger_bytes[ledger_id] += bounds[end] - bounds[start]
+                start = end
+            log.position += bounds[stop] - bounds[first]
             if 0 < self._config.unsynced_bytes_max <= log.position - log.synced_position:
                 log.file.sync_data()
                 log.synced_position = log.position
-            first, done_bytes = stop, ends[stop - 1]
+            first = stop
         return locations
 
     def _log_with_room_for(self, frame_bytes: int) -> _OpenLog:
@@ -281,10 +283,6 @@ class EntryLogWriter:
         except OSError as error:
             self._failure = error
             raise EntryLogError(f"{self._directory}: entry log cannot be written: {error}") from error
-
-
-_new_location = functools.partial(tuple.__new__, EntryLocation)
-"""``EntryLocation._make`` without a frame of Python per entry."""
 
 
 def _find_last_log_id(fs: FileSystem, directory: str) -> EntryLogId:

@@ -12,6 +12,11 @@ LedgerId: TypeAlias = int
 EntryId: TypeAlias = int
 EntryLogId: TypeAlias = int
 JournalId: TypeAlias = int
+PackedLocation: TypeAlias = int
+"""An ``EntryLocation`` in the 64 bits of its index row: id of the log in the upper half, offset in the lower."""
+
+_OFFSET_BITS = 32
+_OFFSET_MASK = 2**_OFFSET_BITS - 1
 
 INVALID_ENTRY_ID: EntryId = -1
 """No entry: an empty ledger's last entry, an unconfirmed ledger's last add confirmed, "the last one" in a read."""
@@ -30,7 +35,7 @@ class MetaEntryKind(enum.IntEnum):
 
 
 class EntryLocation(NamedTuple):
-    """Where an entry's body starts: the offset points behind the size word. Packed into 64 bits on disk only."""
+    """Where an entry's body starts: the offset points behind the size word."""
 
     log_id: EntryLogId
     offset: int
@@ -41,3 +46,13 @@ class LogMark(NamedTuple):
 
     journal_id: JournalId
     offset: int
+
+
+def pack_location(location: EntryLocation) -> PackedLocation:
+    """The 64 bits that stand for a location on disk."""
+    return location.log_id << _OFFSET_BITS | location.offset
+
+
+def unpack_location(packed: PackedLocation) -> EntryLocation:
+    """What ``pack_location`` packed; of a negative number, a negative id."""
+    return EntryLocation(packed >> _OFFSET_BITS, packed & _OFFSET_MASK)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import bisect
 import itertools
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from storage.errors import IndexDamagedError, IndexFailedError, StorageError
-from storage.ids import EntryId, EntryLocation, LedgerId
+from storage.ids import EntryId, EntryLocation, LedgerId, PackedLocation, unpack_location
 from storage.seal import SealedIndex
 
 KEY_BYTES: Final = 16
@@ -21,8 +21,6 @@ LOCATION_BYTES: Final = 8
 
 _KEY = struct.Struct(">qq")
 _LOCATION = struct.Struct(">q")
-_OFFSET_BITS = 32
-_OFFSET_MASK = 2**_OFFSET_BITS - 1
 _ENTRY_ID_LAST = 2**63 - 1
 KEY_END: Final = b"\x80"
 """Behind every key of an entry; what follows is no ledger's (storage section 5.2)."""
@@ -144,23 +142,13 @@ class LocationIndex:
         return self._rows.scan(_KEY.pack(ledger_id, first_entry_id), _KEY.pack(ledger_id, _ENTRY_ID_LAST))
 
     def _decoded(self, ledger_id: LedgerId, entry_id: EntryId, value: bytes) -> EntryLocation:
-        location = int.from_bytes(value, "big")
+        location = unpack_location(int.from_bytes(value, "big"))
         # Offset 0 is inside a log's header: such a row names nothing, and must not read as "not stored" either.
-        if len(value) != LOCATION_BYTES or not location & _OFFSET_MASK:
+        if len(value) != LOCATION_BYTES or location.offset == 0:
             raise IndexDamagedError(
                 f"{self._rows.path}: ledger {ledger_id} entry {entry_id} has the location {value.hex()}"
             )
-        return unpack_location(location)
-
-
-def pack_location(location: EntryLocation) -> int:
-    """The 64 bits that stand for a location on disk: id of the log, then offset."""
-    return location.log_id << _OFFSET_BITS | location.offset
-
-
-def unpack_location(packed: int) -> EntryLocation:
-    """What ``pack_location`` packed; of a negative number, a negative id."""
-    return EntryLocation(packed >> _OFFSET_BITS, packed & _OFFSET_MASK)
+        return location
 
 
 def decode_row(key: bytes, value: bytes) -> tuple[LedgerId, EntryId, EntryLocation]:
@@ -170,15 +158,16 @@ def decode_row(key: bytes, value: bytes) -> tuple[LedgerId, EntryId, EntryLocati
     return ledger_id, entry_id, unpack_location(location)
 
 
-def encode_keys(ids: Sequence[int]) -> bytes:
-    """Joined keys of rows given as ledger id, entry id, ledger id, entry id, ..."""
+def encode_keys(ledger_ids: Sequence[LedgerId], entry_ids: Sequence[EntryId]) -> bytes:
+    """Joined keys of rows, of which each has a ledger id and an entry id."""
+    ids = [*ledger_ids, *entry_ids]
+    ids[::2], ids[1::2] = ledger_ids, entry_ids
     return struct.pack(f">{len(ids)}q", *ids)
 
 
-def encode_locations(locations: Iterable[EntryLocation]) -> bytes:
+def encode_locations(locations: Sequence[PackedLocation]) -> bytes:
     """Joined values of rows."""
-    packed = [log_id << _OFFSET_BITS | offset for log_id, offset in locations]
-    return struct.pack(f">{len(packed)}q", *packed)
+    return struct.pack(f">{len(locations)}q", *locations)
 
 
 def _split_rows(keys: bytes, locations: bytes) -> Iterator[tuple[bytes, bytes]]:

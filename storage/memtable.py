@@ -25,12 +25,11 @@ _SORT_RUN_COUNT = 8192
 
 
 class MemtableSlice(NamedTuple):
-    """Some consecutive entries in (ledger, entry) order."""
+    """Some consecutive entries in (ledger, entry) order: three columns of the same length."""
 
-    ids: list[int]
-    """Ledger id, entry id, ledger id, entry id, ..."""
-    bodies: list[tuple[LedgerId, bytes]]
-    """Ledger id and body of each entry."""
+    ledger_ids: list[LedgerId]
+    entry_ids: list[EntryId]
+    bodies: list[bytes]
     body_bytes: int
     """Sum over the bodies."""
 
@@ -111,8 +110,9 @@ class Memtable:
 
     def slices(self, entry_count_max: int, bytes_max: int) -> Iterator[MemtableSlice]:
         """All entries in (ledger, entry) order, cut where a slice reaches a limit."""
-        ids: list[int] = []
-        bodies: list[tuple[LedgerId, bytes]] = []
+        ledger_ids: list[LedgerId] = []
+        slice_entry_ids: list[EntryId] = []
+        bodies: list[bytes] = []
         slice_bytes = 0
         for ledger_id in sorted_ids(self._ledgers):
             entries = self._ledgers[ledger_id]
@@ -124,15 +124,16 @@ class Memtable:
                 piece_bodies = list(map(entries.__getitem__, piece))
                 ends = list(itertools.accumulate(map(len, piece_bodies), initial=slice_bytes))
                 count = bisect.bisect_left(ends, bytes_max, lo=1, hi=len(piece))
-                ids += itertools.chain.from_iterable(zip(itertools.repeat(ledger_id), piece[:count], strict=False))
-                bodies += zip(itertools.repeat(ledger_id), piece_bodies[:count], strict=False)
+                ledger_ids += itertools.repeat(ledger_id, count)
+                slice_entry_ids += piece[:count]
+                bodies += piece_bodies[:count]
                 slice_bytes = ends[count]
                 first += count
                 if len(bodies) >= entry_count_max or slice_bytes >= bytes_max:
-                    yield MemtableSlice(ids, bodies, slice_bytes)
-                    ids, bodies, slice_bytes = [], [], 0
+                    yield MemtableSlice(ledger_ids, slice_entry_ids, bodies, slice_bytes)
+                    ledger_ids, slice_entry_ids, bodies, slice_bytes = [], [], [], 0
         if bodies:
-            yield MemtableSlice(ids, bodies, slice_bytes)
+            yield MemtableSlice(ledger_ids, slice_entry_ids, bodies, slice_bytes)
 
 
 def sorted_ids(ids: Iterable[int]) -> Iterable[int]:

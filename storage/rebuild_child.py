@@ -10,13 +10,12 @@ import numpy as np
 from storage.child_pool import serve
 from storage.errors import CorruptFileError, EntryLogError
 from storage.filesystem import OsFileSystem
-from storage.ids import EntryLocation, LedgerId
+from storage.ids import EntryLocation, LedgerId, pack_location
 from storage.index_manifest import table_name
 from storage.index_rows import Rows, Run, concatenate, newest_rows, read_run, write_run
 from storage.index_table import BLOCK_ROW_COUNT, TABLE_ROW_COUNT_MAX, encode_table
 from storage.journal_reader import scan_journal
 from storage.journaled_rows import JournaledLedger, note_record
-from storage.location_index import pack_location
 from storage.log_damage import LogDamage
 from storage.log_examination import count_bytes, judge_scan
 from storage.log_scan import LogScan

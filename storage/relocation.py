@@ -16,7 +16,7 @@ from storage.entry_log_reader import EntryLogReader, list_entry_logs
 from storage.entry_log_writer import EntryLogWriter
 from storage.errors import EntryLogError
 from storage.filenames import entry_log_file_name
-from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
+from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId, pack_location
 from storage.location_index import LocationIndex, decode_row, encode_keys, encode_locations
 from storage.ports import Buffer, FileSystem
 
@@ -123,8 +123,8 @@ class EntryRelocation:
             current = self.current_locations([(move.ledger_id, move.entry_id) for move in batch])
             due = [move for move, location in zip(batch, current, strict=True) if location == move.from_location]
             if due:
-                ids = [id_ for move in due for id_ in (move.ledger_id, move.entry_id)]
-                self._locations.write(encode_keys(ids), encode_locations(move.to_location for move in due))
+                keys = encode_keys([move.ledger_id for move in due], [move.entry_id for move in due])
+                self._locations.write(keys, encode_locations([pack_location(move.to_location) for move in due]))
                 moved_count += len(due)
         self._locations.seal()
         return moved_count

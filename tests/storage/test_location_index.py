@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import IndexDamagedError
-from storage.ids import EntryLocation
+from storage.ids import EntryLocation, pack_location
 from storage.index_store import open_plyvel
 from storage.location_index import LocationIndex, encode_keys, encode_locations
 from storage.seal import SealedIndex, create_sealed_index
@@ -26,14 +26,14 @@ def index(rows: SealedIndex) -> LocationIndex:
 
 
 def put(index: LocationIndex, ledger_id: int, *entry_ids: int) -> None:
-    ids = [number for entry_id in entry_ids for number in (ledger_id, entry_id)]
-    index.write(encode_keys(ids), encode_locations(EntryLocation(1, 1028 + entry_id) for entry_id in entry_ids))
+    locations = [pack_location(EntryLocation(1, 1028 + entry_id)) for entry_id in entry_ids]
+    index.write(encode_keys([ledger_id] * len(entry_ids), entry_ids), encode_locations(locations))
 
 
 def test_bytes_of_a_row(rows: SealedIndex) -> None:
     """Key and value of storage section 5.1."""
     index = LocationIndex(rows)
-    index.write(encode_keys([5, 258]), encode_locations([EntryLocation(0x1F4, 0x404)]))
+    index.write(encode_keys([5], [258]), encode_locations([pack_location(EntryLocation(0x1F4, 0x404))]))
     [row] = rows.scan(bytes(16), b"\x80")
     assert row == (bytes.fromhex("00000000000000050000000000000102"), bytes.fromhex("000001f400000404"))
 
@@ -46,7 +46,8 @@ def test_find(index: LocationIndex) -> None:
 
 
 def test_ids_at_their_limits(index: LocationIndex) -> None:
-    index.write(encode_keys([2**63 - 2, 2**63 - 2]), encode_locations([EntryLocation(2**31 - 1, 2**30)]))
+    locations = encode_locations([pack_location(EntryLocation(2**31 - 1, 2**30))])
+    index.write(encode_keys([2**63 - 2], [2**63 - 2]), locations)
     assert index.find(2**63 - 2, 2**63 - 2) == EntryLocation(2**31 - 1, 2**30)
     assert index.find_last(2**63 - 2) == (2**63 - 2, EntryLocation(2**31 - 1, 2**30))
 
@@ -97,7 +98,7 @@ def test_delete_ledgers_in_parts(index: LocationIndex, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("value", [b"", bytes(8), b"\0\0\0\1\0\0\0\0", bytes(9)])
 def test_a_row_that_names_nothing_is_damage(rows: SealedIndex, value: bytes) -> None:
-    rows.write([(encode_keys([5, 1]), value)])
+    rows.write([(encode_keys([5], [1]), value)])
     index = LocationIndex(rows)
     with pytest.raises(IndexDamagedError):
         index.find(5, 1)

@@ -54,13 +54,12 @@ def test_slices_hold_everything_in_order(
         slices = list(memtable.slices(entry_count_max, bytes_max))
     found: list[tuple[int, int]] = []
     for part in slices:
-        found += list(zip(part.ids[0::2], part.ids[1::2], strict=True))
-        assert [ledger_id for ledger_id, _ in part.bodies] == part.ids[0::2]
-        assert len(part.bodies) <= entry_count_max
-        assert part.body_bytes == sum(len(body) for _, body in part.bodies)
-        assert sum(len(body) for _, body in part.bodies[:-1]) < bytes_max
+        found += list(zip(part.ledger_ids, part.entry_ids, strict=True))
+        assert len(part.bodies) == len(part.entry_ids) <= entry_count_max
+        assert part.body_bytes == sum(map(len, part.bodies))
+        assert sum(map(len, part.bodies[:-1])) < bytes_max
     assert found == sorted(expected)
-    bodies = [body for part in slices for _, body in part.bodies]
+    bodies = [body for part in slices for body in part.bodies]
     assert bodies == [expected[pair] for pair in sorted(expected)]
 
 
@@ -83,7 +82,7 @@ def test_delete_ledger() -> None:
     memtable.delete_ledger(5)
     assert memtable.find_last(5) is None
     memtable.delete_ledger(7)
-    assert [part.ids for part in memtable.slices(10, 10)] == [[6, 1]]
+    assert [(part.ledger_ids, part.entry_ids) for part in memtable.slices(10, 10)] == [([6], [1])]
 
 
 def test_release_leaves_nothing() -> None:

@@ -92,7 +92,7 @@ def test_a_damaged_row_behind_the_one_asked_for_ends_the_run(tmp_path: Path, eng
     store(engine, 5, *range(4))
     engine.close()
     database = open_plyvel(str(tmp_path / "live" / LOCATIONS_DATABASE), create=False, strict=True)
-    database.write([(encode_keys([5, 2]), b"short")])
+    database.write([(encode_keys([5], [2]), b"short")])
     database.close()
     engine = open_engine(tmp_path / "live", config=LARGE)
     assert engine.read_run(5, 0, 9, FOUR_MEBIBYTES) == bodies(5, 0, 1)
