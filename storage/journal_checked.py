@@ -24,12 +24,22 @@ _GROUP_END_BYTES: Final = PADDING_HEADER_BYTES + CHECKSUM_BYTES
 class JournalGroup(msgspec.Struct, frozen=True):
     """Where the lengths of records lead: to padding with a checksum."""
 
-    records: list[bytes]
+    data: bytes
+    """Of the file, with the group in it."""
+    starts: list[int]
+    """Index in ``data`` of the length word of each record; behind the last one comes the padding."""
     start_offset: int
     padding_offset: int
     checksum: GroupChecksum
     is_whole: bool
     """Whether the checksum is right, so that the records are what was written."""
+
+    @property
+    def records(self) -> list[bytes]:
+        """The records, without their length words."""
+        unpack, data = _LENGTH.unpack_from, self.data
+        bodies = ((start + LENGTH_BYTES, unpack(data, start)[0]) for start in self.starts)
+        return [data[start : start + length] for start, length in bodies]
 
     @property
     def end_offset(self) -> int:
@@ -42,7 +52,7 @@ def read_group(window: ReadWindow, journal_id: JournalId, start: int, bytes_max:
     wanted = _FIRST_LOOK_BYTES
     while True:
         data, first = window.loaded(wanted, start)
-        records, index = split_group(data, first)
+        starts, index = split_group(data, first)
         needed = index - first + max(_GROUP_END_BYTES, LENGTH_BYTES + _length_at(data, index))
         if first + needed <= len(data):
             break
@@ -55,7 +65,7 @@ def read_group(window: ReadWindow, journal_id: JournalId, start: int, bytes_max:
         return None
     padding_offset = start + index - first
     is_whole = checksum.group_start == start and is_checksum_right(checksum, journal_id, data, first, index)
-    return JournalGroup(records, start, padding_offset, checksum, is_whole)
+    return JournalGroup(data, starts, start, padding_offset, checksum, is_whole)
 
 
 def _length_at(data: bytes, index: int) -> int:

@@ -94,22 +94,23 @@ def encode_group(
     return parts
 
 
-def split_group(data: bytes, first: int) -> tuple[list[bytes], int]:
-    """The records that stand one behind the other in ``data`` from index ``first`` on, and the index behind them.
+def split_group(data: bytes, first: int) -> tuple[list[int], int]:
+    """Where records begin, at their length words, that stand one behind the other in ``data`` from index ``first`` on;
+    and the index behind them.
 
     Only lengths are looked at: what is returned is meant once the checksum has been compared.
     """
-    records: list[bytes] = []
+    starts: list[int] = []
     unpack = _LENGTH.unpack_from
     last = len(data) - LENGTH_BYTES
     while first <= last:
-        start = first + LENGTH_BYTES
         length = unpack(data, first)[0]
-        if length < RECORD_BYTES_MIN or start + length > len(data):
+        end = first + LENGTH_BYTES + length
+        if length < RECORD_BYTES_MIN or end > len(data):
             break
-        first = start + length
-        records.append(data[start:first])
-    return records, first
+        starts.append(first)
+        first = end
+    return starts, first
 
 
 def decode_checksum(padding: bytes) -> GroupChecksum | None:

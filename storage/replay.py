@@ -6,24 +6,22 @@ Nothing here publishes a mark: the caller does, once everything that was applied
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from storage.advice import LOST_DATA_ADVICE
 from storage.engine import LedgerDirectoryEngine
-from storage.entry import ENTRY_HEADER_BYTES_MIN
 from storage.errors import CorruptFileError, MasterKeyMismatchError, MemtableFullError
 from storage.filenames import journal_file_name
 from storage.ids import EntryId, JournalId, LedgerId, LogMark
+from storage.journal_batch import LedgerEntries, batched, entries_by_ledger
 from storage.journal_catalog import JournalCatalog
+from storage.journal_checked import JournalGroup
 from storage.journal_format import GROUP_BYTES_MAX, JournalRecord, JournalRecordKind
 from storage.journal_reader import JournalScan, journals_to_replay, scan_journal
 from storage.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from storage.ports import FileSystem
-
-_ENTRY_HEAD = struct.Struct(">qqq")
 
 
 class DroppedTail(msgspec.Struct, frozen=True):
@@ -109,12 +107,12 @@ class JournalReplay:
         return end
 
     def _apply_all(self, scan: JournalScan, journal_index: int) -> None:
-        for unit in scan.units():
+        for unit in batched(scan.units()):
             if isinstance(unit, JournalRecord):
                 self._apply(scan.path, journal_index, unit)
-            elif not self._apply_entries(journal_index, unit.records):
-                for record in scan.decode(unit):
-                    self._apply(scan.path, journal_index, record)
+            elif not self._apply_entries(journal_index, unit):
+                for group in unit:
+                    self._apply_group(scan, journal_index, group)
         if scan.end.dropped_bytes:
             end = scan.end
             self.report.dropped_tails.append(
@@ -122,34 +120,28 @@ class JournalReplay:
             )
         self.report.file_count += 1
 
-    def _apply_entries(self, journal_index: int, bodies: list[bytes]) -> bool:
-        """Apply a group of nothing but entries, ledger by ledger; False, with nothing done, if it holds more."""
-        if min(map(len, bodies)) < ENTRY_HEADER_BYTES_MIN:
+    def _apply_group(self, scan: JournalScan, journal_index: int, group: JournalGroup) -> None:
+        if not self._apply_entries(journal_index, [group]):
+            for record in scan.decode(group):
+                self._apply(scan.path, journal_index, record)
+
+    def _apply_entries(self, journal_index: int, groups: list[JournalGroup]) -> bool:
+        """Apply groups of nothing but entries, ledger by ledger; False, with nothing done, if they hold more."""
+        ledgers = entries_by_ledger(groups)
+        if not ledgers or min(ledgers) < 0:
             return False
-        heads = list(map(_ENTRY_HEAD.unpack_from, bodies))
-        ledger_ids, entry_ids, confirmed = zip(*heads, strict=True)
-        places: dict[LedgerId, list[int]] = {}
-        for place, ledger_id in enumerate(ledger_ids):
-            places.setdefault(ledger_id, []).append(place)
-        journal_indexes = {ledger_id % self._journal_count for ledger_id in places}
-        if min(entry_ids) < 0 or min(places) < 0 or journal_indexes != {journal_index}:
+        if {ledger_id % self._journal_count for ledger_id in ledgers} != {journal_index}:
             return False
-        for ledger_id, chosen in places.items():
-            self._add_all(
-                ledger_id,
-                [entry_ids[place] for place in chosen],
-                [bodies[place] for place in chosen],
-                max(confirmed[place] for place in chosen),
-            )
+        for ledger_id, entries in ledgers.items():
+            self._add_all(ledger_id, entries)
         return True
 
-    def _add_all(
-        self, ledger_id: LedgerId, entry_ids: list[EntryId], bodies: list[bytes], last_add_confirmed: EntryId
-    ) -> None:
+    def _add_all(self, ledger_id: LedgerId, entries: LedgerEntries) -> None:
+        entry_ids, bodies, last_adds_confirmed = entries
         engine = self._engine_of(ledger_id)
         if engine.ledger(ledger_id) is None:
             self.report.skipped_count += len(bodies)
-        elif engine.add_many(ledger_id, entry_ids, bodies, last_add_confirmed):
+        elif engine.add_many(ledger_id, entry_ids, bodies, max(last_adds_confirmed)):
             self.report.entry_count += len(bodies)
         else:
             for entry_id, body in zip(entry_ids, bodies, strict=True):

@@ -332,7 +332,12 @@ def journal_of(root: Path, *groups: Sequence[bytes]) -> None:
     storage.close()
 
 
-def test_groups_of_many_ledgers_give_every_entry(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch_bytes", [1, 4000, 1 << 20])
+def test_groups_of_many_ledgers_give_every_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_bytes: int
+) -> None:
+    """Whether they are applied one by one, a few together, or all."""
+    monkeypatch.setattr("storage.journal_batch.BATCH_BYTES", batch_bytes)
     ledgers = range(5, 12)
     bodies = {(ledger_id, entry_id): entry(ledger_id, entry_id) for entry_id in range(40) for ledger_id in ledgers}
     journal_of(
@@ -340,14 +345,18 @@ def test_groups_of_many_ledgers_give_every_entry(tmp_path: Path) -> None:
         [key_record(ledger_id) for ledger_id in ledgers],
         list(bodies.values()),
         [entry(5, 100), entry(99, 0)],
+        [entry(5, 101, b"first")],
         [entry(5, 100, b"again"), encode_fence_record(6)],
+        [entry(5, 101, b"again"), entry(5, 102)],
     )
     storage = open_storage(config_below(tmp_path))
     report = storage.replay()
-    assert (report.entry_count, report.skipped_count, report.fence_count) == (len(bodies) + 2, 1, 1)
+    assert (report.entry_count, report.skipped_count, report.fence_count) == (len(bodies) + 5, 1, 1)
     for (ledger_id, entry_id), body in bodies.items():
         assert storage.engine_of(ledger_id).read(ledger_id, entry_id) == body
-    assert storage.engine_of(5).read(5, 100) == entry(5, 100, b"again")
+    for entry_id in (100, 101):
+        assert storage.engine_of(5).read(5, entry_id) == entry(5, entry_id, b"again")
+    assert storage.engine_of(5).list_entries(5)[-1] == 102
     assert storage.engine_of(99).ledger(99) is None
     storage.close()
 

@@ -1,0 +1,67 @@
+"""Entries of a journal put together by ledger, for replay: what comes one by one there is applied many at a time."""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from storage.entry import ENTRY_HEADER_BYTES_MIN
+from storage.framing import LENGTH_BYTES
+from storage.ids import EntryId, LedgerId
+from storage.journal_checked import JournalGroup
+from storage.journal_format import JournalRecord
+
+BATCH_BYTES: Final = 1024 * 1024
+"""A batch ends with the group that reaches this. Each ledger in it has a cost of its own."""
+
+_FRAME_HEAD = struct.Struct(">iqqq")
+"""Length word, then ledger id, entry id and last add confirmed. Behind the shortest record there is padding enough."""
+
+
+class LedgerEntries(NamedTuple):
+    """Entries of one ledger in the order of the journal: three columns of the same length."""
+
+    entry_ids: list[EntryId]
+    bodies: list[bytes]
+    last_adds_confirmed: list[EntryId]
+
+
+def batched(units: Iterable[JournalGroup | JournalRecord]) -> Iterator[list[JournalGroup] | JournalRecord]:
+    """The same in order, groups that follow each other in batches."""
+    batch: list[JournalGroup] = []
+    batch_bytes = 0
+    for unit in units:
+        if isinstance(unit, JournalRecord):
+            if batch:
+                yield batch
+                batch, batch_bytes = [], 0
+            yield unit
+            continue
+        batch.append(unit)
+        batch_bytes += unit.padding_offset - unit.start_offset
+        if batch_bytes >= BATCH_BYTES:
+            yield batch
+            batch, batch_bytes = [], 0
+    if batch:
+        yield batch
+
+
+def entries_by_ledger(groups: Sequence[JournalGroup]) -> dict[LedgerId, LedgerEntries] | None:
+    """The records of groups, each whole; None if one of them is anything else than an entry."""
+    entry_ids: defaultdict[LedgerId, list[EntryId]] = defaultdict(list)
+    bodies: defaultdict[LedgerId, list[bytes]] = defaultdict(list)
+    confirmed: defaultdict[LedgerId, list[EntryId]] = defaultdict(list)
+    unpack = _FRAME_HEAD.unpack_from
+    for group in groups:
+        data = group.data
+        for start in group.starts:
+            length, ledger_id, entry_id, last_add_confirmed = unpack(data, start)
+            if entry_id < 0 or length < ENTRY_HEADER_BYTES_MIN:
+                return None
+            first = start + LENGTH_BYTES
+            entry_ids[ledger_id].append(entry_id)
+            bodies[ledger_id].append(data[first : first + length])
+            confirmed[ledger_id].append(last_add_confirmed)
+    return {each: LedgerEntries(ids, bodies[each], confirmed[each]) for each, ids in entry_ids.items()}
