@@ -98,6 +98,7 @@ def _entry(number: int) -> bytes:
 def replay_here(source: str, directory: str, entry_count: int) -> float:
     """Seconds that bkctl takes."""
     shutil.copytree(source, directory)
+    os.sync()  # else the disk would still be writing the copy
     storage = open_storage(directory)
     begin = time.perf_counter()
     report = storage.replay()
@@ -142,6 +143,7 @@ class JavaReplayer:
             if name.endswith(".txn"):
                 shutil.copy(os.path.join(written, name), journal)
         os.remove(log_path)
+        os.sync()
         with self._running(conf_path, log_path):
             return _java_times(log_path)
 
