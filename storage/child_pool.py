@@ -57,16 +57,14 @@ class ChildPool:
         """
         waiting = iter(tasks)
         busy: dict[_Child, Task] = {}
-        free = list(self._children)
         with selectors.DefaultSelector() as selector:
-            while True:
-                while len(busy) < self._count and (task := next(waiting, None)) is not None:
-                    child = free.pop() if free else self._start()
-                    child.send(task)
-                    busy[child] = task
-                    selector.register(child.output, selectors.EVENT_READ, child)
-                if not busy:
-                    return
+            free = list(self._children)
+            while len(busy) < self._count and (task := next(waiting, None)) is not None:
+                child = free.pop() if free else self._start()
+                child.send(task)
+                busy[child] = task
+                selector.register(child.output, selectors.EVENT_READ, child)
+            while busy:
                 for key, _ in selector.select():
                     child = key.data
                     for answer in child.receive():
@@ -74,9 +72,14 @@ class ChildPool:
                             if on_progress is not None:
                                 on_progress(answer["progress"])
                             continue
-                        selector.unregister(child.output)
-                        free.append(child)
-                        yield busy.pop(child), _result_of(answer, self._directory)
+                        done = busy.pop(child)
+                        # Before the caller takes its time over the answer: the child goes on meanwhile.
+                        if (task := next(waiting, None)) is not None:
+                            child.send(task)
+                            busy[child] = task
+                        else:
+                            selector.unregister(child.output)
+                        yield done, _result_of(answer, self._directory)
 
     def _start(self) -> _Child:
         child = _Child(self._module, self._directory)
@@ -130,7 +133,7 @@ class _Child:
     def _raise_ended(self) -> None:
         status = self._process.wait(_END_S_MAX)
         how = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
-        raise ChildFailedError(f"a child process ({self._module}) {how}: nothing was changed, run the command again")
+        raise ChildFailedError(f"a child process ({self._module}) {how}")
 
 
 class _ReaderGoneError(Exception):
