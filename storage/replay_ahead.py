@@ -42,6 +42,8 @@ from storage.replay_tasks import LedgerSummary, ReadSegment, SegmentLog, Segment
 CHILD_MODULE: Final = "storage.replay_child"
 CHILD_COUNT_MAX: Final = 4
 SEGMENT_BYTES_MIN: Final = MEBIBYTE
+SEGMENT_BYTES_MAX: Final = 64 * MEBIBYTE
+"""More would keep the parent waiting for its first one."""
 _ROOM_FACTOR: Final = 3
 """Room that logs and index rows take, in terms of the journal: the rows of tiny entries are larger than these."""
 FILE_BYTES_MIN: Final = 128 * MEBIBYTE
@@ -83,7 +85,8 @@ class ReplayAhead:
         self._child_count = min(core_count(), CHILD_COUNT_MAX)
         half_bytes = config.engine.memtable_bytes_max // 2
         # The children together hold what is otherwise in one half of a write cache, and a log holds one segment.
-        segment_bytes = min(half_bytes // self._child_count, config.engine.entry_log.size_bytes_max)
+        log_bytes = config.engine.entry_log.size_bytes_max
+        segment_bytes = min(half_bytes // self._child_count, log_bytes, SEGMENT_BYTES_MAX)
         self._segment_bytes = max(segment_bytes, SEGMENT_BYTES_MIN)
         self.failure = ""
         """Why children were given up, if they were: a sentence."""

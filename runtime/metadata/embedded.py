@@ -31,6 +31,7 @@ _INSTALL_JAVA = (
     f"{{needed_by}} needs Java {JAVA_VERSION_MIN} or newer: "
     "install it (Debian, Ubuntu: apt install default-jre-headless) or set JAVA_HOME"
 )
+_PID_BYTES_MAX = 20
 _JAR_PREFIXES = (
     "zookeeper-", "slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-", "metrics-core-", "snappy-java-",
     "commons-io-", "netty-common-", "netty-buffer-", "netty-handler-4", "netty-transport-4", "netty-codec-4",
@@ -133,8 +134,11 @@ def _lock_directory(data_directory: str) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+        owner = os.pread(descriptor, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
-        raise ConflictError(f"another ZooKeeper server runs in {data_directory}") from error
+        advice = f": end process {owner} first" if owner.isdecimal() else ""
+        raise ConflictError(f"another ZooKeeper server runs in {data_directory}{advice}") from error
+    os.ftruncate(descriptor, 0)
     return descriptor
 
 
@@ -162,7 +166,7 @@ def _spawn(
     lock = _lock_directory(data_directory)
     try:
         with open(log_path, "ab") as log:
-            return subprocess.Popen(  # noqa: S603
+            process = subprocess.Popen(  # noqa: S603
                 command,
                 cwd=data_directory,
                 stdin=subprocess.DEVNULL,
@@ -173,6 +177,9 @@ def _spawn(
                 # An attached server must outlive a Ctrl-C meant for its owner, who still needs it to unregister.
                 process_group=None if is_detached else 0,
             )
+            # For whoever finds the folder taken by a server whose owner was killed.
+            os.pwrite(lock, b"%d\n" % process.pid, 0)
+            return process
     finally:
         os.close(lock)
 

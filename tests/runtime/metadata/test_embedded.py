@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,8 +32,11 @@ async def test_data_outlives_the_server(tmp_path: Path) -> None:
 
 async def test_one_server_per_folder_and_port(tmp_path: Path) -> None:
     async with await EmbeddedZooKeeper.start(str(tmp_path / "a")) as server:
-        with pytest.raises(ConflictError, match="another ZooKeeper server runs in"):
+        with pytest.raises(ConflictError, match="another ZooKeeper server runs in") as caught:
             await EmbeddedZooKeeper.start(str(tmp_path / "a"))
+        named = re.search(r"end process (\d+) first", str(caught.value))
+        assert named is not None
+        assert Path(f"/proc/{named[1]}/cwd").samefile(tmp_path / "a")
         with pytest.raises(ConfigurationError, match=f"port {server.port} is in use"):
             await EmbeddedZooKeeper.start(str(tmp_path / "b"), port=server.port)
         assert await is_serving(server.port)
