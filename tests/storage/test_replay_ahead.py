@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import crc32c
 import msgspec
@@ -37,7 +38,7 @@ from storage.journal_format import (
 from storage.journal_reader import list_journals
 from storage.ledger_index import LedgerRow
 from storage.ledger_storage import LedgerStorage
-from storage.ports import DiskSpace
+from storage.ports import DiskSpace, File
 from storage.replay import ReplayReport
 from tests.storage.engines import KEY, NOW_MS, entry, explicit_lac
 from tests.storage.groups import group_bytes
@@ -497,6 +498,31 @@ def test_one_that_is_killed_is_done_again(tmp_path: Path) -> None:
 def is_group_end(path: Path, offset: int) -> bool:
     with contextlib.closing(FS.open(str(path))) as file:
         return find_group_end(ReadWindow(file), int(path.stem, 16), offset, 1 << 20) == offset
+
+
+class CountingFile:
+    """Counts the bytes that are read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.read_bytes = 0
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def pread(self, size_bytes: int, offset: int) -> bytes:
+        assert offset >= 0
+        self.read_bytes += size_bytes
+        return self._data[offset : offset + size_bytes]
+
+
+@pytest.mark.parametrize("group_start", [-4096, 0, 512, 200_000])
+def test_an_entry_full_of_group_ends_is_soon_given_up(group_start: int) -> None:
+    """Each would have the whole file checked."""
+    fake = struct.pack(">ii3scqI", -256, 504, b"bkg", b"\1", group_start, 7)
+    file = CountingFile(fake * (2 * 1024 * 1024 // len(fake)))
+    assert find_group_end(ReadWindow(cast("File", file)), 5, 1024, 1 << 24) is None
+    assert file.read_bytes < 100 * file.size()
 
 
 @given(st.integers(0, 120_000))
