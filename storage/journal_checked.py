@@ -35,8 +35,7 @@ _PADDING_BYTES_MAX: Final = MEBIBYTE + _GROUP_END_BYTES
 _GROUP_END: Final = re.compile(re.escape(_LENGTH.pack(PADDING_MARK)) + b"...." + CHECKSUM_MARK, re.DOTALL)
 _CANDIDATE_COUNT_MAX: Final = 16_384
 _DOUBTED_COUNT_MAX: Final = 32
-"""Of what has the form of a group's end, of which an entry can hold thousands. Each doubted one costs a look at all that
-it would end."""
+"""Of what has the form of a group's end: an entry can hold thousands, and each doubted one costs a look at a group."""
 
 
 class JournalGroup(msgspec.Struct, frozen=True):
