@@ -104,7 +104,7 @@ class _Child:
         assert self._process.stdout is not None
         self._input: IO[bytes] = self._process.stdin
         self.output: IO[bytes] = self._process.stdout
-        self._part = b""
+        self._parts: list[bytes] = []
 
     def send(self, task: msgspec.Struct) -> None:
         """Hand over a task."""
@@ -119,7 +119,12 @@ class _Child:
         data = os.read(self.output.fileno(), _READ_BYTES)
         if not data:
             self._raise_ended()
-        *lines, self._part = (self._part + data).split(b"\n")
+        *ends, rest = data.split(b"\n")
+        if not ends:  # a long answer comes in many parts
+            self._parts.append(rest)
+            return []
+        lines = [b"".join([*self._parts, ends[0]]), *ends[1:]]
+        self._parts = [rest]
         return [msgspec.json.decode(line) for line in lines]
 
     def end(self) -> None:
@@ -133,7 +138,7 @@ class _Child:
     def _raise_ended(self) -> None:
         status = self._process.wait(_END_S_MAX)
         how = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
-        raise ChildFailedError(f"a child process ({self._module}) {how}")
+        raise ChildFailedError(f"a child process ({self._module}) {how}: nothing was changed, run the command again")
 
 
 class _ReaderGoneError(Exception):

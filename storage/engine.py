@@ -94,8 +94,6 @@ class LedgerDirectoryEngine:
         """Lane side, of the first directory of a bookie."""
         stored = StoredEntries(locations, log_reader, self._hidden_ledgers)
         self.write_checkpoint = CheckpointWriter(ledgers, locations, log_writer).write
-        self.write_locations = locations.write
-        """Lane side, for a replay: rows of entries in logs that somebody else has made durable."""
         relocation = EntryRelocation(
             filesystem, ledger_directory, locations, log_writer, log_reader, self._hidden_ledgers
         )
@@ -186,7 +184,7 @@ class LedgerDirectoryEngine:
         """
         if not self._ledgers.set_explicit_lac(ledger_id, body):
             return False
-        self.raise_last_add_confirmed(ledger_id, explicit_lac_of(body))
+        self._raise_last_add_confirmed(ledger_id, explicit_lac_of(body))
         return True
 
     def last_add_confirmed(self, ledger_id: LedgerId) -> EntryId | None:
@@ -211,7 +209,7 @@ class LedgerDirectoryEngine:
             return max(stored, self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID))
         if row.explicit_lac is not None and len(row.explicit_lac) >= EXPLICIT_LAC_BYTES_MIN:
             stored = max(stored, explicit_lac_of(row.explicit_lac))
-        self.raise_last_add_confirmed(ledger_id, stored)
+        self._raise_last_add_confirmed(ledger_id, stored)
         self._stored_end_seen.add(ledger_id)
         return self._last_add_confirmed[ledger_id]
 
@@ -280,13 +278,8 @@ class LedgerDirectoryEngine:
         """
         if max(map(len, bodies)) > self._body_bytes_max or not self._active.put_many(ledger_id, entry_ids, bodies):
             return False
-        self.raise_last_add_confirmed(ledger_id, last_add_confirmed)
+        self._raise_last_add_confirmed(ledger_id, last_add_confirmed)
         return True
-
-    def raise_last_add_confirmed(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
-        """Note the LAC of an entry that was stored, or of a request."""
-        if last_add_confirmed > self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID - 1):
-            self._last_add_confirmed[ledger_id] = last_add_confirmed
 
     def find_cached(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
         """Body of an entry that is in a cache; None says nothing about the disk."""
@@ -414,6 +407,10 @@ class LedgerDirectoryEngine:
         self._log_reader.close()
         self._ledgers.close()
         self._locations.close()
+
+    def _raise_last_add_confirmed(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
+        if last_add_confirmed > self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID - 1):
+            self._last_add_confirmed[ledger_id] = last_add_confirmed
 
     def _frozen(self, ledger_id: LedgerId) -> Memtable | None:
         """The memtable under checkpoint, unless its entries of this ledger were deleted since it was frozen."""
