@@ -88,10 +88,11 @@ async def test_clock_tells_time_and_calls_back_on_the_loop() -> None:
     clock.call_later(60, called.set).cancel()
     await clock.sleep(0)
     assert not called.is_set()
-    clock.call_later(0.001, called.set)
+    clock.call_later(0.01, called.set)
     async with asyncio.timeout(10):
         await called.wait()
-    assert clock.monotonic_ns() >= before_ns + 1_000_000
+    # uvloop counts whole milliseconds from the beginning of its turn, so that a timer may be early by some.
+    assert clock.monotonic_ns() >= before_ns + 5_000_000
     assert abs(clock.now_ms() - time.time() * 1000) < 60_000
 
 
