@@ -57,8 +57,8 @@ class ChildPool:
         """
         waiting = iter(tasks)
         busy: dict[_Child, Task] = {}
+        free = list(self._children)
         with selectors.DefaultSelector() as selector:
-            free = list(self._children)
             while len(busy) < self._count and (task := next(waiting, None)) is not None:
                 child = free.pop() if free else self._start()
                 child.send(task)
@@ -72,14 +72,14 @@ class ChildPool:
                             if on_progress is not None:
                                 on_progress(answer["progress"])
                             continue
-                        done = busy.pop(child)
+                        done, result = busy.pop(child), _result_of(answer, self._directory)
                         # Before the caller takes its time over the answer: the child goes on meanwhile.
                         if (task := next(waiting, None)) is not None:
                             child.send(task)
                             busy[child] = task
                         else:
                             selector.unregister(child.output)
-                        yield done, _result_of(answer, self._directory)
+                        yield done, result
 
     def _start(self) -> _Child:
         child = _Child(self._module, self._directory)

@@ -91,8 +91,8 @@ async def test_clock_tells_time_and_calls_back_on_the_loop() -> None:
     clock.call_later(0.01, called.set)
     async with asyncio.timeout(10):
         await called.wait()
-    # uvloop counts whole milliseconds from the beginning of its turn, so that a timer may be early by some.
-    assert clock.monotonic_ns() >= before_ns + 5_000_000
+    # uvloop counts whole milliseconds: a timer may be early by one.
+    assert clock.monotonic_ns() >= before_ns + 9_000_000
     assert abs(clock.now_ms() - time.time() * 1000) < 60_000
 
 
