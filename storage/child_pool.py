@@ -13,6 +13,7 @@ import os
 import selectors
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import IO, Any, Self, TypeVar
@@ -50,10 +51,13 @@ class ChildPool:
             child.end()
         self._children = []
 
-    def run(self, tasks: Iterable[Task], on_progress: Progress | None = None) -> Iterator[tuple[Task, Any]]:
+    def run(
+        self, tasks: Iterable[Task], on_progress: Progress | None = None, patience_s: float | None = None
+    ) -> Iterator[tuple[Task, Any]]:
         """Give each task to a child that is free; yields (task, result) as they come.
 
-        ``on_progress`` gets what the children report. ChildFailedError, StorageError or OSError as the child told it.
+        ``on_progress`` gets what the children report. ``patience_s``: a child with a task that says nothing for so long
+        has failed; None: it may take its time. ChildFailedError, StorageError or OSError as the child told it.
         """
         waiting = iter(tasks)
         busy: dict[_Child, Task] = {}
@@ -65,8 +69,11 @@ class ChildPool:
                 busy[child] = task
                 selector.register(child.output, selectors.EVENT_READ, child)
             while busy:
-                for key, _ in selector.select():
-                    child = key.data
+                ready = {key.data for key, _ in selector.select(patience_s)}
+                if patience_s is not None:
+                    for child in busy:
+                        child.require_heard(patience_s, is_heard=child in ready)
+                for child in ready:
                     for answer in child.receive():
                         if "progress" in answer:
                             if on_progress is not None:
@@ -105,9 +112,11 @@ class _Child:
         self._input: IO[bytes] = self._process.stdin
         self.output: IO[bytes] = self._process.stdout
         self._parts: list[bytes] = []
+        self._heard_s = 0.0
 
     def send(self, task: msgspec.Struct) -> None:
         """Hand over a task."""
+        self._heard_s = time.monotonic()
         try:
             self._input.write(msgspec.json.encode(task) + b"\n")
             self._input.flush()
@@ -127,6 +136,14 @@ class _Child:
         self._parts = [rest]
         return [msgspec.json.decode(line) for line in lines]
 
+    def require_heard(self, patience_s: float, *, is_heard: bool) -> None:
+        """ChildFailedError for a child that has said nothing for so long, and says nothing now."""
+        now_s = time.monotonic()
+        if is_heard:
+            self._heard_s = now_s
+        elif now_s - self._heard_s >= patience_s:
+            raise ChildFailedError(f"a child process ({self._module}) has said nothing for {patience_s:.0f} s")
+
     def end(self) -> None:
         """Stop at once, whatever it does, and wait for that."""
         self._process.kill()
@@ -138,7 +155,7 @@ class _Child:
     def _raise_ended(self) -> None:
         status = self._process.wait(_END_S_MAX)
         how = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
-        raise ChildFailedError(f"a child process ({self._module}) {how}: nothing was changed, run the command again")
+        raise ChildFailedError(f"a child process ({self._module}) {how}")
 
 
 class _ReaderGoneError(Exception):

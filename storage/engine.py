@@ -58,7 +58,7 @@ class LedgerDirectoryEngine:
         self._log_writer = log_writer
         self._log_reader = log_reader
         self._half_bytes = config.memtable_bytes_max // 2
-        self._body_bytes_max = min(config.entry_log.entry_bytes_max, self._half_bytes - ENTRY_OVERHEAD_BYTES)
+        self.body_bytes_max = min(config.entry_log.entry_bytes_max, self._half_bytes - ENTRY_OVERHEAD_BYTES)
         self._active = Memtable(self._half_bytes)
         self._job: CheckpointJob | None = None
         self._is_job_running = False
@@ -94,6 +94,8 @@ class LedgerDirectoryEngine:
         """Lane side, of the first directory of a bookie."""
         stored = StoredEntries(locations, log_reader, self._hidden_ledgers)
         self.write_checkpoint = CheckpointWriter(ledgers, locations, log_writer).write
+        self.write_locations = locations.write
+        """Lane side, for a replay: rows of entries in logs that somebody else has made durable."""
         relocation = EntryRelocation(
             filesystem, ledger_directory, locations, log_writer, log_reader, self._hidden_ledgers
         )
@@ -184,7 +186,7 @@ class LedgerDirectoryEngine:
         """
         if not self._ledgers.set_explicit_lac(ledger_id, body):
             return False
-        self._raise_last_add_confirmed(ledger_id, explicit_lac_of(body))
+        self.raise_last_add_confirmed(ledger_id, explicit_lac_of(body))
         return True
 
     def last_add_confirmed(self, ledger_id: LedgerId) -> EntryId | None:
@@ -209,7 +211,7 @@ class LedgerDirectoryEngine:
             return max(stored, self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID))
         if row.explicit_lac is not None and len(row.explicit_lac) >= EXPLICIT_LAC_BYTES_MIN:
             stored = max(stored, explicit_lac_of(row.explicit_lac))
-        self._raise_last_add_confirmed(ledger_id, stored)
+        self.raise_last_add_confirmed(ledger_id, stored)
         self._stored_end_seen.add(ledger_id)
         return self._last_add_confirmed[ledger_id]
 
@@ -261,7 +263,7 @@ class LedgerDirectoryEngine:
         assert entry_id >= 0, "the caller refuses negative ids (H19)"
         assert self.ledger(ledger_id), "the caller sets the key first"
         last_add_confirmed: EntryId = _LAST_ADD_CONFIRMED.unpack_from(body)[0]
-        if len(body) > self._body_bytes_max or not self._active.put(ledger_id, entry_id, body):
+        if len(body) > self.body_bytes_max or not self._active.put(ledger_id, entry_id, body):
             self._refuse(ledger_id, entry_id, body)
         if last_add_confirmed > self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID - 1):
             self._last_add_confirmed[ledger_id] = last_add_confirmed
@@ -276,10 +278,15 @@ class LedgerDirectoryEngine:
         ``last_add_confirmed``: the highest of theirs. False: not all of them fit; ``add`` says why. For replay, before
         anything was read.
         """
-        if max(map(len, bodies)) > self._body_bytes_max or not self._active.put_many(ledger_id, entry_ids, bodies):
+        if max(map(len, bodies)) > self.body_bytes_max or not self._active.put_many(ledger_id, entry_ids, bodies):
             return False
-        self._raise_last_add_confirmed(ledger_id, last_add_confirmed)
+        self.raise_last_add_confirmed(ledger_id, last_add_confirmed)
         return True
+
+    def raise_last_add_confirmed(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
+        """Note the LAC of an entry that was stored, or of a request."""
+        if last_add_confirmed > self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID - 1):
+            self._last_add_confirmed[ledger_id] = last_add_confirmed
 
     def find_cached(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
         """Body of an entry that is in a cache; None says nothing about the disk."""
@@ -353,6 +360,11 @@ class LedgerDirectoryEngine:
         """Whether a checkpoint was begun that is neither written nor under way: it comes before what is newer (H2)."""
         return self._job is not None and not self._is_job_running
 
+    @property
+    def are_deletions_left(self) -> bool:
+        """Whether the next checkpoint deletes rows: of a ledger that is there again, also those written since."""
+        return bool(self._deletions or self._deleted)
+
     def postpone_checkpoint(self) -> None:
         """Freeze what a checkpoint is to write, as if one had failed: the write cache has its other half then."""
         self.abort_checkpoint(self.begin_checkpoint())
@@ -408,10 +420,6 @@ class LedgerDirectoryEngine:
         self._ledgers.close()
         self._locations.close()
 
-    def _raise_last_add_confirmed(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
-        if last_add_confirmed > self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID - 1):
-            self._last_add_confirmed[ledger_id] = last_add_confirmed
-
     def _frozen(self, ledger_id: LedgerId) -> Memtable | None:
         """The memtable under checkpoint, unless its entries of this ledger were deleted since it was frozen."""
         if self._job is None or ledger_id in self._deleted:
@@ -419,9 +427,9 @@ class LedgerDirectoryEngine:
         return self._job.memtable
 
     def _refuse(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
-        if len(body) > self._body_bytes_max:
+        if len(body) > self.body_bytes_max:
             raise EntryTooLargeError(
-                f"entry {ledger_id}:{entry_id} has {len(body)} bytes; at most {self._body_bytes_max} can be stored"
+                f"entry {ledger_id}:{entry_id} has {len(body)} bytes; at most {self.body_bytes_max} can be stored"
             )
         self._was_full = True
         raise MemtableFullError(

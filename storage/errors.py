@@ -83,7 +83,12 @@ class IndexFailedError(StorageError):
 
 
 class ChildFailedError(StorageError):
-    """A child process that a long job had started has ended before its work was done."""
+    """A child process that a long job had started has ended before its work was done. ``cause`` says how, without
+    what to do about it."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"{cause}: nothing was changed, run the command again")
+        self.cause = cause
 
 
 class DirectoryLockedError(StorageError):

@@ -48,8 +48,11 @@ def batched(units: Iterable[JournalGroup | JournalRecord]) -> Iterator[list[Jour
         yield batch
 
 
-def entries_by_ledger(groups: Sequence[JournalGroup]) -> dict[LedgerId, LedgerEntries] | None:
-    """The records of groups, each whole; None if one of them is anything else than an entry."""
+def entries_by_ledger(
+    groups: Sequence[JournalGroup],
+) -> tuple[dict[LedgerId, LedgerEntries], list[tuple[int, bytes]]]:
+    """The entries of whole groups; and what else is in them, in order, each record with its offset in the file."""
+    others: list[tuple[int, bytes]] = []
     entry_ids: defaultdict[LedgerId, list[EntryId]] = defaultdict(list)
     bodies: defaultdict[LedgerId, list[bytes]] = defaultdict(list)
     confirmed: defaultdict[LedgerId, list[EntryId]] = defaultdict(list)
@@ -58,10 +61,11 @@ def entries_by_ledger(groups: Sequence[JournalGroup]) -> dict[LedgerId, LedgerEn
         data = group.data
         for start in group.starts:
             length, ledger_id, entry_id, last_add_confirmed = unpack(data, start)
-            if entry_id < 0 or length < ENTRY_HEADER_BYTES_MIN:
-                return None
             first = start + LENGTH_BYTES
+            if entry_id < 0 or length < ENTRY_HEADER_BYTES_MIN:
+                others.append((group.start_offset + start - group.starts[0], data[first : first + length]))
+                continue
             entry_ids[ledger_id].append(entry_id)
             bodies[ledger_id].append(data[first : first + length])
             confirmed[ledger_id].append(last_add_confirmed)
-    return {each: LedgerEntries(ids, bodies[each], confirmed[each]) for each, ids in entry_ids.items()}
+    return {each: LedgerEntries(ids, bodies[each], confirmed[each]) for each, ids in entry_ids.items()}, others

@@ -27,7 +27,8 @@ from storage.journal_reader import list_journals
 from storage.journal_writer import JournalWriter
 from storage.log_mark import NO_MARK, find_replay_start, write_last_mark
 from storage.ports import DirectoryLock, FileSystem, OpenIndexStore
-from storage.replay import JournalReplay, ReplayReport
+from storage.replay import JournalReplay, ReplayReport, checkpoint_now
+from storage.replay_ahead import ReplayAhead
 from storage.replay_flush import ReplayFlush
 
 NO_EARLIER_STARTS: Final[Mapping[int, LogMark]] = {}
@@ -129,13 +130,19 @@ class LedgerStorage:
         return self._journals[ledger_id % len(self._journals)]
 
     def replay(
-        self, earlier_starts: Mapping[int, LogMark] = NO_EARLIER_STARTS, room: DiskRoom | None = None
+        self,
+        earlier_starts: Mapping[int, LogMark] = NO_EARLIER_STARTS,
+        room: DiskRoom | None = None,
+        *,
+        has_children: bool = False,
     ) -> ReplayReport:
         """Apply the journals, make all of it durable, move the marks, and begin new journals. Once, after ``open``.
 
         ``room``: where it lacks, what was applied stays in the write caches and the marks where they are, for the next
         checkpoint to move (``flush_failure``); a journal without room for a new file begins it with its first group.
         None: there is always an attempt, and what fails is raised.
+
+        ``has_children``: whether long journals are read by child processes, on the real disk.
 
         ``earlier_starts``: for journals, by index, that are applied from before their mark on. That changes nothing
         that is there already, as every file up to the newest is applied; marks never move back. Raises JournalError,
@@ -145,7 +152,16 @@ class LedgerStorage:
         journal_count = len(self._journal_directories)
         record_bytes_max = self._config.engine.entry_log.entry_bytes_max
         flush = ReplayFlush(self._engines, self._config.engine, room)
-        replay = JournalReplay(self._filesystem, self.engine_of, journal_count, record_bytes_max, flush.make_room)
+        ahead = ReplayAhead(self._filesystem, self._config, self._engines, room, checkpoint_now)
+        ahead.clear()
+        replay = JournalReplay(
+            self._filesystem,
+            self.engine_of,
+            journal_count,
+            record_bytes_max,
+            flush.make_room,
+            ahead if has_children else None,
+        )
         starts: list[LogMark] = []
         ends: list[LogMark] = []
         for index, directory in enumerate(self._journal_directories):
@@ -156,6 +172,9 @@ class LedgerStorage:
             start = min(start, earlier_starts.get(index, start))
             starts.append(start)
             ends.append(replay.replay(directory, index, start, catalog))
+        replay.report.entry_count += ahead.entry_count
+        replay.report.skipped_count += ahead.skipped_count
+        replay.report.child_failure = ahead.failure
         if flush.finish():
             self._begin_journals(ends, ends, held=frozenset())
             for engine in self._engines:

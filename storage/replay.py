@@ -5,6 +5,7 @@ Nothing here publishes a mark: the caller does, once everything that was applied
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 
@@ -22,6 +23,7 @@ from storage.journal_format import GROUP_BYTES_MAX, JournalRecord, JournalRecord
 from storage.journal_reader import JournalScan, journals_to_replay, scan_journal
 from storage.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from storage.ports import FileSystem
+from storage.replay_ahead import ReplayAhead
 
 
 class DroppedTail(msgspec.Struct, frozen=True):
@@ -49,6 +51,8 @@ class ReplayReport(msgspec.Struct):
     unknown_count: int = 0
     """Of types that this version does not know: skipped, for the sake of later ones (storage section 3.6)."""
     dropped_tails: list[DroppedTail] = []
+    child_failure: str = ""
+    """Why the children of a long replay were given up, if they were; it went on without them."""
     unflushed_bytes: int = 0
     """In the write caches, because a disk has no room for them: the marks have not moved, the journals stay."""
 
@@ -63,15 +67,18 @@ class JournalReplay:
         journal_count: int,
         record_bytes_max: int,
         make_room: Callable[[LedgerDirectoryEngine, bytes], bool],
+        ahead: ReplayAhead | None = None,
     ) -> None:
         """``record_bytes_max``: of the largest record that may have been journaled.
 
         ``make_room``: called for an entry that a write cache has refused; False: it does not take it now either.
+        ``ahead``: does the long stretches; None: there are no children.
         """
         self._filesystem = filesystem
         self._engine_of = engine_of
         self._journal_count = journal_count
         self._make_room = make_room
+        self._ahead = ahead
         self._unsynced_bytes_max = 2 * max(GROUP_BYTES_MAX, record_bytes_max)
         self._appliers = {
             JournalRecordKind.ENTRY: self._apply_entry,
@@ -91,15 +98,23 @@ class JournalReplay:
         journal_ids: Sequence[JournalId] = journals_to_replay(self._filesystem, directory, mark, catalog)
         end = mark
         for journal_id in journal_ids:
-            scan = scan_journal(
-                self._filesystem,
-                os.path.join(directory, journal_file_name(journal_id)),
-                mark.offset if journal_id == mark.journal_id else 0,
-                is_newest=journal_id == journal_ids[-1],
-                cataloged=None if catalog is None else catalog.find(journal_id),
-                unsynced_bytes_max=self._unsynced_bytes_max,
-            )
+            path = os.path.join(directory, journal_file_name(journal_id))
+            start = mark.offset if journal_id == mark.journal_id else 0
+            cataloged = None if catalog is None else catalog.find(journal_id)
             try:
+                read = start
+                if self._ahead is not None and cataloged is not None:
+                    apply = functools.partial(self._apply, path, journal_index)
+                    read = self._ahead.run(path, journal_index, cataloged, start, self._unsynced_bytes_max, apply)
+                scan = scan_journal(
+                    self._filesystem,
+                    path,
+                    start,
+                    is_newest=journal_id == journal_ids[-1],
+                    cataloged=cataloged,
+                    unsynced_bytes_max=self._unsynced_bytes_max,
+                    read_offset=read,
+                )
                 self._apply_all(scan, journal_index)
             except CorruptFileError as error:
                 raise CorruptFileError(error.path, error.offset, error.reason, LOST_DATA_ADVICE) from error
@@ -127,8 +142,8 @@ class JournalReplay:
 
     def _apply_entries(self, journal_index: int, groups: list[JournalGroup]) -> bool:
         """Apply groups of nothing but entries, ledger by ledger; False, with nothing done, if they hold more."""
-        ledgers = entries_by_ledger(groups)
-        if not ledgers or min(ledgers) < 0:
+        ledgers, others = entries_by_ledger(groups)
+        if others or not ledgers or min(ledgers) < 0:
             return False
         if {ledger_id % self._journal_count for ledger_id in ledgers} != {journal_index}:
             return False

@@ -58,7 +58,9 @@ class StorageBoot:
         if self._marks.are_entries_at_risk:
             forget_marks_of_lost_journals(self._file_system, self._config)
         began = time.monotonic()
-        report = await self._workers.run(BOOT_LANE, functools.partial(storage.replay, room=self._room))
+        report = await self._workers.run(
+            BOOT_LANE, functools.partial(storage.replay, room=self._room, has_children=True)
+        )
         logger.info(
             "replayed %d entries, %d keys and %d fences from %d journal files in %.1f s",
             report.entry_count,
@@ -67,6 +69,8 @@ class StorageBoot:
             report.file_count,
             time.monotonic() - began,
         )
+        if report.child_failure:
+            logger.warning("%s: the replay went on without child processes", report.child_failure)
         if report.unflushed_bytes:
             logger.warning("no room on the disk for %d bytes of these: the journals keep them", report.unflushed_bytes)
         for tail in report.dropped_tails:

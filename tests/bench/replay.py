@@ -101,7 +101,7 @@ def replay_here(source: str, directory: str, entry_count: int) -> float:
     os.sync()  # else the disk would still be writing the copy
     storage = open_storage(directory)
     begin = time.perf_counter()
-    report = storage.replay()
+    report = storage.replay(has_children=True)
     elapsed_s = time.perf_counter() - begin
     storage.close()
     assert report.entry_count == entry_count
