@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import itertools
+import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from storage.errors import DirectoryLockedError
@@ -18,6 +20,20 @@ _PARTS_MAX = 1024
 """IOV_MAX of Linux: parts that one ``pwritev`` takes."""
 
 _FILE_MODE = 0o644
+
+_SYNC_FILE_RANGE_WRITE = 2
+"""Begin, and wait for nothing: it takes no error away from the sync that follows."""
+
+
+def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Of Linux alone, and not in ``os``."""
+    found = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if found is not None:
+        found.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    return found
+
+
+_sync_file_range = _find_sync_file_range()
 
 _advise = getattr(os, "posix_fadvise", None)
 """Not on macOS."""
@@ -113,6 +129,13 @@ class OsFile:
         """Make contents and all metadata durable (fsync)."""
         with self._errors_named:
             os.fsync(self._descriptor)
+
+    def begin_writing_back(self, size_bytes: int, offset: int) -> None:
+        """Have the system begin to write these bytes, where it can be told so. An error is left to the next sync."""
+        # The last page waits if it is not full: more is to come into it, and some disks let nobody at what they write.
+        start, end = (each // mmap.PAGESIZE * mmap.PAGESIZE for each in (offset, offset + size_bytes))
+        if _sync_file_range is not None and end > start:
+            _sync_file_range(self._descriptor, start, end - start, _SYNC_FILE_RANGE_WRITE)
 
     def drop_from_cache(self, size_bytes: int, offset: int) -> None:
         """Say that these bytes will not be read again, where the system can be told so."""

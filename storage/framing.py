@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from storage.ports import Buffer, File
 
@@ -26,9 +27,10 @@ def framed(payloads: Sequence[Buffer]) -> list[Buffer]:
     return parts
 
 
-def framed_bytes(payloads: Sequence[Buffer]) -> bytes:
-    """The same in one piece, no payload at all included."""
-    lengths = set(map(len, payloads))
+def framed_bytes(payloads: Sequence[Buffer], lengths: AbstractSet[int] | None = None) -> bytes:
+    """The same in one piece, no payload at all included. ``lengths``: all that there are, where that is known."""
+    if lengths is None:
+        lengths = set(map(len, payloads))
     if len(lengths) != 1:
         return b"".join(framed(payloads))
     # The one length word stands between the payloads like a separator: half as many parts to join.

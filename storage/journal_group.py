@@ -7,8 +7,10 @@ told from one that was damaged (docs/decisions/0009). Version 4 has no padding, 
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import crc32c
 import msgspec
@@ -48,14 +50,23 @@ _PADDING = struct.Struct(">ii")
 _LENGTH = struct.Struct(">i")
 
 _PART_BYTES = 128 * 1024
-"""About so much is joined and checksummed at a time: it is still in the processor's cache for the second look, and its
-memory is used again for the next part."""
+"""About so much is joined and checksummed at a time: it is still in the processor's cache for the second look."""
+_WRITE_BYTES = 256 * 1024
+"""So much, or a part more, is handed over at a time: the disk has it while the next is made."""
 
 _ZERO_RUN = bytes(JOURNAL_BLOCK_BYTES - LENGTH_BYTES + 1)
 """What one part must hold of a sector of zeros that two share: at most three bytes of a length word are the other's."""
 _SAMPLE_BYTES = 128
 _ZERO_SAMPLES = bytes(len(_ZERO_RUN) // _SAMPLE_BYTES)
 _ZERO_IDS = bytes(RECORD_BYTES_MIN)
+
+
+class EncodedGroup(NamedTuple):
+    """A group to be written."""
+
+    size_bytes: int
+    writes: Iterator[list[Buffer]]
+    """Parts to be written one behind the other, in lists for one write each; they are made on the way."""
 
 
 class GroupChecksum(msgspec.Struct, frozen=True):
@@ -75,8 +86,8 @@ def encode_group(
     alignment_bytes: int,
     journal_id: JournalId | None = None,
     version: int = VERSION_MAX,
-) -> list[Buffer]:
-    """Parts, to be written one behind the other, of a group of raw records at ``position`` in a file of ``version``.
+) -> EncodedGroup:
+    """A group of raw records at ``position`` in a file of ``version``.
 
     With ``journal_id`` it carries a checksum. ValueError for a record that no reader would accept: acknowledged and
     then refused, it would stop every boot.
@@ -84,14 +95,16 @@ def encode_group(
     lengths = list(map(len, records))
     _require_replayable(records, lengths)
     size_bytes = sum(lengths) + LENGTH_BYTES * len(records)
-    parts = _framed(records, size_bytes)
+    parts = _framed(records, lengths, size_bytes)
     if version < PADDING_VERSION_MIN:
-        return parts
+        return EncodedGroup(size_bytes, _writes(parts))
     content_bytes = 0 if journal_id is None else CHECKSUM_BYTES
-    parts.append(encode_padding(position + size_bytes, alignment_bytes, content_bytes))
-    if journal_id is not None:
-        parts[-1] = _with_checksum(parts, journal_id, position)
-    return parts
+    padding = encode_padding(position + size_bytes, alignment_bytes, content_bytes)
+    if journal_id is None:
+        parts = itertools.chain(parts, [padding])
+    else:
+        parts = _with_checksum(parts, padding, journal_id, position)
+    return EncodedGroup(size_bytes + len(padding), _writes(parts))
 
 
 def split_group(data: bytes, first: int) -> tuple[list[int], int]:
@@ -131,27 +144,44 @@ def is_checksum_right(checksum: GroupChecksum, journal_id: JournalId, data: byte
         return crc32c.crc32c(covered, crc32c.crc32c(_JOURNAL_ID.pack(journal_id))) == checksum.crc
 
 
-def _framed(records: Sequence[bytes], size_bytes: int) -> list[Buffer]:
+def _writes(parts: Iterable[Buffer]) -> Iterator[list[Buffer]]:
+    write: list[Buffer] = []
+    write_bytes = 0
+    for part in parts:
+        if write_bytes >= _WRITE_BYTES:
+            yield write
+            write, write_bytes = [], 0
+        write.append(part)
+        write_bytes += len(part)
+    yield write
+
+
+def _framed(records: Sequence[bytes], lengths: Sequence[int], size_bytes: int) -> Iterator[Buffer]:
     """Framed records in parts of about ``_PART_BYTES``; large records are not copied at all."""
     count = len(records) * _PART_BYTES // size_bytes
     if count <= 1:
-        return framed(records)
-    return [framed_bytes(records[first : first + count]) for first in range(0, len(records), count)]
+        yield from framed(records)
+        return
+    all_lengths = set(lengths)
+    known = all_lengths if len(all_lengths) == 1 else None
+    for first in range(0, len(records), count):
+        yield framed_bytes(records[first : first + count], known)
 
 
-def _with_checksum(parts: Sequence[Buffer], journal_id: JournalId, position: int) -> bytearray:
-    """The last of ``parts``, padding, with the checksum of them all in it."""
+def _with_checksum(parts: Iterable[Buffer], padding: bytes, journal_id: JournalId, position: int) -> Iterator[Buffer]:
+    """The parts, then the padding with the checksum of all of them in it."""
     crc = crc32c.crc32c(_JOURNAL_ID.pack(journal_id))
     kind = _WITHOUT_ZEROS
-    for part in parts[:-1]:
+    for part in parts:
         crc = crc32c.crc32c(part, crc)
         # So many zeros hold three of these samples in a row: a look at every 128th byte spares one at each.
         if _ZERO_SAMPLES in part[::_SAMPLE_BYTES] and _ZERO_RUN in part:
             kind = _WITH_ZEROS
-    padding = bytearray(parts[-1])
-    _CHECKSUM.pack_into(padding, PADDING_HEADER_BYTES, CHECKSUM_MARK, kind, position)
-    _CRC.pack_into(padding, _CRC_AT, crc32c.crc32c(padding[:_CRC_AT], crc))
-    return padding
+        yield part
+    end = bytearray(padding)
+    _CHECKSUM.pack_into(end, PADDING_HEADER_BYTES, CHECKSUM_MARK, kind, position)
+    _CRC.pack_into(end, _CRC_AT, crc32c.crc32c(end[:_CRC_AT], crc))
+    yield end
 
 
 def _require_replayable(records: Sequence[bytes], lengths: Sequence[int]) -> None:

@@ -24,10 +24,10 @@ from storage.filenames import journal_file_name
 from storage.ids import JournalId, LogMark
 from storage.journal_catalog import CatalogedJournal, JournalCatalog, read_catalog, write_catalog
 from storage.journal_format import GROUP_BYTES_MAX, HEADER_BYTES, PADDING_VERSION_MIN, data_start, encode_file_header
-from storage.journal_group import encode_group
+from storage.journal_group import EncodedGroup, encode_group
 from storage.journal_reader import list_journals
 from storage.log_mark import NO_MARK
-from storage.ports import Buffer, File, FileSystem
+from storage.ports import File, FileSystem
 
 _DROP_STEP_BYTES: Final = 4 * MEBIBYTE
 """The page cache is told in steps: a page that the next group goes on in must stay."""
@@ -100,9 +100,9 @@ class JournalWriter:
         return self._written > self._durable
 
     def write_group(self, records: Sequence[bytes], *, is_synced: bool = True) -> LogMark:
-        """Make ``records`` durable, in order, with one write and one sync; returns the position behind them.
+        """Make ``records`` durable, in order, with one sync; returns the position behind them.
 
-        More than ``GROUP_BYTES_MAX`` become several groups, one after the other, each with its write and sync.
+        More than ``GROUP_BYTES_MAX`` become several groups, one after the other, each with its sync.
         A record is a payload without its length word: the body of an entry, or what ``journal_format`` encodes. No
         records: nothing is done. ValueError for a record that replay would refuse; nothing is written then.
         JournalFullError without room on the disk: nothing is acknowledged, and the same call may come again.
@@ -119,10 +119,9 @@ class JournalWriter:
                 self._begin()
             if self._written.offset > self._config.size_bytes_max:
                 self._roll()
-            parts = self._encode(records)
-            size_bytes = sum(map(len, parts))
-            if size_bytes <= GROUP_BYTES_MAX or len(records) == 1:
-                self._write(parts, size_bytes)
+            group = self._encode(records)
+            if group.size_bytes <= GROUP_BYTES_MAX or len(records) == 1:
+                self._write(group)
                 if is_synced:
                     self._sync()
                 return self._written
@@ -185,20 +184,27 @@ class JournalWriter:
         """Up to where a write that found no room may have got."""
         self._dropped_end = 0
 
-    def _encode(self, records: Sequence[bytes]) -> list[Buffer]:
+    def _encode(self, records: Sequence[bytes]) -> EncodedGroup:
         version = self._config.format_version
         signed_by = self._written.journal_id if version >= PADDING_VERSION_MIN else None
         return encode_group(records, self._written.offset, self._config.alignment_bytes, signed_by, version)
 
-    def _write(self, parts: list[Buffer], size_bytes: int) -> None:
-        journal_id, start = self._written
-        end = start + size_bytes
+    def _write(self, group: EncodedGroup) -> None:
+        journal_id, position = self._written
+        end = position + group.size_bytes
         with self._reporting_no_room():
             self._extend(end)
-            # Leftovers of a longer group that found no room must not stand behind this one.
-            parts.append(bytes(max(0, self._touched_end - end)))
+            leftover_bytes = max(0, self._touched_end - end)
             self._touched_end = max(end, self._touched_end)
-            self._file.pwritev(parts, start)
+            for parts in group.writes:
+                size_bytes = self._file.pwritev(parts, position)
+                position += size_bytes
+                if position < end:  # the disk works on it while the next parts are made
+                    self._file.begin_writing_back(size_bytes, position - size_bytes)
+            # Leftovers of a longer group that found no room must not stand behind this one.
+            if leftover_bytes:
+                self._file.pwrite(bytes(leftover_bytes), end)
+        assert position == end, "what was encoded is as long as was said"
         self._touched_end = 0
         self._written = LogMark(journal_id, end)
 

@@ -43,6 +43,9 @@ class File(Protocol):
     def sync(self) -> None:
         """Make contents and all metadata durable (fsync)."""
 
+    def begin_writing_back(self, size_bytes: int, offset: int) -> None:
+        """Say that these bytes will be synced soon: the disk may begin now. Promises nothing, and never raises."""
+
     def drop_from_cache(self, size_bytes: int, offset: int) -> None:
         """Say that these bytes, which are durable, will not be read again; contents do not change. Never raises."""
 

@@ -194,7 +194,7 @@ class TraceReader:
                 assert opened is None or result == len(_data(call.arguments)), f"a short write: {call.arguments[-80:]}"
             case "fsync" | "fdatasync":
                 self._sync(call)
-            case "ftruncate" | "close":
+            case "ftruncate" | "close" | "sync_file_range":  # the last makes nothing durable
                 pass
             case _:
                 self._name(call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from storage.ids import JournalId
@@ -17,4 +18,4 @@ def group_bytes(
     version: int = VERSION_MAX,
 ) -> bytes:
     """The parts of ``encode_group``, joined."""
-    return b"".join(encode_group(records, position, alignment_bytes, journal_id, version))
+    return b"".join(itertools.chain(*encode_group(records, position, alignment_bytes, journal_id, version).writes))

@@ -57,6 +57,18 @@ def test_many_parts_are_written_in_order(file: File) -> None:
     assert file.pwritev([], 0) == 0
 
 
+def test_what_is_written_back_early_can_still_change(file: File) -> None:
+    file.pwrite(b"x" * 100_000, 0)
+    file.begin_writing_back(100_000, 0)
+    file.begin_writing_back(10, 5)
+    file.begin_writing_back(1 << 40, 1 << 40)
+    file.pwrite(b"y" * 50_000, 50_000)
+    file.sync_data()
+    assert file.pread(200_000, 0) == b"x" * 50_000 + b"y" * 50_000
+    file.close()
+    file.begin_writing_back(100_000, 0)
+
+
 def test_what_is_dropped_from_the_cache_is_still_there(file: File) -> None:
     file.pwrite(b"x" * 100_000, 0)
     file.sync_data()
