@@ -66,7 +66,8 @@ class EncodedGroup(NamedTuple):
 
     size_bytes: int
     writes: Iterator[list[Buffer]]
-    """Parts to be written one behind the other, in lists for one write each; they are made on the way."""
+    """Parts to be written one behind the other, in lists for one write each, which ends with a sector; they are made on
+    the way."""
 
 
 class GroupChecksum(msgspec.Struct, frozen=True):
@@ -97,14 +98,14 @@ def encode_group(
     size_bytes = sum(lengths) + LENGTH_BYTES * len(records)
     parts = _framed(records, lengths, size_bytes)
     if version < PADDING_VERSION_MIN:
-        return EncodedGroup(size_bytes, _writes(parts))
+        return EncodedGroup(size_bytes, _writes(parts, position))
     content_bytes = 0 if journal_id is None else CHECKSUM_BYTES
     padding = encode_padding(position + size_bytes, alignment_bytes, content_bytes)
     if journal_id is None:
         parts = itertools.chain(parts, [padding])
     else:
         parts = _with_checksum(parts, padding, journal_id, position)
-    return EncodedGroup(size_bytes + len(padding), _writes(parts))
+    return EncodedGroup(size_bytes + len(padding), _writes(parts, position))
 
 
 def split_group(data: bytes, first: int) -> tuple[list[int], int]:
@@ -144,20 +145,38 @@ def is_checksum_right(checksum: GroupChecksum, journal_id: JournalId, data: byte
         return crc32c.crc32c(covered, crc32c.crc32c(_JOURNAL_ID.pack(journal_id))) == checksum.crc
 
 
-def _writes(parts: Iterable[Buffer]) -> Iterator[list[Buffer]]:
+def _writes(parts: Iterable[Buffer], position: int) -> Iterator[list[Buffer]]:
+    """Parts at ``position`` as lists for one write each. Rule: no write but the last ends within a sector, so that a
+    sector holds all that was meant for it or nothing, though the process ends between two writes."""
     write: list[Buffer] = []
     write_bytes = 0
     for part in parts:
         if write_bytes >= _WRITE_BYTES:
+            rest_bytes = (position + write_bytes) % JOURNAL_BLOCK_BYTES
+            rest = _cut_off(write, rest_bytes)
             yield write
-            write, write_bytes = [], 0
+            position += write_bytes - rest_bytes
+            write, write_bytes = rest, rest_bytes
         write.append(part)
         write_bytes += len(part)
     yield write
 
 
+def _cut_off(parts: list[Buffer], size_bytes: int) -> list[Buffer]:
+    """Take so much from the end of ``parts``, which are longer; returns it."""
+    rest: list[Buffer] = []
+    while size_bytes >= len(parts[-1]):
+        size_bytes -= len(parts[-1])
+        rest.append(parts.pop())
+    if size_bytes:
+        last = memoryview(parts.pop())
+        parts.append(last[:-size_bytes])
+        rest.append(last[-size_bytes:])
+    return rest[::-1]
+
+
 def _framed(records: Sequence[bytes], lengths: Sequence[int], size_bytes: int) -> Iterator[Buffer]:
-    """Framed records in parts of about ``_PART_BYTES``; large records are not copied at all."""
+    """Framed records in parts of about ``_PART_BYTES``; where records are large on average, they are not copied."""
     count = len(records) * _PART_BYTES // size_bytes
     if count <= 1:
         yield from framed(records)

@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from storage.config import MEBIBYTE, JournalConfig
+from storage.config import JOURNAL_BLOCK_BYTES, MEBIBYTE, JournalConfig
 from storage.disk_room import file_limit_advice, is_out_of_room
 from storage.errors import JournalError, JournalFailedError, JournalFullError
 from storage.filenames import journal_file_name
@@ -194,19 +194,32 @@ class JournalWriter:
         end = position + group.size_bytes
         with self._reporting_no_room():
             self._extend(end)
-            leftover_bytes = max(0, self._touched_end - end)
-            self._touched_end = max(end, self._touched_end)
+            if self._touched_end > position:
+                self._clear(position)
+            self._touched_end = end
             for parts in group.writes:
                 size_bytes = self._file.pwritev(parts, position)
                 position += size_bytes
                 if position < end:  # the disk works on it while the next parts are made
                     self._file.begin_writing_back(size_bytes, position - size_bytes)
-            # Leftovers of a longer group that found no room must not stand behind this one.
-            if leftover_bytes:
-                self._file.pwrite(bytes(leftover_bytes), end)
         assert position == end, "what was encoded is as long as was said"
         self._touched_end = 0
         self._written = LogMark(journal_id, end)
+
+    def _clear(self, start: int) -> None:
+        """Make zeros of what is left of a group that found no room: a sector of the next one must hold that or zeros.
+
+        Only of what was written, for which there is room.
+        """
+        for offset in range(start, self._touched_end, MEBIBYTE):
+            data = self._file.pread(min(MEBIBYTE, self._touched_end - offset), offset)
+            length = len(data.rstrip(b"\0"))
+            for first in range(0, length, JOURNAL_BLOCK_BYTES):
+                sector = data[first : first + JOURNAL_BLOCK_BYTES]
+                if any(sector):
+                    self._file.pwrite(bytes(len(sector)), offset + first)
+        _sync_data(self._file)
+        self._touched_end = 0
 
     def _sync(self) -> None:
         _sync_data(self._file)

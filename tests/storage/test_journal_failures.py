@@ -12,6 +12,7 @@ import pytest
 
 from storage.config import JournalConfig
 from storage.errors import JournalError, JournalFailedError, JournalFullError
+from storage.filesystem import OsFileSystem
 from storage.ids import LogMark
 from storage.journal_catalog import read_catalog
 from storage.journal_reader import journals_to_replay, scan_journal
@@ -19,6 +20,8 @@ from storage.journal_writer import JournalWriter
 from storage.ports import Buffer, File
 from tests.storage.traced_disk import TracedDisk, TracedFile
 
+ADVICE = {"drop", "write back"}
+"""What cannot fail."""
 CONFIG = JournalConfig(size_bytes_max=4096, preallocation_bytes=2048)
 SIZES = [40, 900, 3000, 100, 5000, 40, 40, 2500, 700]
 """Groups that make the file grow by no, one and several steps, and roll it twice."""
@@ -35,7 +38,7 @@ class FailingDisk(TracedDisk):
 
     def note(self, operation: str, path: str) -> None:
         super().note(operation, path)
-        if operation == "drop":
+        if operation in ADVICE:
             return
         self.left -= 1
         if self.left == -1:
@@ -96,7 +99,7 @@ def call_count(tmp_path: Path) -> int:
     disk = FailingDisk(1 << 30, errno.EIO)
     assert len(write(disk, folder, is_retried=False)) == len(SIZES)
     assert len(read_catalog(disk, str(folder)).journals) == 3  # type: ignore[union-attr]
-    return len([call for call in disk.calls if call[0] != "drop"])
+    return len([call for call in disk.calls if call[0] not in ADVICE])
 
 
 def test_a_call_that_fails_loses_nothing_acknowledged(tmp_path: Path) -> None:
@@ -140,18 +143,25 @@ def test_leftovers_of_a_group_that_found_no_room_do_not_stand_behind_a_shorter_o
     with pytest.raises(JournalFullError, match="no room for the journal"):
         writer.write_group([entry(1, 9000)])
     disk.is_full = False
+    disk.take_calls()
+    start = writer.durable_position.offset
     writer.write_group([entry(2, 100)])
     writer.close()
     assert read(tmp_path) == [entry(0, 700), entry(2, 100)]
+    # Else power that goes before the group's own sync could leave a sector of the other one among its own.
+    assert not any(disk.found[start:])
+    assert [name for name, _ in disk.take_calls()][-4:] == ["write", "sync", "write", "sync"]
 
 
 class PartialDisk(TracedDisk):
     """While it is full, a write gets all the way to the page cache but for its last bytes."""
 
     is_full = False
+    found = b""
+    """What was in the file before the last write."""
 
     def create(self, path: str) -> File:
-        return PartialFile(self, super().create(path))
+        return PartialFile(self, OsFileSystem.create(self, path))
 
 
 class PartialFile(TracedFile):
@@ -163,4 +173,54 @@ class PartialFile(TracedFile):
         if self._partial_disk.is_full:
             super().pwrite(b"".join(parts)[:-300], offset)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._partial_disk.found = self.pread(self.size(), 0)
         return super().pwritev(parts, offset)
+
+
+class EndedError(BaseException):
+    """The process ends here."""
+
+
+class EndingDisk(TracedDisk):
+    """The process ends behind so many writes of parts."""
+
+    left = 1 << 30
+
+    def create(self, path: str) -> File:
+        return EndingFile(self, OsFileSystem.create(self, path))
+
+
+class EndingFile(TracedFile):
+    def __init__(self, disk: EndingDisk, file: File) -> None:
+        super().__init__(disk, file)
+        self._ending_disk = disk
+
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> int:
+        self._ending_disk.left -= 1
+        if self._ending_disk.left < 0:
+            raise EndedError
+        return super().pwritev(parts, offset)
+
+
+@pytest.mark.parametrize("sizes", [[1003] * 1000, [33, 5000, 40_000, 777] * 25, [150_001] * 7])
+def test_a_process_that_ends_within_a_long_group_leaves_a_torn_tail(tmp_path: Path, sizes: list[int]) -> None:
+    """Never what looks like damage: that would refuse the next start."""
+    first = entry(0, 700)
+    group = [entry(number, size) for number, size in enumerate(sizes, 1)]
+    write_counts = []
+    for count in range(8):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        disk = EndingDisk()
+        writer = JournalWriter.open(disk, str(folder), JournalConfig(), now_ms=0)
+        writer.write_group([first])
+        disk.left = count
+        try:
+            writer.write_group(group)
+        except EndedError:
+            write_counts.append(count)
+            assert read(folder)[:1] == [first]
+        else:
+            assert read(folder) == [first, *group]
+        writer.close()
+    assert len(write_counts) >= 3

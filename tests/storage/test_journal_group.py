@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.journal_group import decode_checksum, is_checksum_right, split_group
+from storage.journal_group import decode_checksum, encode_group, is_checksum_right, split_group
 from tests.storage.groups import group_bytes
 
 
@@ -42,6 +42,22 @@ def test_padding_has_room_for_the_checksum(payload_bytes: int, size_bytes: int) 
     assert (checksum.group_start, padding + checksum.padding_bytes) == (512, size_bytes)
     assert is_checksum_right(checksum, 7, group, 0, padding)
     assert not is_checksum_right(checksum, 8, group, 0, padding), "the same bytes in another file"
+
+
+@given(
+    st.lists(st.sampled_from([0, 10, 479, 480, 20_000, 131_035, 300_000]), min_size=1, max_size=30), st.integers(1, 9)
+)
+def test_every_write_of_a_group_ends_with_a_sector(payload_bytes: list[int], sector: int) -> None:
+    records = [entry(number, b"x" * size_bytes) for number, size_bytes in enumerate(payload_bytes)]
+    size_bytes, writes = encode_group(records, 512 * sector, 512, 7)
+    written = [b"".join(parts) for parts in writes]
+    assert all(written)
+    assert all(len(data) % 512 == 0 for data in written)
+    assert len(b"".join(written)) == size_bytes
+    starts, padding = split_group(b"".join(written), 0)
+    ends = [*starts[1:], padding]
+    found = [b"".join(written)[start + 4 : end] for start, end in zip(starts, ends, strict=True)]
+    assert found == records
 
 
 @given(st.lists(st.binary(max_size=900), min_size=1, max_size=8), st.integers(0, 2000), st.integers(1, 255))
