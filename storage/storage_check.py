@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
 import msgspec
@@ -126,7 +126,7 @@ class StorageCheck:
         cataloged = None if catalog is None else catalog.find(journal_id)
         scan = scan_journal(self._fs, path, is_newest=is_newest, cataloged=cataloged)
         try:
-            yield from self._of_records(marks, scan)
+            is_read = yield from self._of_records(marks, scan)
         except CorruptFileError as error:
             # What stands before the mark is in the ledger storage: no start reads it again.
             is_needed = (journal_id, error.offset) >= start
@@ -136,11 +136,12 @@ class StorageCheck:
         except (StorageError, OSError) as error:
             yield Finding("journals", path, without_path(error), way_out=LOST_DATA_ADVICE)
             return
-        if scan.end.dropped_bytes:
+        if is_read and scan.end.dropped_bytes:
             reason = f"{scan.end.dropped_bytes} bytes that were never synced ({scan.end.reason.value})"
             yield Finding("journals", path, reason, scan.end.data_end_offset, is_problem=False)
 
-    def _of_records(self, marks: JournalMarks, scan: JournalScan) -> Iterator[Finding]:
+    def _of_records(self, marks: JournalMarks, scan: JournalScan) -> Generator[Finding, None, bool]:
+        """What is wrong with its records. False: the rest was not read, as it is not this journal's file."""
         journal_count = len(self._config.journal_directories)
         for record in scan:
             self.counts.record_count += 1
@@ -149,10 +150,11 @@ class StorageCheck:
             if record.ledger_id % journal_count != marks.journal_index:
                 reason = f"a record of ledger {record.ledger_id}, which belongs to another journal"
                 yield Finding("journals", scan.path, reason, record.offset, LOST_DATA_ADVICE)
-                return
+                return False
             if record.kind is JournalRecordKind.UNKNOWN:
                 reason = f"a record of a type that is not known ({record.entry_id})"
                 yield Finding("journals", scan.path, reason, record.offset, is_problem=False)
+        return True
 
     def _of_logs(self, position: int, folder: str) -> Iterator[Finding]:
         quarantined: dict[EntryLogId, str] = {}

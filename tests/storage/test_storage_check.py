@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import plyvel
 import pytest
 
@@ -210,3 +211,20 @@ def test_folders_of_java(tmp_path: Path) -> None:
     found = check(folders.config)
     assert {each.check for each in found} == {"index"}
     assert all("storage adopt" in (each.way_out or "") for each in found)
+
+
+def test_a_record_of_another_journal_is_a_finding(config: StorageConfig, tmp_path: Path) -> None:
+    journals = tmp_path / "journal-0/current"
+    (journals / "bkctl.journals").unlink()  # judged as Java's: no checksum notices the other ledger first
+    path = newest(journals, ".txn")
+    record = entry(2, 11, b"x" * 2000)
+    path.write_bytes(path.read_bytes().replace(record[:16], entry(3, 11, b"")[:16]))
+    (found,) = [finding for finding in check(config) if finding.check == "journals"]
+    assert (found.path, found.is_problem) == (str(path), True)
+    assert "a record of ledger 3, which belongs to another journal" in found.reason
+
+
+def test_folders_of_journals_in_the_wrong_order(config: StorageConfig) -> None:
+    swapped = msgspec.structs.replace(config, journal_directories=config.journal_directories[::-1])
+    reasons = [finding.reason for finding in check(swapped) if finding.check == "journals"]
+    assert any("which belongs to another journal" in reason for reason in reasons)
