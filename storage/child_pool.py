@@ -2,8 +2,8 @@
 
 A child is ``python -P -m <module>``; it reads one JSON task per line and answers each with any number of lines
 ``{"progress": n}`` and one line ``{"result": ...}`` or ``{"error": "sentence", "errno": n or null}``. It ends when its
-input does: so it ends with its parent, however that ended. The working folder of a child is where it may write, under
-relative names: once the folder is deleted, a child that outlived its parent can write nothing any more.
+input does: so it ends with its parent, however that ended. A child writes in its working folder, under relative names,
+or in others made for the same job: once they are deleted, a child that outlived its parent can write nothing any more.
 """
 
 from __future__ import annotations
@@ -48,26 +48,45 @@ class ChildPool:
 
     def __exit__(self, _class: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         for child in self._children:
-            child.end()
+            child.kill()
+        for child in self._children:
+            child.release()
         self._children = []
 
     def run(
-        self, tasks: Iterable[Task], on_progress: Progress | None = None, patience_s: float | None = None
+        self,
+        tasks: Iterable[Task],
+        on_progress: Progress | None = None,
+        patience_s: float | None = None,
+        ahead_count_max: int | None = None,
     ) -> Iterator[tuple[Task, Any]]:
         """Give each task to a child that is free; yields (task, result) as they come.
 
         ``on_progress`` gets what the children report. ``patience_s``: a child with a task that says nothing for so long
-        has failed; None: it may take its time. ChildFailedError, StorageError or OSError as the child told it.
+        has failed; None: it may take its time. ``ahead_count_max``: tasks that may have been given, from the oldest one
+        on that is not done; None: any number. ChildFailedError, StorageError or OSError as the child told it.
         """
         waiting = iter(tasks)
-        busy: dict[_Child, Task] = {}
+        busy: dict[_Child, tuple[int, Task]] = {}
         free = list(self._children)
-        with selectors.DefaultSelector() as selector:
-            while len(busy) < self._count and (task := next(waiting, None)) is not None:
+        given_count = 0
+
+        def give() -> None:
+            nonlocal given_count
+            while len(busy) < self._count:
+                oldest = min((number for number, _ in busy.values()), default=given_count)
+                if ahead_count_max is not None and given_count - oldest >= ahead_count_max:
+                    return
+                if (task := next(waiting, None)) is None:
+                    return
                 child = free.pop() if free else self._start()
                 child.send(task)
-                busy[child] = task
                 selector.register(child.output, selectors.EVENT_READ, child)
+                busy[child] = given_count, task
+                given_count += 1
+
+        with selectors.DefaultSelector() as selector:
+            give()
             while busy:
                 ready = {key.data for key, _ in selector.select(patience_s)}
                 if patience_s is not None:
@@ -79,17 +98,20 @@ class ChildPool:
                             if on_progress is not None:
                                 on_progress(answer["progress"])
                             continue
-                        done, result = busy.pop(child), _result_of(answer, self._directory)
-                        # Before the caller takes its time over the answer: the child goes on meanwhile.
-                        if (task := next(waiting, None)) is not None:
-                            child.send(task)
-                            busy[child] = task
-                        else:
-                            selector.unregister(child.output)
+                        _, done = busy.pop(child)
+                        result = _result_of(answer, self._directory)
+                        selector.unregister(child.output)
+                        free.append(child)
+                        give()  # before the caller takes its time over the answer: the child goes on meanwhile
                         yield done, result
 
     def _start(self) -> _Child:
-        child = _Child(self._module, self._directory)
+        try:
+            child = _Child(self._module, self._directory)
+        except OSError as error:
+            raise ChildFailedError(
+                f"a child process ({self._module}) could not be started ({error.strerror})"
+            ) from error
         self._children.append(child)
         return child
 
@@ -144,16 +166,24 @@ class _Child:
         elif now_s - self._heard_s >= patience_s:
             raise ChildFailedError(f"a child process ({self._module}) has said nothing for {patience_s:.0f} s")
 
-    def end(self) -> None:
-        """Stop at once, whatever it does, and wait for that."""
+    def kill(self) -> None:
+        """Stop it, whatever it does."""
         self._process.kill()
+
+    def release(self) -> None:
+        """Wait for its end and close what it was spoken to over."""
         for pipe in (self._input, self.output):
             with contextlib.suppress(OSError):
                 pipe.close()
-        self._process.wait(_END_S_MAX)
+        # One that waits for a disk which does not answer ends when that does, and does nothing more before.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S_MAX)
 
     def _raise_ended(self) -> None:
-        status = self._process.wait(_END_S_MAX)
+        try:
+            status = self._process.wait(_END_S_MAX)
+        except subprocess.TimeoutExpired:
+            raise ChildFailedError(f"a child process ({self._module}) says nothing any more") from None
         how = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
         raise ChildFailedError(f"a child process ({self._module}) {how}")
 

@@ -85,11 +85,14 @@ def read_group(window: ReadWindow, journal_id: JournalId, start: int, bytes_max:
     return JournalGroup(data, starts, start, padding_offset, checksum, is_whole)
 
 
-def find_group_end(window: ReadWindow, journal_id: JournalId, offset: int, bytes_max: int) -> int | None:
+def find_group_end(
+    window: ReadWindow, journal_id: JournalId, offset: int, bytes_max: int, stop_offset: int | None = None
+) -> int | None:
     """Where the first group ends that ends at ``offset`` or behind it, has a right checksum and is no longer than
-    ``bytes_max``; None without one, or where too much looks like one. OSError."""
+    ``bytes_max``; None where none begins before ``stop_offset``, or where too much looks like one. OSError."""
     doubted_count = 0
-    candidates = _checksums(window, max(offset - _PADDING_BYTES_MAX, 0))
+    end = window.size_bytes if stop_offset is None else stop_offset + bytes_max + _GROUP_END_BYTES
+    candidates = _checksums(window, max(offset - _PADDING_BYTES_MAX, 0), min(end, window.size_bytes))
     for padding, checksum in itertools.islice(candidates, _CANDIDATE_COUNT_MAX):
         size_bytes = padding - checksum.group_start
         if padding + checksum.padding_bytes < offset or checksum.group_start < 0 or not 0 < size_bytes <= bytes_max:
@@ -103,9 +106,9 @@ def find_group_end(window: ReadWindow, journal_id: JournalId, offset: int, bytes
     return None
 
 
-def _checksums(window: ReadWindow, offset: int) -> Iterator[tuple[int, GroupChecksum]]:
-    """Whatever has the form of padding with a checksum from an offset on, and where."""
-    while offset < window.size_bytes:
+def _checksums(window: ReadWindow, offset: int, stop_offset: int) -> Iterator[tuple[int, GroupChecksum]]:
+    """Whatever has the form of padding with a checksum between two offsets, and where."""
+    while offset < stop_offset:
         data, first = window.loaded(_FIRST_LOOK_BYTES, offset)
         found = _GROUP_END.search(data, first)
         if found is None:

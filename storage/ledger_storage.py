@@ -173,7 +173,6 @@ class LedgerStorage:
             starts.append(start)
             ends.append(replay.replay(directory, index, start, catalog))
         replay.report.entry_count += ahead.entry_count
-        replay.report.skipped_count += ahead.skipped_count
         replay.report.child_failure = ahead.failure
         if flush.finish():
             self._begin_journals(ends, ends, held=frozenset())

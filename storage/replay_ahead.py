@@ -1,25 +1,23 @@
 """A long replay by several processes: children bring the journal into entry logs, the parent writes the index.
 
-One interpreter takes longer over a journal than the disk does. So a long file is cut into segments, and of each a child
-makes a sorted, finished and synced log, in a folder that is there for this replay alone (``replay_child``). The parent
-takes the segments in the order of the file: it gives each log its place, then writes the rows that name its entries.
-The marks move at the end of the replay, as ever.
+One interpreter takes longer over a journal than the disk does. So a long file is cut into stretches, and of each a
+child makes a sorted, finished and synced log, in a folder that is there for this replay alone (``replay_child``). The
+parent takes the stretches in the order of the file: it gives each log its place, then writes the rows that name its
+entries. The marks move at the end of the replay, as ever.
 
 Whatever is not plain is left to the replay that goes record by record, and that begins where this ends: a group that
-is not whole, a record that is out of place, a disk without room for all of it, a child that died, or says
-nothing any more. In a segment, what is no entry is applied first; so one in which the first sign of a ledger comes
-behind an entry of it, which is then that of a former ledger, is left to that replay, too.
+is not whole, a record that is out of place, a disk without room for all of it, a child that died, or says nothing any
+more. So is a stretch with entries of a ledger that has neither a row nor a sign, a key or fence, in front of them: they
+are those of a ledger that was deleted, and must come into no log.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -30,29 +28,34 @@ from storage.disk_room import DiskRoom, is_out_of_room
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import ChildFailedError, IndexFailedError, StorageError
 from storage.filenames import REPLAY_FOLDER_PREFIX, current_directory, entry_log_file_name
-from storage.ids import JournalId, LedgerId
+from storage.ids import JournalId
 from storage.journal_catalog import CatalogedJournal
-from storage.journal_format import HEADER_BYTES, JournalRecord
+from storage.journal_format import HEADER_BYTES, JournalRecord, JournalRecordKind
 from storage.kept_files import remove_files
-from storage.location_index import KEY_BYTES, LOCATION_BYTES
 from storage.memtable import ENTRY_OVERHEAD_BYTES
 from storage.ports import FileSystem
-from storage.replay_tasks import LedgerSummary, ReadSegment, SegmentLog, SegmentRead
+from storage.replay_tasks import ReadStretch, StretchFound
 
 CHILD_MODULE: Final = "storage.replay_child"
 CHILD_COUNT_MAX: Final = 4
 PATIENCE_S: Final = 60.0
-"""A child tells of each mebibyte."""
-SEGMENT_BYTES_MIN: Final = 4 * MEBIBYTE
-SEGMENT_BYTES_MAX: Final = 64 * MEBIBYTE
+"""A child tells of each mebibyte that it has read or written; only a sync may take longer."""
+STRETCH_BYTES_MIN: Final = 4 * MEBIBYTE
+STRETCH_BYTES_MAX: Final = 64 * MEBIBYTE
 """More would keep the parent waiting for its first one."""
+_HELD_FACTOR_MAX: Final = 5
+"""What a stretch takes in memory, in terms of the journal: 160 bytes for the 36 of an entry without payload."""
+_AHEAD_FACTOR: Final = 2
+"""Stretches, for each child, of which logs and rows may be waiting for one in front of them."""
 _ROOM_FACTOR: Final = 3
 """Room that logs and index rows take, in terms of the journal: the rows of tiny entries are larger than these."""
 FILE_BYTES_MIN: Final = 128 * MEBIBYTE
 """Of what is left of a file: children that have to be started are no help with less."""
 
 
-_Answer: TypeAlias = tuple[ReadSegment, SegmentRead]
+_SIGNS: Final = frozenset({JournalRecordKind.LEDGER_KEY, JournalRecordKind.FENCE})
+"""Records that make a row."""
+_Answer: TypeAlias = tuple[ReadStretch, StretchFound]
 
 
 class _FilePlan(NamedTuple):
@@ -84,15 +87,18 @@ class ReplayAhead:
         self._room = room
         self._checkpoint = checkpoint
         self._directories = [os.path.abspath(current_directory(each)) for each in config.ledger_directories]
-        self._child_count = min(core_count(), CHILD_COUNT_MAX)
-        self._segment_bytes = SEGMENT_BYTES_MIN
+        # What the write caches, all of them empty meanwhile, would hold.
+        self._held_bytes = config.engine.memtable_bytes_max * len(engines)
+        self._child_count = min(
+            core_count(), CHILD_COUNT_MAX, self._held_bytes // (_HELD_FACTOR_MAX * STRETCH_BYTES_MIN)
+        )
+        """Fewer for small caches: a child must be able to hold the shortest stretch; 0: there are none."""
+        self._stretch_bytes = STRETCH_BYTES_MIN
         """Of the next one: little at first, to learn how large entries are."""
         self.failure = ""
         """Why children were given up, if they were: a sentence."""
         self.entry_count = 0
         """Entries that were brought in."""
-        self.skipped_count = 0
-        """Entries of ledgers with neither a key nor a row."""
 
     def clear(self) -> None:
         """Remove what a replay that was killed has left. A child that has outlived it can make no log any more."""
@@ -115,7 +121,9 @@ class ReplayAhead:
         ``group_bytes_max``: of the largest that may have been written. ``apply``: for the records that are no entries.
         What it raises, and IndexFailedError, ends the boot.
         """
-        if not journal.has_checksums or journal.is_loose:  # where a group ends is not certain
+        # Else where a group ends is not certain.
+        is_plain = journal.has_checksums and not journal.is_loose
+        if not is_plain or not self._child_count:
             return offset
         with contextlib.closing(self._filesystem.open(path)) as file:
             size_bytes = file.size()
@@ -128,42 +136,42 @@ class ReplayAhead:
         return offset
 
     def _run_children(self, plan: _FilePlan, apply: Callable[[JournalRecord], None]) -> int:
-        """Take segments up to the first that cannot be taken whole; returns where the last group taken ends."""
+        """Take stretches up to the first that cannot be taken whole; returns where the last group taken ends."""
         offset = plan.offset
+        name = f"{REPLAY_FOLDER_PREFIX}{os.getpid()}-{time.time_ns():x}"
+        folders = [os.path.join(directory, name) for directory in self._directories]
         try:
-            folders = self._make_folders()
-        except OSError as error:
-            if not is_out_of_room(error):
-                raise
-            return offset
-        try:
+            if not self._make_folders(folders):
+                return offset
             with ChildPool(CHILD_MODULE, folders[0], self._child_count) as pool:
-                segments = _in_order(pool.run(self._tasks(plan, folders), patience_s=PATIENCE_S))
-                while (next_one := self._next(segments)) is not None:
-                    task, segment = next_one
+                tasks = self._tasks(plan, folders)
+                ahead_count_max = _AHEAD_FACTOR * self._child_count
+                answers = pool.run(tasks, patience_s=PATIENCE_S, ahead_count_max=ahead_count_max)
+                stretches = _in_order(answers, plan.offset)
+                while (next_one := self._next(stretches)) is not None:
+                    task, stretch = next_one
                     # Else the one before has ended early, or bytes of an entry have passed for the end of a group.
-                    if segment.start_offset != offset:
+                    if stretch.start_offset != offset:
                         break
-                    # An entry in front of the first sign of its ledger is that of a former one, and not applied.
-                    if any(self._engine_of(each).ledger(each) is None for each in segment.late_ledger_ids):
+                    if not self._are_ledgers_known(stretch) or not self._take(task, stretch, apply):
                         break
-                    for record in segment.records:
-                        apply(record)
-                    if not self._take(task, segment):
-                        break
-                    self._choose_segment_bytes(segment)
-                    offset = segment.end_offset
+                    self._choose_stretch_bytes(stretch)
+                    offset = stretch.end_offset
         finally:
             for folder in folders:
                 self._remove_folder(folder)
         return offset
 
-    def _engine_of(self, ledger_id: LedgerId) -> LedgerDirectoryEngine:
-        return self._engines[ledger_id % len(self._engines)]
+    def _are_ledgers_known(self, stretch: StretchFound) -> bool:
+        """Whether all entries are of ledgers with a row, or with a sign in front of them."""
+        signed = {record.ledger_id for record in stretch.records if record.kind in _SIGNS}
+        ledger_ids = {ledger.ledger_id for log in stretch.logs for ledger in log.ledgers}
+        doubted = (ledger_ids - signed).union(stretch.late_ledger_ids)
+        return all(self._engines[each % len(self._engines)].ledger(each) is not None for each in doubted)
 
-    def _next(self, segments: Iterator[_Answer]) -> _Answer | None:
+    def _next(self, stretches: Iterator[_Answer]) -> _Answer | None:
         try:
-            return next(segments, None)
+            return next(stretches, None)
         except ChildFailedError as error:
             self.failure = error.cause
         except (StorageError, OSError) as error:
@@ -182,44 +190,51 @@ class ReplayAhead:
                     self._checkpoint(engine)
                 if engine.are_deletions_left:
                     return False
+        except IndexFailedError:
+            raise
         except (StorageError, OSError) as error:
             if not is_out_of_room(error):
                 raise
             return False
         return True
 
-    def _choose_segment_bytes(self, segment: SegmentRead) -> None:
-        """So much of the journal that the children together hold what is otherwise in one half of a write cache.
+    def _choose_stretch_bytes(self, stretch: StretchFound) -> None:
+        """So much of the journal that the children together hold what is otherwise in one half of the write caches.
 
         They may hold twice as much, for what comes next can be made of smaller entries.
         """
-        journal_bytes = segment.end_offset - segment.start_offset
+        journal_bytes = stretch.end_offset - stretch.start_offset
         if journal_bytes == 0:
             return
-        record_count = sum(ledger.record_count for log in segment.logs for ledger in log.ledgers)
+        record_count = sum(ledger.record_count for log in stretch.logs for ledger in log.ledgers)
         cost = 1 + ENTRY_OVERHEAD_BYTES * record_count / journal_bytes
-        table_bytes = self._config.engine.memtable_bytes_max // 2 // self._child_count
+        table_bytes = self._held_bytes // 2 // self._child_count
         log_bytes = self._config.engine.entry_log.size_bytes_max
-        chosen_bytes = min(int(table_bytes / cost), log_bytes, SEGMENT_BYTES_MAX)
-        self._segment_bytes = max(chosen_bytes, SEGMENT_BYTES_MIN)
+        chosen_bytes = min(int(table_bytes / cost), log_bytes, STRETCH_BYTES_MAX)
+        self._stretch_bytes = max(chosen_bytes, STRETCH_BYTES_MIN)
 
     def _require_room(self, journal_bytes: int) -> None:
         if self._room is not None:
             waiting_bytes = sum(engine.checkpoint_bytes for engine in self._engines)
             self._room.require_for_boot(_ROOM_FACTOR * journal_bytes + waiting_bytes)
 
-    def _make_folders(self) -> list[str]:
-        name = f"{REPLAY_FOLDER_PREFIX}{os.getpid()}-{time.time_ns():x}"
-        folders = [os.path.join(directory, name) for directory in self._directories]
-        for folder in folders:
-            self._filesystem.make_directories(folder)
-        return folders
+    def _make_folders(self, folders: Sequence[str]) -> bool:
+        try:
+            for folder in folders:
+                self._filesystem.make_directories(folder)
+        except OSError as error:
+            if not is_out_of_room(error):
+                raise
+            return False
+        return True
 
     def _remove_folder(self, folder: str) -> None:
         while True:
-            remove_files(self._filesystem, folder)
             try:
+                remove_files(self._filesystem, folder)
                 self._filesystem.remove_directory(folder)
+            except FileNotFoundError:  # it was not made
+                return
             except OSError as error:
                 # A child whose parent was killed has just made its log; it makes one alone.
                 if error.errno != errno.ENOTEMPTY:
@@ -227,12 +242,12 @@ class ReplayAhead:
             else:
                 return
 
-    def _tasks(self, plan: _FilePlan, folders: Sequence[str]) -> Iterator[ReadSegment]:
+    def _tasks(self, plan: _FilePlan, folders: Sequence[str]) -> Iterator[ReadStretch]:
         start = plan.offset
         while start < plan.size_bytes:
-            stop = min(start + self._segment_bytes, plan.size_bytes)
+            stop = min(start + self._stretch_bytes, plan.size_bytes)
             log_ids = [engine.claim_log_id() for engine in self._engines]
-            yield ReadSegment(
+            yield ReadStretch(
                 path=os.path.abspath(plan.path),
                 journal_id=plan.journal_id,
                 journal_index=plan.journal_index,
@@ -242,7 +257,7 @@ class ReplayAhead:
                 stop_offset=stop,
                 group_bytes_max=plan.group_bytes_max,
                 body_bytes_max=min(engine.body_bytes_max for engine in self._engines),
-                held_bytes_max=self._config.engine.memtable_bytes_max // self._child_count,
+                held_bytes_max=self._held_bytes // self._child_count,
                 log_ids=log_ids,
                 log_paths=[
                     os.path.join(folder, entry_log_file_name(log_id))
@@ -251,59 +266,36 @@ class ReplayAhead:
             )
             start = stop
 
-    def _take(self, task: ReadSegment, segment: SegmentRead) -> bool:
-        """Give the logs of a segment their places, then write the rows that name their entries; False without room."""
+    def _take(self, task: ReadStretch, stretch: StretchFound, apply: Callable[[JournalRecord], None]) -> bool:
+        """Give the logs of a stretch their places, apply the records that are no entries, then write the rows that
+        name the entries. False without room: nothing was applied then."""
         try:
-            self._require_room(segment.end_offset - segment.start_offset)
-            for place in zip(self._engines, self._directories, segment.logs, task.log_paths, strict=True):
-                self._take_log(*place)
-        except IndexFailedError:
-            raise
+            self._require_room(stretch.end_offset - stretch.start_offset)
+            for directory, log, path in zip(self._directories, stretch.logs, task.log_paths, strict=True):
+                if log.keys:
+                    self._filesystem.rename(path, os.path.join(directory, os.path.basename(path)))
+                    self._filesystem.sync_directory(directory)
         except (StorageError, OSError) as error:
             if not is_out_of_room(error):
                 raise
             return False
-        return True
-
-    def _take_log(self, engine: LedgerDirectoryEngine, directory: str, log: SegmentLog, path: str) -> None:
-        if not log.keys:
-            return
-        self._filesystem.rename(path, os.path.join(directory, os.path.basename(path)))
-        self._filesystem.sync_directory(directory)
-        gone = {each.ledger_id for each in log.ledgers if engine.ledger(each.ledger_id) is None}
-        batches = zip(log.keys, log.locations, strict=True)
-        for keys, locations in _without(gone, log.ledgers, batches) if gone else batches:
-            engine.write_locations(keys, locations)
-        for ledger in log.ledgers:
-            if ledger.ledger_id in gone:
-                self.skipped_count += ledger.record_count
-            else:
+        for record in stretch.records:
+            apply(record)
+        for engine, log in zip(self._engines, stretch.logs, strict=True):
+            for keys, locations in zip(log.keys, log.locations, strict=True):
+                engine.write_locations(keys, locations)
+            for ledger in log.ledgers:
                 self.entry_count += ledger.record_count
                 engine.raise_last_add_confirmed(ledger.ledger_id, ledger.last_add_confirmed)
+        return True
 
 
-def _in_order(answers: Iterable[tuple[ReadSegment, Any]]) -> Iterator[_Answer]:
-    """The segments in the order of the file, whichever child was first."""
-    waiting: dict[int, tuple[ReadSegment, Any]] = {}
-    next_offset: int | None = None
+def _in_order(answers: Iterable[tuple[ReadStretch, Any]], next_offset: int) -> Iterator[_Answer]:
+    """The stretches in the order of the file, from an offset on, whichever child was first."""
+    waiting: dict[int, tuple[ReadStretch, Any]] = {}
     for task, answer in answers:
         waiting[task.start_offset] = task, answer
-        if task.is_start_known:
-            next_offset = task.start_offset
-        while next_offset is not None and next_offset in waiting:
+        while next_offset in waiting:
             found, told = waiting.pop(next_offset)
             next_offset = found.stop_offset
-            yield found, msgspec.convert(told, SegmentRead)
-
-
-def _without(
-    gone: AbstractSet[LedgerId], ledgers: Sequence[LedgerSummary], batches: Iterable[tuple[bytes, bytes]]
-) -> Iterator[tuple[bytes, bytes]]:
-    """The rows in one batch, but for those of some ledgers."""
-    keys, locations = map(b"".join, zip(*batches, strict=True))
-    ends = itertools.accumulate((each.row_count for each in ledgers), initial=0)
-    kept = [
-        bounds for each, bounds in zip(ledgers, itertools.pairwise(ends), strict=True) if each.ledger_id not in gone
-    ]
-    for first, end in kept:
-        yield keys[first * KEY_BYTES : end * KEY_BYTES], locations[first * LOCATION_BYTES : end * LOCATION_BYTES]
+            yield found, msgspec.convert(told, StretchFound)

@@ -1,4 +1,4 @@
-"""What the child processes of a replay do: the groups of a segment into sorted entry logs. See ``replay_ahead``.
+"""What the child processes of a replay do: the groups of a stretch into sorted entry logs. See ``replay_ahead``.
 
 A child takes whole groups of records that nothing is wrong with. It stops in front of whatever needs a judgement, a
 sentence or an error: that is the part of the parent, which comes there by itself.
@@ -31,7 +31,7 @@ from storage.journal_format import VERSION_HEADER_BYTES, JournalRecord, JournalR
 from storage.location_index import KEY_BYTES, encode_keys, encode_locations
 from storage.memtable import Memtable
 from storage.ports import Progress
-from storage.replay_tasks import LedgerSummary, ReadSegment, SegmentLog, SegmentRead
+from storage.replay_tasks import LedgerSummary, ReadStretch, StretchFound, StretchLog
 
 _FILESYSTEM = OsFileSystem()
 _SLICE_ENTRY_COUNT: Final = 8192
@@ -49,10 +49,10 @@ class _UnfitGroupError(Exception):
     """A record that the parent must look at itself."""
 
 
-class _Segment:
+class _Stretch:
     """The records of the groups taken so far."""
 
-    def __init__(self, task: ReadSegment, version: int) -> None:
+    def __init__(self, task: ReadStretch, version: int) -> None:
         self._task = task
         self._version = version
         self._tables = [Memtable(sys.maxsize) for _ in task.log_ids]
@@ -91,23 +91,22 @@ class _Segment:
             self._last_adds_confirmed[ledger_id] = max(known, *last_adds_confirmed)
 
     def _is_behind_entry(self, group: JournalGroup, record: JournalRecord) -> bool:
-        """Whether the segment has an entry of a record's ledger in front of the record, which is in this group."""
+        """Whether the stretch has an entry of a record's ledger in front of the record, which is in this group."""
         if self._record_counts[record.ledger_id]:
             return True
         index = record.offset - group.start_offset + group.starts[0]
         ids = (_IDS.unpack_from(group.data, start + LENGTH_BYTES) for start in group.starts if start < index)
         return any(ledger_id == record.ledger_id and entry_id >= 0 for ledger_id, entry_id in ids)
 
-    def write_logs(self, report: Progress) -> list[SegmentLog]:
+    def write_logs(self, report: Progress) -> list[StretchLog]:
         """Write a log for each ledger directory that has entries, and sync it. OSError."""
         places = zip(self._tables, self._task.log_ids, self._task.log_paths, strict=True)
         return [self._write_log(table, log_id, path, report) for table, log_id, path in places]
 
-    def _write_log(self, table: Memtable, log_id: int, path: str, report: Progress) -> SegmentLog:
-        log = SegmentLog([], [], [])
+    def _write_log(self, table: Memtable, log_id: int, path: str, report: Progress) -> StretchLog:
+        log = StretchLog([], [], [])
         if table.used_bytes == 0:
             return log
-        row_counts: Counter[LedgerId] = Counter()
         ledger_bytes: Counter[LedgerId] = Counter()
         position = HEADER_BYTES
         file = _FILESYSTEM.create(path)
@@ -126,7 +125,6 @@ class _Segment:
                 start = 0
                 for ledger_id, run in itertools.groupby(part.ledger_ids):
                     end = start + len(list(run))
-                    row_counts[ledger_id] += end - start
                     ledger_bytes[ledger_id] += bounds[end] - bounds[start]
                     start = end
                 position += bounds[-1] - first
@@ -136,38 +134,38 @@ class _Segment:
             file.sync()
         finally:
             file.close()
-        for ledger_id, row_count in row_counts.items():
+        for ledger_id in ledger_bytes:
             confirmed = self._last_adds_confirmed[ledger_id]
-            log.ledgers.append(LedgerSummary(ledger_id, row_count, self._record_counts[ledger_id], confirmed))
+            log.ledgers.append(LedgerSummary(ledger_id, self._record_counts[ledger_id], confirmed))
         return log
 
 
-def read_segment(task: ReadSegment, report: Progress) -> SegmentRead:
-    """The groups of a segment, up to the first that is not whole or needs a look."""
+def read_stretch(task: ReadStretch, report: Progress) -> StretchFound:
+    """The groups of a stretch, up to the first that is not whole or needs a look."""
     file = _FILESYSTEM.open(task.path)
     try:
         window = ReadWindow(file)
         start: int | None = task.start_offset
         if not task.is_start_known:
-            start = find_group_end(window, task.journal_id, task.start_offset, task.group_bytes_max)
+            start = find_group_end(window, task.journal_id, task.start_offset, task.group_bytes_max, task.stop_offset)
         if start is None:
-            return SegmentRead(-1, -1, [], [], [])
-        segment = _Segment(task, decode_version(window.read(VERSION_HEADER_BYTES, 0)))
+            return StretchFound(-1, -1, [], [], [])
+        stretch = _Stretch(task, decode_version(window.read(VERSION_HEADER_BYTES, 0)))
         end = start
         for groups in batched(_whole_groups(window, task, start)):
             assert isinstance(groups, list)
-            taken = _take(segment, groups)
+            taken = _take(stretch, groups)
             report(1)
             if taken:
                 end = groups[taken - 1].end_offset
-            if taken < len(groups) or segment.is_full:
+            if taken < len(groups) or stretch.is_full:
                 break
-        return SegmentRead(start, end, segment.records, segment.late_ledger_ids, segment.write_logs(report))
+        return StretchFound(start, end, stretch.records, stretch.late_ledger_ids, stretch.write_logs(report))
     finally:
         file.close()
 
 
-def _whole_groups(window: ReadWindow, task: ReadSegment, offset: int) -> Iterator[JournalGroup]:
+def _whole_groups(window: ReadWindow, task: ReadStretch, offset: int) -> Iterator[JournalGroup]:
     while offset < task.stop_offset:
         group = read_group(window, task.journal_id, offset, task.group_bytes_max)
         if group is None or not group.is_whole:
@@ -176,18 +174,18 @@ def _whole_groups(window: ReadWindow, task: ReadSegment, offset: int) -> Iterato
         offset = group.end_offset
 
 
-def _take(segment: _Segment, groups: list[JournalGroup]) -> int:
+def _take(stretch: _Stretch, groups: list[JournalGroup]) -> int:
     """Take the groups in front of the first unfit one; returns how many."""
     try:
-        segment.take(groups)
+        stretch.take(groups)
     except _UnfitGroupError:
         for count, group in enumerate(groups):
             try:
-                segment.take([group])
+                stretch.take([group])
             except _UnfitGroupError:
                 return count
     return len(groups)
 
 
 if __name__ == "__main__":
-    serve({ReadSegment: read_segment})
+    serve({ReadStretch: read_stretch})

@@ -8,7 +8,7 @@ from storage.ids import EntryId, EntryLogId, JournalId, LedgerId
 from storage.journal_format import JournalRecord
 
 
-class ReadSegment(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class ReadStretch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Bring the groups of a journal file that begin in a range into entry logs. Paths are absolute."""
 
     path: str
@@ -30,26 +30,24 @@ class ReadSegment(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class LedgerSummary(msgspec.Struct, frozen=True, array_like=True):
-    """What a segment holds of one ledger."""
+    """What a stretch holds of one ledger."""
 
     ledger_id: LedgerId
-    row_count: int
     record_count: int
     last_add_confirmed: EntryId
 
 
-class SegmentLog(msgspec.Struct, frozen=True):
+class StretchLog(msgspec.Struct, frozen=True):
     """What a child put into one log, which is synced."""
 
     ledgers: list[LedgerSummary]
-    """In the order of the rows."""
     keys: list[bytes]
     locations: list[bytes]
     """Keys and values of the rows that name the entries, in order and in batches (``LocationIndex.write``)."""
 
 
-class SegmentRead(msgspec.Struct, frozen=True):
-    """What a child made of a segment."""
+class StretchFound(msgspec.Struct, frozen=True):
+    """What a child made of a stretch."""
 
     start_offset: int
     """Where its first group begins; -1: none was found."""
@@ -59,5 +57,5 @@ class SegmentRead(msgspec.Struct, frozen=True):
     """Those that are no entries, in order."""
     late_ledger_ids: list[LedgerId]
     """Ledgers of which a record that makes a row, a key or a fence, comes behind an entry."""
-    logs: list[SegmentLog]
+    logs: list[StretchLog]
     """One for each ledger directory; without rows where no log was made."""

@@ -145,6 +145,8 @@ async def replay(
         "dropped_bytes": sum(tail.dropped_bytes for tail in report.dropped_tails),
     }
     context.console.record("JournalReplayed", body, name="entries")
+    if report.child_failure:
+        context.console.warn(f"{report.child_failure}: the replay went on without child processes")
     for tail in report.dropped_tails:
         context.console.warn(
             f"{tail.path}: {tail.dropped_bytes} bytes from offset {tail.offset} on were never synced ({tail.reason})"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import pytest
 
-from storage.child_pool import ChildPool
+from storage.child_pool import ChildPool, _Child
+from storage.errors import ChildFailedError
 from storage.probe_child import ProbeRows
 from storage.rebuild_tasks import JournalFindings, ReadJournal
 from tests.processes import bkctl_environment
@@ -44,3 +48,48 @@ def test_answers_longer_than_a_pipe_come_whole(tmp_path: Path) -> None:
         assert len(msgspec.json.encode(answer)) > 2 * 65536
         assert list(msgspec.convert(answer, JournalFindings, strict=False).ledgers) == list(range(5000))
     assert len(answers) == 2
+
+
+def journal_tasks(tmp_path: Path) -> Iterator[ReadJournal]:
+    """The first is never done: nobody writes into the pipe that it reads."""
+    stuck = tmp_path / "stuck"
+    os.mkfifo(stuck)
+    yield ReadJournal(path=str(stuck), is_newest=True, cataloged=None)
+    path = write_journal(tmp_path, [key_record(1)])
+    while True:
+        yield ReadJournal(path=str(path), is_newest=True, cataloged=None)
+
+
+def test_tasks_wait_for_one_that_is_not_done(tmp_path: Path) -> None:
+    """Else the answers of all that come behind it would have to be held."""
+    answers: list[object] = []
+    with (
+        ChildPool("storage.rebuild_child", str(tmp_path), 2) as pool,
+        pytest.raises(ChildFailedError, match="has said nothing for 1 s"),
+    ):
+        answers.extend(pool.run(journal_tasks(tmp_path), patience_s=1, ahead_count_max=4))
+    assert len(answers) == 3
+
+
+def test_a_child_that_does_not_end_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel ends none that waits for a disk which does not answer."""
+    kill = _Child.kill
+    children: list[_Child] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("storage.child_pool._END_S_MAX", 0.1)
+        patch.setattr(_Child, "kill", lambda child: children.append(child))  # noqa: PLW0108  only a function is bound
+        with ChildPool("storage.rebuild_child", str(tmp_path), 2) as pool, pytest.raises(ChildFailedError):
+            list(pool.run(journal_tasks(tmp_path), patience_s=1, ahead_count_max=2))
+    assert len(children) == 2
+    for child in children:
+        kill(child)
+        child.release()
+
+
+def test_a_child_that_cannot_be_started_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with (
+        ChildPool("storage.rebuild_child", str(tmp_path), 1) as pool,
+        pytest.raises(ChildFailedError, match=r"\(storage.rebuild_child\) could not be started \(No such file"),
+    ):
+        list(pool.run(journal_tasks(tmp_path)))

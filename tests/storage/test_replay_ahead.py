@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import shutil
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import crc32c
@@ -21,8 +22,9 @@ import pytest
 
 from storage.config import MEBIBYTE, EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
 from storage.disk_room import DiskRoom
+from storage.engine import LedgerDirectoryEngine
 from storage.entry_log_reader import EntryLogScan, list_entry_logs
-from storage.errors import CorruptFileError, EntryTooLargeError
+from storage.errors import CorruptFileError, EntryTooLargeError, IndexFailedError
 from storage.filenames import LAST_ID, REPLAY_FOLDER_PREFIX, current_directory, journal_file_name
 from storage.filesystem import OsFileSystem
 from storage.framing import ReadWindow
@@ -41,20 +43,23 @@ from storage.memtable import ENTRY_OVERHEAD_BYTES
 from storage.ports import DiskSpace
 from storage.replay import ReplayReport, checkpoint_now
 from storage.replay_ahead import ReplayAhead
+from storage.replay_child import read_stretch
+from storage.replay_tasks import ReadStretch
 from tests.storage.engines import KEY, NOW_MS, entry, explicit_lac
 from tests.storage.groups import group_bytes
+from tests.storage.traced_disk import TracedDisk
 
 FS = OsFileSystem()
-SEGMENT_BYTES = 64 * 1024
+STRETCH_BYTES = 64 * 1024
 JOURNALS, LEDGERS = 2, 3
 UNKNOWN_LEDGER = 90
 
 
 @pytest.fixture(autouse=True)
-def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small journal has many."""
-    monkeypatch.setattr("storage.replay_ahead.FILE_BYTES_MIN", 2 * SEGMENT_BYTES)
-    monkeypatch.setattr("storage.replay_ahead.SEGMENT_BYTES_MIN", SEGMENT_BYTES)
+    monkeypatch.setattr("storage.replay_ahead.FILE_BYTES_MIN", 2 * STRETCH_BYTES)
+    monkeypatch.setattr("storage.replay_ahead.STRETCH_BYTES_MIN", STRETCH_BYTES // 8)
 
 
 def config_below(root: Path, *, journals: int = 1, ledgers: int = 1) -> StorageConfig:
@@ -62,12 +67,12 @@ def config_below(root: Path, *, journals: int = 1, ledgers: int = 1) -> StorageC
         journal_directories=tuple(str(root / f"journal-{index}") for index in range(journals)),
         ledger_directories=tuple(str(root / f"ledgers-{index}") for index in range(ledgers)),
         journal=JournalConfig(preallocation_bytes=16 * 1024, size_bytes_max=1024 * 1024),
-        engine=EngineConfig(memtable_bytes_max=2 * SEGMENT_BYTES),
+        engine=EngineConfig(memtable_bytes_max=2 * STRETCH_BYTES),
     )
 
 
-def with_cache(config: StorageConfig, segment_count: int) -> StorageConfig:
-    engine = EngineConfig(memtable_bytes_max=segment_count * SEGMENT_BYTES)
+def with_cache(config: StorageConfig, stretch_count: int) -> StorageConfig:
+    engine = EngineConfig(memtable_bytes_max=stretch_count * STRETCH_BYTES)
     return msgspec.structs.replace(config, engine=engine)
 
 
@@ -121,16 +126,25 @@ def log_names(config: StorageConfig) -> list[str]:
     return [name for folder in folders for name in os.listdir(folder) if name.endswith(".log")]
 
 
+def entries_in_logs(config: StorageConfig) -> list[tuple[int, int]]:
+    found = []
+    for folder in map(current_directory, config.ledger_directories):
+        for log_id in list_entry_logs(FS, folder):
+            found += [(each.ledger_id, each.entry_id) for each in EntryLogScan(FS, folder, log_id)]
+    return sorted(found)
+
+
 def left_folders(config: StorageConfig) -> list[str]:
     folders = map(current_directory, config.ledger_directories)
     return [name for folder in folders for name in os.listdir(folder) if name.startswith(REPLAY_FOLDER_PREFIX)]
 
 
-def any_groups(seed: int, count: int) -> Iterator[list[bytes]]:
+def any_groups(seed: int, count: int, *, has_deleted: bool) -> Iterator[list[bytes]]:
     """Groups as clients make them happen, with ledgers that begin and end on the way, and entries added again."""
     choice = random.Random(seed)
     next_ids: dict[int, int] = {}
-    yield [entry(UNKNOWN_LEDGER, 0)]
+    if has_deleted:
+        yield [entry(UNKNOWN_LEDGER, 0)]
     yield [encode_ledger_key_record(20, KEY), entry(20, 0, last_add_confirmed=10**6)]
     for number in range(1, count):
         group = [entry(20, number)]
@@ -149,7 +163,7 @@ def any_groups(seed: int, count: int) -> Iterator[list[bytes]]:
                 group.append(encode_explicit_lac_record(ledger_id, explicit_lac(ledger_id, entry_id)))
             elif what < 0.98:
                 group.append(encode_fence_record(ledger_id))
-            elif what < 0.99:
+            elif what < 0.99 and has_deleted:
                 group.append(entry(UNKNOWN_LEDGER, entry_id))
             body = choice.randbytes(choice.choice([0, 5, 300, 300, 4000]))
             # Clients of a ledger may know more or less than the one before.
@@ -166,15 +180,15 @@ def simple_groups(count: int) -> list[list[bytes]]:
     return [keys, *groups]
 
 
-@pytest.mark.parametrize(("seed", "cache_segments"), [(0, 2), (1, 2), (2, 2), (3, 100)])
-def test_it_leaves_what_a_replay_without_children_leaves(tmp_path: Path, seed: int, cache_segments: int) -> None:
-    """With many segments, and with a few of several batches."""
-    groups = list(any_groups(seed, 250 if cache_segments == 2 else 700))
+@pytest.mark.parametrize(("seed", "cache_stretches"), [(0, 2), (1, 2), (2, 2), (3, 100)])
+def test_it_leaves_what_a_replay_without_children_leaves(tmp_path: Path, seed: int, cache_stretches: int) -> None:
+    """With many stretches, and with a few of several batches; in one case with entries of a ledger that is deleted."""
+    groups = list(any_groups(seed, 250 if cache_stretches == 2 else 700, has_deleted=seed == 2))
     found = []
     for name, has_children in (("plain", False), ("children", True)):
         config = config_below(tmp_path / name, journals=JOURNALS, ledgers=LEDGERS)
-        config = with_cache(config, cache_segments)
-        if cache_segments > 2:
+        config = with_cache(config, cache_stretches)
+        if cache_stretches > 2:
             config = msgspec.structs.replace(config, journal=JournalConfig(preallocation_bytes=16 * 1024))
         write_journals(config, groups)
         found.append(replayed(config, has_children=has_children))
@@ -185,8 +199,11 @@ def test_it_leaves_what_a_replay_without_children_leaves(tmp_path: Path, seed: i
     assert ahead.rows == plain.rows
     assert ahead.entries == plain.entries
     assert ahead.last_adds_confirmed == plain.last_adds_confirmed
-    # Logs of children end with a map: the plain replay rolls none here.
-    assert len(log_names(config_below(tmp_path / "children", journals=JOURNALS, ledgers=LEDGERS))) > LEDGERS * 2
+    # The plain replay rolls none here.
+    assert (
+        seed == 2
+        or len(log_names(config_below(tmp_path / "children", journals=JOURNALS, ledgers=LEDGERS))) > LEDGERS * 2
+    )
 
 
 def test_nothing_is_done_twice_by_the_next_start(tmp_path: Path) -> None:
@@ -393,6 +410,7 @@ def test_when_the_room_ends_on_the_way_the_rest_waits_in_memory(tmp_path: Path, 
     room = DiskRoom(FillingDisk(look_count), [config.ledger_directories[0]])
     found = replayed(config, has_children=True, room=room)
     assert found.report.unflushed_bytes > 0
+    assert found.report.ledger_key_count == 2, "what was not taken was applied all the same"
     assert len(log_names(config)) == look_count - 2
     assert sorted(found.entries) == [(ledger_id, number) for ledger_id in (5, 6) for number in range(600)]
     again = replayed(config, has_children=True)
@@ -410,14 +428,14 @@ def test_an_entry_with_a_group_in_it_misleads_nobody(tmp_path: Path) -> None:
     start = journal.durable_position
     head = entry(5, 0)
     body = bytearray(head)
-    while len(body) < 6 * SEGMENT_BYTES:
+    while len(body) < 6 * STRETCH_BYTES:
         body += bytes(-(start.offset + 4 + len(body)) % 512)
-        length_word = struct.pack(">i", 8 * SEGMENT_BYTES)
+        length_word = struct.pack(">i", 8 * STRETCH_BYTES)
         body += fake_end(length_word + body, start.offset, start.journal_id)
         body += bytes(-(start.offset + 4 + len(body)) % 512)
         inner_start = start.offset + 4 + len(body)
         body += group_bytes([entry(6, 666)], inner_start, journal_id=start.journal_id)
-    body += bytes(8 * SEGMENT_BYTES - len(body))
+    body += bytes(8 * STRETCH_BYTES - len(body))
     journal.write_group([bytes(body)])
     for number in range(1, 600):
         journal.write_group([entry(5, number, bytes(400))])
@@ -493,21 +511,24 @@ def test_a_deletion_that_was_cut_off_takes_no_entry_of_the_journal_along(tmp_pat
 
 
 @pytest.mark.parametrize("sign", [encode_fence_record(5), encode_ledger_key_record(5, KEY)])
-@pytest.mark.parametrize("place", [0, 3, 400])
+@pytest.mark.parametrize(("first", "place"), [(4, 0), (4, 3), (100, 0), (100, 3), (100, 400)])
 def test_entries_in_front_of_the_first_sign_of_their_ledger_are_skipped(
-    tmp_path: Path, sign: bytes, place: int
+    tmp_path: Path, sign: bytes, first: int, place: int
 ) -> None:
-    """They are those of a ledger that was deleted; in another group, in the same one, in another segment."""
+    """They are those of a ledger that was deleted; in another group, in the same one, in another stretch."""
     groups = [[encode_ledger_key_record(6, KEY)], *simple_groups(600)[1:]]
-    groups[100].insert(1, sign)
-    groups[100 + place].insert(0, sign)
-    found = []
+    groups[first].insert(1, sign)
+    groups[first + place].insert(0, sign)
+    found, logged = [], []
     for has_children in (False, True):
         config = config_below(tmp_path / str(has_children))
         write_journals(config, groups)
         found.append(replayed(config, has_children=has_children))
-    assert found[0].report.skipped_count == (100 if place else 99)
+        # An index that is rebuilt from the logs must not bring them back.
+        logged.append(entries_in_logs(config))
+    assert found[0].report.skipped_count == (first if place else first - 1)
     assert found[1] == found[0]
+    assert logged[0] == logged[1] == sorted(found[0].entries)
 
 
 def test_a_child_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -520,9 +541,9 @@ def test_a_child_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pyte
     assert found.report.entry_count == 1200
 
 
-def entry_counts_of_logs(tmp_path: Path, cache_segments: int, sizes_bytes: Sequence[int]) -> list[int]:
+def entry_counts_of_logs(tmp_path: Path, cache_stretches: int, sizes_bytes: Sequence[int]) -> list[int]:
     """For each log that children make of a journal with entries of so many bytes behind their header."""
-    config = with_cache(config_below(tmp_path), cache_segments)
+    config = with_cache(config_below(tmp_path), cache_stretches)
     engine = msgspec.structs.replace(config.engine, entry_log=EntryLogConfig(size_bytes_max=1 << 30))
     config = msgspec.structs.replace(config, journal=JournalConfig(), engine=engine)
     entries = [entry(5, number, bytes(size_bytes)) for number, size_bytes in enumerate(sizes_bytes)]
@@ -543,7 +564,84 @@ def entry_counts_of_logs(tmp_path: Path, cache_segments: int, sizes_bytes: Seque
     return [sum(1 for _ in EntryLogScan(FS, folder, log_id)) for log_id in list_entry_logs(FS, folder)]
 
 
-def test_segments_are_long_where_entries_are_large(tmp_path: Path) -> None:
+def with_unsynced_adds(config: StorageConfig) -> StorageConfig:
+    return msgspec.structs.replace(config, journal=msgspec.structs.replace(config.journal, is_data_synced=False))
+
+
+@pytest.mark.parametrize(("change", "stretch_bytes_min"), [(with_unsynced_adds, 8192), (lambda config: config, 65536)])
+def test_children_are_not_always_of_use(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[StorageConfig], StorageConfig],
+    stretch_bytes_min: int,
+) -> None:
+    """Where a crash tears more than the last group, and where they could not hold the shortest stretch."""
+    monkeypatch.setattr("storage.replay_ahead.CHILD_MODULE", "storage.there_is_no_such_module")
+    monkeypatch.setattr("storage.replay_ahead.STRETCH_BYTES_MIN", stretch_bytes_min)
+    config = change(config_below(tmp_path))
+    write_journals(config, simple_groups(600))
+    found = replayed(config, has_children=True)
+    assert (found.report.child_failure, found.report.entry_count) == ("", 1200)
+
+
+def test_logs_are_durable_before_rows_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_below(tmp_path)
+    write_journals(config, simple_groups(600))
+    path = journal_path(config)
+    disk = TracedDisk()
+    monkeypatch.setattr("storage.replay_child._FILESYSTEM", disk)
+    task = ReadStretch(
+        path=str(path),
+        journal_id=int(path.stem, 16),
+        journal_index=0,
+        journal_count=1,
+        start_offset=512,
+        is_start_known=True,
+        stop_offset=100_000,
+        group_bytes_max=1 << 20,
+        body_bytes_max=1 << 20,
+        held_bytes_max=1 << 30,
+        log_ids=[7],
+        log_paths=[str(tmp_path / "7.log")],
+    )
+    [log] = read_stretch(task, lambda _: None).logs
+    names = [name for name, file in disk.take_calls() if file == "7.log"]
+    assert len(log.ledgers) == 2
+    assert names == ["create", *["write"] * (len(names) - 2), "sync"]
+    storage = opened(config)
+    written: list[list[str]] = []
+    engine = storage.engines[0]
+    monkeypatch.setattr(engine, "write_locations", lambda *_: written.append([name for name, _ in disk.take_calls()]))
+    ahead = ReplayAhead(disk, config, [engine], None, checkpoint_now)
+    for ledger_id in (5, 6):
+        engine.set_master_key(ledger_id, KEY)
+    journal = CatalogedJournal(int(path.stem, 16), config.journal.preallocation_bytes, has_checksums=True)
+    ahead.run(str(path), 0, journal, 0, 1 << 24, lambda _: None)
+    storage.close()
+    assert len(written) > 3
+    assert all(names[-2:] == ["rename", "sync directory"] for names in written)
+
+
+def test_an_index_that_fails_before_it_ends_the_boot(tmp_path: Path) -> None:
+    """Though the reason is want of room: it must not be written any more."""
+    config = config_below(tmp_path)
+    write_journals(config, simple_groups(600))
+    path = journal_path(config)
+    storage = opened(config)
+    engine = storage.engines[0]
+    engine.set_master_key(5, KEY)
+    engine.add(5, 0, entry(5, 0))
+
+    def fail(_: LedgerDirectoryEngine) -> None:
+        raise IndexFailedError("no room") from OSError(errno.ENOSPC, "no room")
+
+    journal = CatalogedJournal(int(path.stem, 16), config.journal.preallocation_bytes, has_checksums=True)
+    with pytest.raises(IndexFailedError):
+        ReplayAhead(FS, config, [engine], None, fail).run(str(path), 0, journal, 0, 1 << 24, lambda _: None)
+    storage.close()
+
+
+def test_stretches_are_long_where_entries_are_large(tmp_path: Path) -> None:
     """Small ones take up more memory than bytes of the journal."""
     assert len(entry_counts_of_logs(tmp_path / "large", 16, [4000] * 500)) < 20
     assert len(entry_counts_of_logs(tmp_path / "small", 16, [0] * 55_000)) > 30
@@ -553,7 +651,7 @@ def test_children_hold_no_more_than_a_cache_when_entries_become_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("storage.replay_ahead.CHILD_COUNT_MAX", 2)
-    cache_bytes = 512 * SEGMENT_BYTES
+    cache_bytes = 512 * STRETCH_BYTES
     entry_counts = entry_counts_of_logs(tmp_path, 512, [4000] * 5000 + [0] * 400_000)
     # Up to a mebibyte of groups, with 36 bytes for an entry, is read at a time.
     assert max(entry_counts) <= cache_bytes // 2 // (32 + ENTRY_OVERHEAD_BYTES) + MEBIBYTE // 36
@@ -566,7 +664,7 @@ from storage.config import StorageConfig
 from storage.filesystem import OsFileSystem
 from storage.index_store import open_plyvel
 from storage.ledger_storage import LedgerStorage
-ahead.FILE_BYTES_MIN, ahead.SEGMENT_BYTES_MIN = int(sys.argv[2]) * 2, int(sys.argv[2])
+ahead.FILE_BYTES_MIN, ahead.STRETCH_BYTES_MIN = int(sys.argv[2]) * 2, int(sys.argv[2]) // 8
 config = msgspec.json.decode(sys.argv[1], type=StorageConfig)
 storage = LedgerStorage.open(OsFileSystem(), open_plyvel, config, 1)
 print("begun", flush=True)
@@ -579,7 +677,7 @@ def test_one_that_is_killed_is_done_again(tmp_path: Path) -> None:
     """Wherever it stands; its children end by themselves, and what they leave is in nobody's way."""
     config = config_below(tmp_path, ledgers=2)
     write_journals(config, simple_groups(3000))
-    command = [sys.executable, "-P", "-c", REPLAY, msgspec.json.encode(config).decode(), str(SEGMENT_BYTES)]
+    command = [sys.executable, "-P", "-c", REPLAY, msgspec.json.encode(config).decode(), str(STRETCH_BYTES)]
     for number in range(8):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
         assert process.stdout is not None
