@@ -72,6 +72,12 @@ def _journal_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 @_in(WRITING)
+def _whole_sectors_in_a_write(patch: pytest.MonkeyPatch) -> None:
+    """A group is written in pieces that end anywhere."""
+    patch.setattr("storage.journal_group.JOURNAL_BLOCK_BYTES", 1)
+
+
+@_in(WRITING)
 def _journal_name_sync(patch: pytest.MonkeyPatch) -> None:
     """The name of a new journal is left to the kernel."""
     _without_folder_syncs_of(patch, "/journal-")

@@ -18,6 +18,7 @@ CUT_COUNT = 150
 LOSS = "lost|does not boot|older copy|explicit LAC"
 LOSS_OF_GUARD = {
     "seal": "is lost",
+    "whole-sectors-in-a-write": "does not boot",
     "torn-records-dropped": "never written",
     "copies-only-of-what-the-index-names": "older copy",
     "deletes-before-adds": "is lost",
