@@ -4,6 +4,7 @@ BkctlError
 ├── InvalidArgumentError    an argument is not what the command can take; nothing was done
 ├── NotFoundError           what the command line names is not there
 ├── ChangeCutOffError       a change of the cluster lost ZooKeeper in the middle; it can be run again
+├── NoRoomError             a disk of the bookie is full; nothing on it is damaged
 ├── ReaderGoneError         nobody reads stdout any more
 └── StoppedBySignalError    a signal ended the command before its work was done
 """
@@ -24,6 +25,10 @@ class NotFoundError(BkctlError):
 
 class ChangeCutOffError(MetadataUnavailableError):
     """ZooKeeper went away, or the session ended, in the middle of a change; the command can be run again."""
+
+
+class NoRoomError(BkctlError):
+    """A disk of the bookie on this machine has no room for what was to be done; nothing on it is damaged."""
 
 
 class ReaderGoneError(BkctlError):

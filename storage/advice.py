@@ -22,6 +22,10 @@ LOST_DATA_ADVICE: Final = (
 """A journal is lost or damaged: what was acknowledged may be nowhere on this bookie, so it may not deny an entry."""
 
 
+FULL_DISK_RUNBOOK: Final = "docs/runbooks/full-disk.md"
+"""How to make room."""
+
+
 def without_advice(error: Exception) -> str:
     """What is wrong, without the way out that such a sentence ends with: for whoever gives another."""
     return str(error).partition("; ")[0]

@@ -8,16 +8,17 @@ settings say otherwise: LevelDB moves its own rows about with them, the marks an
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from storage.config import MEBIBYTE
+from storage.errors import IndexFullError, NoRoomToStartError
 from storage.ports import FileSystem
 
 RESERVE_BYTES_MAX: Final = 256 * MEBIBYTE
 RESERVE_PERCENT: Final = 5
 
-_OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+OUT_OF_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Disk full, quota used up, a limit on file sizes: each goes away when somebody tidies up or raises the limit, and
 below that the next file has room again. To end the bookie would take its reads and fences away and mend nothing."""
 
@@ -57,12 +58,22 @@ class DiskRoom:
 
 def is_out_of_room(error: BaseException) -> bool:
     """Whether an error, or what it was raised from, says that there is no room for a write now."""
-    return _is_caused_by(error, _OUT_OF_ROOM)
+    return _is_caused_by(error, OUT_OF_ROOM)
+
+
+def lacks_room(error: BaseException) -> bool:
+    """Whether an error, or what it was raised from, is for want of room, so that nothing is damaged.
+
+    Wider than ``is_out_of_room``: also where the process cannot just try the same again, as after a write of LevelDB.
+    """
+    is_of_index = any(isinstance(each, (IndexFullError, NoRoomToStartError)) for each in _causes(error))
+    return is_of_index or is_out_of_room(error)
 
 
 def file_limit_advice(error: BaseException) -> str:
-    """What to add to an error that ``is_out_of_room`` where it is no full disk; empty where it is one."""
-    if not _is_caused_by(error, frozenset({errno.EFBIG})):
+    """What to add to an error that ``lacks_room`` where it is no full disk; empty where it is one."""
+    is_of_index = any(isinstance(each, IndexFullError) and each.number == errno.EFBIG for each in _causes(error))
+    if not is_of_index and not _is_caused_by(error, frozenset({errno.EFBIG})):
         return ""
     return (
         "; this is no full disk but a limit on the size of files: raise it (`ulimit -f`), or set smaller files "
@@ -76,12 +87,14 @@ def is_disk_failing(error: BaseException) -> bool:
 
 
 def _is_caused_by(error: BaseException, numbers: frozenset[int]) -> bool:
+    return any(isinstance(each, OSError) and each.errno in numbers for each in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in numbers:
-            return True
+        yield cause
         cause = cause.__cause__
-    return False
 
 
 def mebibytes(size_bytes: int) -> str:

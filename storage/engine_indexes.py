@@ -62,7 +62,7 @@ def _open_or_create(
     opened: list[SealedIndex] = []
     try:
         for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE):
-            open_or_create = create_sealed_index if database in missing else _open_or_view
+            open_or_create = create_sealed_index if database in missing else open_or_view_index
             opened.append(open_or_create(filesystem, open_index, *_index_paths(index_directory, database)))
     except BaseException:
         for index in opened:
@@ -72,8 +72,11 @@ def _open_or_create(
     return ledger_rows, location_rows
 
 
-def _open_or_view(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
-    """Open a database; on a disk without room for that, view it until something is to be written."""
+def open_or_view_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
+    """Open a database; on a disk without room for that, view it until something is to be written.
+
+    Raises as ``open_sealed_index``; NoRoomToStartError where it would have to be mended first.
+    """
     free_bytes = _free_bytes(filesystem, path)
     if free_bytes is None or free_bytes >= (needed_bytes := bytes_to_open(filesystem, path)):
         return open_sealed_index(filesystem, open_index, path, record_path)

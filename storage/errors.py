@@ -12,6 +12,7 @@ BkctlError                      carries one sentence for the user
     ├── IndexDamagedError       the database lost or damaged part of what was sealed
     ├── IndexMissingError       entry logs without the index that belongs to them
     ├── IndexFailedError        an index write failed: final for this process, no checkpoint can succeed
+    ├── IndexFullError          LevelDB has no room for a write: nothing is damaged
     ├── ChildFailedError        a child process of a long job was ended from outside, or broke
     ├── DirectoryLockedError    another process owns the folder
     ├── DiskUnusableError       a folder cannot be used any more: gone, mounted read-only, failing
@@ -80,6 +81,14 @@ class IndexMissingError(StorageError):
 
 class IndexFailedError(StorageError):
     """A write to the index failed. Final for this process: the next boot tells what is really there."""
+
+
+class IndexFullError(StorageError):
+    """LevelDB found no room on its disk. The database is as it was, or as a crash would leave it. ``number``: errno."""
+
+    def __init__(self, sentence: str, number: int) -> None:
+        super().__init__(sentence)
+        self.number = number
 
 
 class ChildFailedError(StorageError):

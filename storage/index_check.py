@@ -16,6 +16,7 @@ import msgspec
 
 from storage.child_pool import ChildPool, core_count
 from storage.config import StorageConfig
+from storage.engine_indexes import open_or_view_index
 from storage.entry_log_reader import list_entry_logs
 from storage.errors import IndexDamagedError
 from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
@@ -27,7 +28,7 @@ from storage.log_shortfalls import PIECE_ROW_COUNT, UNMEASURED, LogShortfall, Lo
 from storage.ports import FileSystem, OpenIndexStore
 from storage.probe_child import PROBLEM_COUNT_MAX, LocationProblem, Probed, ProbeRows
 from storage.rebuild_directory import RebuildWatch
-from storage.seal import SealedIndex, open_sealed_index
+from storage.seal import SealedIndex
 
 CHILD_MODULE: Final = "storage.probe_child"
 _LEDGER_ID = struct.Struct(">q")
@@ -96,7 +97,7 @@ class IndexCheck:
 
     def _open(self, index_directory: str, name: str) -> SealedIndex:
         path = os.path.join(index_directory, name)
-        return open_sealed_index(self._filesystem, self._open_index, path, seal_file_name(path))
+        return open_or_view_index(self._filesystem, self._open_index, path, seal_file_name(path))
 
     def _check_locations(self, found: DirectoryCheck, rows: SealedIndex, ledger_ids: set[LedgerId] | None) -> None:
         self._watch.begin(f"probing the locations of {os.path.dirname(found.ledger_directory)}", 0)

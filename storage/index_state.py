@@ -9,13 +9,13 @@ from typing import Final
 import msgspec
 
 from storage.advice import without_advice
-from storage.engine_indexes import find_history
+from storage.engine_indexes import find_history, open_or_view_index
 from storage.errors import IndexDamagedError, IndexMissingError
 from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
 from storage.index_swap import finish_swap
 from storage.ledger_index import LedgerIndex
 from storage.ports import FileSystem, OpenIndexStore
-from storage.seal import is_sealed_index_present, open_sealed_index
+from storage.seal import is_sealed_index_present
 
 DATABASES: Final = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
 
@@ -62,7 +62,7 @@ def inspect_index(
             if witness is None:
                 return IndexState(IndexCondition.NEW)
             return IndexState(IndexCondition.MISSING, f"{path} is missing although {witness} exists")
-        rows = open_sealed_index(filesystem, open_index, path, record_path)
+        rows = open_or_view_index(filesystem, open_index, path, record_path)
         try:
             if database == LEDGERS_DATABASE:
                 LedgerIndex.load(rows)

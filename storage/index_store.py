@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import plyvel
 
-from storage.errors import DirectoryLockedError, IndexDamagedError, IndexMissingError, StorageError
+from storage.disk_room import OUT_OF_ROOM
+from storage.errors import DirectoryLockedError, IndexDamagedError, IndexFullError, IndexMissingError, StorageError
 
 WRITE_BUFFER_BYTES: Final = 64 * 1024 * 1024
 """LevelDB's default of 4 MiB makes it stall for seconds under load."""
@@ -26,6 +27,9 @@ _CURRENT = "CURRENT"
 
 _LOST_OR_CUT = (os.strerror(errno.ENOENT), os.strerror(errno.EINVAL))
 """What LevelDB says of a file of its own that is gone or too short: an I/O error like any other, but it is damage."""
+
+_NO_ROOM = {os.strerror(number): number for number in OUT_OF_ROOM}
+"""What it says where a disk is full: text, as it gives no number."""
 
 
 class PlyvelIndexStore:
@@ -133,4 +137,7 @@ def _mapped(path: str, error: Exception) -> StorageError:
         return IndexDamagedError(f"{path}: {sentence}")
     if f"lock {os.path.join(path, 'LOCK')}:" in sentence:
         return DirectoryLockedError(f"{path}: the index database is open elsewhere ({sentence})")
+    for text, number in _NO_ROOM.items():
+        if sentence.endswith(text):
+            return IndexFullError(f"{path}: {sentence}", number)
     return StorageError(f"{path}: {sentence}")

@@ -25,6 +25,7 @@ import msgspec
 from storage.adoption_note import find_change_under_way
 from storage.compaction_quarantine import read_quarantine
 from storage.config import StorageConfig
+from storage.engine_indexes import open_or_view_index
 from storage.entry_log_reader import list_entry_logs
 from storage.errors import AdoptionRefusedError, IndexDamagedError, IndexMissingError
 from storage.filenames import (
@@ -43,7 +44,7 @@ from storage.location_index import LocationIndex
 from storage.log_examination import examine_log
 from storage.log_shortfalls import find_shortfalls, log_sizes_bytes
 from storage.ports import FileSystem, OpenIndexStore
-from storage.seal import SealedIndex, advising_repair, open_sealed_index
+from storage.seal import SealedIndex, advising_repair
 
 _ERRORS = {IndexCondition.MISSING: IndexMissingError, IndexCondition.DAMAGED: IndexDamagedError}
 
@@ -199,4 +200,4 @@ def _opened(
     fs: FileSystem, open_index: OpenIndexStore, index_folder: str, database: str
 ) -> contextlib.closing[SealedIndex]:
     path = os.path.join(index_folder, database)
-    return contextlib.closing(open_sealed_index(fs, open_index, path, seal_file_name(path)))
+    return contextlib.closing(open_or_view_index(fs, open_index, path, seal_file_name(path)))

@@ -17,6 +17,8 @@ import msgspec
 from storage.advice import LOST_DATA_ADVICE, REBUILD_ADVICE, without_advice, without_path
 from storage.compaction_quarantine import read_quarantine
 from storage.config import StorageConfig
+from storage.disk_room import lacks_room
+from storage.engine_indexes import open_or_view_index
 from storage.entry_log_reader import list_entry_logs
 from storage.errors import CorruptFileError, DirectoryLockedError, IndexDamagedError, StorageError
 from storage.filenames import (
@@ -41,7 +43,7 @@ from storage.log_shortfalls import find_shortfalls, log_sizes_bytes
 from storage.mark_survey import JournalMarks, MarkState, survey_marks
 from storage.mixed_logs import read_mixed_logs
 from storage.ports import FileSystem, OpenIndexStore
-from storage.seal import SealedIndex, open_sealed_index
+from storage.seal import SealedIndex
 
 _PROGRESS_RECORD_COUNT: Final = 4096
 
@@ -83,7 +85,8 @@ class StorageCheck:
     def findings(self) -> Iterator[Finding]:
         """Everything that is found, in the order of the check; what cannot be read is a finding, too.
 
-        DirectoryLockedError when another process has an index open.
+        DirectoryLockedError when another process has an index open; an error that ``lacks_room`` when there is too
+        little of it to look at one.
         """
         for marks in survey_marks(self._fs, self._config):
             yield from _of_marks(marks)
@@ -236,7 +239,7 @@ class StorageCheck:
 
     def _opened(self, index_folder: str, database: str) -> contextlib.closing[SealedIndex]:
         path = os.path.join(index_folder, database)
-        return contextlib.closing(open_sealed_index(self._fs, self._open_index, path, seal_file_name(path)))
+        return contextlib.closing(open_or_view_index(self._fs, self._open_index, path, seal_file_name(path)))
 
 
 _MISSING_RUNBOOK: Final = "docs/runbooks/missing-log.md"
@@ -250,10 +253,13 @@ def _guarded(check: str, path: str, found: Iterator[Finding]) -> Iterator[Findin
         yield from found
     except DirectoryLockedError:
         raise
-    except StorageError as error:
-        yield Finding(check, path, without_advice(error), way_out=f"see {_DISK_RUNBOOK}")
-    except OSError as error:
-        yield _unreadable(check, path, error)
+    except (StorageError, OSError) as error:
+        if lacks_room(error):  # opening an index takes some: a full disk is no harm to what is on it
+            raise
+        if isinstance(error, OSError):
+            yield _unreadable(check, path, error)
+        else:
+            yield Finding(check, path, without_advice(error), way_out=f"see {_DISK_RUNBOOK}")
 
 
 def _unreadable(check: str, path: str, error: OSError) -> Finding:

@@ -141,14 +141,15 @@ def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> No
 
 def _open(own: OwnStorage, path: str) -> SealedIndex:
     """A database as a boot opens it; IndexMissingError, IndexDamagedError with the way out."""
+    from storage.engine_indexes import open_or_view_index
     from storage.errors import IndexMissingError
     from storage.filenames import seal_file_name
     from storage.index_advice import advise_on_lost_index
     from storage.index_store import open_plyvel
     from storage.index_swap import finish_swap
-    from storage.seal import is_sealed_index_present, open_sealed_index
+    from storage.seal import is_sealed_index_present
 
     finish_swap(own.file_system, path)
     if not is_sealed_index_present(own.file_system, path, seal_file_name(path)):
         raise IndexMissingError(f"{path}: no index database; {advise_on_lost_index(own.file_system, own.config)}")
-    return open_sealed_index(own.file_system, open_plyvel, path, seal_file_name(path))
+    return open_or_view_index(own.file_system, open_plyvel, path, seal_file_name(path))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commands.context import BookieFlags, CommandContext
-from commands.errors import NotFoundError
+from commands.errors import NoRoomError, NotFoundError
 from commands.own_settings import load_config
 from commands.rendering import Column
 
@@ -42,7 +42,8 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
     """The folders of these settings; ``is_locked``: held until the end of the block.
 
     ConfigurationError, InvalidArgumentError; NotFoundError names a folder that is not there; DirectoryLockedError says
-    that the bookie must be stopped first. Nothing is made or changed in the folders.
+    that the bookie must be stopped first. Nothing is made or changed in the folders. What ends the block because a disk
+    is full becomes a NoRoomError.
     """
     from commands.storage.folder_locks import FolderLocks
     from storage.filesystem import OsFileSystem
@@ -55,9 +56,32 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
     try:
         if is_locked:
             locks.hold()
-        yield own
+        with _telling_of_full_disks(own):
+            yield own
     finally:
         locks.release()
+
+
+@contextlib.contextmanager
+def _telling_of_full_disks(own: OwnStorage) -> Iterator[None]:
+    """What is raised inside for want of room leaves as a NoRoomError: most of it would pass for damage otherwise."""
+    from storage.advice import FULL_DISK_RUNBOOK
+    from storage.disk_room import file_limit_advice, lacks_room
+    from storage.errors import StorageError
+
+    try:
+        yield
+    except (StorageError, OSError) as error:
+        if not lacks_room(error) or (isinstance(error, OSError) and not _is_inside(own, error.filename)):
+            raise
+        sentence = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        advice = "" if file_limit_advice(error) else f"; see {FULL_DISK_RUNBOOK}"
+        raise NoRoomError(f"{sentence}{advice}") from error
+
+
+def _is_inside(own: OwnStorage, path: object) -> bool:
+    """Whether it is the bookie's: plans and CSV are written elsewhere."""
+    return isinstance(path, str) and any(path.startswith(f"{each}{os.sep}") for each in own.config.all_directories)
 
 
 def make_plan(

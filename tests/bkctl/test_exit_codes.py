@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from bkctl.exit_codes import exit_code_of_error, exit_code_of_outcome, exit_code_of_usage
-from commands.errors import InvalidArgumentError, NotFoundError, StoppedBySignalError
+from commands.errors import InvalidArgumentError, NoRoomError, NotFoundError, StoppedBySignalError
 from commands.outcome import Outcome
 from runtime import errors as runtime_errors
 from storage import errors as storage_errors
@@ -16,6 +16,7 @@ ADMINISTRATIVE = [
     (storage_errors.BkctlError("x"), 1),
     (ValueError("x"), 1),
     (OSError(28, "No space left on device"), 1),
+    (NoRoomError("x"), 1),
     (InvalidArgumentError("x"), 2),
     (runtime_errors.RefusedError("x"), 3),
     (runtime_errors.CookieError("x"), 3),

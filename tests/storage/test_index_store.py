@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.errors import DirectoryLockedError, IndexDamagedError, IndexMissingError, StorageError
+from storage.disk_room import file_limit_advice, is_out_of_room, lacks_room
+from storage.errors import DirectoryLockedError, IndexDamagedError, IndexFullError, IndexMissingError, StorageError
 from storage.index_store import PlyvelIndexStore, open_plyvel
 
 ROOT = Path(__file__).parent.parent.parent
@@ -194,3 +196,19 @@ def test_a_batch_is_synced_when_write_returns(tmp_path: Path) -> None:
     log = str(log_of(tmp_path / "db"))
     calls = [line.split("(")[0].split()[-1] for line in trace.read_text().splitlines() if log in line]
     assert calls == ["write", "fdatasync"]
+
+
+def test_a_file_that_may_not_grow_is_no_damage(tmp_path: Path) -> None:
+    """LevelDB tells of a full disk, and of such a limit, in text alone."""
+    store = open_plyvel(str(tmp_path / "db"), create=True, strict=True)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, hard))
+    try:
+        with pytest.raises(IndexFullError, match="File too large") as told:
+            store.write([(b"key", bytes(128 * 1024))])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        store.close()
+    assert lacks_room(told.value)
+    assert "ulimit -f" in file_limit_advice(told.value)
+    assert not is_out_of_room(told.value), "the database cannot just be written to again"
