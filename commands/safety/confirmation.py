@@ -28,10 +28,7 @@ async def settle_plan(context: CommandContext, plan: Plan, *, columns: tuple[Col
     With --dry-run or --plan-out the plan is the command's result. With --apply the fresh ``plan`` must equal the saved
     one, else ConflictError. RefusedError when the answer is no. Call it before anything is changed.
     """
-    settings = context.settings
-    require_pinned_instance(context, plan.instance_id)
-    if settings.apply_path is not None:
-        require_same_plan(load_plan(settings.apply_path), plan)
+    _require_fit(context, plan)
     if _rehearse(context, plan, columns):
         return False
     for sentence in plan.summary:
@@ -43,14 +40,22 @@ async def settle_plan(context: CommandContext, plan: Plan, *, columns: tuple[Col
 def settle_empty_plan(context: CommandContext, plan: Plan, *, columns: tuple[Column, ...] = PLAN_COLUMNS) -> bool:
     """The same for a ``plan`` of no changes, whose summary says that there is nothing to do: nothing is asked.
 
+    A plan saved with changes does not fit any more: whoever applies it hears that they were made, or are not due.
     False when the plan was only to be shown or saved; True: the caller prints a result, that of nothing done.
     """
-    require_pinned_instance(context, plan.instance_id)
+    _require_fit(context, plan)
     if _rehearse(context, plan, columns):
         return False
     for sentence in plan.summary:
         context.console.say(sentence)
     return True
+
+
+def _require_fit(context: CommandContext, plan: Plan) -> None:
+    """RefusedError, ConflictError unless it is for the cluster that is meant, and is the plan that was saved."""
+    require_pinned_instance(context, plan.instance_id)
+    if context.settings.apply_path is not None:
+        require_same_plan(load_plan(context.settings.apply_path), plan)
 
 
 def _rehearse(context: CommandContext, plan: Plan, columns: tuple[Column, ...]) -> bool:

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from commands.config import OutputForm
-from commands.safety.confirmation import settle_plan
+from commands.errors import InvalidArgumentError
+from commands.safety.confirmation import settle_empty_plan, settle_plan
 from commands.safety.plan import load_plan
 from runtime.errors import ConflictError, RefusedError
 from tests.commands.safety.conftest import Stage
@@ -92,6 +93,23 @@ async def test_a_saved_plan_is_applied_only_while_it_fits(stage: MakeStage, tmp_
         await settle_plan(applying.context, moved)
     with pytest.raises(ConflictError):
         await settle_plan(stage(apply_path=path, is_dry_run=True).context, moved)
+
+
+async def test_a_saved_plan_is_compared_with_an_empty_one_too(stage: MakeStage, tmp_path: Path) -> None:
+    empty = msgspec.structs.replace(PLAN, items=(), summary=("nothing to do",))
+    path = tmp_path / "plan.json"
+    assert not settle_empty_plan(stage(plan_out_path=str(path)).context, empty)
+    applying = stage(apply_path=str(path)).context
+    assert settle_empty_plan(applying, empty)
+    assert not await settle_plan(stage(plan_out_path=str(path)).context, PLAN)
+    with pytest.raises(ConflictError, match="1 changes then, 0 now"):
+        settle_empty_plan(applying, empty)
+    path.write_text("nonsense")
+    with pytest.raises(InvalidArgumentError, match="no plan that bkctl saved"):
+        settle_empty_plan(applying, empty)
+    path.unlink()
+    with pytest.raises(InvalidArgumentError, match="cannot read the plan"):
+        settle_empty_plan(applying, empty)
 
 
 async def test_a_context_pinned_to_another_cluster_is_refused(stage: MakeStage) -> None:

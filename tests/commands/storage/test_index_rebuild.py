@@ -17,6 +17,7 @@ from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
 from storage.filesystem import OsFileSystem
 from storage.ledger_storage import lock_directories
 from tests.commands.storage.conftest import Folders
+from tests.commands.storage.test_check import stamp
 from tests.storage.engines import entry
 from tests.storage.rebuilds import lose
 
@@ -48,6 +49,24 @@ def test_a_rehearsal_with_nothing_to_do_is_an_empty_plan(folders: Folders) -> No
     assert load_plan(saved).items == ()
     table = folders.succeed("index", "rebuild", "-n", "-o", "table")
     assert table.stderr.count("nothing to do") == 1
+
+
+def test_a_saved_plan_counts_where_nothing_is_to_do(folders: Folders) -> None:
+    folders.fill()
+    stamp(folders)
+    saved = folders.root / "plan.json"
+    missing = folders.run("index", "rebuild", "--apply", str(saved), "--yes")
+    assert (missing.exit_code, "cannot read the plan" in missing.stderr) == (2, True)
+    folders.succeed("index", "rebuild", "--locations", "--plan-out", str(saved))
+    misfit = folders.run("index", "rebuild", "--apply", str(saved), "--yes")
+    assert (misfit.exit_code, "no longer fits" in misfit.stderr) == (5, True)
+    adopting = folders.run("adopt", "--apply", str(saved), "--yes")
+    assert (adopting.exit_code, "it says storage index rebuild, now it is storage adopt" in adopting.stderr) == (
+        5,
+        True,
+    )
+    folders.succeed("index", "rebuild", "--plan-out", str(saved))
+    folders.succeed("index", "rebuild", "--apply", str(saved))
 
 
 def test_both_can_be_asked_for_by_name(folders: Folders) -> None:
