@@ -26,6 +26,16 @@ def read_quarantine(fs: FileSystem, directory: str) -> dict[EntryLogId, str]:
 
     CorruptFileError for a file that nobody wrote so; OSError.
     """
+    listed = read_quarantine_list(fs, directory)
+    return {
+        log_id: reason
+        for log_id, reason in listed.items()
+        if fs.exists(os.path.join(directory, entry_log_file_name(log_id)))
+    }
+
+
+def read_quarantine_list(fs: FileSystem, directory: str) -> dict[EntryLogId, str]:
+    """All that the file lists, there or gone. Raises as ``read_quarantine``."""
     path = os.path.join(directory, QUARANTINE)
     try:
         data = fs.read_file(path)
@@ -38,7 +48,7 @@ def read_quarantine(fs: FileSystem, directory: str) -> dict[EntryLogId, str]:
     for line in lines:
         name, _, reason = line.partition(" ")
         log_id = parse_entry_log_file_name(name)
-        if log_id is not None and fs.exists(os.path.join(directory, name)):
+        if log_id is not None:
             found[log_id] = reason
     return found
 

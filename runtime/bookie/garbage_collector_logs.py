@@ -24,7 +24,7 @@ from runtime.bookie.compaction_sweep import IndexRow, find_rows_naming
 from runtime.bookie.modes import sentence
 from runtime.config import CompactionConfig
 from runtime.ports import Clock, Workers
-from storage.compaction_quarantine import read_quarantine, write_quarantine
+from storage.compaction_quarantine import read_quarantine, read_quarantine_list, write_quarantine
 from storage.compaction_scan import MeasuredLog, UnreadableLog
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import CorruptFileError, IndexFailedError, StorageError
@@ -283,13 +283,17 @@ class DirectoryCollector:
     async def _load_quarantine(self) -> None:
         if self._quarantined is not None:
             return
+        listed: dict[EntryLogId, str] = {}
         try:
-            self._quarantined = await self._workers.run(
-                COMPACTION_LANE, read_quarantine, self._fs, self._engine.ledger_directory
-            )
+            directory = self._engine.ledger_directory
+            listed = await self._workers.run(COMPACTION_LANE, read_quarantine_list, self._fs, directory)
+            self._quarantined = await self._workers.run(COMPACTION_LANE, read_quarantine, self._fs, directory)
         except CorruptFileError as error:
             logger.error("%s", error)
             self._quarantined = {}
+        if listed.keys() - self._quarantined.keys():
+            # Taken away while the bookie was stopped: a good copy that is put back one day must not be named.
+            await self._record_quarantine()
         for log_id, reason in self._quarantined.items():
             name = entry_log_file_name(log_id)
             logger.error("%s: entry log %s is left alone: %s", self._engine.ledger_directory, name, reason)

@@ -104,6 +104,23 @@ async def test_a_log_that_was_taken_away_leaves_the_quarantine(mixed: Path) -> N
     assert not (mixed / QUARANTINE).exists()
 
 
+async def test_a_log_that_was_taken_away_while_the_bookie_was_stopped_leaves_the_file(mixed: Path) -> None:
+    """A good copy of it that is put back one day is not the log that was damaged."""
+    write_quarantine(TracedDisk(), str(mixed), {0: "damaged", 1: "damaged, too"})
+    os.rename(mixed / "0.log", mixed / "taken-away")
+    async with staged(mixed) as stage:
+        await stage.round()
+    os.rename(mixed / "taken-away", mixed / "0.log")
+    assert read_quarantine(TracedDisk(), str(mixed)) == {1: "damaged, too"}
+
+
+async def test_the_quarantine_of_the_only_log_ends_while_the_bookie_is_stopped(mixed: Path) -> None:
+    write_quarantine(TracedDisk(), str(mixed), {99: "gone long ago"})
+    async with staged(mixed) as stage:
+        await stage.round()
+    assert not (mixed / QUARANTINE).exists()
+
+
 async def test_a_list_that_cannot_be_understood_is_reported_and_ignored(mixed: Path) -> None:
     (mixed / QUARANTINE).write_bytes(b"bkctl quarantine 1\n0.log anything\ncrc32 00000000\n")
     with pytest.raises(CorruptFileError, match="delete it"):
