@@ -50,6 +50,9 @@ from storage.filenames import (
     current_directory,
     entry_log_file_name,
 )
+from storage.index_advice import advise_on_lost_index
+from storage.index_state import DATABASES, inspect_index
+from storage.journal_catalog import read_catalog
 from storage.journal_format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from storage.ledger_index import LedgerRow
 from storage.ledger_storage import LedgerStorage
@@ -89,6 +92,23 @@ def needs_hand_back(fs: FileSystem, config: StorageConfig) -> bool:
         if damaged:
             raise _damaged(folder, damaged)
     return any(_own_names(fs, folder) for folder in index_folders(config))
+
+
+def require_readable(fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig) -> None:
+    """Open what a hand-back opens first, so that no plan promises what cannot be; changes nothing.
+
+    IndexMissingError, IndexDamagedError, JournalError, another StorageError or OSError. Once the note is written,
+    nothing of it is needed any more.
+    """
+    if read_note(fs, _note_path(config)) is not None:
+        return
+    for folders in config.engine_folders:
+        for database in DATABASES:
+            state = inspect_index(fs, open_index, *folders, database)
+            if state.is_lost:
+                raise state.as_error(advise_on_lost_index(fs, config))
+    for directory in config.journal_directories:
+        read_catalog(fs, current_directory(directory))
 
 
 def hand_back(

@@ -10,7 +10,7 @@ import msgspec
 
 from storage.advice import without_advice
 from storage.engine_indexes import find_history, open_or_view_index
-from storage.errors import IndexDamagedError, IndexMissingError
+from storage.errors import IndexDamagedError, IndexMissingError, StorageError
 from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
 from storage.index_swap import finish_swap
 from storage.ledger_index import LedgerIndex
@@ -43,6 +43,11 @@ class IndexState(msgspec.Struct, frozen=True):
     def is_lost(self) -> bool:
         """Whether it must be built anew."""
         return self.condition in {IndexCondition.MISSING, IndexCondition.DAMAGED}
+
+    def as_error(self, advice: str) -> StorageError:
+        """A lost index as an error. ``advice``: what to do about it, the end of a sentence."""
+        error = IndexMissingError if self.condition is IndexCondition.MISSING else IndexDamagedError
+        return error(f"{self.detail}; {advice}")
 
 
 def inspect_index(

@@ -27,7 +27,7 @@ from storage.compaction_quarantine import read_quarantine
 from storage.config import StorageConfig
 from storage.engine_indexes import open_or_view_index
 from storage.entry_log_reader import list_entry_logs
-from storage.errors import AdoptionRefusedError, IndexDamagedError, IndexMissingError
+from storage.errors import AdoptionRefusedError
 from storage.filenames import (
     DIRTY,
     LEDGERS_DATABASE,
@@ -45,8 +45,6 @@ from storage.log_examination import examine_log
 from storage.log_shortfalls import find_shortfalls, log_sizes_bytes
 from storage.ports import FileSystem, OpenIndexStore
 from storage.seal import SealedIndex, advising_repair
-
-_ERRORS = {IndexCondition.MISSING: IndexMissingError, IndexCondition.DAMAGED: IndexDamagedError}
 
 
 class LimboLedger(msgspec.Struct, frozen=True):
@@ -177,7 +175,7 @@ def _is_sound(
     for database in DATABASES:
         state = inspect_index(fs, open_index, ledger_folder, index_folder, database)
         if state.is_lost:
-            raise _ERRORS[state.condition](f"{state.detail}; {advise_on_lost_index(fs, config)}")
+            raise state.as_error(advise_on_lost_index(fs, config))
         conditions.append(state.condition)
     return IndexCondition.NEW not in conditions
 

@@ -152,7 +152,7 @@ class StorageCheck:
                 self._on_progress(scan.path)
             if record.ledger_id % journal_count != marks.journal_index:
                 reason = f"a record of ledger {record.ledger_id}, which belongs to another journal"
-                yield Finding("journals", scan.path, reason, record.offset, LOST_DATA_ADVICE)
+                yield Finding("journals", scan.path, reason, record.offset, _FOREIGN_RECORD_ADVICE)
                 return False
             if record.kind is JournalRecordKind.UNKNOWN:
                 reason = f"a record of a type that is not known ({record.entry_id})"
@@ -199,7 +199,7 @@ class StorageCheck:
             elsewhere = sorted(each for each in found.ledger_ids.difference(misread) if each % count != position)
             if elsewhere and mixed is not None and log_id > mixed:
                 reason = f"it holds entries of ledgers that are looked for elsewhere ({listed(elsewhere)})"
-                yield Finding("entry logs", path, reason, is_problem=False)
+                yield Finding("entry logs", path, reason, way_out=_ELSEWHERE_ADVICE)
 
     def _of_indexes(self, ledger_folder: str, index_folder: str) -> Iterator[Finding]:
         sound: set[str] = set()
@@ -242,6 +242,13 @@ class StorageCheck:
         return contextlib.closing(open_or_view_index(self._fs, self._open_index, path, seal_file_name(path)))
 
 
+_ELSEWHERE_ADVICE: Final = (
+    "give the ledger folders as they were, in number and order; if they are, these ids are damaged: see "
+    "docs/runbooks/corrupt-log.md"
+)
+_FOREIGN_RECORD_ADVICE: Final = (
+    f"give the journal folders as they were, in number and order; if they are: {LOST_DATA_ADVICE}"
+)
 _MISSING_RUNBOOK: Final = "docs/runbooks/missing-log.md"
 _RUNBOOK: Final = "docs/runbooks/corrupt-log.md"
 _DISK_RUNBOOK: Final = "docs/runbooks/lost-disk.md"

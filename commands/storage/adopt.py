@@ -11,6 +11,7 @@ from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
 from commands.rendering import Column, counted
+from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.java_bookie import require_stopped, require_version_files
 from commands.storage.own_storage import PLAN_COLUMNS, OwnStorage, make_plan, open_own_storage
 from commands.storage.working import shown_progress, work_beside_loop
@@ -48,6 +49,7 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
 
     with open_own_storage(context, flags, is_locked=True) as own:
         require_stopped(own)
+        require_agreeing_folders(own)
         require_version_files(own)
         survey = survey_adoption(own.file_system, own.config)
         if survey is None:

@@ -12,6 +12,7 @@ from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
 from commands.rendering import Column, counted
 from commands.storage.files import stray_rows
+from commands.storage.folder_lists import WAY_OUT, find_contradictions
 from commands.storage.own_storage import OwnStorage, open_own_storage
 from commands.storage.working import work_beside_loop
 
@@ -78,20 +79,14 @@ def _check(
 
 def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
     """What a start would refuse before it reads anything else; the stored cookie is for ``bkctl cookie verify``."""
-    from runtime.bookie.folders import named_folders, read_folder, version_path
+    from runtime.bookie.folders import read_folder, version_path
 
-    wanted = named_folders(own.config)
-    ids: dict[str, str] = {}
+    for contradiction in find_contradictions(own):
+        yield _problem("VERSION", contradiction.path, contradiction.reason, WAY_OUT)
     for directory in own.config.all_directories:
         state = read_folder(own.file_system, directory)
-        cookie, reason = state.cookie, state.damage or state.trouble
-        if cookie is not None:
-            ids.setdefault(cookie.bookie_id, directory)
-            if named_folders(cookie) != wanted:
-                reason = "it names other folders than the settings do, or another order"
-            elif len(ids) > 1:
-                reason = f"it names the bookie {cookie.bookie_id}, others name {next(iter(ids))}"
-        elif reason is None and state.has_files:
+        reason = state.damage or state.trouble
+        if reason is None and state.cookie is None and state.has_files:
             reason = "there is none, although the folder holds a bookie's files"
         if reason is not None:
             yield _problem("VERSION", version_path(directory), reason, "bkctl cookie verify, with the same settings")

@@ -11,6 +11,7 @@ import typer
 from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
+from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.own_storage import PLAN_COLUMNS, OwnStorage, make_plan, open_own_storage
 from commands.storage.working import shown_progress, work_beside_loop
 
@@ -46,15 +47,18 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
     """
     from commands.safety.change import open_change
     from commands.safety.confirmation import settle_empty_plan, settle_plan
-    from storage.hand_back import HandBackReport, needs_hand_back
+    from storage.hand_back import HandBackReport, needs_hand_back, require_readable
+    from storage.index_store import open_plyvel
 
     with open_own_storage(context, flags, is_locked=True) as own:
+        require_agreeing_folders(own)
         if not needs_hand_back(own.file_system, own.config):
             sentence = "there is no index of bkctl in these folders: nothing to do"
             plan = make_plan(own, "storage hand-back", tier=2, summary=[sentence], items=[])
             if settle_empty_plan(context, plan, columns=PLAN_COLUMNS):
                 _print(context, HandBackReport(), next_steps=())
             return
+        require_readable(own.file_system, open_plyvel, own.config)
         plan = _plan(own)
         if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
             return

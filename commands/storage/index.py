@@ -14,6 +14,7 @@ from commands.config import OutputForm
 from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
 from commands.rendering import Column, Lines, counted, size
+from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.index_check import check
 from commands.storage.index_show import show
 from commands.storage.index_watch import StageWatch
@@ -86,6 +87,7 @@ async def rebuild(
 
     wanted = [name for name, is_wanted in ((LEDGERS_DATABASE, ledgers), (LOCATIONS_DATABASE, locations)) if is_wanted]
     with open_own_storage(context, flags, is_locked=True) as own:
+        require_agreeing_folders(own)
         require_no_java_index(own)
         plans = plan_rebuild(own.file_system, open_plyvel, own.config, wanted or None)
         if not any(plan.databases for plan in plans):

@@ -10,6 +10,7 @@ from commands.bookie_options import takes_bookie_options
 from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
 from commands.rendering import Column, Lines
+from commands.storage.folder_lists import WAY_OUT, Contradiction, find_contradictions
 from commands.storage.index_watch import StageWatch
 from commands.storage.own_storage import OwnStorage, open_own_storage
 from commands.storage.working import work_beside_loop
@@ -51,11 +52,13 @@ async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
         open_own_storage(context, flags, is_locked=True) as own,
         context.console.progress("checking the index") as progress,
     ):
+        contradictions = list(find_contradictions(own))
         found = await work_beside_loop(lambda require_wanted: _check(own, progress, require_wanted))
         is_lost = any(state.is_lost for directory in found for state in directory.states.values())
         lost_advice = advise_on_lost_index(own.file_system, own.config) if is_lost else None
-    _tell(context, found, lost_advice)
-    return Outcome.OK if all(directory.is_sound for directory in found) else Outcome.FINDINGS
+    _tell(context, found, contradictions, WAY_OUT if contradictions else lost_advice)
+    is_sound = not contradictions and all(directory.is_sound for directory in found)
+    return Outcome.OK if is_sound else Outcome.FINDINGS
 
 
 def _check(own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]) -> list[DirectoryCheck]:
@@ -65,15 +68,21 @@ def _check(own: OwnStorage, progress: Progress, require_wanted: Callable[[], Non
     return IndexCheck(own.file_system, open_plyvel, own.config, StageWatch(progress, require_wanted)).run()
 
 
-def _tell(context: CommandContext, found: Sequence[DirectoryCheck], lost_advice: str | None) -> None:
-    """``lost_advice``: what to do about indexes that are lost, if any are."""
+def _tell(
+    context: CommandContext,
+    found: Sequence[DirectoryCheck],
+    contradictions: Sequence[Contradiction],
+    advice: str | None,
+) -> None:
+    """``advice``: what to do about the contradictions, or about indexes that are lost, if there are any."""
     directories = [_directory_row(directory) for directory in found]
-    findings = [finding for directory in found for finding in _findings(directory)]
+    findings = [_finding(path, reason) for path, reason in contradictions]
+    findings += [finding for directory in found for finding in _findings(directory)]
     body = {
-        "is_sound": all(directory.is_sound for directory in found),
+        "is_sound": not contradictions and all(directory.is_sound for directory in found),
         "ledgers": sum(directory.ledger_count for directory in found),
         "locations": sum(directory.location_count for directory in found),
-        "problems": sum(row["problems"] for row in directories),
+        "problems": len(contradictions) + sum(row["problems"] for row in directories),
     }
     context.console.record(
         "StorageIndexCheck",
@@ -84,8 +93,8 @@ def _tell(context: CommandContext, found: Sequence[DirectoryCheck], lost_advice:
     )
     context.console.table("Directories", _DIRECTORY_COLUMNS, directories)
     context.console.table("Findings", _FINDING_COLUMNS, findings)
-    if lost_advice is not None:
-        context.console.say(lost_advice)
+    if advice is not None:
+        context.console.say(advice)
         return
     missing_count = sum(len(directory.missing_logs) for directory in found)
     if missing_count:

@@ -16,6 +16,7 @@ from commands.rendering import Column, Lines, size
 from commands.storage.own_storage import OwnStorage, open_own_storage
 
 if TYPE_CHECKING:
+    from storage.index_state import IndexState
     from storage.seal import SealedIndex
 
 _COLUMNS = (
@@ -41,6 +42,8 @@ def show(
 ) -> None:
     """Show the indexes of a stopped bookie, or with --ledger what they say of one ledger. Keys are not shown.
 
+    An index that is lost or damaged is told with the others, and ends it with exit code 12.
+
     "sealed" is the number of batches that must be there; "needs integrity check" says that the bookie will compare
     itself with its peers at the next start.
     """
@@ -52,10 +55,13 @@ def show(
 
 
 def _show_all(context: CommandContext, own: OwnStorage) -> None:
+    from storage.index_advice import advise_on_lost_index
+
     rows: list[dict[str, Any]] = []
+    lost: list[IndexState] = []
     flags = 0
     for position, folders in enumerate(own.config.engine_folders):
-        found, own_flags = _describe(own, *folders)
+        found, own_flags = _describe(own, *folders, lost)
         rows += found
         flags = own_flags if position == 0 else flags
     body = {"needs_integrity_check": bool(flags & 1)}
@@ -63,10 +69,14 @@ def _show_all(context: CommandContext, own: OwnStorage) -> None:
         "StorageIndex", body, name="needs_integrity_check", details={"indexes": rows}, lines=Lines(_COLUMNS, rows)
     )
     context.console.table("Indexes", _COLUMNS, rows)
+    if lost:
+        raise lost[0].as_error(advise_on_lost_index(own.file_system, own.config))
 
 
-def _describe(own: OwnStorage, ledger_directory: str, index_directory: str) -> tuple[list[dict[str, Any]], int]:
-    """Both databases of a directory, and the storage flags it has."""
+def _describe(
+    own: OwnStorage, ledger_directory: str, index_directory: str, lost: list[IndexState]
+) -> tuple[list[dict[str, Any]], int]:
+    """Both databases of a directory, and the storage flags it has; one that is lost is added to ``lost``."""
     from storage.filenames import LEDGERS_DATABASE, seal_file_name
     from storage.index_state import DATABASES, IndexCondition, inspect_index
     from storage.index_store import open_plyvel
@@ -78,6 +88,8 @@ def _describe(own: OwnStorage, ledger_directory: str, index_directory: str) -> t
         state = inspect_index(own.file_system, open_plyvel, ledger_directory, index_directory, name)
         row: dict[str, Any] = {"path": path, "condition": state.condition.value, "detail": state.detail or None}
         row |= dict.fromkeys(("ledgers", "limbo", "size_bytes", "sealed_batches"))
+        if state.is_lost:
+            lost.append(state)
         if state.condition is IndexCondition.SOUND:
             names = own.file_system.list_directory(path)
             row["size_bytes"] = sum(os.path.getsize(os.path.join(path, each)) for each in names)

@@ -56,30 +56,15 @@ def require_no_java_index(own: OwnStorage) -> None:
 
 
 def require_version_files(own: OwnStorage) -> None:
-    """RefusedError unless every folder has a VERSION file that says just what the settings say.
+    """RefusedError unless every folder has a VERSION file: of a Java bookie nothing else says which folders it has."""
+    from runtime.bookie.folders import read_folder
 
-    Which ledger lives where follows from the number and order of the folders: with others, entries would be denied.
-    """
-    from runtime.bookie.folders import named_folders, read_folder
-
-    wanted = named_folders(own.config)
     for directory in own.config.all_directories:
-        cookie = read_folder(own.file_system, directory).cookie
-        if cookie is None:
+        if read_folder(own.file_system, directory).cookie is None:
             raise RefusedError(
                 f"nothing was changed: {directory} has no VERSION file that can be read: bkctl cookie verify says why, "
                 "and what to do"
             )
-        found = named_folders(cookie)
-        if found != wanted:
-            raise RefusedError(
-                f"nothing was changed: the VERSION file of {directory} names the folders {_listed(found)}, but the "
-                f"settings {_listed(wanted)}: give them as they were, in number and order (see bkctl cookie verify)"
-            )
-
-
-def _listed(lists: tuple[tuple[str, ...], ...]) -> str:
-    return "; ".join(",".join(paths) for paths in lists)
 
 
 def _open_files() -> Iterator[tuple[int, str]]:

@@ -15,6 +15,7 @@ from commands.context import BookieFlags, CommandContext
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_ledger_id
 from commands.rendering import Column, counted, size
+from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.offline import JOURNAL, NumberedFile, choose_directories, find_by_path, find_file, is_path
 from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from commands.storage.start_offset import require_journal_start
@@ -125,6 +126,7 @@ async def replay(
     from commands.safety.confirmation import settle_plan
 
     with open_own_storage(context, flags, is_locked=True) as own:
+        require_agreeing_folders(own)
         directories = choose_directories(own.config.journal_directories, directory)
         file = find_file(own.file_system, JOURNAL, first, directories)
         plan = _replay_plan(own, file)

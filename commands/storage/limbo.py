@@ -15,6 +15,7 @@ from commands.errors import NotFoundError
 from commands.outcome import Outcome
 from commands.parse import parse_ledger_id
 from commands.rendering import Column, counted
+from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.java_bookie import require_no_java_index
 from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from commands.storage.working import shown_progress, work_beside_loop
@@ -98,6 +99,7 @@ async def end(
 
     chosen = None if ledger is None else {parse_ledger_id(each) for each in ledger}
     with open_own_storage(context, flags, is_locked=True) as own:
+        require_agreeing_folders(own)
         require_no_java_index(own)
         survey = _survey(own)
         wanted = _wanted(survey, chosen)

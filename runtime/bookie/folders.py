@@ -91,7 +91,7 @@ def record_places(file_system: FileSystem, config: StorageConfig) -> None:
         place = place_of(config, path)
         if _read_place(file_system, current) != place:
             data = encode_checked_text(_PLACE_FORMAT, place)
-            file_system.write_file_atomically(os.path.join(current, filenames.PLACE), data)
+            file_system.write_file_atomically(place_path(path), data)
 
 
 def read_folder(file_system: FileSystem, path: str) -> FolderState:
@@ -145,6 +145,11 @@ def _read_place(file_system: FileSystem, current: str) -> tuple[str, ...] | None
 def version_path(path: str) -> str:
     """Where the cookie of a configured folder is."""
     return os.path.join(filenames.current_directory(path), filenames.VERSION)
+
+
+def place_path(path: str) -> str:
+    """Where the place of a configured folder is noted."""
+    return os.path.join(filenames.current_directory(path), filenames.PLACE)
 
 
 def write_version(file_system: FileSystem, path: str, data: bytes) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from runtime.bookie.folders import record_places, write_version
+from runtime.metadata.cookies import Cookie, encode_cookie
 from storage.config import JournalConfig, StorageConfig
 from storage.filesystem import OsFileSystem
 from storage.index_store import open_plyvel
@@ -22,18 +24,23 @@ PREALLOCATION_BYTES = 64 * 1024
 class Folders:
     """Folders of a bookie that has no cluster: ``j0``, ``l0`` and so on below ``root``."""
 
-    def __init__(self, root: Path, *, journals: int = 1, ledgers: int = 1) -> None:
+    def __init__(self, root: Path, *, journals: int = 1, ledgers: int = 1, indexes: int = 0) -> None:
         self.root = root
         self.config = StorageConfig(
             journal_directories=tuple(str(root / f"j{index}") for index in range(journals)),
             ledger_directories=tuple(str(root / f"l{index}") for index in range(ledgers)),
+            index_directories=tuple(str(root / f"i{index}") for index in range(indexes)),
             journal=JournalConfig(preallocation_bytes=PREALLOCATION_BYTES),
             engine=SMALL,
         )
 
     @property
     def arguments(self) -> list[str]:
-        lists = (("--journal-dir", self.config.journal_directories), ("--ledger-dir", self.config.ledger_directories))
+        lists = (
+            ("--journal-dir", self.config.journal_directories),
+            ("--ledger-dir", self.config.ledger_directories),
+            ("--index-dir", self.config.index_directories),
+        )
         return [word for option, paths in lists for path in paths for word in (option, path)]
 
     def run(self, *words: str) -> BkctlResult:
@@ -54,6 +61,19 @@ class Folders:
             yield storage
         finally:
             storage.close()
+
+    def stamp(self, bookie_id: str = "bookie-1") -> None:
+        """VERSION files and places, as a start writes them."""
+        config = self.config
+        cookie = Cookie(
+            bookie_id=bookie_id,
+            journal_directories=config.journal_directories,
+            ledger_directories=config.ledger_directories,
+            index_directories=config.index_directories or None,
+        )
+        for directory in config.all_directories:
+            write_version(OsFileSystem(), directory, encode_cookie(cookie))
+        record_places(OsFileSystem(), config)
 
     def fill(self, *, is_flushed: bool = True) -> None:
         """Ledgers 1 to 4 with entries 0 to 2 each, journaled; ledger 3 fenced."""

@@ -5,25 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from runtime.metadata.cookies import Cookie, encode_cookie
 from tests.commands.storage.conftest import Folders
-
-
-def stamp(folders: Folders, bookie_id: str = "bookie-1") -> None:
-    """VERSION files, as a start writes them."""
-    config = folders.config
-    cookie = Cookie(
-        bookie_id=bookie_id,
-        journal_directories=config.journal_directories,
-        ledger_directories=config.ledger_directories,
-    )
-    for directory in (*config.journal_directories, *config.ledger_directories):
-        (Path(directory) / "current" / "VERSION").write_bytes(encode_cookie(cookie))
 
 
 def test_sound_folders(folders: Folders) -> None:
     folders.fill()
-    stamp(folders)
+    folders.stamp()
     result = folders.succeed("check", "-o", "json")
     assert result.json()["items"] == []
     assert "with 12 entries" in result.stderr
@@ -45,7 +32,7 @@ def test_a_field_that_is_not_there_is_told_before_the_work(folders: Folders) -> 
 def test_findings_with_the_way_out(tmp_path: Path) -> None:
     folders = Folders(tmp_path, ledgers=2)
     folders.fill()
-    stamp(folders)
+    folders.stamp()
     (tmp_path / "l1" / "current" / "VERSION").unlink()
     (tmp_path / "l0" / "current" / "foo.log").touch()
     (tmp_path / "l0" / "current" / "ldb-ledgers.seal").write_bytes(b"junk")
@@ -58,15 +45,15 @@ def test_findings_with_the_way_out(tmp_path: Path) -> None:
     table = folders.run("check", "-o", "table")
     assert table.exit_code == 10
     assert "WAY OUT" in table.stdout
-    stamp(Folders(tmp_path), "bookie-2")
+    Folders(tmp_path).stamp("bookie-2")
     items = {item["path"]: item for item in folders.run("check", "-o", "json").json()["items"]}
-    assert "other folders" in items[str(tmp_path / "l0" / "current" / "VERSION")]["finding"]
+    assert "it names the folders" in items[str(tmp_path / "l0" / "current" / "VERSION")]["finding"]
 
 
 def test_a_lost_log_is_told_with_what_was_in_it(folders: Folders) -> None:
     """Rows of the index name it, and nothing else does: every other file is whole."""
     folders.fill()
-    stamp(folders)
+    folders.stamp()
     log = Path(folders.config.ledger_directories[0]) / "current" / "0.log"
     log.unlink()
     result = folders.run("check", "-o", "json")

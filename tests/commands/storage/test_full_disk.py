@@ -12,7 +12,6 @@ import pytest
 
 from storage.filenames import LEDGERS_DATABASE
 from tests.commands.storage.conftest import Folders
-from tests.commands.storage.test_check import stamp
 from tests.processes import BkctlResult, run_bkctl
 from tests.runtime.bookie.small_disk import SmallDisk, small_disk
 from tests.storage.engines import checkpoint
@@ -52,7 +51,7 @@ def full_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FullDi
     with small_disk(tmp_path / "disk") as disk:
         full = FullDisk(Folders(disk.path), disk)
         full.folders.fill(is_flushed=request.param)
-        stamp(full.folders)
+        full.folders.stamp()
         yield full
 
 

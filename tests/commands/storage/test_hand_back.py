@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 from storage.adoption_note import begin_note, write_note
-from storage.filenames import HANDING_BACK, JAVA_DATABASES, LOCATIONS_DATABASE, OWN_INDEX_ASIDE
+from storage.filenames import HANDING_BACK, JAVA_DATABASES, JOURNAL_CATALOG, LOCATIONS_DATABASE, OWN_INDEX_ASIDE
 from storage.filesystem import OsFileSystem
 from tests.commands.storage.conftest import Folders
+from tests.storage.rebuilds import lose
 
 
 def test_plan_hand_back_and_a_second_run(tmp_path: Path) -> None:
@@ -45,6 +46,21 @@ def test_refusals(folders: Folders) -> None:
     dirty.touch()
     unclean = folders.run("hand-back", "--yes")
     assert (unclean.exit_code, "did not stop in order" in unclean.stderr) == (3, True)
+
+
+def test_a_plan_tells_what_the_run_would_fail_on(folders: Folders) -> None:
+    folders.fill()
+    catalog = Path(folders.config.journal_directories[0]) / "current" / JOURNAL_CATALOG
+    sound = catalog.read_bytes()
+    catalog.write_bytes(b"junk")
+    for words in (("--dry-run",), ("--yes",)):
+        damaged = folders.run("hand-back", *words)
+        assert (damaged.exit_code, str(catalog) in damaged.stderr) == (12, True), damaged.stderr
+    catalog.write_bytes(sound)
+    lose(folders.config, LOCATIONS_DATABASE)
+    for words in (("--dry-run",), ("--yes",)):
+        lost = folders.run("hand-back", *words)
+        assert (lost.exit_code, "bkctl storage index rebuild" in lost.stderr) == (12, True), lost.stderr
 
 
 def test_afterwards_the_index_is_javas_affair(folders: Folders) -> None:

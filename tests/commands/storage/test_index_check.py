@@ -181,8 +181,9 @@ def test_show_tells_what_the_indexes_hold(folders: Folders) -> None:
     assert (rows[LEDGERS_DATABASE]["ledgers"], rows[LEDGERS_DATABASE]["limbo"]) == (4, 1)
     assert rows[LOCATIONS_DATABASE]["condition"] == "sound"
     lose(folders.config, LOCATIONS_DATABASE)
-    answer = folders.succeed("index", "show", "-o", "json").json()
-    assert [each["condition"] for each in answer["indexes"]] == ["sound", "missing"]
+    lost = folders.run("index", "show", "-o", "json")
+    assert [each["condition"] for each in lost.json()["indexes"]] == ["sound", "missing"]
+    assert (lost.exit_code, "bkctl storage index rebuild" in lost.stderr) == (12, True), lost.stderr
 
 
 def test_show_one_ledger(folders: Folders) -> None:

@@ -1,0 +1,159 @@
+"""Folder lists that contradict the folders: no command changes anything, and the checks tell it as a problem."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from storage.filenames import LOCK, PLACE, VERSION
+from storage.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
+from tests.commands.storage.conftest import Folders
+from tests.storage.engines import checkpoint
+
+COMMANDS = {
+    "index rebuild": ("index", "rebuild", "--locations", "--yes"),
+    "journal replay": ("journal", "replay", "--yes", "--from"),
+    "limbo end": ("limbo", "end", "--yes"),
+    "hand-back": ("hand-back", "--yes"),
+    "adopt": ("adopt", "--yes"),
+}
+
+
+def first(paths: tuple[str, ...]) -> tuple[str, ...]:
+    return paths[:1]
+
+
+def swapped(paths: tuple[str, ...]) -> tuple[str, ...]:
+    return paths[::-1]
+
+
+LISTS: dict[str, dict[str, Callable[[tuple[str, ...]], tuple[str, ...]]]] = {
+    "journals swapped": {"journal_directories": swapped},
+    "ledgers swapped": {"ledger_directories": swapped},
+    "indexes swapped": {"index_directories": swapped},
+    "pairs swapped": {"ledger_directories": swapped, "index_directories": swapped},
+    "one journal": {"journal_directories": first},
+    "one ledger folder with its index": {"ledger_directories": first, "index_directories": first},
+}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    """Two of each kind; ledgers 1 to 3 in limbo, which may end."""
+    folders = Folders(tmp_path, journals=2, ledgers=2, indexes=2)
+    folders.fill()
+    with folders.opened() as storage:
+        for ledger_id in (1, 2, 3):
+            storage.engine_of(ledger_id).set_limbo(ledger_id)
+        storage.engines[0].write_flags(NEEDS_INTEGRITY_CHECK | LEDGERS_NOTED)
+        checkpoint(storage)
+    folders.stamp()
+    return folders
+
+
+def listed(folders: Folders, lists: str) -> Folders:
+    """The same folders by a list that is not theirs."""
+    wrong = Folders(folders.root)
+    changes = {name: change(getattr(folders.config, name)) for name, change in LISTS[lists].items()}
+    wrong.config = msgspec.structs.replace(folders.config, **changes)
+    return wrong
+
+
+def tree(folders: Folders) -> dict[str, bytes]:
+    """All files; of the locks, that they are there."""
+    paths = [path for directory in folders.config.all_directories for path in Path(directory).rglob("*")]
+    return {str(path): path.read_bytes() if path.is_file() and path.name != LOCK else b"" for path in paths}
+
+
+def remove_everywhere(folders: Folders, name: str) -> None:
+    for directory in folders.config.all_directories:
+        (Path(directory) / "current" / name).unlink()
+
+
+def words(folders: Folders, command: str) -> tuple[str, ...]:
+    newest = max((folders.root / "j0" / "current").glob("*.txn"), key=lambda path: int(path.stem, 16))
+    return (*COMMANDS[command], str(newest)) if command == "journal replay" else COMMANDS[command]
+
+
+def require_refused(folders: Folders, lists: str, command: str, sentence: str) -> None:
+    before = tree(folders)
+    result = listed(folders, lists).run(*words(folders, command))
+    assert (result.exit_code, "nothing was changed: " in result.stderr) == (3, True), result.stderr
+    assert sentence in result.stderr
+    assert "give all folders as they were, in number and order" in result.stderr
+    assert tree(folders) == before
+    assert not (folders.root / "state").exists(), "it ends before the plan"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_takes_a_list_that_the_folders_contradict(folders: Folders, command: str) -> None:
+    remove_everywhere(folders, LOCK)
+    require_refused(folders, "one ledger folder with its index", command, f"{VERSION}: it names the folders ")
+
+
+@pytest.mark.parametrize("lists", LISTS)
+def test_the_cookies_and_the_places_each_alone_are_enough(folders: Folders, lists: str) -> None:
+    """Cookies can be rewritten for another list; places are not there before the first start by bkctl."""
+    places = {path: path.read_bytes() for path in folders.root.glob(f"*/current/{PLACE}")}
+    remove_everywhere(folders, PLACE)
+    require_refused(folders, lists, "index rebuild", f"{VERSION}: it names the folders ")
+    for path, place in places.items():
+        path.write_bytes(place)
+    remove_everywhere(folders, VERSION)
+    require_refused(folders, lists, "index rebuild", f"{PLACE}: the folder was ")
+
+
+@pytest.mark.parametrize("lists", ["journals swapped", "indexes swapped"])
+def test_the_checks_tell_it_as_a_problem(folders: Folders, lists: str) -> None:
+    wrong = listed(folders, lists)
+    found = wrong.run("check", "-o", "json")
+    assert found.exit_code == 10, found.stderr
+    problems = [each for each in found.json()["items"] if each["check"] == "VERSION"]
+    assert {each["severity"] for each in problems} == {"problem"}
+    assert {each["path"] for each in problems} == {f"{each}/current/{VERSION}" for each in wrong.config.all_directories}
+    checked = wrong.run("index", "check", "-o", "json")
+    assert (checked.exit_code, checked.json()["is_sound"]) == (10, False)
+    assert checked.json()["problems"] == len(checked.json()["findings"])
+    assert "give all folders as they were" in checked.stderr
+    assert "index rebuild" not in checked.stderr
+
+
+def test_a_folder_of_another_bookie(folders: Folders) -> None:
+    """With the same names, as on two machines alike."""
+    version = folders.root / "i1" / "current" / VERSION
+    own = version.read_bytes()
+    folders.stamp("bookie-2")
+    version.write_bytes(own)
+    result = folders.run(*COMMANDS["index rebuild"])
+    sentence = f"{version}: it is that of bookie bookie-1, but"
+    assert (result.exit_code, sentence in result.stderr) == (3, True), result.stderr
+
+
+def test_without_a_witness_a_log_in_the_wrong_folder_is_a_problem(folders: Folders) -> None:
+    remove_everywhere(folders, VERSION)
+    remove_everywhere(folders, PLACE)
+    items = listed(folders, "ledgers swapped").run("check", "-o", "json").json()["items"]
+    found = [each for each in items if "looked for elsewhere" in each["finding"]]
+    assert [(each["severity"], "in number and order" in each["way_out"]) for each in found] == [("problem", True)] * 2
+
+
+def test_a_folder_that_says_nothing_is_where_the_others_put_it(folders: Folders) -> None:
+    """A new disk for an index: docs/runbooks/lost-index.md."""
+    shutil.rmtree(folders.root / "i1")
+    (folders.root / "i1").mkdir()
+    require_refused(folders, "indexes swapped", "index rebuild", f"{VERSION}: it names the folders ")
+    folders.succeed("index", "rebuild", "--yes")
+    assert (folders.root / "i1" / "current" / VERSION).exists()
+
+
+def test_with_their_own_lists_all_of_them_go_on(folders: Folders) -> None:
+    folders.succeed(*COMMANDS["limbo end"])
+    folders.succeed(*words(folders, "journal replay"))
+    folders.succeed("hand-back", "--dry-run")
+    folders.succeed(*COMMANDS["index rebuild"])
+    folders.succeed("index", "check")
+    folders.succeed("check")
