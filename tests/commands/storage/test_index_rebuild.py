@@ -17,7 +17,6 @@ from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
 from storage.filesystem import OsFileSystem
 from storage.ledger_storage import lock_directories
 from tests.commands.storage.conftest import Folders
-from tests.commands.storage.test_check import stamp
 from tests.storage.engines import entry
 from tests.storage.rebuilds import lose
 
@@ -53,7 +52,7 @@ def test_a_rehearsal_with_nothing_to_do_is_an_empty_plan(folders: Folders) -> No
 
 def test_a_saved_plan_counts_where_nothing_is_to_do(folders: Folders) -> None:
     folders.fill()
-    stamp(folders)
+    folders.stamp()
     saved = folders.root / "plan.json"
     missing = folders.run("index", "rebuild", "--apply", str(saved), "--yes")
     assert (missing.exit_code, "cannot read the plan" in missing.stderr) == (2, True)
