@@ -103,16 +103,6 @@ def needs_preboot_check(engine: LedgerDirectoryEngine) -> bool:
     return read_integrity_flag(engine) and not engine.read_flags() & LEDGERS_NOTED
 
 
-def has_limbo(storage: LedgerStorage) -> bool:
-    """Whether a ledger is in limbo. Lane side."""
-    for engine in storage.engines:
-        for ledger_id in engine.ledger_ids():
-            row = engine.ledger(ledger_id)
-            if row is not None and row.is_limbo:
-                return True
-    return False
-
-
 def set_integrity_flag(engine: LedgerDirectoryEngine, *, is_needed: bool) -> None:
     """Note durably that a repair is due, the ledgers concerned being noted in their rows; or that it is done.
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from runtime.bookie.checkpoints import CHECKPOINT_LANE
 from runtime.bookie.folders import record_places
-from runtime.bookie.preboot_check import PrebootCheck, has_limbo, needs_preboot_check, read_integrity_flag
+from runtime.bookie.preboot_check import PrebootCheck, needs_preboot_check, read_integrity_flag
 from runtime.metadata.ledgers import LedgerStore
 from runtime.metadata.store import MetadataStore
 from runtime.ports import Workers
@@ -98,9 +98,6 @@ class StorageBoot:
         first = storage.engines[0]
         is_due = await self._workers.run(BOOT_LANE, read_integrity_flag, first)
         is_unnoted = await self._workers.run(BOOT_LANE, needs_preboot_check, first)
-        if not is_due and await self._workers.run(BOOT_LANE, has_limbo, storage):
-            logger.warning("ledgers are in limbo, and no repair was noted as due: it is due now")
-            is_unnoted = True
         is_journal_short = self._marks.is_unclean and not self._config.journal.is_data_written
         if is_unnoted or self._marks.are_entries_at_risk or is_journal_short:
             check = PrebootCheck(storage, bookie_id, self._workers, BOOT_LANE, flush)

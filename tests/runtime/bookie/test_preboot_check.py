@@ -175,15 +175,6 @@ async def test_what_a_rebuild_could_not_know_is_noted_by_the_next_boot(
         assert await peer.add(6, 0) is Status.OK
 
 
-async def test_limbo_of_which_no_repair_is_noted_makes_one_due(
-    bookie_config: BookieConfig, boot: Boot, ledgers: LedgerStore
-) -> None:
-    """Else nobody would ever end it: the index of another folder was put here, or the flag was lost."""
-    change_rows(bookie_config, lambda storage: storage.engines[0].create_row(STRANGE, is_fenced=False, is_limbo=True))
-    async with boot(bookie_config) as peer:
-        assert await peer.add(OPEN_HERE, 0) is Status.FENCED
-
-
 async def test_a_listing_that_fails_ends_the_boot_and_nobody_is_registered_h11(
     bookie_config: BookieConfig,
     boot: Boot,
