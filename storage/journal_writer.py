@@ -13,6 +13,7 @@ do not end on sectors, the first cannot be kept, and the catalog says so.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -53,6 +54,7 @@ class JournalWriter:
         self._first_id = journal_id
         self._replayed = self._written = self._durable = replayed
         self._is_held = is_held
+        self._is_loose = _is_loose(config)
         self._file: File
         self._is_begun = False
 
@@ -197,7 +199,9 @@ class JournalWriter:
             if self._touched_end > position:
                 self._clear(position)
             self._touched_end = end
-            for parts in group.writes:
+            # A crash may tear more than one group of a loose file, and a kill must tear none: it is one write there.
+            writes = [list(itertools.chain(*group.writes))] if self._is_loose else group.writes
+            for parts in writes:
                 size_bytes = self._file.pwritev(parts, position)
                 position += size_bytes
                 if position < end:  # the disk works on it while the next parts are made
@@ -296,7 +300,7 @@ def _begin_file(
         journal_id,
         _step_bytes(config),
         has_checksums=version >= PADDING_VERSION_MIN,
-        is_loose=version < PADDING_VERSION_MIN or not config.is_data_synced,
+        is_loose=_is_loose(config),
     )
     path = os.path.join(directory, journal_file_name(journal_id))
     is_new = journal_id not in present
@@ -317,6 +321,10 @@ def _begin_file(
         file.close()
         raise
     return file
+
+
+def _is_loose(config: JournalConfig) -> bool:
+    return config.format_version < PADDING_VERSION_MIN or not config.is_data_synced
 
 
 def _step_bytes(config: JournalConfig) -> int:

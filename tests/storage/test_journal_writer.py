@@ -3,6 +3,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -172,6 +173,19 @@ def test_the_disk_begins_with_a_long_group_while_the_rest_of_it_is_made(tmp_path
     writer.write_group(records)
     names = [name for name, _ in disk.take_calls()]
     assert names == [*["write", "write back"] * 2, "write", "sync"]
+    assert payloads(tmp_path / "1.txn") == records
+    writer.close()
+
+
+@pytest.mark.parametrize("change", [{"format_version": 4}, {"is_data_synced": False}])
+def test_where_a_torn_group_could_not_be_told_it_is_one_write(tmp_path: Path, change: dict[str, Any]) -> None:
+    """A process that is killed between two writes would leave a record that is cut."""
+    disk = TracedDisk()
+    writer = JournalWriter.open(disk, str(tmp_path), JournalConfig(**change), now_ms=0)
+    disk.take_calls()
+    records = [entry(number, 1000) for number in range(1000)]
+    writer.write_group(records)
+    assert [name for name, _ in disk.take_calls()] == ["write", "sync"]
     assert payloads(tmp_path / "1.txn") == records
     writer.close()
 
