@@ -9,6 +9,7 @@ import fcntl
 import itertools
 import mmap
 import os
+import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
@@ -20,6 +21,9 @@ _PARTS_MAX = 1024
 """IOV_MAX of Linux: parts that one ``pwritev`` takes."""
 
 _FILE_MODE = 0o644
+
+_DEAD_OWNER_S = 1.0
+"""How long a lock may be held on behalf of a process that has ended."""
 
 _SYNC_FILE_RANGE_WRITE = 2
 """Begin, and wait for nothing: it takes no error away from the sync that follows."""
@@ -150,6 +154,32 @@ class OsFile:
             os.close(descriptor)
 
 
+def _lock(descriptor: int) -> None:
+    """BlockingIOError when the lock is taken."""
+    give_up_s = time.monotonic() + _DEAD_OWNER_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # A child that its owner was just starting has the lock, too, until it runs a program of its own.
+            owner = os.pread(descriptor, 32, 0).strip()
+            if not owner.isdigit() or _is_running(int(owner)) or time.monotonic() > give_up_s:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
+
+
 class OsDirectoryLock:
     """A folder claimed by ``flock``; implements ``DirectoryLock``. The kernel ends it with the process."""
 
@@ -258,7 +288,7 @@ class OsFileSystem:
         lock_path = os.path.join(path, LOCK)
         descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
             # Over the number that is there: what a file gives up first, a full disk may not give back.
             os.ftruncate(descriptor, os.pwrite(descriptor, b"%d\n" % os.getpid(), 0))
         except BlockingIOError as error:

@@ -230,8 +230,8 @@ def main() -> None:
         WRITING[arguments.without](pytest.MonkeyPatch())
     patch = pytest.MonkeyPatch()
     patch.setattr("storage.checkpoint.DELETED_ROW_COUNT_MAX", 7)  # deletions of several checkpoints
-    patch.setattr("storage.journal_group._PART_BYTES", 256)  # groups of several writes
-    patch.setattr("storage.journal_group._WRITE_BYTES", 512)
+    patch.setattr("storage.journal_group._PART_BYTES", 1024)  # groups of several writes
+    patch.setattr("storage.journal_group._WRITE_BYTES", 2048)
     notes = os.open(arguments.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     Workload(arguments.root, arguments.seed, notes).run(arguments.steps)
 

@@ -242,6 +242,24 @@ def test_a_lock_ends_with_its_process(fs: FileSystem, tmp_path: Path) -> None:
         fs.lock_directory(str(tmp_path)).release()
 
 
+def test_a_child_that_was_being_started_holds_up_nobody_for_long(fs: FileSystem, tmp_path: Path) -> None:
+    """Until it runs its own program it holds whatever its parent held, who is dead."""
+    program = (
+        "import os, sys, time\n"
+        "from storage.filesystem import OsFileSystem\n"
+        "lock = OsFileSystem().lock_directory(sys.argv[1])\n"
+        "if os.fork():\n"
+        "    print('locked', flush=True)\n"
+        "    os._exit(0)\n"
+        "time.sleep(0.3)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "locked\n"
+        owner.wait()
+        fs.lock_directory(str(tmp_path)).release()
+
+
 def test_errors_of_open_files_name_the_file(fs: FileSystem, tmp_path: Path) -> None:
     full, folder = tmp_path / "full", tmp_path / "folder"
     full.symlink_to("/dev/full")
