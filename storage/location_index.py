@@ -76,16 +76,24 @@ class LocationIndex:
     ) -> list[tuple[bytes, bytes]]:
         """At most so many rows from the key ``start`` on, as stored; none: there are no more.
 
-        Of the ledgers given, ascending; None: of all.
+        Of the ledgers given, ascending; None: of all. IndexDamagedError for what is no row: it may stand where the row of
+        an entry was.
         """
+        rows = list(itertools.islice(self._page(start, ledger_ids), row_count_max))
+        for key, value in rows:
+            if len(key) != KEY_BYTES or len(value) != LOCATION_BYTES:
+                raise IndexDamagedError(f"{self._rows.path}: {key.hex()} has the location {value.hex()}")
+        return rows
+
+    def _page(self, start: bytes, ledger_ids: Sequence[LedgerId] | None) -> Iterator[tuple[bytes, bytes]]:
         if ledger_ids is None:
-            return list(itertools.islice(self._rows.scan(start, KEY_END), row_count_max))
+            return self._rows.scan(start, KEY_END)
         first = bisect.bisect_left(ledger_ids, int.from_bytes(start[:8], "big"))
         stretches = (
             self._rows.scan(max(start, _KEY.pack(ledger_id, 0)), _KEY.pack(ledger_id, _ENTRY_ID_LAST))
             for ledger_id in itertools.islice(ledger_ids, first, None)
         )
-        return list(itertools.islice(itertools.chain.from_iterable(stretches), row_count_max))
+        return itertools.chain.from_iterable(stretches)
 
     def write(self, keys: bytes, locations: bytes) -> None:
         """Put rows in one durable batch: ``keys`` is n keys and ``locations`` n values, each joined, in key order."""
@@ -152,7 +160,7 @@ class LocationIndex:
 
 
 def decode_row(key: bytes, value: bytes) -> tuple[LedgerId, EntryId, EntryLocation]:
-    """A row as ``page`` gives it; struct.error for one that is no row of this index."""
+    """A row as ``page`` gives it."""
     ledger_id, entry_id = _KEY.unpack(key)
     (location,) = _LOCATION.unpack(value)
     return ledger_id, entry_id, unpack_location(location)
