@@ -175,7 +175,7 @@ def _is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's
+    except (OSError, OverflowError):  # somebody else's; no number of a process at all
         return True
     return True
 

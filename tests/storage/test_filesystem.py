@@ -260,6 +260,14 @@ def test_a_child_that_was_being_started_holds_up_nobody_for_long(fs: FileSystem,
         fs.lock_directory(str(tmp_path)).release()
 
 
+def test_an_owner_who_cannot_be_told_holds_the_folder_all_the_same(fs: FileSystem, tmp_path: Path) -> None:
+    lock = fs.lock_directory(str(tmp_path))
+    (tmp_path / LOCK).write_text("99999999999999999999\n")
+    with pytest.raises(DirectoryLockedError):
+        fs.lock_directory(str(tmp_path))
+    lock.release()
+
+
 def test_errors_of_open_files_name_the_file(fs: FileSystem, tmp_path: Path) -> None:
     full, folder = tmp_path / "full", tmp_path / "folder"
     full.symlink_to("/dev/full")
