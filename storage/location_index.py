@@ -76,8 +76,8 @@ class LocationIndex:
     ) -> list[tuple[bytes, bytes]]:
         """At most so many rows from the key ``start`` on, as stored; none: there are no more.
 
-        Of the ledgers given, ascending; None: of all. IndexDamagedError for what is no row: it may stand where the row of
-        an entry was.
+        Of the ledgers given, ascending; None: of all. IndexDamagedError for what is no row: it may stand where the row
+        of an entry was.
         """
         rows = list(itertools.islice(self._page(start, ledger_ids), row_count_max))
         for key, value in rows:
