@@ -38,6 +38,15 @@ class CheckpointJob(msgspec.Struct, frozen=True):
     deletions: Mapping[LedgerId, EntryId]
     """These, and those that earlier checkpoints began to delete; of each the entry from which on rows may be left."""
 
+    def without(self, deleted: tuple[LedgerId, ...]) -> CheckpointJob:
+        """The job with the deletion of further ledgers, of which ``memtable`` has no entry any more."""
+        # From the first entry on: the try that failed may have written rows of any of them.
+        deletions = {**self.deletions, **dict.fromkeys(deleted, 0)}
+        ledgers = tuple(sorted({*self.deleted_ledgers, *deleted}))
+        gone = set(deleted)
+        rows = {ledger_id: row for ledger_id, row in self.row_changes.items() if ledger_id not in gone}
+        return CheckpointJob(self.memtable, rows, ledgers, deletions)
+
 
 class CheckpointDone(msgspec.Struct, frozen=True):
     """What a checkpoint wrote."""

@@ -221,6 +221,8 @@ class LedgerDirectoryEngine:
         Not journaled: after a crash before the next checkpoint the ledger is there again, for its owner to delete.
         """
         self._active.delete_ledger(ledger_id)
+        if self._job is not None and not self._is_job_running:
+            self._job.memtable.delete_ledger(ledger_id)
         self._read_cache.drop_ledger(ledger_id)
         self._last_add_confirmed.pop(ledger_id, None)
         self._stored_end_seen.discard(ledger_id)
@@ -370,16 +372,21 @@ class LedgerDirectoryEngine:
         self.abort_checkpoint(self.begin_checkpoint())
 
     def begin_checkpoint(self) -> CheckpointJob:
-        """Freeze what a checkpoint is to write; after a failed one, the same job again and nothing newer (H2)."""
+        """Freeze what a checkpoint is to write.
+
+        After a failed one, the same job again and nothing newer (H2), but for ledgers that were deleted since: a disk
+        that lacks room for what nobody wants any more would be full for good.
+        """
         assert not self._is_job_running, "one checkpoint at a time"
         self._is_job_running = True
+        deleted, self._deleted = tuple(sorted(self._deleted)), set()
         if self._job is None:
-            deleted = tuple(sorted(self._deleted))
             deletions = {**self._deletions, **dict.fromkeys(deleted, 0)}
             self._job = CheckpointJob(self._active, self._ledgers.take_changes(), deleted, deletions)
             self._active = Memtable(self._half_bytes)
-            self._deleted = set()
             self._was_full = False
+        elif deleted:
+            self._job = self._job.without(deleted)
         return self._job
 
     def end_checkpoint(self, job: CheckpointJob, done: CheckpointDone) -> None:
@@ -398,6 +405,8 @@ class LedgerDirectoryEngine:
         assert job is self._job, "a checkpoint of its own"
         assert self._is_job_running, "begin_checkpoint comes first"
         self._is_job_running = False
+        for ledger_id in self._deleted:
+            job.memtable.delete_ledger(ledger_id)
 
     # Lane side: ``read``, ``find_last``, ``list_entries`` and ``write_checkpoint`` are attributes, see above
 

@@ -421,6 +421,52 @@ def test_a_delete_during_a_checkpoint_that_deletes(engine: LedgerDirectoryEngine
     assert engine.list_entries(5) == []
 
 
+@pytest.mark.parametrize("is_written", [False, True])
+@pytest.mark.parametrize("is_used_again", [False, True])
+@pytest.mark.parametrize("is_deleted_meanwhile", [False, True])
+def test_the_retry_of_a_checkpoint_needs_no_room_for_ledgers_deleted_since(
+    tmp_path: Path, is_deleted_meanwhile: bool, is_used_again: bool, is_written: bool
+) -> None:
+    """Else a disk that is too full for them is full for good: no checkpoint, no deletion, no room."""
+    engine = open_engine(tmp_path / "live")
+    for ledger_id in (4, 5, 6):
+        engine.set_master_key(ledger_id, KEY)
+        add(engine, ledger_id, 0)
+    checkpoint_now(engine)
+    engine.delete_ledger(4)
+    engine.set_master_key(4, KEY)
+    for ledger_id in (4, 5, 6):
+        add(engine, ledger_id, 1, 2, payload=bytes(1000))
+    needed_bytes = engine.checkpoint_bytes
+    job = engine.begin_checkpoint()
+    if is_deleted_meanwhile:
+        engine.delete_ledger(5)
+    if is_written:  # and then another directory fails
+        engine.write_checkpoint(job)
+    engine.abort_checkpoint(job)
+    if not is_deleted_meanwhile:
+        engine.delete_ledger(5)
+    engine.delete_ledger(4)
+    assert engine.checkpoint_bytes < needed_bytes - 4000
+    assert [engine.find_cached(each, 1) for each in (4, 5, 6)] == [None, None, entry(6, 1, bytes(1000))]
+    if is_used_again:
+        engine.set_master_key(5, b"another owner")
+        add(engine, 5, 2, payload=b"new")
+    checkpoint_now(engine)
+    killed = after_kill(tmp_path / "live")
+    require_deleted(killed, 4, 5)
+    assert killed.list_entries(6) == [0, 1, 2]
+    killed.close()
+    shutil.rmtree(tmp_path / "live-after-kill")
+    assert engine.find_cached(5, 2) == (entry(5, 2, b"new") if is_used_again else None)
+    checkpoint_now(engine)
+    assert not is_due(engine)
+    for reader in (engine, after_kill(tmp_path / "live")):
+        assert sorted(reader.ledger_ids()) == ([5, 6] if is_used_again else [6])
+        assert reader.list_entries(5) == ([2] if is_used_again else [])
+        assert reader.list_entries(6) == [0, 1, 2]
+
+
 def test_a_large_deletion_is_spread_over_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No checkpoint deletes more rows than its share; a kill behind any of them leaves the rest to later ones."""
     monkeypatch.setattr("storage.checkpoint.DELETED_ROW_COUNT_MAX", 10)
