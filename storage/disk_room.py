@@ -42,6 +42,13 @@ class DiskRoom:
         """The same for a boot, for which half of the reserve is kept."""
         self._require(needed_bytes, 2)
 
+    def require_still(self) -> None:
+        """The same in the middle of something for which there was room: half of the reserve must be left.
+
+        Somebody else fills the disk, and what goes on would meet that in LevelDB, where it ends the process.
+        """
+        self._require(0, 2)
+
     def _require(self, needed_bytes: int, reserve_divisor: int) -> None:
         for directory in self._directories:
             space = self._filesystem.space(directory)

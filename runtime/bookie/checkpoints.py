@@ -170,7 +170,13 @@ class CheckpointService:
     def _write(self, checkpoint: StorageCheckpoint) -> None:
         """In the lane."""
         self._pace.begin()
-        self._storage.write_checkpoint(checkpoint, self._pace.pause)
+        self._storage.write_checkpoint(checkpoint, self._between_parts)
+
+    def _between_parts(self) -> None:
+        """In the lane."""
+        self._pace.pause()
+        # The journal, for one, has gone on meanwhile, and knows no reserve.
+        self._room.require_still()
 
     def _is_urgent(self) -> bool:
         """Whether somebody waits for the end of the checkpoint under way, or for the next."""

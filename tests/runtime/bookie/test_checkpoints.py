@@ -19,8 +19,11 @@ from runtime.net.loop import LaneWorkers
 from storage.disk_room import DiskRoom
 from storage.errors import DiskUnusableError
 from storage.ledger_storage import LedgerStorage
+from storage.ports import DiskSpace
 from tests.storage.engines import KEY, config_below, entry, open_storage
 from tests.storage.traced_disk import TracedDisk
+
+RESERVE_BYTES = 1000
 
 
 class FailingDisk(TracedDisk):
@@ -30,12 +33,21 @@ class FailingDisk(TracedDisk):
         super().__init__()
         self.number: int | None = None
         self.failure_count = 0
+        self.usable_bytes = 2**29
+        self.is_filled_beside = False
+        """Whether somebody else fills the disk when an entry log is written."""
 
     def note(self, operation: str, path: str) -> None:
         super().note(operation, path)
         if self.number is not None and operation == "write" and path.endswith(".log"):
             self.failure_count += 1
             raise OSError(self.number, os.strerror(self.number), path)
+        if self.is_filled_beside and operation == "write" and path.endswith(".log"):
+            self.usable_bytes = RESERVE_BYTES // 2 - 1
+
+    def space(self, path: str) -> DiskSpace:
+        """In which nothing takes room but what a test says."""
+        return DiskSpace(2**30, self.usable_bytes, filesystem_id=1)
 
 
 class Stage:
@@ -46,16 +58,17 @@ class Stage:
         self.storage.replay()
         self.engine = self.storage.engines[0]
         self.engine.set_master_key(1, KEY)
-        room = DiskRoom(self.disk, config.ledger_directories, reserve_bytes=0)
+        room = DiskRoom(self.disk, config.ledger_directories, reserve_bytes=RESERVE_BYTES)
         pace = CheckpointPace(time.thread_time, time.sleep)
-        modes = BookieModes(is_forced_read_only=False)
-        self.service = CheckpointService(self.storage, workers, 3600, room, modes, pace)
+        self.modes = BookieModes(is_forced_read_only=False)
+        self.service = CheckpointService(self.storage, workers, 3600, room, self.modes, pace)
         self.run = asyncio.get_running_loop().create_task(self.service.run())
 
 
 @pytest.fixture
 async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     monkeypatch.setattr(checkpoints_module, "RETRY_DELAY_S", 0.01)
+    monkeypatch.setattr(checkpoints_module, "RETRY_DELAY_FULL_S_MAX", 0.01)
     workers = LaneWorkers()
     stage = Stage(tmp_path, workers)
     yield stage
@@ -105,6 +118,26 @@ async def test_a_large_deletion_is_ended_by_the_checkpoints_that_follow_at_once(
         assert stage.engine.is_deletion_pending(1)
         while stage.engine.is_deletion_pending(1):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def test_what_takes_the_room_during_a_checkpoint_stops_it_before_the_index(stage: Stage) -> None:
+    """LevelDB without room ends the process; a checkpoint is tried again when there is some."""
+    stage.disk.is_filled_beside = True
+    stage.engine.add(1, 0, entry(1, 0))
+    settled = asyncio.ensure_future(stage.service.settle())
+    async with asyncio.timeout(30):
+        while not stage.modes.is_disk_full:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert not settled.done()
+    assert stage.engine.read(1, 0) is None, "the index knows nothing of it"
+    assert stage.engine.find_cached(1, 0) == entry(1, 0)
+    stage.disk.is_filled_beside = False
+    stage.disk.usable_bytes = 2**29
+    async with asyncio.timeout(30):
+        await settled
+    assert not stage.modes.reasons
+    assert stage.engine.read(1, 0) == entry(1, 0)
+    assert os.listdir(stage.engine.ledger_directory).count("0.log") == 0, "what was written of it took room"
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
