@@ -65,8 +65,9 @@ class LedgerDirectoryEngine:
         self._was_full = False
         self._read_cache = ReadCache(config.read_cache_bytes_max)
         self._read_generation = 0
-        self.checkpoints_ended_count = 0
-        """Who finds it unchanged knows that what is in no write cache now was in none meanwhile."""
+        self.write_cache_generation = 0
+        """Who finds it unchanged knows that what is in no write cache now was in none meanwhile, and that adds and
+        ``delete_ledger`` alone have changed ``memtable_bytes``."""
         self._deletions_replayable: dict[LedgerId, int] = dict.fromkeys(ledgers.half_deleted, 0)
         """Ledgers of whose former life a journal may still hold records, with ``delete_count`` at their deletion."""
         self.delete_count = 0
@@ -218,7 +219,8 @@ class LedgerDirectoryEngine:
     def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Forget a ledger and its entries. Adds behind it are those of a new ledger and stay (H6).
 
-        Not journaled: after a crash before the next checkpoint the ledger is there again, for its owner to delete.
+        Not journaled: after a crash before the marks have passed it the ledger is there again, whole or in part, for its
+        owner to delete.
         """
         self._active.delete_ledger(ledger_id)
         if self._job is not None and not self._is_job_running:
@@ -398,7 +400,7 @@ class LedgerDirectoryEngine:
         self._deletions = done.deletions_left
         self._hidden_ledgers.difference_update(job.deletions.keys() - done.deletions_left.keys() - self._deleted)
         self._read_generation += 1
-        self.checkpoints_ended_count += 1
+        self.write_cache_generation += 1
 
     def abort_checkpoint(self, job: CheckpointJob) -> None:
         """Keep what ``write_checkpoint`` could not make durable, for the next try."""
@@ -407,6 +409,7 @@ class LedgerDirectoryEngine:
         self._is_job_running = False
         for ledger_id in self._deleted:
             job.memtable.delete_ledger(ledger_id)
+            self.write_cache_generation += 1
 
     # Lane side: ``read``, ``find_last``, ``list_entries`` and ``write_checkpoint`` are attributes, see above
 

@@ -44,7 +44,7 @@ class TouchMark(NamedTuple):
     """State of a local ledger at one moment; who finds it unchanged later knows that nobody has used it meanwhile."""
 
     row: LedgerRow
-    checkpoints_ended_count: int
+    write_cache_generation: int
     memtable_bytes: int | None
     """Of the whole directory, if entries of the ledger are in the write cache: each add makes it grow."""
 
@@ -67,7 +67,7 @@ class LocalLedgers:
         if row is None:
             return None
         memtable_bytes = engine.memtable_bytes if engine.last_cached(ledger_id) is not None else None
-        return TouchMark(row, engine.checkpoints_ended_count, memtable_bytes)
+        return TouchMark(row, engine.write_cache_generation, memtable_bytes)
 
     def delete(self, marks: Mapping[LedgerId, TouchMark]) -> set[LedgerId]:
         """Delete the ledgers that nobody has used since their marks were taken; the others stay. Returns which.

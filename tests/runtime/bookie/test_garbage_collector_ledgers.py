@@ -238,6 +238,26 @@ async def test_a_ledger_that_is_used_while_it_is_looked_for_stays(world: World, 
     assert (51 in world.local_ids()) == (touch == "entry and checkpoint")  # then every attempt was disturbed
 
 
+def test_a_ledger_that_is_used_beside_a_checkpoint_that_fails_stays(tmp_path: Path) -> None:
+    """The write cache shrinks by what was deleted meanwhile, and grows by the same: that is no cache that nobody used."""
+    storage = open_storage(config_below(tmp_path))
+    storage.replay()
+    local = LocalLedgers(storage, lambda _: None)
+    for ledger_id in (5, 6):
+        storage.engine_of(ledger_id).set_master_key(ledger_id, KEY)
+        storage.engine_of(ledger_id).add(ledger_id, 0, entry(ledger_id, 0))
+    running = storage.begin_checkpoint()
+    first, second = local.mark(5), local.mark(6)
+    assert first is not None
+    assert second is not None
+    assert local.delete({5: first}) == {5}
+    storage.engine_of(6).add(6, 1, entry(6, 1))
+    storage.end_checkpoint(running)  # nothing of it was written
+    assert local.delete({6: second}) == set()
+    assert storage.engine_of(6).find_cached(6, 1) == entry(6, 1)
+    storage.close()
+
+
 async def test_a_ledger_in_limbo_goes_when_it_is_gone(world: World) -> None:
     """What may be lacking here has no bearing on it, and no repair ends the limbo of a ledger without metadata."""
     world.store_locally(50, 51)
