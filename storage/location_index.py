@@ -24,6 +24,8 @@ _LOCATION = struct.Struct(">q")
 _ENTRY_ID_LAST = 2**63 - 1
 KEY_END: Final = b"\x80"
 """Behind every key of an entry; what follows is no ledger's (storage section 5.2)."""
+_NO_OFFSET = bytes(4)
+"""Inside a log's header: a location with it names nothing."""
 _DELETE_ROW_COUNT_MAX = 8192
 
 
@@ -81,7 +83,7 @@ class LocationIndex:
         """
         rows = list(itertools.islice(self._page(start, ledger_ids), row_count_max))
         for key, value in rows:
-            if len(key) != KEY_BYTES or len(value) != LOCATION_BYTES:
+            if len(key) != KEY_BYTES or len(value) != LOCATION_BYTES or value[4:] == _NO_OFFSET:
                 raise IndexDamagedError(f"{self._rows.path}: {key.hex()} has the location {value.hex()}")
         return rows
 
@@ -151,7 +153,7 @@ class LocationIndex:
 
     def _decoded(self, ledger_id: LedgerId, entry_id: EntryId, value: bytes) -> EntryLocation:
         location = unpack_location(int.from_bytes(value, "big"))
-        # Offset 0 is inside a log's header: such a row names nothing, and must not read as "not stored" either.
+        # A row that names nothing must not read as "not stored" either.
         if len(value) != LOCATION_BYTES or location.offset == 0:
             raise IndexDamagedError(
                 f"{self._rows.path}: ledger {ledger_id} entry {entry_id} has the location {value.hex()}"

@@ -96,7 +96,10 @@ def test_delete_ledgers_in_parts(index: LocationIndex, monkeypatch: pytest.Monke
         assert len(pauses) == pause_count
 
 
-@pytest.mark.parametrize(("key", "value"), [(bytes(16), bytes(7)), (bytes(16), b""), (bytes(17), bytes(8))])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(bytes(16), bytes(7)), (bytes(16), b""), (bytes(16), b"\0\0\0\1\0\0\0\0"), (bytes(17), b"\1" * 8)],
+)
 @pytest.mark.parametrize("ledger_ids", [None, [0]])
 def test_what_is_no_row_stops_a_page(rows: SealedIndex, key: bytes, value: bytes, ledger_ids: list[int] | None) -> None:
     """It would name none of the logs that a sweep looks for, and nothing proves that it names none."""
