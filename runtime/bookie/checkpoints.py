@@ -103,7 +103,7 @@ class CheckpointService:
 
     async def _try_checkpoint(self) -> None:
         try:
-            await self.checkpoint()
+            await self._checkpoint(self._between_parts)
         except IndexFailedError:
             raise
         except (StorageError, OSError) as error:
@@ -135,7 +135,7 @@ class CheckpointService:
         self._wake.clear()
         return not self._stopping.is_set()
 
-    async def checkpoint(self) -> None:
+    async def _checkpoint(self, between_parts: Callable[[], None]) -> None:
         """One checkpoint of all ledger directories; StorageError or OSError when it could not be finished."""
         # The retry of a failed one takes nothing newer: who came since waits for the next.
         settling: list[asyncio.Future[None]] = []
@@ -147,7 +147,7 @@ class CheckpointService:
         for callback in self._swap_callbacks:
             callback()
         try:
-            await self._workers.run(CHECKPOINT_LANE, self._write, checkpoint)
+            await self._workers.run(CHECKPOINT_LANE, self._write, checkpoint, between_parts)
         finally:
             self._storage.end_checkpoint(checkpoint)
             for ended in waiting:
@@ -167,10 +167,10 @@ class CheckpointService:
         # Freeing the tables takes milliseconds, which the loop does not have.
         await self._workers.run(CHECKPOINT_LANE, self._storage.release_checkpoint, checkpoint)
 
-    def _write(self, checkpoint: StorageCheckpoint) -> None:
+    def _write(self, checkpoint: StorageCheckpoint, between_parts: Callable[[], None]) -> None:
         """In the lane."""
         self._pace.begin()
-        self._storage.write_checkpoint(checkpoint, self._between_parts)
+        self._storage.write_checkpoint(checkpoint, between_parts)
 
     def _between_parts(self) -> None:
         """In the lane."""
@@ -193,10 +193,13 @@ class CheckpointService:
         self._paths_without_mark = paths
 
     async def flush(self) -> None:
-        """Make everything durable that was taken so far. The retry of a failed checkpoint takes nothing newer."""
+        """Make everything durable that was taken so far, with what room there is: nothing comes behind it.
+
+        The retry of a failed checkpoint takes nothing newer.
+        """
         if self._storage.is_retry_due:
-            await self.checkpoint()
-        await self.checkpoint()
+            await self._checkpoint(self._pace.pause)
+        await self._checkpoint(self._pace.pause)
 
     def stop(self) -> None:
         """Let ``run`` return; a checkpoint under way is finished first."""

@@ -140,6 +140,15 @@ async def test_what_takes_the_room_during_a_checkpoint_stops_it_before_the_index
     assert os.listdir(stage.engine.ledger_directory).count("0.log") == 0, "what was written of it took room"
 
 
+async def test_the_last_checkpoint_takes_what_room_there_is(stage: Stage) -> None:
+    stage.disk.usable_bytes = RESERVE_BYTES // 2 - 1
+    stage.engine.add(1, 0, entry(1, 0))
+    stage.service.stop()
+    await asyncio.wait([stage.run])
+    await stage.service.flush()
+    assert stage.engine.read(1, 0) == entry(1, 0)
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
 async def test_a_disk_that_fails_ends_the_bookie_with_a_sentence(stage: Stage, number: int) -> None:
     stage.disk.number = number
