@@ -219,8 +219,8 @@ class LedgerDirectoryEngine:
     def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Forget a ledger and its entries. Adds behind it are those of a new ledger and stay (H6).
 
-        Not journaled: after a crash before the marks have passed it the ledger is there again, whole or in part, for its
-        owner to delete.
+        Not journaled: after a crash before the marks have passed it the ledger is there again, whole or in part, for
+        its owner to delete.
         """
         self._active.delete_ledger(ledger_id)
         if self._job is not None and not self._is_job_running:

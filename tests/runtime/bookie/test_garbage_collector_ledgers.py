@@ -239,7 +239,7 @@ async def test_a_ledger_that_is_used_while_it_is_looked_for_stays(world: World, 
 
 
 def test_a_ledger_that_is_used_beside_a_checkpoint_that_fails_stays(tmp_path: Path) -> None:
-    """The write cache shrinks by what was deleted meanwhile, and grows by the same: that is no cache that nobody used."""
+    """The write cache shrinks by what was deleted, and grows by the same: somebody has used it for all that."""
     storage = open_storage(config_below(tmp_path))
     storage.replay()
     local = LocalLedgers(storage, lambda _: None)
