@@ -92,3 +92,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     has_progress: bool = True
     zookeeper: ZooKeeperConfig = ZooKeeperConfig()
     client: ClientConfig = ClientConfig()
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether a plan is only shown or saved, and nothing may be changed."""
+        return self.is_dry_run or self.plan_out_path is not None

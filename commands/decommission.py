@@ -12,55 +12,82 @@ from commands.outcome import Outcome
 from commands.parse import parse_bookie_id
 from commands.replication_access import (
     failure_rows,
+    note_end,
     open_recovery,
-    plan_body,
-    plan_sentence,
-    print_plan,
     print_report,
     progress_reporter,
+    settle_recovery,
     waiting_sentence,
 )
 
 if TYPE_CHECKING:
+    from commands.replication_access import ReplicationAccess
+    from commands.safety.plan import Plan
+    from runtime.metadata.store import Node
     from runtime.replication.decommission import DecommissionPlan, DecommissionReport
 
 app = group("")
 
 
-@command(app, "decommission", is_asking=True)
+@command(app, "decommission", planned_tier=2)
 async def decommission(
     context: CommandContext,
-    bookie_id: Annotated[str, typer.Argument(metavar="ID", help="A bookie that was stopped.")],
+    bookie_id: Annotated[str, typer.Argument(metavar="ID", help="ID of the stopped bookie.")],
 ) -> Outcome:
-    """Remove a stopped bookie for good: copy away what it held, prove that nothing names it, delete its cookie.
+    """Remove a stopped bookie from the cluster: re-replicate its ledgers, then delete its cookie.
 
-    The cookie is deleted only when a fresh scan over all ledgers finds no reference and the bookie is not registered,
-    and only at the version read before. Safe to interrupt and to run again.
+    The cookie is deleted only when a new scan over all ledgers finds no reference and the bookie is not registered,
+    and only at the version read before. A copy is kept in the trash. Safe to interrupt and to run again.
     """
+    from commands.safety.change import open_change
     from runtime.replication.decommission import Decommission
 
     parse_bookie_id(bookie_id)
     console = context.console
     async with open_recovery(context) as access:
         operation = Decommission(access.recovery, access.cookies)
-        plan = await operation.plan(bookie_id, lambda waiting_id: console.say(waiting_sentence(waiting_id)))
-        if context.settings.is_dry_run:
-            print_plan(context, "DecommissionPlan", _plan_body(plan), plan.recovery)
+        found = await operation.plan(bookie_id, lambda waiting_id: console.say(waiting_sentence(waiting_id)))
+        plan = _change_plan(access, found)
+        if not await settle_recovery(context, plan, found.recovery, is_empty=False):
             return Outcome.OK
-        console.say(plan_sentence(plan.recovery))
-        await console.confirm(f"Recover them, and delete the cookie of {bookie_id}?")
-        with console.progress("decommissioning") as progress:
-            report = await operation.run(plan, progress_reporter(progress))
+        async with open_change(context, access.store, plan, is_shared=True) as change:
+
+            def keep_cookie(node: Node) -> None:
+                change.require_lock()
+                change.trash.keep("delete", access.cookies.path(bookie_id), node)
+
+            with console.progress("decommissioning") as progress:
+                report = await operation.run(
+                    found, progress_reporter(progress), before_scan=change.renew_share, keep_cookie=keep_cookie
+                )
+            note_end(change, _report_body(report), _outcome_of(report))
     failures = [row for recovery in report.recoveries for row in failure_rows(recovery)]
     print_report(context, "DecommissionReport", _report_body(report), failures)
     if report.refusal is not None:
         console.error(report.refusal)
-        return Outcome.PARTIAL if any(recovery.has_progress for recovery in report.recoveries) else Outcome.FAILED
-    return Outcome.OK
+    return _outcome_of(report)
 
 
-def _plan_body(plan: DecommissionPlan) -> dict[str, object]:
-    return {"bookie_id": plan.bookie_id, "has_cookie": plan.cookie_version is not None, **plan_body(plan.recovery)}
+def _change_plan(access: ReplicationAccess, found: DecommissionPlan) -> Plan:
+    """The recovery, then the cookie's deletion."""
+    if found.cookie_version is None:
+        return access.change_plan("decommission", found.recovery)
+    path = access.cookies.path(found.bookie_id)
+    return access.change_plan(
+        "decommission",
+        found.recovery,
+        more_summary=(
+            f"will delete the cookie of bookie {found.bookie_id} when no ledger references it; afterwards the bookie "
+            "can only start as a new one, with empty directories",
+        ),
+        more_items=({"action": "delete cookie", "path": path, "expected_version": found.cookie_version},),
+    )
+
+
+def _outcome_of(report: DecommissionReport) -> Outcome:
+    if report.refusal is None:
+        return Outcome.OK
+    return Outcome.PARTIAL if any(recovery.has_progress for recovery in report.recoveries) else Outcome.FAILED
 
 
 def _report_body(report: DecommissionReport) -> dict[str, object]:

@@ -12,13 +12,12 @@ from commands.outcome import Outcome
 from commands.parse import parse_bookie_id
 from commands.replication_access import (
     failure_rows,
+    note_end,
     open_recovery,
-    plan_body,
-    plan_sentence,
-    print_plan,
     print_report,
     progress_reporter,
     report_body,
+    settle_recovery,
     waiting_sentence,
 )
 
@@ -36,34 +35,39 @@ def _group() -> None:
 _group.__doc__ = app.info.help
 
 
-@command(app, "failed-bookie", is_asking=True)
+@command(app, "failed-bookie", planned_tier=2)
 async def failed_bookie(
     context: CommandContext,
-    bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Bookies that are down for good.")],
+    bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Bookies that will not come back.")],
 ) -> Outcome:
-    """Copy all entries that dead bookies held to other bookies, and take the dead ones out of the ledgers' metadata.
+    """Copy all entries of failed bookies to other bookies, and remove the failed ones from the ledgers' metadata.
 
     Holds each ledger's replication lock, verifies every copy, and changes metadata by compare-and-set. Safe to
-    interrupt and to run again. The cookies stay: bkctl decommission removes a bookie for good.
+    interrupt and to run again. The cookies stay: bkctl decommission also deletes the cookie.
     """
+    from commands.safety.change import open_change
+
     for bookie_id in bookie_ids:
         parse_bookie_id(bookie_id)
     async with open_recovery(context) as access:
         recovery, console = access.recovery, context.console
-        if context.settings.is_dry_run:
-            still_registered = sorted(access.registrations.live.intersection(bookie_ids))
-            plan = await recovery.plan(bookie_ids)
-            for bookie_id in still_registered:
+        if context.settings.is_rehearsal:
+            for bookie_id in sorted(access.registrations.live.intersection(bookie_ids)):
                 console.warn(f"bookie {bookie_id} is registered; it must be down before it can be recovered")
-            print_plan(context, "RecoveryPlan", plan_body(plan), plan)
+        else:
+            await recovery.require_down(bookie_ids, lambda bookie_id: console.say(waiting_sentence(bookie_id)))
+        found = await recovery.plan(bookie_ids)
+        plan = access.change_plan("recover failed-bookie", found)
+        if not await settle_recovery(context, plan, found, is_empty=not found.ledgers):
             return Outcome.OK
-        await recovery.require_down(bookie_ids, lambda bookie_id: console.say(waiting_sentence(bookie_id)))
-        plan = await recovery.plan(bookie_ids)
-        console.say(plan_sentence(plan))
-        if plan.ledgers:
-            await console.confirm("Recover them?")
-        with console.progress("recovering") as progress:
-            report = await recovery.run(plan, progress_reporter(progress))
+        if not found.ledgers:
+            report = await recovery.run(found)
+        else:
+            async with open_change(context, access.store, plan, is_shared=True) as change:
+                await recovery.require_down(bookie_ids)
+                with console.progress("recovering") as progress:
+                    report = await recovery.run(found, progress_reporter(progress))
+                note_end(change, report_body(report), outcome_of(report))
     print_report(context, "RecoveryReport", report_body(report), failure_rows(report))
     return outcome_of(report)
 

@@ -1,24 +1,30 @@
-"""How a command gets the parts that recover and decommission bookies."""
+"""What the commands that recover and decommission bookies share: their parts, their plans, their reports."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commands.cluster_access import open_client
 from commands.context import CommandContext
+from commands.outcome import Outcome
 from commands.progress import Progress
 from commands.rendering import Column, counted, decimal, size
 
 if TYPE_CHECKING:
+    from commands.safety.change import Change
+    from commands.safety.plan import Plan
     from runtime.metadata.cookies import CookieStore
+    from runtime.metadata.ledgers import LedgerStore
     from runtime.metadata.registration import Registrations
+    from runtime.metadata.store import MetadataStore
     from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
     from runtime.replication.recovery_plan import RecoveryPlan
     from runtime.replication.recovery_report import RecoveryReport
 
 PLAN_COLUMNS = (
+    Column("action", "ACTION"),
     Column("ledger_id", "LEDGER", is_right=True),
     Column("state", "STATE"),
     Column("fragments", "FRAGMENTS", is_right=True),
@@ -37,11 +43,40 @@ _IDS_SHOWN_MAX = 10
 
 
 class ReplicationAccess(NamedTuple):
-    """Recovery of bookies, the cookies, and who is registered now."""
+    """Recovery of bookies, the cookies, who is registered now, and the cluster that all of this is about."""
 
     recovery: BookieRecovery
     cookies: CookieStore
     registrations: Registrations
+    store: MetadataStore
+    ledgers: LedgerStore
+    instance_id: str | None
+
+    def change_plan(
+        self,
+        command: str,
+        found: RecoveryPlan,
+        *,
+        more_summary: Sequence[str] = (),
+        more_items: Sequence[dict[str, Any]] = (),
+    ) -> Plan:
+        """A recovery as a plan that can be shown, saved, compared and confirmed like that of every other command."""
+        from commands.safety.plan import Plan
+
+        items = [
+            {"action": "recover", "path": self.ledgers.path(int(str(row["ledger_id"]))), **row}
+            for row in plan_rows(found)
+        ]
+        return Plan(
+            command=command,
+            tier=2,
+            root=self.ledgers.root,
+            instance_id=self.instance_id,
+            subject=", ".join(found.bookie_ids),
+            summary=(*plan_summary(found), *more_summary),
+            items=(*items, *more_items),
+            arguments={"bookie_ids": list(found.bookie_ids)},
+        )
 
 
 @asynccontextmanager
@@ -49,6 +84,7 @@ async def open_recovery(context: CommandContext) -> AsyncIterator[ReplicationAcc
     """Parts for one run; ConfigurationError, MetadataUnavailableError, ClusterNotFoundError."""
     import asyncio
 
+    from runtime.metadata.cluster import read_instance_id
     from runtime.metadata.cookies import CookieStore
     from runtime.metadata.registration import RegistrationClient
     from runtime.metadata.replication_lock import ReplicationLocks, canonical_host_name
@@ -61,7 +97,29 @@ async def open_recovery(context: CommandContext) -> AsyncIterator[ReplicationAcc
         cookies = CookieStore(store, root)
         locks = ReplicationLocks(store, root, await asyncio.to_thread(canonical_host_name))
         recovery = BookieRecovery(client.ports, registration, cookies, locks, ReplicationConfig())
-        yield ReplicationAccess(recovery, cookies, await registration.snapshot())
+        yield ReplicationAccess(
+            recovery,
+            cookies,
+            await registration.snapshot(),
+            store,
+            client.ports.ledgers,
+            await read_instance_id(store, root),
+        )
+
+
+async def settle_recovery(context: CommandContext, plan: Plan, found: RecoveryPlan, *, is_empty: bool) -> bool:
+    """Whether to go ahead; an empty plan is not asked about."""
+    from commands.safety.confirmation import settle_empty_plan, settle_plan
+
+    if is_empty:
+        return settle_empty_plan(context, plan, columns=PLAN_COLUMNS, totals=plan_body(found))
+    return await settle_plan(context, plan, columns=PLAN_COLUMNS, totals=plan_body(found))
+
+
+def note_end(change: Change, body: dict[str, object], outcome: Outcome) -> None:
+    """Put what was done into the audit trail."""
+    change.details |= body
+    change.result = {Outcome.OK: "done", Outcome.PARTIAL: "partial"}.get(outcome, "failed")
 
 
 def progress_reporter(progress: Progress) -> Callable[[RecoveryProgress], None]:
@@ -104,6 +162,7 @@ def plan_rows(plan: RecoveryPlan) -> list[dict[str, object]]:
     return [
         {
             "ledger_id": str(ledger.ledger_id),
+            "expected_version": ledger.metadata_version,
             "state": ledger.ledger_state,
             "fragments": len(ledger.fragments),
             "entries": None if ledger.needs_fencing else sum(part.entries or 0 for part in ledger.fragments),
@@ -114,25 +173,27 @@ def plan_rows(plan: RecoveryPlan) -> list[dict[str, object]]:
     ]
 
 
-def plan_sentence(plan: RecoveryPlan) -> str:
-    """A plan in one line for whoever must say yes."""
-    fenced = sum(ledger.needs_fencing for ledger in plan.ledgers)
-    ledgers = f"{len(plan.ledgers)} of {counted(plan.ledgers_scanned, 'ledger')}"
-    sentence = (
-        f"{ledgers} to recover from {', '.join(plan.bookie_ids)}: "
-        f"{counted(plan.fragments, 'fragment')}, {counted(plan.entries, 'entry', 'entries')} to copy "
-        f"to {counted(len(plan.targets), 'bookie')}"
-    )
-    if fenced:
-        sentence += f"; fenced and closed first, which cuts off the writers: {counted(fenced, 'open ledger')}"
+def plan_summary(plan: RecoveryPlan) -> list[str]:
+    """A plan in sentences for the operator who must confirm it."""
+    bookies = ", ".join(plan.bookie_ids)
+    scanned = counted(plan.ledgers_scanned, "ledger")
+    if plan.ledgers:
+        summary = [
+            f"will recover {len(plan.ledgers)} of {scanned} from {bookies}: {counted(plan.fragments, 'fragment')}, "
+            f"{counted(plan.entries, 'entry', 'entries')} to copy to {counted(len(plan.targets), 'bookie')}"
+        ]
+    else:
+        summary = [f"nothing to recover: none of {scanned} references {bookies}"]
+    if fenced := sum(ledger.needs_fencing for ledger in plan.ledgers):
+        summary.append(f"will fence and close {counted(fenced, 'open ledger')} first, which stops the writers")
     if plan.ledgers_without_target:
-        sentence += (
-            "; not to be finished for want of writable bookies outside of their ensembles: "
-            f"{counted(plan.ledgers_without_target, 'ledger')}"
+        summary.append(
+            f"{counted(plan.ledgers_without_target, 'ledger')} cannot be recovered: no writable bookie is outside "
+            "their ensembles (add a bookie)"
         )
     if plan.unreadable:
-        sentence += f"; left as they are, their metadata being unreadable: {counted(len(plan.unreadable), 'ledger')}"
-    return sentence
+        summary.append(f"will skip {counted(len(plan.unreadable), 'ledger')}: the metadata cannot be read")
+    return summary
 
 
 def report_body(report: RecoveryReport) -> dict[str, object]:
@@ -167,13 +228,6 @@ def failure_rows(report: RecoveryReport) -> list[dict[str, object]]:
         }
         for reason, ledger_ids in report.failures_by_reason.items()
     ]
-
-
-def print_plan(context: CommandContext, kind: str, body: dict[str, object], plan: RecoveryPlan) -> None:
-    """Print a plan, and for people its ledgers below it."""
-    rows = plan_rows(plan)
-    context.console.record(kind, body, details={"items": rows, "truncated": False})
-    context.console.table("Ledgers", PLAN_COLUMNS, rows)
 
 
 def print_report(

@@ -7,7 +7,7 @@ import datetime
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -32,35 +32,69 @@ _SESSION_END_SLACK_S = 5.0
 class Change:
     """An operation under way. ``details`` end up in the audit trail, and ``result`` too unless the operation fails."""
 
-    def __init__(self, plan: Plan, operation_id: str, trash: Trash, lock: OperationLock | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        operation_id: str,
+        trash: Trash,
+        lock: OperationLock | None,
+        take_lock: Callable[[], Awaitable[OperationLock]],
+    ) -> None:
         self.plan = plan
         self.operation_id = operation_id
         self.trash = trash
         self.details: dict[str, Any] = {}
         self.result = "done"
         self._lock = lock
+        self._take_lock = take_lock
 
     def require_lock(self) -> None:
         """SessionExpiredError once the lock is lost: ask before every step that changes something."""
         if self._lock is not None:
             self._lock.require_held()
 
+    async def renew_share(self) -> None:
+        """For an operation that shares the cluster: announce it again if its ZooKeeper session was replaced.
+
+        OperationLockedError while another operation replaces the metadata of the whole cluster. After the call, check
+        again everything that was read before it.
+        """
+        if self._lock is not None and not self._lock.is_held:
+            self._lock = await self._take_lock()
+
+    async def release_lock(self) -> None:
+        """Give the lock back, if there is one."""
+        if self._lock is not None:
+            await self._lock.release()
+
 
 @asynccontextmanager
 async def open_change(
-    context: CommandContext, store: MetadataStore | None, plan: Plan, *, has_lock: bool = True
+    context: CommandContext,
+    store: MetadataStore | None,
+    plan: Plan,
+    *,
+    has_lock: bool = True,
+    is_shared: bool = False,
 ) -> AsyncIterator[Change]:
-    """From here on the plan may be carried out; ConflictError while somebody else changes the cluster.
+    """From here on the plan may be carried out; ConflictError while another operation changes the cluster.
 
     ``store`` None: the plan changes nothing but this machine's files, whose folders the caller has locked.
+    ``is_shared``: other operations may run at the same time, but none that replaces the whole cluster's metadata.
     RefusedError when undo data or audit trail cannot be written; for a plan of tier 1 a trail that cannot is a warning.
     ChangeCutOffError when ZooKeeper goes away meanwhile. What was read before must be checked again inside.
     """
     operation_id = secrets.token_hex(8)
-    lock = await _acquire(context, store, plan) if has_lock and store is not None else None
+
+    async def take_lock() -> OperationLock:
+        assert store is not None
+        return await _acquire(context, store, plan, share_id=operation_id if is_shared else None)
+
+    lock = await take_lock() if has_lock and store is not None else None
+    trash = Trash(context.settings, plan.command, operation_id)
+    change = Change(plan, operation_id, trash, lock, take_lock)
     try:
-        with Trash(context.settings, plan.command, operation_id) as trash:
-            change = Change(plan, operation_id, trash, lock)
+        with trash:
             trail = _begin(context, plan, operation_id)
             try:
                 yield change
@@ -71,8 +105,7 @@ async def open_change(
                 raise
             _end(context, trail, change, change.result)
     finally:
-        if lock is not None:
-            await lock.release()
+        await change.release_lock()
 
 
 def _begin(context: CommandContext, plan: Plan, operation_id: str) -> AuditTrail | None:
@@ -114,9 +147,14 @@ def _describe(error: BaseException) -> str:
     return f"failed: {type(error).__name__}"
 
 
-async def _acquire(context: CommandContext, store: MetadataStore, plan: Plan) -> OperationLock:
-    """The lock; waits for one whose process has died on this machine, until ZooKeeper ends its session."""
-    from runtime.metadata.operation_lock import OperationHolder, OperationLockedError, acquire_operation_lock
+async def _acquire(context: CommandContext, store: MetadataStore, plan: Plan, *, share_id: str | None) -> OperationLock:
+    """The lock, or a share of it; waits for one whose process has died on this machine to lose its session."""
+    from runtime.metadata.operation_lock import (
+        OperationHolder,
+        OperationLockedError,
+        acquire_operation_lock,
+        share_cluster,
+    )
 
     holder = OperationHolder(
         operation=plan.command,
@@ -131,6 +169,8 @@ async def _acquire(context: CommandContext, store: MetadataStore, plan: Plan) ->
     deadline = loop.time() + wait_s
     while True:
         try:
+            if share_id is not None:
+                return await share_cluster(store, plan.root, holder, share_id)
             return await acquire_operation_lock(store, plan.root, holder)
         except OperationLockedError as error:
             if loop.time() >= deadline or not _is_dead(error.holder):

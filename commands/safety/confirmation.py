@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from commands.context import CommandContext
-from commands.rendering import Column, Lines
+from commands.rendering import Column, Lines, Row
 from commands.safety.plan import Plan, load_plan, require_same_plan, save_plan
 from runtime.errors import RefusedError
 
@@ -22,14 +22,17 @@ TIER_SERVICE_IMPACT = 2
 TIER_DESTROYS = 3
 
 
-async def settle_plan(context: CommandContext, plan: Plan, *, columns: tuple[Column, ...] = PLAN_COLUMNS) -> bool:
+async def settle_plan(
+    context: CommandContext, plan: Plan, *, columns: tuple[Column, ...] = PLAN_COLUMNS, totals: Row | None = None
+) -> bool:
     """Whether to go ahead: True after a confirmation, False when the plan was only to be shown or saved.
 
     With --dry-run or --plan-out the plan is the command's result. With --apply the fresh ``plan`` must equal the saved
-    one, else ConflictError. RefusedError when the answer is no. Call it before anything is changed.
+    one, else ConflictError. RefusedError when the answer is no. Call it before anything is changed. ``totals`` are
+    shown with the plan, but are not part of it.
     """
     _require_fit(context, plan)
-    if _rehearse(context, plan, columns):
+    if _rehearse(context, plan, columns, totals):
         return False
     for sentence in plan.summary:
         context.console.say(sentence)
@@ -37,14 +40,16 @@ async def settle_plan(context: CommandContext, plan: Plan, *, columns: tuple[Col
     return True
 
 
-def settle_empty_plan(context: CommandContext, plan: Plan, *, columns: tuple[Column, ...] = PLAN_COLUMNS) -> bool:
+def settle_empty_plan(
+    context: CommandContext, plan: Plan, *, columns: tuple[Column, ...] = PLAN_COLUMNS, totals: Row | None = None
+) -> bool:
     """The same for a ``plan`` of no changes, whose summary says that there is nothing to do: nothing is asked.
 
     A plan saved with changes does not fit any more: whoever applies it hears that they were made, or are not due.
     False when the plan was only to be shown or saved; True: the caller prints a result, that of nothing done.
     """
     _require_fit(context, plan)
-    if _rehearse(context, plan, columns):
+    if _rehearse(context, plan, columns, totals):
         return False
     for sentence in plan.summary:
         context.console.say(sentence)
@@ -58,21 +63,26 @@ def _require_fit(context: CommandContext, plan: Plan) -> None:
         require_same_plan(load_plan(context.settings.apply_path), plan)
 
 
-def _rehearse(context: CommandContext, plan: Plan, columns: tuple[Column, ...]) -> bool:
+def _rehearse(context: CommandContext, plan: Plan, columns: tuple[Column, ...], totals: Row | None) -> bool:
     """Whether the plan was only to be shown or saved; it is then."""
     settings = context.settings
-    if not settings.is_dry_run and settings.plan_out_path is None:
+    if not settings.is_rehearsal:
         return False
     if settings.plan_out_path is not None:
         save_plan(plan, settings.plan_out_path)
         context.console.say(f"plan saved in {settings.plan_out_path}: go ahead with --apply")
-    print_plan(context, plan, columns)
+    print_plan(context, plan, columns, totals)
     return True
 
 
-def print_plan(context: CommandContext, plan: Plan, columns: tuple[Column, ...] = PLAN_COLUMNS) -> None:
+def print_plan(
+    context: CommandContext,
+    plan: Plan,
+    columns: tuple[Column, ...] = PLAN_COLUMNS,
+    totals: Row | None = None,
+) -> None:
     """The plan as the command's result; people read its sentences below it."""
-    body = plan.body()
+    body = plan.body() | dict(totals or {})
     sentences = body.pop("summary")
     details = {"summary": sentences, "items": list(plan.items)}
     context.console.record("Plan", body, name="plan_hash", details=details, lines=Lines(columns, plan.items))

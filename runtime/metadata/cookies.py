@@ -151,6 +151,10 @@ class CookieStore:
         self._store = store
         self._paths = Paths(root)
 
+    def path(self, bookie_id: str) -> str:
+        """Node of a bookie's cookie."""
+        return self._paths.cookie(bookie_id)
+
     async def find(self, bookie_id: str) -> Versioned[Cookie] | None:
         """Cookie and its version, None when the bookie has none; MetadataFormatError."""
         try:

@@ -1,6 +1,11 @@
 """One operator's change of a cluster at a time: an ephemeral node outside the Java namespace.
 
-    /bkctl/operations/<ledgers root, percent-encoded>      E, JSON: what runs, where, since when
+    /bkctl/operations/<ledgers root, percent-encoded>          E, JSON: what runs, where, since when
+    /bkctl/operations/<ledgers root, percent-encoded>,<id>     E, the same, of an operation that shares the cluster
+
+Recoveries of bookies share the cluster: several may run at a time, together with every operation but those that
+replace the metadata of the whole cluster. Both sides create their own node before they look for the other's, so at
+least one of them sees the other.
 
 Below the ledgers root an unknown child would make Java's nukeexistingcluster refuse (metadata section 3.5). The two
 parents are world-open and stay: whoever may lock need not be the one who locked first.
@@ -28,7 +33,9 @@ from runtime.metadata.store import MetadataStore
 from storage.json_text import JsonTextError, decode_json
 
 DIRECTORY = "/bkctl/operations"
+_WHOLE_CLUSTER = frozenset({"cluster format", "cluster nuke", "cluster restore"})
 _ATTEMPTS_MAX = 10
+_SHARE = ","  # never part of a percent-encoded root
 
 
 class OperationHolder(msgspec.Struct, frozen=True):
@@ -39,6 +46,11 @@ class OperationHolder(msgspec.Struct, frozen=True):
     host: str = "?"
     pid: int = 0
     since: str = "?"
+
+    @property
+    def is_of_whole_cluster(self) -> bool:
+        """Whether nothing else may run meanwhile; also True for a holder that cannot be read."""
+        return self.operation in _WHOLE_CLUSTER or self.pid <= 0
 
     def __str__(self) -> str:
         return f"'{self.operation}' by {self.user} on {self.host}, process {self.pid}, since {self.since}"
@@ -60,6 +72,11 @@ class OperationLock:
         self._path = path
         self._is_held = True
         store.on_session_lost(self._note_session_lost)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the session that took the lock still lasts."""
+        return self._is_held
 
     def require_held(self) -> None:
         """SessionExpiredError once the session that took the lock is gone: ask before every step that relies on it."""
@@ -103,6 +120,32 @@ async def acquire_operation_lock(store: MetadataStore, root: str, holder: Operat
         if found is not None:
             raise OperationLockedError(path, found)
     raise OperationLockedError(path, OperationHolder("one operation after the other, each of a moment: try again"))
+
+
+async def share_cluster(store: MetadataStore, root: str, holder: OperationHolder, share_id: str) -> OperationLock:
+    """Announce an operation that may run next to others; OperationLockedError while the whole cluster is replaced."""
+    path = operation_lock_path(root)
+    share_path = f"{path}{_SHARE}{share_id}"
+    if not await _take(store, share_path, holder):
+        raise OperationLockedError(share_path, holder)
+    lock = OperationLock(store, share_path)
+    found = await _read_holder(store, path)
+    if found is not None and found.is_of_whole_cluster:
+        await lock.release()
+        raise OperationLockedError(path, found)
+    return lock
+
+
+async def sharing_operations(store: MetadataStore, root: str) -> list[OperationHolder]:
+    """Operations that share the cluster now. ``store.sync`` must come first."""
+    path = operation_lock_path(root)
+    prefix = f"{path.rpartition('/')[2]}{_SHARE}"
+    try:
+        names = await store.children(DIRECTORY)
+    except NoNodeError:
+        return []
+    found = [await _read_holder(store, f"{DIRECTORY}/{name}") for name in names if name.startswith(prefix)]
+    return [holder for holder in found if holder is not None]
 
 
 async def _take(store: MetadataStore, path: str, holder: OperationHolder) -> bool:

@@ -120,7 +120,7 @@ class BookieRecovery:
                 unreadable.append(LedgerFailure(ledger_id, FailureReason.METADATA_UNREADABLE, (), str(found)))
                 continue
             if not failed.isdisjoint(found.value.bookies()):
-                plans.append(plan_ledger(ledger_id, found.value, failed, live))
+                plans.append(plan_ledger(ledger_id, found.value, found.version, failed, live))
         return RecoveryPlan(
             bookie_ids=tuple(sorted(failed)),
             ledgers_scanned=scanned,

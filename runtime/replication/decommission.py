@@ -6,12 +6,13 @@ no reference and the bookie is not registered, and only at the version that was 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from runtime.errors import BadVersionError, NoNodeError, RefusedError
 from runtime.metadata.cookies import CookieStore
+from runtime.metadata.store import Node
 from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
 from runtime.replication.recovery_plan import RecoveryPlan
 from runtime.replication.recovery_report import RecoveryReport
@@ -67,10 +68,17 @@ class Decommission:
         return DecommissionPlan(bookie_id, None if cookie is None else cookie.version, plan)
 
     async def run(
-        self, plan: DecommissionPlan, on_progress: Callable[[RecoveryProgress], None] | None = None
+        self,
+        plan: DecommissionPlan,
+        on_progress: Callable[[RecoveryProgress], None] | None = None,
+        *,
+        before_scan: Callable[[], Awaitable[None]] | None = None,
+        keep_cookie: Callable[[Node], None] | None = None,
     ) -> DecommissionReport:
         """Carry out a plan. Ledgers that cannot be moved do not stop the others; they keep the cookie (T46).
 
+        ``before_scan`` is awaited before each scan that may prove that no ledger references the bookie.
+        ``keep_cookie`` is called with the cookie before it is deleted; if it raises RefusedError the cookie stays.
         Raises RefusedError when the bookie is registered again, MetadataUnavailableError.
         """
         bookie_id = plan.bookie_id
@@ -79,29 +87,35 @@ class Decommission:
         while True:
             if todo.ledgers:
                 recoveries.append(await self._recovery.run(todo, on_progress))
+            if before_scan is not None:
+                await before_scan()
             todo = await self._recovery.scan([bookie_id])
             if not todo.ledgers or len(recoveries) >= PASSES_MAX or not recoveries[-1].is_complete:
                 break
         remaining = tuple(
             sorted({ledger.ledger_id for ledger in todo.ledgers} | {failure.ledger_id for failure in todo.unreadable})
         )
-        refusal, is_cookie_deleted = await self._delete_cookie(plan, remaining)
+        refusal, is_cookie_deleted = await self._delete_cookie(plan, remaining, keep_cookie)
         return DecommissionReport(
             bookie_id, tuple(recoveries), todo.ledgers_scanned, remaining, is_cookie_deleted, refusal
         )
 
-    async def _delete_cookie(self, plan: DecommissionPlan, remaining: tuple[int, ...]) -> tuple[str | None, bool]:
+    async def _delete_cookie(
+        self, plan: DecommissionPlan, remaining: tuple[int, ...], keep_cookie: Callable[[Node], None] | None
+    ) -> tuple[str | None, bool]:
         if remaining:
             ledgers = "1 ledger still names" if len(remaining) == 1 else f"{len(remaining)} ledgers still name"
             return f"{ledgers} bookie {plan.bookie_id}, or may: its cookie is kept", False
         try:
             await self._recovery.require_down([plan.bookie_id])
+            if plan.cookie_version is None:
+                return None, False
+            node = await self._cookies.read_node(plan.bookie_id)
+            if keep_cookie is not None and node.stat.version == plan.cookie_version:
+                keep_cookie(node)
+            await self._cookies.delete(plan.bookie_id, plan.cookie_version)
         except RefusedError as error:
             return f"{error}: its cookie is kept", False
-        if plan.cookie_version is None:
-            return None, False
-        try:
-            await self._cookies.delete(plan.bookie_id, plan.cookie_version)
         except BadVersionError:
             return f"the cookie of bookie {plan.bookie_id} was written meanwhile: it is kept", False
         except NoNodeError:

@@ -26,9 +26,10 @@ class FragmentPlan(msgspec.Struct, frozen=True):
 
 
 class LedgerPlan(msgspec.Struct, frozen=True):
-    """One ledger that names a failed bookie. ``needs_fencing``: it will be fenced and closed first."""
+    """One ledger that references a failed bookie. ``needs_fencing``: it will be fenced and closed first."""
 
     ledger_id: int
+    metadata_version: int
     ledger_state: str
     needs_fencing: bool
     fragments: tuple[FragmentPlan, ...]
@@ -72,11 +73,14 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(fragment.entries or 0 for ledger in self.ledgers for fragment in ledger.fragments)
 
 
-def plan_ledger(ledger_id: int, metadata: LedgerMetadata, failed: frozenset[str], live: frozenset[str]) -> LedgerPlan:
-    """What has to be done to one ledger that names ``failed`` bookies; ``live`` are the registered others. Pure."""
+def plan_ledger(
+    ledger_id: int, metadata: LedgerMetadata, version: int, failed: frozenset[str], live: frozenset[str]
+) -> LedgerPlan:
+    """What to do to one ledger that references ``failed`` bookies; ``live`` are the registered others. Pure."""
     fragments = fragments_naming(metadata, failed)
     return LedgerPlan(
         ledger_id=ledger_id,
+        metadata_version=version,
         ledger_state=metadata.state.name.lower(),
         needs_fencing=any(fragment.is_open for fragment in fragments),
         fragments=tuple(_plan_fragment(metadata, fragment, failed, live) for fragment in fragments),

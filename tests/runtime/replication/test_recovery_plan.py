@@ -8,10 +8,10 @@ from tests.runtime.replication.samples import ledger
 
 def test_a_plan_counts_survivors_of_the_worst_entry() -> None:
     closed = ledger({0: ["b1", "b2", "b3", "b4"]}, 2, 2, last_entry_id=9, length=100)
-    plan = plan_ledger(3, closed, frozenset({"b1"}), frozenset({"b2", "b3"}))
+    plan = plan_ledger(3, closed, 0, frozenset({"b1"}), frozenset({"b2", "b3"}))
     # Entries 3 and 7 are on b4 and b1 alone.
     assert plan.surviving_copies == 0
-    assert plan_ledger(3, closed, frozenset({"b1"}), frozenset({"b2", "b3", "b4"})).surviving_copies == 1
+    assert plan_ledger(3, closed, 0, frozenset({"b1"}), frozenset({"b2", "b3", "b4"})).surviving_copies == 1
     assert plan.fragments[0].entries == 5
 
 
@@ -28,7 +28,7 @@ def test_a_plan_counts_ledgers_that_nobody_can_take_over() -> None:
         return RecoveryPlan(
             bookie_ids=tuple(sorted(failed)),
             ledgers_scanned=len(ledgers),
-            ledgers=tuple(plan_ledger(key, ledgers[key], failed, live) for key in ledger_ids),
+            ledgers=tuple(plan_ledger(key, ledgers[key], 0, failed, live) for key in ledger_ids),
             unreadable=(),
             targets=tuple(sorted(live)),
         ).ledgers_without_target
