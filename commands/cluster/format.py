@@ -42,8 +42,9 @@ async def format_cluster(context: CommandContext) -> None:
             instance_id=header.instance_id,
             subject=header.instance_id or uri.root,
             summary=(
-                f"all metadata at {uri.root} goes: {survey.ledgers} ledgers, {survey.nodes} nodes; it is saved before",
-                "the bookies' disks must be formatted before they can join again",
+                f"will delete all metadata at {uri.root}: {survey.ledgers} ledgers, {survey.nodes} nodes "
+                "(it is backed up first)",
+                "afterwards the bookies' disks must be formatted before they can join again",
             ),
             items=tree_items(uri.root, survey, actions),
             arguments={"layout": tree.value},

@@ -43,7 +43,10 @@ async def nuke(context: CommandContext) -> None:
             root=uri.root,
             instance_id=header.instance_id,
             subject=header.instance_id or uri.root,
-            summary=(f"{uri.root} goes with all below it: {survey.ledgers} ledgers, {survey.nodes} nodes",),
+            summary=(
+                f"will delete {uri.root} and everything below it: {survey.ledgers} ledgers, {survey.nodes} nodes "
+                "(all metadata is backed up first)",
+            ),
             items=tree_items(uri.root, survey, {"ledgers": "delete", "ledger ids": "delete", "special": "delete"}),
             arguments={"layout": tree.value},
         )

@@ -216,12 +216,12 @@ async def _tally(
 def _summary(archive: ArchiveSummary, target: RestoreTarget, expected: _Tally, new_ids: NewIds) -> tuple[str, ...]:
     where = "a new root" if target.is_fresh else "the existing cluster"
     return (
-        f"backup of {archive.header.created} with {archive.ledgers} ledgers goes into {where} at {target.root}: "
-        f"{expected.ledgers_created} ledgers are created, {expected.ledgers_advanced} advanced, "
-        f"{expected.conflicts_count} nodes differ and are left",
-        f"bookies delete entries of ledgers that are in neither: all that were created after {archive.header.created} "
-        "and are not in the cluster now",
-        *_left_out("ledger", "bookies delete entries of those", expected.invalid_count, expected.invalid),
+        f"will restore the backup of {archive.header.created} with {archive.ledgers} ledgers into {where} at "
+        f"{target.root}: {expected.ledgers_created} ledgers will be created, {expected.ledgers_advanced} advanced, "
+        f"{expected.conflicts_count} nodes differ and will not be changed",
+        "bookies will delete entries of ledgers that are in neither: all that were created after "
+        f"{archive.header.created} and are not in the cluster now",
+        *_left_out("ledger", "bookies will delete their entries", expected.invalid_count, expected.invalid),
         *_left_out("other node", "of no use, or a danger to Java's processes", expected.bad_count, expected.bad),
         *_told_of_ids(archive, new_ids),
     )
@@ -231,7 +231,7 @@ def _left_out(noun: str, why: str, count: int, named: list[str]) -> tuple[str, .
     if not count:
         return ()
     more = f"; and {count - len(named)} more" if count > len(named) else ""
-    return (f"left out: {counted(count, noun)}, {why}: {'; '.join(named)}{more}",)
+    return (f"will leave out {counted(count, noun)}, {why}: {'; '.join(named)}{more}",)
 
 
 def _told_of_ids(archive: ArchiveSummary, new_ids: NewIds) -> tuple[str, ...]:
@@ -242,4 +242,4 @@ def _told_of_ids(archive: ArchiveSummary, new_ids: NewIds) -> tuple[str, ...]:
         return (
             f"the id generators are missing and cannot be moved past {highest}: new ledgers may get ids used before",
         )
-    return (f"the id generators are missing: new ledger ids go on from {new_ids.first_id} upwards",)
+    return (f"the id generators are missing: new ledger ids will start at {new_ids.first_id}",)

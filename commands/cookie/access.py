@@ -180,7 +180,7 @@ def difference_sentences(rows: Sequence[dict[str, object]]) -> list[str]:
     """The same for people who must say yes."""
     from commands.rendering import plain
 
-    return [f"{row['field']}: {plain(row['stored'])} becomes {plain(row['new'])}" for row in rows]
+    return [f"will change {row['field']} from {plain(row['stored'])} to {plain(row['new'])}" for row in rows]
 
 
 def listed(value: object) -> object:

@@ -118,7 +118,7 @@ async def _store(
         instance_id=access.instance_id,
         subject=bookie_id,
         summary=(
-            f"bookie {bookie_id} belongs to the cluster from then on, with journals in "
+            f"will add bookie {bookie_id} to the cluster, with journals in "
             f"{','.join(cookie.journal_directories)} and ledgers in {','.join(cookie.ledger_directories)}",
         ),
         items=({"action": "create", "path": access.path(bookie_id), "expected_version": None, "sha256": digest},),

@@ -49,8 +49,9 @@ async def delete(
             instance_id=access.instance_id,
             subject=bookie_id,
             summary=(
-                f"bookie {bookie_id} is forgotten: none of {references.ledgers_scanned} ledgers names it",
-                "it starts again only as a new bookie, with empty folders",
+                f"will delete the cookie of bookie {bookie_id} (referenced by none of "
+                f"{references.ledgers_scanned} ledgers)",
+                "afterwards the bookie can only start as a new one, with empty directories",
             ),
             items=({"action": "delete", "path": path, "expected_version": node.stat.version},),
         )

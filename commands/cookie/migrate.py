@@ -121,8 +121,8 @@ def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
         instance_id=access.instance_id,
         subject=state.old_id,
         summary=(
-            f"bookie {state.old_id} becomes {new_id}; {naming_old} ledgers name the old id",
-            f"it is to be started with --bookie-id {new_id}, or with settings that make that its id",
+            f"bookie {state.old_id} will become {new_id}; {naming_old} ledgers reference the old ID",
+            f"afterwards start it with --bookie-id {new_id}, or with settings that give it this ID",
         ),
         items=tuple(items),
         arguments={"from": state.old_id, "to": new_id, "ledgers_naming_old": naming_old, "resumed": state.is_begun},

@@ -172,7 +172,7 @@ def _plan(
         root=access.uri.root,
         instance_id=access.instance_id,
         subject=cookie.bookie_id,
-        summary=(*difference_sentences(rows), *(() if rows else ("the stored cookie keeps its fields",))),
+        summary=(*difference_sentences(rows), *(() if rows else ("will not change the fields of the stored cookie",))),
         items=(
             *files,
             {"action": "set", "path": path, "expected_version": node.stat.version, "sha256": digest, "fields": rows},

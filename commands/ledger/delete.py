@@ -159,7 +159,7 @@ async def _plan(client: LedgerClient, items: list[dict[str, Any]], gone: int) ->
     lengths = [item["length_bytes"] for item in items]
     known_bytes = sum(length for length in lengths if isinstance(length, int))
     owners = sorted({str(item["owner"]) for item in items if item["owner"] is not None})
-    summary = [f"{counted(len(items), 'ledger')} with {size(known_bytes)} of payload will be deleted"]
+    summary = [f"will delete {counted(len(items), 'ledger')} with {size(known_bytes)} of payload"]
     summary += [f"owner: {owner}" for owner in owners[:_NAMED_MAX]]
     summary += [f"and {counted(len(owners) - _NAMED_MAX, 'more owner')}"] if len(owners) > _NAMED_MAX else []
     summary += [f"gone already: {counted(gone, 'ledger')} of the file"] if gone else []

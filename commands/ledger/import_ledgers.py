@@ -253,10 +253,10 @@ async def _plan(client: LedgerClient, prepared: _Prepared, expectation: _Expecta
     number = counted(len(prepared.items), "ledger")
     registration = RegistrationClient(client.store, root)
     known = {*await registration.with_cookie(), *(await registration.snapshot()).live}
-    summary = [f"{number} will be created" if expectation.is_create else f"{number} will be replaced"]
+    summary = [f"will create {number}" if expectation.is_create else f"will replace {number}"]
     if expectation.is_create:
         summary.append(
-            "bookies may have dropped the entries of deleted ledgers since: bkctl ledger verify tells afterwards"
+            "bookies may already have deleted the entries of these ledgers: check with bkctl ledger verify afterwards"
         )
     if unknown := sorted(prepared.bookies - known):
         named = ", ".join(unknown[:_NAMED_MAX])

@@ -82,15 +82,15 @@ def _plan(own: OwnStorage, survey: AdoptionSurvey) -> Plan:
     ]
     ledgers = "its ledgers" if survey.ledger_count is None else counted(survey.ledger_count, "ledger")
     summary = [
-        f"adopt {ledgers} of a Java bookie with {survey.storage.value}: "
+        f"will adopt {ledgers} of a Java bookie with {survey.storage.value}: "
         f"{counted(survey.log_count, 'entry log')}, {survey.log_bytes} bytes",
-        "the Java index is moved aside; a Java bookie must not be started on these folders any more, until "
+        "will move the Java index aside; afterwards no Java bookie may start on these directories until "
         "bkctl storage hand-back",
     ]
     if survey.is_begun:
-        summary.insert(0, "an adoption was cut off when all was built: only the last steps are left")
+        summary.insert(0, "an adoption was interrupted after everything was built: only the last steps will run")
     if survey.is_dirty:
-        summary.append("the bookie did not stop in order: the next start brings back what its journals hold")
+        summary.append("the bookie was not shut down cleanly: the next start will replay its journals")
     return make_plan(own, "storage adopt", tier=2, summary=summary, items=items)
 
 

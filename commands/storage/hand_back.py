@@ -96,8 +96,8 @@ def _plan(own: OwnStorage) -> Plan:
         for database in JAVA_DATABASES
     ]
     summary = [
-        "flush what the journals hold, write each ledger's key, fence and LAC to a journal, move bkctl's index aside",
-        "no bookie starts on these folders before Java's shell has rebuilt its index; every ledger is fenced then",
+        "will flush the journals, write each ledger's key, fence and LAC to a journal, and move bkctl's index aside",
+        "no bookie will start on these directories until Java's shell has rebuilt its index; that fences every ledger",
     ]
     return make_plan(own, "storage hand-back", tier=2, summary=summary, items=items)
 

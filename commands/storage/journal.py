@@ -161,7 +161,7 @@ def _replay_plan(own: OwnStorage, file: NumberedFile) -> Plan:
     numbers = [number for number in list_journals(own.file_system, file.folder) if number >= file.number]
     paths = [os.path.join(file.folder, JOURNAL.file_name(number)) for number in numbers]
     items = [{"action": "apply", "path": path, "bytes": os.path.getsize(path)} for path in paths]
-    summary = [f"apply {counted(len(items), 'journal file')} to the ledger storage, from {items[0]['path']} on"]
+    summary = [f"will apply {counted(len(items), 'journal file')} to the ledger storage, from {items[0]['path']} on"]
     return make_plan(own, "storage journal replay", tier=2, summary=summary, items=items)
 
 

@@ -230,14 +230,15 @@ def _plan(own: OwnStorage, survey: LimboSurvey, ledger_ids: Collection[int], log
     ]
     empty_count = sum(item["first_entry"] is None for item in items)
     summary = [
-        f"the limbo of {counted(len(items), 'ledger')} ends, of {_limbo_count(survey)} that are in limbo here: entries "
-        "that are not here will be denied; an acknowledged entry that was lost here is then lost for good, silently",
-        "only you can know that none was lost: no entry log, journal or folder was deleted, replaced, or put back from "
-        "an older copy, and the bookie did not crash with journalWriteData=false",
+        f"will end the limbo of {counted(len(items), 'ledger')}, of {_limbo_count(survey)} in limbo here: the bookie "
+        "will answer 'no such entry' for what it does not have; if an acknowledged entry was lost here, the loss will "
+        "be permanent and silent",
+        "only you can know that none was lost: no entry log, journal or directory was deleted, replaced, or restored "
+        "from an older copy, and the bookie did not crash with journalWriteData=false",
     ]
     if empty_count:
-        summary.append(f"of {empty_count} of them there is nothing here: look twice whether that can be")
-    summary += [f"limbo stays: {_sentence(log)}" for log in logs]
+        summary.append(f"{empty_count} of them have no entries here at all: check that this is right")
+    summary += [f"will stay in limbo: {_sentence(log)}" for log in logs]
     return make_plan(own, "storage limbo end", tier=2, summary=summary, items=items)
 
 

@@ -124,7 +124,7 @@ def test_typing_the_instance_id(operator: Operator) -> None:
             assert session.exit_code() == code, session.screen
         assert operator.tree() == before
     with TerminalSession("cluster", "format", **operator.environment) as session:
-        session.wait_for("all metadata at")
+        session.wait_for("will delete all metadata at")
         session.wait_for("Type")
         session.type(f"{instance_id}\n")
         assert session.exit_code() == 0, session.screen
@@ -343,7 +343,7 @@ def test_conflicts_are_told_and_left(operator: Operator, tmp_path: Path) -> None
 
     operator.on_store(change)
     planned = operator.succeed("cluster", "restore", path, "--dry-run").json()["summary"]
-    assert "the id generators are missing: new ledger ids go on from 4294967296 upwards" in planned
+    assert "the id generators are missing: new ledger ids will start at 4294967296" in planned
     partial = operator.run("cluster", "restore", path, "--confirm", instance_id)
     assert partial.exit_code == 9
     report = partial.json()

@@ -32,7 +32,7 @@ async def test_the_plan_tells_whose_they_are(stage: LedgerStage) -> None:
         "application=pulsar, component=managed_ledger, pulsar/managed-ledger=t/n/persistent/a",
         "application=pulsar, pulsar/cursor=s",
     ]
-    assert plan["summary"][0] == "2 ledgers with 2.0 KiB of payload will be deleted"
+    assert plan["summary"][0] == "will delete 2 ledgers with 2.0 KiB of payload"
     assert await stage.contents() == before
 
 

@@ -120,7 +120,7 @@ async def test_the_plan_first_then_all_ledgers_then_back_again(stage: LedgerStag
         plan = await stage.succeed(*rewrite(OLD, new, *arguments))
         assert (plan["kind"], plan["subject"], plan["items"][0]["ledgers"]) == ("Plan", new, 4)
         assert plan["summary"] == [
-            f"{OLD} becomes {new} in 4 segments of 4 ledgers, of 4 in all",
+            f"will rename {OLD} to {new} in 4 segments of 4 ledgers (4 scanned)",
             f"{new} holds all of 4 sampled entries of {OLD}",
         ]
     for wrong in (["--yes", "--confirm", OLD], ["--confirm", "4"]):

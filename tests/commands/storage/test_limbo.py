@@ -59,7 +59,7 @@ def test_plan_end_and_a_second_run(folders: Folders) -> None:
         ("end limbo", each) for each in ("2", "8", "1", "3")
     ]
     assert "of 1 of them there is nothing here" in " ".join(plan["summary"])
-    assert "lost for good, silently" in plan["summary"][0]
+    assert "will be permanent and silent" in plan["summary"][0]
     assert limbo(folders) == [1, 2, 3, 8]
     refused = folders.run("limbo", "end")
     assert (refused.exit_code, "nothing was changed" in refused.stderr) == (3, True), "nobody is there to ask"
@@ -108,7 +108,7 @@ def test_of_what_was_in_a_log_that_is_gone_the_limbo_stays(folders: Folders) -> 
     assert limbo(folders) == [1, 2, 3, 8]
     plan = folders.succeed("limbo", "end", "--dry-run", "-o", "json").json()
     assert [each["ledger_id"] for each in plan["items"]] == ["2", "8"]
-    assert plan["summary"][-1].startswith(f"limbo stays: {log}: ")
+    assert plan["summary"][-1].startswith(f"will stay in limbo: {log}: ")
     result = folders.run("limbo", "end", "--yes", "-o", "json")
     assert result.exit_code == 9
     assert result.json()["kept"][0]["ledgers"] == "1, 3"
