@@ -34,7 +34,7 @@ class CommandLineInvocation:
         self._command_line = tuple(command_line)
         self._environment = environment
         self._at_end = at_end
-        self._root_flags = GlobalFlags()
+        self.root_flags = GlobalFlags()
         self.settings = Settings(is_debug=environment.get("BKCTL_LOG", "").lower() == "debug")
         self.command_path = ""
 
@@ -45,16 +45,15 @@ class CommandLineInvocation:
 
     def set_root_flags(self, flags: GlobalFlags) -> None:
         """Take the options that stood before the command's name."""
-        self._root_flags = flags
+        self.root_flags = flags
 
     def enter(self, command_path: str, flags: GlobalFlags) -> CommandContext:
         """Resolve all settings for the command that is about to run."""
         self.command_path = command_path
-        merged = flags.over(self._root_flags)
         self.settings = Settings(  # so that a failure to resolve the rest is already told in the wanted manner
-            is_debug=bool(merged.debug) or self.settings.is_debug, color=merged.color or self.settings.color
+            is_debug=bool(flags.debug) or self.settings.is_debug, color=flags.color or self.settings.color
         )
-        sources = read_sources(merged, self._environment)
+        sources = read_sources(flags, self._environment)
         self.settings = msgspec.structs.replace(resolve_settings(sources), command_line=self._command_line)
         for warning in variable_warnings(sources):
             self.console.warn(warning)

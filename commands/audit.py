@@ -45,7 +45,7 @@ _LEDGER_COLUMNS = (
 _UNREADABLE_COLUMNS = (Column("ledger_id", "LEDGER", is_right=True), Column("problem", "PROBLEM"))
 
 
-@command(app, "audit")
+@command(app, "audit", is_cut=True)
 def audit(
     context: CommandContext,
     is_spark: Annotated[

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Annotated, Any, TypeAlias, get_args
 
 import typer
 
-from commands.config import ColorMode, GlobalFlags, OutputForm
+from commands.config import ColorMode, GlobalFlags, OutputForm, Settings
 from commands.context import Invocation
 from commands.help_page import HelpCommand, HelpGroup
 from commands.outcome import Outcome
@@ -20,13 +20,12 @@ from runtime.errors import RefusedError
 
 CommandFunction: TypeAlias = Callable[..., Outcome | None] | Callable[..., Coroutine[Any, Any, Outcome | None]]
 
-_SHOWN = {"output", "debug"}
-_SHOWN_LISTING = {"sort", "limit", "no_headers"}
-_SHOWN_FILES = {"conf", "config"}
-_SHOWN_CHANGING = {"dry_run"}
-_SHOWN_ASKING = {"yes", "dry_run"}
-_SHOWN_PLANNED = {"dry_run", "plan_out", "apply"}
-_SHOWN_PLANNED_ASKING = {2: {"yes"}, 3: {"confirm"}}
+_ALWAYS = frozenset({"output", "no_headers", "quiet", "debug", "color", "no_progress", "config"})
+_OF_CLUSTER = frozenset({"metadata_uri", "cluster", "conf"})
+_OF_SESSION = frozenset({"timeout", "metadata_rate"})
+_PLANNED = frozenset({"dry_run", "plan_out", "apply"})
+_SHOWN = frozenset({"output", "debug"})
+_SHOWN_FILES = frozenset({"conf", "config"})
 
 
 def _global_options(
@@ -82,10 +81,10 @@ def _global_options(
     """Only its parameters matter: they are put behind those of every command."""
 
 
-def group(help_text: str) -> typer.Typer:
+def group(help_text: str, cls: type[HelpGroup] = HelpGroup) -> typer.Typer:
     """A group of commands, or the holder of a single one."""
     return typer.Typer(
-        cls=HelpGroup,
+        cls=cls,
         help=help_text,
         no_args_is_help=True,
         add_completion=False,
@@ -112,43 +111,50 @@ def command(
     name: str,
     *,
     is_listing: bool = False,
+    is_cut: bool = False,
     is_changing: bool = False,
     is_asking: bool = False,
     planned_tier: int = 0,
     is_local: bool = False,
     is_configured_by_files: bool = False,
+    is_metadata_rate_taken: bool = True,
 ) -> Callable[[CommandFunction], CommandFunction]:
     """Register a function as the command ``name`` of ``app``; its docstring is the help text.
 
-    Every command takes all global options; its help page shows those that mean something to a listing, to a change, to
-    one that asks before it, or to a server with settings of its own. A local command needs no cluster to be named.
-    ``planned_tier`` 2 or 3 says that it works by a plan (``commands.safety``). Whatever changes a cluster is refused
-    while bkctl is set to read only.
+    A global option that the command does not support is a usage error. Every command takes those for its output. A
+    listing also takes ``--sort`` and ``--limit``; a command with ``is_cut`` takes ``--limit``. A command that changes
+    something takes ``--dry-run``. With ``planned_tier`` (1, 2 or 3, see ``commands.safety``) it also takes the options
+    of saved plans, and those that answer its question. A local command needs no cluster; if it is not configured by
+    files either, it takes no option that names one. What changes something is refused while bkctl is read-only.
     """
-    is_blockable = (is_changing or is_asking or planned_tier > 0) and not is_local
-    shown = set(_SHOWN)
-    shown |= _SHOWN_LISTING if is_listing else set()
-    shown |= _SHOWN_CHANGING if is_changing else set()
-    shown |= _SHOWN_ASKING if is_asking else set()
-    shown |= (_SHOWN_PLANNED | _SHOWN_PLANNED_ASKING[planned_tier]) if planned_tier else set()
+    changes = is_changing or is_asking or planned_tier > 0
+    is_outside_cluster = is_local and not is_configured_by_files
+    taken = _ALWAYS | _answers(planned_tier, is_asking=is_asking)
+    taken |= {"sort", "limit"} if is_listing else {"limit"} if is_cut else set()
+    taken |= _PLANNED if planned_tier else {"dry_run"} if changes else set()
+    shown = taken - _ALWAYS | _SHOWN
+    shown -= {"yes"} if planned_tier > 2 and not is_asking else set()
+    shown |= {"no_headers"} if is_listing else set()
     shown |= _SHOWN_FILES if is_configured_by_files else set()
     shown |= set() if is_local else {"metadata_uri"}
+    taken |= set() if is_outside_cluster else _OF_CLUSTER
+    taken |= set() if is_local else _OF_SESSION
+    taken -= set() if is_metadata_rate_taken else {"metadata_rate"}
 
     def register(function: CommandFunction) -> CommandFunction:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        taken = GLOBAL_NAMES.intersection(parameter.name for parameter in own)
-        assert not taken, f"{name}: {taken} are global options"
+        same_names = GLOBAL_NAMES.intersection(parameter.name for parameter in own)
+        assert not same_names, f"{name}: {same_names} are global options"
 
         def run(typer_context: typer.Context, **arguments: Any) -> Outcome | None:
-            flags = GlobalFlags(**{key: arguments.pop(key, None) for key in GLOBAL_NAMES})
             invocation: Invocation = typer_context.obj
+            given = GlobalFlags(**{key: arguments.pop(key, None) for key in GLOBAL_NAMES})
+            flags = given.over(invocation.root_flags)
+            for option in _not_taken(flags, taken):
+                typer_context.fail(f"{option} is not supported by {typer_context.command_path}")
             context = invocation.enter(typer_context.command_path, flags)
-            settings = context.settings
-            is_rehearsal = settings.is_dry_run or settings.plan_out_path is not None
-            if is_blockable and settings.is_read_only and not is_rehearsal:
-                raise RefusedError(
-                    f"nothing was changed: bkctl is set to read only here (BKCTL_READ_ONLY, or the context): {name}"
-                )
+            if changes and not context.settings.is_rehearsal:
+                require_not_read_only(context.settings, is_outside_cluster=is_outside_cluster)
             return _finish(function(context, **arguments))
 
         run.__doc__ = function.__doc__
@@ -161,6 +167,35 @@ def command(
     return register
 
 
+def _answers(planned_tier: int, *, is_asking: bool) -> frozenset[str]:
+    """Options that answer the command's question. ``--yes`` is taken where it is not sufficient, too."""
+    if planned_tier > 2:
+        return frozenset({"yes", "confirm"})
+    return frozenset({"yes"} if planned_tier == 2 or is_asking else ())
+
+
+def require_not_read_only(settings: Settings, *, is_outside_cluster: bool = False) -> None:
+    """RefusedError while the environment or the context forbids changes.
+
+    A context speaks of its cluster only: a command outside of every cluster does not look at it.
+    """
+    reasons = ["BKCTL_READ_ONLY is set"] if settings.is_read_only_by_environment else []
+    reasons += [f"context {settings.context_name} is read-only"] if settings.is_context_read_only else []
+    if is_outside_cluster and not settings.is_read_only_by_environment:
+        return
+    if reasons:
+        raise RefusedError(f"nothing was changed: bkctl is set to read only here: {' and '.join(reasons)}")
+
+
+def _not_taken(flags: GlobalFlags, taken: Collection[str]) -> list[str]:
+    """Options that were given, before or after the command's name, and that the command does not take."""
+    return [
+        declarations(parameter)[0]
+        for parameter in GLOBAL_PARAMETERS
+        if parameter.name not in taken and getattr(flags, parameter.name) is not None
+    ]
+
+
 def declarations(parameter: inspect.Parameter) -> tuple[str, ...]:
     """Spellings of an option: a command's own meaning of one (``--rate`` of entries) goes before the global one."""
     option = get_args(parameter.annotation)[1]
@@ -168,7 +203,7 @@ def declarations(parameter: inspect.Parameter) -> tuple[str, ...]:
     return (*first, *(option.param_decls or ()))
 
 
-def _hidden_unless(parameter: inspect.Parameter, shown: set[str]) -> inspect.Parameter:
+def _hidden_unless(parameter: inspect.Parameter, shown: Collection[str]) -> inspect.Parameter:
     if parameter.name in shown:
         return parameter
     base, option = get_args(parameter.annotation)

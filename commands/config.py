@@ -30,7 +30,7 @@ class ColorMode(enum.StrEnum):
 
 
 class GlobalFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """Options that every command takes, before and after its name; None: not given."""
+    """Options that can be given before and after the command's name; None: not given."""
 
     output: OutputForm | None = None
     metadata_uri: str | None = None
@@ -80,7 +80,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     is_dry_run: bool = False
     plan_out_path: str | None = None
     apply_path: str | None = None
-    is_read_only: bool = False
+    is_read_only_by_environment: bool = False
+    is_context_read_only: bool = False
     context_name: str | None = None
     pinned_instance_id: str | None = None
     state_directory: str = ""
@@ -97,3 +98,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def is_rehearsal(self) -> bool:
         """Whether a plan is only shown or saved, and nothing may be changed."""
         return self.is_dry_run or self.plan_out_path is not None
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether changes of the cluster are refused."""
+        return self.is_read_only_by_environment or self.is_context_read_only

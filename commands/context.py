@@ -58,5 +58,12 @@ class Invocation(Protocol):
     def set_root_flags(self, flags: GlobalFlags) -> None:
         """Take the options that stood before the command's name."""
 
+    @property
+    def root_flags(self) -> GlobalFlags:
+        """Options that were given before the command's name."""
+
     def enter(self, command_path: str, flags: GlobalFlags) -> CommandContext:
-        """Resolve all settings for the command that is about to run; ConfigurationError, InvalidArgumentError."""
+        """Resolve all settings for the command that is about to run; ConfigurationError, InvalidArgumentError.
+
+        ``flags`` include those that were given before the command's name.
+        """

@@ -56,16 +56,17 @@ async def decommission(
                 change.require_lock()
                 change.trash.keep("delete", access.cookies.path(bookie_id), node)
 
+            await access.recovery.require_down([bookie_id])
             with console.progress("decommissioning") as progress:
                 report = await operation.run(
                     found, progress_reporter(progress), before_scan=change.renew_share, keep_cookie=keep_cookie
                 )
-            note_end(change, _report_body(report), _outcome_of(report))
+            note_end(change, _report_body(report), decommission_outcome(report))
     failures = [row for recovery in report.recoveries for row in failure_rows(recovery)]
     print_report(context, "DecommissionReport", _report_body(report), failures)
     if report.refusal is not None:
         console.error(report.refusal)
-    return _outcome_of(report)
+    return decommission_outcome(report)
 
 
 def _change_plan(access: ReplicationAccess, found: DecommissionPlan) -> Plan:
@@ -84,7 +85,8 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan) -> Plan:
     )
 
 
-def _outcome_of(report: DecommissionReport) -> Outcome:
+def decommission_outcome(report: DecommissionReport) -> Outcome:
+    """A refusal is a failure, or a part of a success when ledgers were moved."""
     if report.refusal is None:
         return Outcome.OK
     return Outcome.PARTIAL if any(recovery.has_progress for recovery in report.recoveries) else Outcome.FAILED

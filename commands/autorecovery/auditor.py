@@ -15,7 +15,7 @@ _COLUMNS = (Column("bookie_id", "ID"), Column("vote", "VOTE"), Column("since", "
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``bkctl autorecovery``."""
-    command(app, "auditor")(show_auditor)
+    command(app, "auditor", is_cut=True)(show_auditor)
 
 
 async def show_auditor(context: CommandContext) -> None:

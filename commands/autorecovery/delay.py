@@ -26,7 +26,7 @@ async def get_delay(context: CommandContext) -> None:
     context.console.record(_KIND, {"seconds": delay.seconds}, name="seconds")
 
 
-@command(app, "set", is_changing=True)
+@command(app, "set", planned_tier=1)
 async def set_delay(
     context: CommandContext,
     seconds: Annotated[str, typer.Argument(metavar="SECONDS", help="0 for none; 10m and 2h are understood too.")],

@@ -33,7 +33,7 @@ class Check(enum.StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``bkctl autorecovery``."""
-    command(app, "reset-checks", is_changing=True)(reset_checks)
+    command(app, "reset-checks", planned_tier=1)(reset_checks)
 
 
 async def reset_checks(

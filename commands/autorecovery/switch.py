@@ -18,7 +18,7 @@ _KIND = "AutorecoverySwitch"
 
 def register(app: typer.Typer) -> None:
     """Add both commands to ``bkctl autorecovery``."""
-    command(app, "enable", is_changing=True)(enable)
+    command(app, "enable", planned_tier=1)(enable)
     command(app, "disable", planned_tier=2)(disable)
 
 
@@ -68,7 +68,8 @@ async def disable(
             lambda: view.switches.disable(note),
             tier=2,
             summary=(
-                "no lost bookie is noticed, no ledger is repaired, no check runs, until autorecovery is enabled again",
+                "until autorecovery is re-enabled, lost bookies will go undetected, ledgers will not be repaired and "
+                "checks will not run",
             ),
             arguments={"for_s": seconds, "reason": reason},
         )

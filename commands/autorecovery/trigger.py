@@ -11,7 +11,7 @@ from commands.context import CommandContext
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``bkctl autorecovery``."""
-    command(app, "trigger", is_changing=True)(trigger)
+    command(app, "trigger", planned_tier=1)(trigger)
 
 
 async def trigger(context: CommandContext) -> None:

@@ -14,7 +14,7 @@ from commands.context import BookieFlags, CommandContext
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``bkctl bookie``."""
-    command(app, "start", is_changing=True, is_configured_by_files=True)(start)
+    command(app, "start", is_changing=True, is_configured_by_files=True, is_metadata_rate_taken=False)(start)
 
 
 @takes_bookie_options

@@ -19,13 +19,13 @@ async def show_status(context: CommandContext) -> None:
         context.console.record(_KIND, {"enabled": await is_health_check_enabled(store, uri.root)}, name="enabled")
 
 
-@command(app, "enable", is_changing=True)
+@command(app, "enable", planned_tier=1)
 async def enable(context: CommandContext) -> None:
     """Let clients that check the health of bookies keep bad ones in quarantine."""
     await _switch(context, is_enabled=True)
 
 
-@command(app, "disable", is_changing=True)
+@command(app, "disable", planned_tier=1)
 async def disable(context: CommandContext) -> None:
     """Make all clients take all bookies out of quarantine, and keep none there."""
     await _switch(context, is_enabled=False)
@@ -33,14 +33,13 @@ async def disable(context: CommandContext) -> None:
 
 async def _switch(context: CommandContext, *, is_enabled: bool) -> None:
     from commands.safety.change import open_change
-    from commands.safety.confirmation import print_plan, require_pinned_instance
+    from commands.safety.confirmation import settle_plan
     from commands.safety.plan import Plan
     from runtime.metadata.cluster import read_cluster_info, switch_health_check
     from runtime.metadata.paths import Paths
 
     async with open_store(context) as (store, uri):
         info = await read_cluster_info(store, uri.root)
-        require_pinned_instance(context, info.instance_id)
         verb, undo = ("enable", "disable") if is_enabled else ("disable", "enable")
         path = Paths(uri.root).health_check_disabled
         plan = Plan(
@@ -51,8 +50,7 @@ async def _switch(context: CommandContext, *, is_enabled: bool) -> None:
             subject="",
             items=({"action": "delete" if is_enabled else "create", "path": path},),
         )
-        if context.settings.is_dry_run:
-            print_plan(context, plan)
+        if not await settle_plan(context, plan):
             return
         async with open_change(context, store, plan, has_lock=False) as change:
             is_changed = await switch_health_check(store, uri.root, is_enabled=is_enabled)

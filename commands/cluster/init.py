@@ -29,6 +29,7 @@ async def init(
     import random
 
     from commands.safety.change import open_change
+    from commands.safety.confirmation import require_pinned_instance
     from commands.safety.plan import Plan
     from runtime.errors import ClusterNotFoundError, NodeExistsError, RefusedError
     from runtime.metadata.cluster import (
@@ -51,6 +52,7 @@ async def init(
                 "--if-not-exists makes this a success",
                 uri.root,
             )
+        require_pinned_instance(context, existing.instance_id if existing is not None else None)
         if context.settings.is_dry_run:
             body: dict[str, object] = {"root": uri.root, "would_create": existing is None}
         else:

@@ -32,7 +32,7 @@ _CLUSTER_OPTIONS = frozenset({"--metadata-uri", "-u", "--conf", "-c", "--config"
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``bkctl cookie``."""
-    command(app, "verify", is_configured_by_files=True)(verify)
+    command(app, "verify", is_cut=True, is_configured_by_files=True)(verify)
 
 
 @takes_bookie_options

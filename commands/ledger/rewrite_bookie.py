@@ -41,7 +41,7 @@ class Flip(enum.StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``bkctl ledger``."""
-    command(app, "rewrite-bookie", is_listing=True, planned_tier=3, is_configured_by_files=True)(rewrite)
+    command(app, "rewrite-bookie", is_cut=True, planned_tier=3, is_configured_by_files=True)(rewrite)
 
 
 async def rewrite(
@@ -156,18 +156,16 @@ async def _plan(
 
     root = client.ports.ledgers.root
     summary = [
-        f"{source} becomes {destination} in {counted(survey.segments, 'segment')} of "
-        f"{counted(survey.ledgers, 'ledger')}, of {survey.scanned} in all",
+        f"will rename {source} to {destination} in {counted(survey.segments, 'segment')} of "
+        f"{counted(survey.ledgers, 'ledger')} ({survey.scanned} scanned)",
         evidence,
     ]
     if survey.ends_left:
         summary.append(
-            f"left as they are, because they are not closed: the last segments of {counted(survey.ends_left, 'ledger')}"
+            f"will not change the last segments of {counted(survey.ends_left, 'ledger')}: they are not closed"
         )
     if survey.unreadable:
-        summary.append(
-            f"nobody can tell whether these name {source}: {counted(survey.unreadable, 'unreadable ledger')}"
-        )
+        summary.append(f"will skip {counted(survey.unreadable, 'unreadable ledger')}, which may reference {source}")
     item = {
         "action": "rewrite",
         "path": root,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``bkctl ledger``."""
-    command(app, "show")(show)
+    command(app, "show", is_cut=True)(show)
 
 
 async def show(

@@ -48,7 +48,7 @@ _DEFECT_COLUMNS = (
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``bkctl ledger``."""
-    command(app, "verify")(verify)
+    command(app, "verify", is_cut=True)(verify)
 
 
 async def verify(

@@ -108,14 +108,17 @@ async def write_test(
 
 
 async def _run(context: CommandContext, config: WriteTestConfig, ledger_count: int) -> None:
+    from commands.safety.confirmation import require_pinned_instance
     from runtime.client.api import quorum_warning
     from runtime.client.write_test import run_write_test
+    from runtime.metadata.cluster import read_instance_id
 
     console = context.console
     warning = quorum_warning(config.write_quorum_size, config.ack_quorum_size)
     if warning is not None:
         console.warn(warning)
     async with open_client(context) as client:
+        require_pinned_instance(context, await read_instance_id(client.store, client.ports.ledgers.root))
         if context.settings.is_dry_run:
             writable_count = len(await registrations_of(client).writable())
             plan = f"{counted(ledger_count, 'ledger')} of {counted(config.entry_count, 'entry', 'entries')}"

@@ -46,7 +46,7 @@ class MinSeverity(enum.StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``bkctl metadata``."""
-    command(app, "doctor")(examine)
+    command(app, "doctor", is_cut=True)(examine)
 
 
 async def examine(

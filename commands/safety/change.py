@@ -84,6 +84,12 @@ async def open_change(
     RefusedError when undo data or audit trail cannot be written; for a plan of tier 1 a trail that cannot is a warning.
     ChangeCutOffError when ZooKeeper goes away meanwhile. What was read before must be checked again inside.
     """
+    settings = context.settings
+    if settings.is_rehearsal or settings.is_read_only:
+        raise RefusedError(
+            f"nothing was changed: '{plan.command}' was about to make changes in spite of --dry-run, --plan-out or "
+            "read-only mode; this is a bug in bkctl, please report it"
+        )
     operation_id = secrets.token_hex(8)
 
     async def take_lock() -> OperationLock:

@@ -106,7 +106,7 @@ def require_pinned_instance(context: CommandContext, instance_id: str | None) ->
     if pinned is not None and pinned != instance_id:
         raise RefusedError(
             f"nothing was changed: context {context.settings.context_name} is pinned to instance id {pinned}, "
-            f"but this cluster's is {instance_id}"
+            + (f"but this cluster's is {instance_id}" if instance_id else "but this cluster has none")
         )
 
 

@@ -56,8 +56,8 @@ _ONE_AT_A_TIME = (
 
 
 def _register() -> None:
-    command(app, "check", is_local=True, is_configured_by_files=True)(check)
-    command(app, "show", is_local=True, is_configured_by_files=True)(show)
+    command(app, "check", is_cut=True, is_local=True, is_configured_by_files=True)(check)
+    command(app, "show", is_cut=True, is_local=True, is_configured_by_files=True)(show)
     command(app, "rebuild", planned_tier=2, is_local=True, is_configured_by_files=True)(rebuild)
 
 

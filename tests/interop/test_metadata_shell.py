@@ -193,10 +193,10 @@ async def test_java_reads_our_marks_locks_votes_and_switches(
     assert (await java.shell("autorecovery")).values("status") == ["enabled"]
     await bkctl(java, "autorecovery", "disable", "--reason", "maintenance", "--yes")
     assert (await java.shell("autorecovery")).values("status") == ["disabled"]
-    await bkctl(java, "autorecovery", "enable", "--yes")
+    await bkctl(java, "autorecovery", "enable")
     assert (await java.shell("autorecovery")).values("status") == ["enabled"]
 
-    await bkctl(java, "autorecovery", "delay", "set", "600", "--yes")
+    await bkctl(java, "autorecovery", "delay", "set", "600")
     assert (await java.shell("lostbookierecoverydelay", "-g")).values("delay") == ["600"]
     switches = ReplicationSwitches(store, root)
     for number, check in enumerate(PeriodicCheck):
@@ -249,11 +249,11 @@ async def test_bkctl_reads_javas_marks_locks_votes_and_switches(
     assert await switches.check_time_ms(PeriodicCheck.ALL_LEDGERS) == times["all_ledgers_ms"] > 0
     assert await switches.check_time_ms(PeriodicCheck.REPLICAS) is None
     assert times["replicas_ms"] == -1
-    await bkctl(java, "autorecovery", "enable", "--yes")
+    await bkctl(java, "autorecovery", "enable")
     assert (await java.call("switches"))["is_enabled"]
 
     version = (await store.get(Paths(root).lost_bookie_recovery_delay)).stat.version
-    await bkctl(java, "autorecovery", "trigger", "--yes")
+    await bkctl(java, "autorecovery", "trigger")
     triggered = await store.get(Paths(root).lost_bookie_recovery_delay)
     assert (triggered.data, triggered.stat.version) == (b"30", version + 1)
     assert (await java.shell("triggeraudit")).exit_code == 0

@@ -244,9 +244,9 @@ async def test_commands(
     pairs: list[tuple[list[str], list[str]]] = [
         (["initnewcluster"], ["cluster", "init"]),
         (["autorecovery", "-d"], ["autorecovery", "disable", "--yes"]),
-        (["autorecovery", "-e"], ["autorecovery", "enable", "--yes"]),
-        (["lostbookierecoverydelay", "-s", "600"], ["autorecovery", "delay", "set", "600", "--yes"]),
-        (["forceauditchecks", "-calc", "-ppc", "-rc"], ["autorecovery", "reset-checks", "--yes"]),
+        (["autorecovery", "-e"], ["autorecovery", "enable"]),
+        (["lostbookierecoverydelay", "-s", "600"], ["autorecovery", "delay", "set", "600"]),
+        (["forceauditchecks", "-calc", "-ppc", "-rc"], ["autorecovery", "reset-checks"]),
     ]
     for theirs, ours in pairs:
         result = await java.shell(*theirs)
@@ -254,7 +254,7 @@ async def test_commands(
         await bkctl(twin, *ours)
         assert_same(znodes, root, twin_root)
     await java.call("set_health_check", is_enabled=False)
-    await bkctl(twin, "cluster", "health-check", "disable", "--yes")
+    await bkctl(twin, "cluster", "health-check", "disable")
     assert_same(znodes, root, twin_root)
 
 

@@ -30,6 +30,11 @@ from tests.runtime.bookie.conftest import Peer
 ID = "bookie-1"
 
 
+def answer(verb: str, subject: str) -> list[str]:
+    """What confirms a changing command: a name must be typed for those that destroy something."""
+    return ["--confirm", subject] if verb in {"delete", "update", "migrate"} else ["--yes"]
+
+
 class BookieHost:
     """The bookie ``bookie-1`` with folders j, l1 and l2; ``arguments`` are its settings as options."""
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from runtime.errors import CookieError
-from tests.commands.cookie.conftest import ID, BookieHost
+from tests.commands.cookie.conftest import ID, BookieHost, answer
 
 
 def instance_replaced(host: BookieHost) -> None:
@@ -155,7 +155,7 @@ def test_cause_command_and_cure(host: BookieHost, case: Case) -> None:
     sentence = str(refused.value).partition(" (bkctl cookie verify")[0]
     assert sentence.partition(":")[0] == str(found["sentence"]).partition(":")[0]
     if case.has_remedy:
-        result = host.run_printed(found["command"], "--yes", "--confirm", ID)
+        result = host.run_printed(found["command"], *answer(str(found["command"]).split()[2], ID))
         assert result.exit_code == 0, result.stderr
         assert host.verify()["is_healthy"]
         host.boot(4, 5)
@@ -258,7 +258,7 @@ def test_an_emptied_disk_is_blessed_by_nothing_while_ledgers_name_the_bookie(hos
     before = host.tree()
     for verb in (["update", ID, "--from-config"], ["create", ID, "--from-config"], ["expand"], ["delete", ID]):
         arguments = verb[1:] if verb[0] == "delete" else [*verb[1:], *host.arguments]
-        result = host.operator.run("cookie", verb[0], *arguments, "--confirm", ID, "--yes")
+        result = host.operator.run("cookie", verb[0], *arguments, *answer(verb[0], ID))
         assert result.exit_code in {3, 5}, f"{verb}: {result}"
     assert host.tree() == before
     host.drop_ledgers(4, 5)
@@ -280,7 +280,7 @@ def test_a_disk_with_its_version_file_alone_is_blessed_by_nothing_while_ledgers_
     emptied_but_for_version(host, "l2")
     harm(host)
     assert host.verify()["cause"] == "emptied volume"
-    result = host.cookie("update", ID, "--from-config", "--confirm", ID, "--yes")
+    result = host.cookie("update", ID, "--from-config", "--confirm", ID)
     assert (result.exit_code, "is empty although ledgers name bookie" in result.stderr) == (3, True), result.stderr
 
 

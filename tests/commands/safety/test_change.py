@@ -20,13 +20,14 @@ from commands.errors import ChangeCutOffError
 from commands.safety.change import open_change
 from commands.safety.plan import Plan
 from runtime.config import ZooKeeperConfig
-from runtime.errors import MetadataUnavailableError, RefusedError
+from runtime.errors import MetadataUnavailableError, RefusedError, SessionExpiredError
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.operation_lock import (
     OperationHolder,
     OperationLockedError,
     acquire_operation_lock,
     operation_lock_path,
+    sharing_operations,
 )
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.commands.safety.conftest import Stage
@@ -173,3 +174,45 @@ async def test_the_end_of_the_session_ends_the_work(
 
     with pytest.raises(ChangeCutOffError, match="a part of 'cookie delete' may be done: run it again"):
         await change_on()
+
+
+async def test_a_share_is_taken_again_after_its_session_ended(
+    stage: MakeStage, store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
+) -> None:
+    plan = msgspec.structs.replace(PLAN, command="decommission", root="/shared/ledgers")
+    made = stage()
+    async with open_change(made.context, store, plan, is_shared=True) as change:
+        async with open_change(made.context, store, plan, is_shared=True):
+            assert len(await sharing_operations(store, plan.root)) == 2
+        change.require_lock()
+        await change.renew_share()
+        expire(session_of(store), zookeeper)
+        with pytest.raises(MetadataUnavailableError):
+            await store.sync("/")
+        with pytest.raises(SessionExpiredError):
+            change.require_lock()
+        await change.renew_share()
+        change.require_lock()
+        assert [holder.operation for holder in await sharing_operations(store, plan.root)] == ["decommission"]
+    assert await sharing_operations(store, plan.root) == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"is_dry_run": True},
+        {"plan_out_path": "plan"},
+        {"is_context_read_only": True},
+        {"is_read_only_by_environment": True},
+    ],
+)
+async def test_no_change_begins_for_a_plan_or_in_read_only_mode(
+    stage: MakeStage, store: ZooKeeperStore, settings: dict[str, object]
+) -> None:
+    """Whatever a command forgets: this is the gate that all of them pass."""
+    made = stage(**settings)
+    with pytest.raises(RefusedError, match="nothing was changed: 'cookie delete' was about to make changes"):
+        async with open_change(made.context, store, PLAN):
+            pytest.fail("it went ahead")
+    assert not made.directory.exists()
+    assert await store.exists(operation_lock_path(PLAN.root)) is None

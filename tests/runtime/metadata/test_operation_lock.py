@@ -10,6 +10,8 @@ from runtime.metadata.operation_lock import (
     OperationLockedError,
     acquire_operation_lock,
     operation_lock_path,
+    share_cluster,
+    sharing_operations,
 )
 from runtime.metadata.store import Node
 from runtime.metadata.zookeeper import ZooKeeperStore
@@ -104,3 +106,32 @@ async def test_a_lost_answer(store: ZooKeeperStore, root: str, is_carried_out: b
         with pytest.raises(MetadataUnavailableError):
             await acquire_operation_lock(Lossy(), root, ME)  # type: ignore[arg-type]
     assert await store.exists(operation_lock_path(root)) is None
+
+
+RECOVERY = OperationHolder("recover failed-bookie", "root", "host-2", 18, "2026-01-01T00:00:00+00:00")
+
+
+async def test_several_may_share_the_cluster(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
+    smaller = OperationHolder("ledger delete", "root", "host-1", 17)
+    async with await acquire_operation_lock(store, root, smaller):
+        first = await share_cluster(store, root, RECOVERY, "1")
+        async with await share_cluster(other_store, root, RECOVERY, "2"):
+            await store.sync(root)
+            assert await sharing_operations(store, root) == [RECOVERY, RECOVERY]
+            assert await sharing_operations(store, f"{root}-2") == []
+            assert await sharing_operations(store, root[:-1]) == []
+    await first.release()
+    assert await sharing_operations(store, root) == []
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"operation": "cluster %s", "pid": 17}' % verb for verb in (b"format", b"nuke")] + [b"?"]
+)
+async def test_nothing_shares_a_cluster_that_is_replaced_as_a_whole(
+    store: ZooKeeperStore, root: str, data: bytes
+) -> None:
+    await store.create(operation_lock_path(root), data, make_parents=True)
+    with pytest.raises(OperationLockedError, match="another operation changes this cluster"):
+        await share_cluster(store, root, RECOVERY, "1")
+    assert await sharing_operations(store, root) == []
+    await store.delete(operation_lock_path(root))
