@@ -41,10 +41,10 @@ _MEMBERS = {
         "commands.autorecovery.app",
         "Look at automatic replication, and switch it: what waits, who works, who audits.",
     ),
-    "recover": _Member("commands.recover", "Copy away what dead bookies held."),
+    "recover": _Member("commands.recover", "Re-replicate the data of failed bookies."),
     "decommission": _Member(
         "commands.decommission",
-        "Remove a stopped bookie for good: copy away what it held, prove that nothing names it, delete its cookie.",
+        "Remove a stopped bookie from the cluster: re-replicate its ledgers, then delete its cookie.",
     ),
     "audit": _Member("commands.audit", "Count the live copies of every write set, and list what is under-replicated."),
     "dev": _Member("commands.dev.app", "Servers on this machine: a whole cluster, or ZooKeeper alone."),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from commands.command import command, group
 from commands.context import CommandContext
+from commands.help_page import HelpGroup
 from commands.outcome import Outcome
 from commands.parse import parse_bookie_id
 from commands.replication_access import (
@@ -24,18 +25,33 @@ from commands.replication_access import (
 if TYPE_CHECKING:
     from runtime.replication.recovery_report import RecoveryReport
 
-app = group("Copy away what dead bookies held.")
+FAILED_BOOKIE = "failed-bookie"
 
 
-@app.callback()
+class RecoverGroup(HelpGroup):
+    """``bkctl recover ID`` is short for ``bkctl recover failed-bookie ID``; a subcommand's name is never an id."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add the subcommand where the command line has none."""
+        if args and not self._is_complete(args):
+            args = [FAILED_BOOKIE, *args]
+        return super().parse_args(ctx, args)
+
+    def _is_complete(self, args: list[str]) -> bool:
+        if not args[0].startswith("-"):
+            return args[0] in self.commands
+        return args[0] in {"-h", "--help"} or not self.commands.keys().isdisjoint(args)
+
+
+app = group("Re-replicate the data of failed bookies.", RecoverGroup)
+
+
+@app.callback(help=f"{app.info.help}\n\nbkctl recover ID... is short for bkctl recover failed-bookie ID...")
 def _group() -> None:
     """Keep ``failed-bookie`` a command of its own: Typer would fold a single one into the group."""
 
 
-_group.__doc__ = app.info.help
-
-
-@command(app, "failed-bookie", planned_tier=2)
+@command(app, FAILED_BOOKIE, planned_tier=2)
 async def failed_bookie(
     context: CommandContext,
     bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Bookies that will not come back.")],
@@ -44,6 +60,8 @@ async def failed_bookie(
 
     Holds each ledger's replication lock, verifies every copy, and changes metadata by compare-and-set. Safe to
     interrupt and to run again. The cookies stay: bkctl decommission also deletes the cookie.
+
+    Short form: bkctl recover ID...
     """
     from commands.safety.change import open_change
 

@@ -147,6 +147,26 @@ def test_what_cannot_be_a_bookie_id_is_refused_before_anybody_is_asked(
     assert f"'{bookie_id}' cannot be a bookie id: letters, digits" in result.stderr
 
 
+@pytest.mark.parametrize("words", [("b1:3181",), ("b1:3181", "b2:3181"), ("--yes", "b1:3181"), ("--", "b1:3181")])
+def test_any_other_word_after_recover_is_a_bookie_id(run_main: RunMain, words: tuple[str, ...]) -> None:
+    server = ("-u", NO_SERVER, "--timeout", "100ms")
+    short, full = run_main(*server, "recover", *words), run_main(*server, "recover", "failed-bookie", *words)
+    assert (short.exit_code, short.stderr) == (full.exit_code, full.stderr)
+    assert (short.exit_code, "no ZooKeeper server answers" in short.stderr) == (6, True)
+
+
+def test_names_of_subcommands_of_recover_are_no_bookie_ids(run_main: RunMain) -> None:
+    for words in (("recover", "failed-bookie"), ("recover", "failed-bookie", "--yes")):
+        result = run_main(*words)
+        assert (result.exit_code, "Missing argument 'ID...'" in result.stderr) == (2, True)
+    no_id = run_main("recover", "a/b")
+    assert (no_id.exit_code, "'a/b' cannot be a bookie id" in no_id.stderr) == (2, True)
+    assert "No such option: --nope" in run_main("recover", "--nope").stderr
+    for page in (run_main("recover", "--help"), run_main("recover", "failed-bookie", "--help")):
+        assert "bkctl recover ID..." in " ".join(page.stdout.split())
+    assert "bkctl recover failed-bookie ID..." in " ".join(run_main("recover", "--help").stdout.split())
+
+
 def test_a_traceback_only_with_debug(run_main: RunMain) -> None:
     arguments = ("bookie", "list", "-u", "nonsense")
     assert "Traceback" not in run_main(*arguments).stderr

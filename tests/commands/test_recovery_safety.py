@@ -1,0 +1,258 @@
+"""``recover`` and ``decommission`` keep the rules of every command that changes a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from commands.decommission import decommission_outcome
+from commands.outcome import Outcome
+from runtime.metadata.cookies import Cookie, encode_cookie
+from runtime.metadata.operation_lock import OperationHolder, acquire_operation_lock, share_cluster
+from runtime.metadata.store import MetadataStore
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.replication.decommission import DecommissionReport
+from runtime.replication.recovery_plan import RecoveryPlan
+from runtime.replication.recovery_report import recovery_report
+from tests.commands.cluster.conftest import Operator, wait_until
+from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, run_bkctl
+
+BOOKIE = "b1:3181"
+RECOVERIES = (("recover", "failed-bookie"), ("recover",), ("decommission",))
+
+
+@pytest.fixture
+def operator(tmp_path: Path, metadata_uri: str) -> Iterator[Operator]:
+    """A cluster without bookies: a ledger whose only copy was on a bookie that has a cookie."""
+    operator = Operator(tmp_path, metadata_uri)
+    operator.succeed("cluster", "init")
+    operator.add_ledgers(1)
+    cookie = Cookie(bookie_id=BOOKIE, journal_directories=("/j",), ledger_directories=("/l",))
+    path = f"{operator.root}/cookies/{BOOKIE}"
+    operator.on_store(lambda store: store.create(path, encode_cookie(cookie), make_parents=True))
+    yield operator
+    operator.end()
+
+
+def trail(state: Path) -> list[dict[str, Any]]:
+    """Lines of the audit trail, but for those about making the cluster."""
+    path = state / "audit.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line for line in lines if line["command"] != "cluster init"]
+
+
+def holder(operation: str) -> OperationHolder:
+    return OperationHolder(operation, "root", "host-1", 17, "2026-01-01T00:00:00+00:00")
+
+
+class Site:
+    """A cluster of three bookies, one of them killed, and an operator with a configuration file."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self.cluster = cluster
+        self.state = directory / "state"
+        self.victim = cluster.bookies[0].id
+        self.root = parse_metadata_uri(cluster.metadata_uri).root
+        config = directory / "config.toml"
+        self.environment = {"BKCTL_CONFIG": str(config), "BKCTL_STATE_DIR": str(self.state)}
+        config.write_text(
+            f'[contexts.looking]\nmetadata_uri = "{cluster.metadata_uri}"\nread_only = true\n'
+            f'[contexts.other]\nmetadata_uri = "{cluster.metadata_uri}"\ninstance_id = "another"\n'
+            f'[contexts.own]\nmetadata_uri = "{cluster.metadata_uri}"\ninstance_id = "{self.instance_id()}"\n'
+        )
+
+    def run(self, *arguments: str, context: str = "own", **variables: str) -> BkctlResult:
+        environment = {"BKCTL_CONTEXT": context, **self.environment, **variables}
+        return run_bkctl(*arguments, timeout_s=COMMAND_TIMEOUT_S, **environment)
+
+    def instance_id(self) -> str:
+        return self.cluster.run("cluster", "instance-id", "-o", "name").stdout.strip()
+
+    def kill_victim(self) -> None:
+        self.cluster.kill_bookie(self.victim)
+        wait_until(
+            lambda: self.victim not in self.cluster.run("bookie", "list", "-o", "name", "--state", "writable").stdout
+        )
+
+    def is_unchanged(self) -> Callable[[], bool]:
+        """Answers later whether all metadata of ledgers and cookies is as it is now."""
+
+        def look() -> tuple[str, str]:
+            ledgers = self.cluster.run("ledger", "show", "0", "1", "-o", "json")
+            cookies = self.cluster.run("cookie", "show", self.victim, "--raw")
+            assert (ledgers.exit_code, cookies.exit_code) == (0, 0)
+            return ledgers.stdout, cookies.stdout
+
+        before = look()
+        return lambda: look() == before
+
+
+def test_read_only_and_plans_change_nothing_on_a_real_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    written = cluster.run("ledger", "write-test", "--ledgers", "2", "--entries", "6", "-E", "3", "-W", "3")
+    assert written.exit_code == 0
+    cluster.up(4)
+    site = Site(cluster, tmp_path)
+    site.kill_victim()
+    is_unchanged = site.is_unchanged()
+    saved = str(tmp_path / "plan.json")
+    for command in RECOVERIES:
+        arguments = (*command, site.victim, "--yes")
+        for refused in (
+            site.run(*arguments, BKCTL_READ_ONLY="1"),
+            site.run(*arguments, context="looking"),
+            site.run(*arguments, context="other"),
+        ):
+            assert refused.exit_code == 3, refused
+        assert "is pinned to instance id another" in site.run(*arguments, context="other").stderr
+        for context in ("own", "looking"):
+            shown = site.run(*arguments, "--dry-run", context=context)
+            assert (shown.exit_code, shown.json()["kind"]) == (0, "Plan"), shown
+            planned = site.run(*arguments, "--plan-out", saved, context=context, BKCTL_READ_ONLY="1")
+            assert (planned.exit_code, planned.json()) == (0, shown.json()), planned
+        assert [row["ledger_id"] for row in shown.json()["items"][:2]] == ["1", "0"]
+        assert is_unchanged(), command
+    assert trail(site.state) == []
+
+    cookie = site.run("cookie", "show", site.victim, "--raw").stdout
+    done = site.run("decommission", site.victim, "--apply", saved, "--yes")
+    assert (done.exit_code, done.json()["is_cookie_deleted"], done.json()["ledgers_repaired"]) == (0, True, 2), done
+    begin, end = trail(site.state)
+    assert (begin["event"], begin["command"], begin["instance_id"]) == ("begin", "decommission", site.instance_id())
+    assert (end["event"], end["result"], end["details"]["ledgers_repaired"]) == ("end", "done", 2)
+    [kept] = [json.loads(line) for line in Path(end["details"]["trash"]).read_text().splitlines()]
+    assert (kept["action"], kept["path"]) == ("delete", f"{site.root}/cookies/{site.victim}")
+    assert base64.b64decode(kept["data"]).decode() == cookie
+    late = site.run("decommission", site.victim, "--apply", saved, "--yes")
+    assert late.exit_code == 4, late
+
+
+@pytest.mark.parametrize("command", RECOVERIES[1:])
+def test_a_bookie_that_comes_back_while_the_question_is_open_is_left_alone(
+    cluster: Cluster, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    assert cluster.run("ledger", "write-test", "--ledgers", "2", "--entries", "6", "-E", "3", "-W", "3").exit_code == 0
+    site = Site(cluster, tmp_path)
+    site.kill_victim()
+    is_unchanged = site.is_unchanged()
+    with TerminalSession(*command, site.victim, BKCTL_CONTEXT="own", **site.environment) as session:
+        session.wait_for("[y/N] ")
+        cluster.start_bookie(site.victim)
+        session.type("y\n")
+        assert session.exit_code() == 3, session.screen
+    assert f"bookie {site.victim} is up and serving; stop it first" in session.screen
+    assert is_unchanged()
+    assert [line.get("result", "")[:6] for line in trail(site.state)] == ["", "failed"]
+
+
+def test_a_ledger_that_cannot_be_moved_keeps_the_cookie_and_is_a_failure(operator: Operator) -> None:
+    result = operator.run("decommission", BOOKIE, "--yes")
+    assert (result.exit_code, result.json()["remaining_ledgers"]) == (1, ["0"]), result
+    assert "its cookie is kept" in result.stderr
+    assert operator.children("/cookies") == [BOOKIE]
+    assert [line.get("result") for line in trail(operator.state)] == [None, "failed"]
+    recovered = operator.run("recover", BOOKIE, "--yes")
+    assert (recovered.exit_code, recovered.json()["ledgers_failed"]) == (1, 1), recovered
+
+
+def test_without_an_audit_trail_or_a_trash_nothing_is_deleted(operator: Operator) -> None:
+    operator.on_store(lambda store: store.delete(f"{operator.root}/00/0000/L0000"))
+    os.unlink(operator.state / "audit.jsonl")
+    os.mkdir(operator.state / "audit.jsonl")
+    refused = operator.run("decommission", BOOKIE, "--yes")
+    assert (refused.exit_code, "cannot write the audit trail" in refused.stderr) == (3, True), refused
+    os.rmdir(operator.state / "audit.jsonl")
+    (operator.state / "trash").write_text("in the way")
+    kept = operator.run("decommission", BOOKIE, "--yes")
+    assert (kept.exit_code, kept.json()["is_cookie_deleted"]) == (1, False), kept
+    assert "its cookie is kept" in kept.stderr
+    assert operator.children("/cookies") == [BOOKIE]
+    os.unlink(operator.state / "trash")
+    assert operator.succeed("decommission", BOOKIE, "--yes").json()["is_cookie_deleted"]
+    assert operator.children("/cookies") == []
+
+
+@pytest.mark.parametrize("whole", ["cluster format", "cluster nuke", "cluster restore"])
+def test_no_recovery_begins_while_the_whole_cluster_is_replaced(operator: Operator, whole: str) -> None:
+    before = operator.tree()
+
+    async def run(store: MetadataStore) -> None:
+        for command in RECOVERIES:
+            async with await acquire_operation_lock(store, operator.root, holder(whole)):
+                refused = await asyncio.to_thread(operator.run, *command, BOOKIE, "--yes")
+            assert (refused.exit_code, f"'{whole}' by root on host-1" in refused.stderr) == (5, True), refused
+
+    operator.on_store(run)
+    assert operator.tree() == before
+    assert trail(operator.state) == []
+
+
+def test_recoveries_run_next_to_each_other_and_next_to_smaller_changes(operator: Operator) -> None:
+    async def run(store: MetadataStore) -> None:
+        async with (
+            await share_cluster(store, operator.root, holder("recover failed-bookie"), "1"),
+            await acquire_operation_lock(store, operator.root, holder("ledger delete")),
+        ):
+            result = await asyncio.to_thread(operator.run, "recover", BOOKIE, "--yes")
+            assert (result.exit_code, result.json()["ledgers_failed"]) == (1, 1), result
+
+    operator.on_store(run)
+
+
+@pytest.mark.parametrize("verb", ["format", "nuke", "restore"])
+def test_the_whole_cluster_is_not_replaced_while_a_recovery_runs(operator: Operator, verb: str) -> None:
+    backup = str(operator.directory / "backup")
+    operator.succeed("cluster", "backup", backup)
+    command = ("cluster", verb, *([backup] if verb == "restore" else []), "--confirm", operator.instance_id())
+    before = operator.tree()
+
+    async def run(store: MetadataStore) -> None:
+        async with await share_cluster(store, operator.root, holder("decommission"), "1"):
+            refused = await asyncio.to_thread(operator.run, *command)
+        assert (refused.exit_code, "'decommission' by root on host-1" in refused.stderr) == (3, True), refused
+
+    operator.on_store(run)
+    assert operator.tree() == before
+    operator.succeed(*command)
+
+
+def test_a_cookie_is_kept_when_its_bookie_registers_while_the_question_is_open(operator: Operator) -> None:
+    operator.on_store(lambda store: store.delete(f"{operator.root}/00/0000/L0000"))
+    cookie = operator.succeed("cookie", "show", BOOKIE, "--raw").stdout
+
+    async def run(store: MetadataStore) -> None:
+        def answer() -> str:
+            session.type(f"{BOOKIE}\n")
+            assert session.exit_code() == 3, session.screen
+            return session.screen
+
+        with TerminalSession("cookie", "delete", BOOKIE, **operator.environment) as session:
+            await asyncio.to_thread(session.wait_for, f"Type {BOOKIE}")
+            await store.create(f"{operator.root}/available/{BOOKIE}", is_ephemeral=True)
+            assert f"bookie {BOOKIE} is registered: stop it first" in await asyncio.to_thread(answer)
+
+    operator.on_store(run)
+    assert operator.succeed("cookie", "show", BOOKIE, "--raw").stdout == cookie
+
+
+def test_the_outcome_of_a_decommission() -> None:
+    """A refusal is never a success; it is a part of one when ledgers were moved."""
+    plan = RecoveryPlan(bookie_ids=(BOOKIE,), ledgers_scanned=2, ledgers=(), unreadable=(), targets=())
+    nothing = recovery_report(plan, [], 1.0)
+    moved = msgspec.structs.replace(nothing, fragments=1)
+    for recoveries, refusal, outcome in (
+        ((moved,), None, Outcome.OK),
+        ((), None, Outcome.OK),
+        ((nothing, moved), "its cookie is kept", Outcome.PARTIAL),
+        ((nothing,), "its cookie is kept", Outcome.FAILED),
+        ((), "its cookie is kept", Outcome.FAILED),
+    ):
+        report = DecommissionReport(BOOKIE, recoveries, 2, (), refusal is None, refusal)
+        assert decommission_outcome(report) is outcome
