@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from commands.cluster.survey import TREE_COLUMNS, find_tree, look, new_header, save_before, tree_items
 from commands.cluster_access import open_store
 from commands.command import command
 from commands.context import CommandContext
+
+if TYPE_CHECKING:
+    from commands.safety.plan import Plan
 
 
 def register(app: typer.Typer) -> None:
@@ -22,14 +27,14 @@ async def nuke(context: CommandContext) -> None:
     must be typed, or given by --confirm. Where there is no cluster nothing is to be done.
     """
     from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_plan
+    from commands.safety.confirmation import settle_empty_plan, settle_plan
     from commands.safety.plan import Plan
     from runtime.metadata import cluster_format
 
     async with open_store(context) as (store, uri):
         if await store.exists(uri.root) is None:
-            context.console.say(f"there is no cluster at {uri.root}: nothing to do")
-            context.console.record("ClusterNuke", {"root": uri.root, "removed": False}, name="root")
+            if settle_empty_plan(context, _empty_plan(context, uri.root), columns=TREE_COLUMNS):
+                context.console.record("ClusterNuke", {"root": uri.root, "removed": False}, name="root")
             return
         tree = await find_tree(context, store, uri)
         await cluster_format.require_nobody_connected(store, uri.root)
@@ -66,3 +71,17 @@ async def nuke(context: CommandContext) -> None:
             "backup": backup_path,
         }
         context.console.record("ClusterNuke", body, name="root")
+
+
+def _empty_plan(context: CommandContext, root: str) -> Plan:
+    """Where there is no cluster, there is none that the context could be pinned against."""
+    from commands.safety.plan import Plan
+
+    return Plan(
+        command="cluster nuke",
+        tier=3,
+        root=root,
+        instance_id=context.settings.pinned_instance_id,
+        subject=root,
+        summary=(f"there is no cluster at {root}: nothing to do",),
+    )

@@ -85,7 +85,7 @@ async def import_ledgers(
     needs the id to be typed, or given by --confirm; of several ledgers, their number.
     """
     from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_plan
+    from commands.safety.confirmation import settle_empty_plan, settle_plan
     from runtime.metadata.pipeline import each_of
 
     expectation = _expectation(if_version, is_create=create_only)
@@ -94,9 +94,11 @@ async def import_ledgers(
         if len(transfer.ledgers) > 1 and expectation.text.isdecimal():
             raise InvalidArgumentError("one version does not fit several ledgers: name one by --ledger")
         prepared = await _prepare(client, transfer, expectation)
-        if not prepared.items:
-            return _report(context, Tally(), prepared, None)
         plan = await _plan(client, prepared, expectation)
+        if not prepared.items:
+            if not prepared.left and not settle_empty_plan(context, plan, columns=PLAN_COLUMNS):
+                return Outcome.OK
+            return _report(context, Tally(), prepared, None)
         if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
             return Outcome.OK
         if context.console.is_for_people:
@@ -254,7 +256,9 @@ async def _plan(client: LedgerClient, prepared: _Prepared, expectation: _Expecta
     registration = RegistrationClient(client.store, root)
     known = {*await registration.with_cookie(), *(await registration.snapshot()).live}
     summary = [f"will create {number}" if expectation.is_create else f"will replace {number}"]
-    if expectation.is_create:
+    if not prepared.items:
+        summary = ["the cluster has every ledger of the file already: nothing to do"]
+    elif expectation.is_create:
         summary.append(
             "bookies may already have deleted the entries of these ledgers: check with bkctl ledger verify afterwards"
         )

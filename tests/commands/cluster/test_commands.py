@@ -153,6 +153,10 @@ def test_a_plan_is_shown_saved_and_applied_while_it_fits(operator: Operator, tmp
     operator.succeed("cluster", "nuke", "--plan-out", plan_file)
     operator.succeed("cluster", "nuke", "--apply", plan_file, "--confirm", instance_id)
     assert operator.tree() == {}
+    late = operator.run("cluster", "nuke", "--apply", plan_file, "--confirm", instance_id)
+    assert (late.exit_code, "the saved plan no longer fits" in late.stderr) == (5, True)
+    assert operator.succeed("cluster", "nuke", "--plan-out", plan_file).json()["changes"] == 0
+    assert not operator.succeed("cluster", "nuke", "--apply", plan_file).json()["removed"]
 
 
 def test_nuke_where_nothing_is(operator: Operator) -> None:

@@ -212,6 +212,10 @@ async def test_a_plan_is_for_these_very_bytes(stage: LedgerStage) -> None:
     assert (await stage.run(*arguments, "--apply", saved, "--confirm", "1")).exit_code == 5
     dump(stage, MOVED)
     assert (await stage.succeed(*arguments, "--apply", saved, "--confirm", "1"))["imported"] == 1
+    late = await stage.run(*arguments, "--apply", saved, "--confirm", "1")
+    assert (late.exit_code, "the saved plan no longer fits" in late.stderr) == (5, True)
+    assert (await stage.succeed(*arguments, "--plan-out", saved))["changes"] == 0
+    assert (await stage.succeed(*arguments, "--apply", saved))["imported"] == 0
 
 
 async def test_killed_in_the_middle_and_run_again(stage: LedgerStage) -> None:
