@@ -71,6 +71,9 @@ async def test_a_rehearsal_shows_the_plan_and_asks_nothing(stage: MakeStage) -> 
     assert (shown["kind"], shown["plan_hash"], shown["changes"]) == ("Plan", PLAN.plan_hash, 1)
     assert shown["items"] == [{"action": "delete", "path": "/ledgers/cookies/b1", "expected_version": 3}]
     assert shown["summary"] == ["one cookie goes"]
+    with_totals = stage(is_dry_run=True)
+    assert not await settle_plan(with_totals.context, PLAN, totals={"ledgers": 7})
+    assert json.loads(with_totals.out.getvalue()) == {**shown, "ledgers": 7}
     lines = stage(is_dry_run=True, output=OutputForm.CSV)
     assert not await settle_plan(lines.context, PLAN)
     assert lines.out.getvalue().splitlines() == ["action,path,expected_version", "delete,/ledgers/cookies/b1,3"]
