@@ -179,7 +179,7 @@ async def _acquire(context: CommandContext, store: MetadataStore, plan: Plan, *,
                 return await share_cluster(store, plan.root, holder, share_id)
             return await acquire_operation_lock(store, plan.root, holder)
         except OperationLockedError as error:
-            if loop.time() >= deadline or not _is_dead(error.holder):
+            if loop.time() >= deadline or not is_dead(error.holder):
                 raise
             if not is_told:
                 context.console.say(f"waiting for the session of a process that was killed to end: {error.holder}")
@@ -187,7 +187,7 @@ async def _acquire(context: CommandContext, store: MetadataStore, plan: Plan, *,
         await asyncio.sleep(_LOCK_POLL_S)
 
 
-def _is_dead(holder: OperationHolder) -> bool:
+def is_dead(holder: OperationHolder) -> bool:
     """Whether the holder ran on this machine and does not any more."""
     if holder.host != socket.gethostname() or holder.pid <= 0:
         return False

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from commands.errors import ChangeCutOffError
-from commands.safety.change import open_change
+from commands.safety.change import is_dead, open_change
 from commands.safety.plan import Plan
 from runtime.config import ZooKeeperConfig
 from runtime.errors import MetadataUnavailableError, RefusedError, SessionExpiredError
@@ -216,3 +216,14 @@ async def test_no_change_begins_for_a_plan_or_in_read_only_mode(
             pytest.fail("it went ahead")
     assert not made.directory.exists()
     assert await store.exists(operation_lock_path(PLAN.root)) is None
+
+
+def test_only_a_process_of_this_machine_can_be_known_to_be_dead() -> None:
+    """A process of the same number on this machine says nothing about one elsewhere."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    here, dead = socket.gethostname(), process.pid
+    assert is_dead(OperationHolder("cookie delete", host=here, pid=dead))
+    assert not is_dead(OperationHolder("cookie delete", host=f"not-{here}", pid=dead))
+    assert not is_dead(OperationHolder("cookie delete", host=here, pid=os.getpid()))
+    assert not is_dead(OperationHolder("cookie delete", host=here))
