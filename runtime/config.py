@@ -310,7 +310,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Connections served at once; a further one is closed."""
     connection_memory_bytes_max: Annotated[int, Meta(ge=16 * 1024 * 1024)] = 256 * 1024 * 1024
     """What all connections may hold together in requests, frames under way and answers not taken, besides 64 KiB each;
-    at the limit less is read, and reads by peers that take no answers are refused."""
+    at the limit less is read, and reads are refused that would wait behind too many others of their connection."""
     connection_stall_s_max: PositiveFloat = 60.0
     """How long a peer may stand still within a frame or with answers untaken. Silence between requests has no limit."""
     frame_bytes_max: PositiveInt32 = 5 * 1024 * 1024

@@ -109,7 +109,7 @@ class _SharedFile:
 class EntryLogReader:
     """Reads the entry logs of one ledger directory, the active one included.
 
-    One lane may call ``read`` while another calls ``forget``: all that they share is the table of open files, and each
+    Several lanes may call ``read`` and ``forget`` at once: all that they share is the table of open files, and each
     step on it is one operation that the interpreter does not interrupt.
     """
 
@@ -225,7 +225,8 @@ class EntryLogReader:
             # Removed between the two: ``forget`` may have come too early, and the file would keep its room on the disk.
             self.forget(log_id)
         while len(self._open) > self._config.open_files_max:
-            self._open.popitem(last=False)
+            with contextlib.suppress(KeyError):  # another lane may have emptied it
+                self._open.popitem(last=False)
         return shared
 
     def _frame_offset(self, location: EntryLocation) -> int:

@@ -1,7 +1,7 @@
 """What the bookie answers to each request. Source: wire section 5, storage section 6.
 
 The handler runs on the loop. An add touches no thread until its group is committed; a read is answered from the caches
-at once, all misses of one tick become one job of the reads lane.
+at once, all misses of one tick become one job of the reads lane, or of the lane for urgent reads.
 
 Departures from the Java bookie, all towards safety: negative ids are refused (hazard H19), an add whose request names
 another entry than its body is refused, a fencing read waits for the fence to be durable whatever the read part says
@@ -20,7 +20,7 @@ from runtime.bookie.adds import AddPath, PendingAdd
 from runtime.bookie.entry_listing import list_entries
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes
-from runtime.bookie.reads import ReadBatcher, ReadJob, ReadOutcome, new_job
+from runtime.bookie.reads import READS_LANE, URGENT_READS_LANE, ReadBatcher, ReadJob, ReadOutcome, new_job
 from runtime.metadata.registration import BookieMode
 from runtime.net.request_handler import Responder
 from runtime.ports import BookieInfo, Workers
@@ -53,7 +53,8 @@ class BookieRequestHandler:
         self._handles = handles
         self._adds = adds
         self._workers = workers
-        self._reads = ReadBatcher(workers)
+        self._reads = ReadBatcher(workers, READS_LANE)
+        self._urgent_reads = ReadBatcher(workers, URGENT_READS_LANE)
         self._disk_space = disk_space
         self._tasks: set[asyncio.Task[None]] = set()
         self._modes = modes
@@ -76,6 +77,18 @@ class BookieRequestHandler:
         else:
             self._adds.add(PendingAdd(connection, txn_id, ledger_id, entry_id, master_key, body, is_recovery_add))
 
+    def read_from_memory(self, ledger_id: int, entry_id: int) -> tuple[bytes, int | None] | None:
+        """Body and LAC of an entry if they are in memory; None says nothing about the disk."""
+        if ledger_id < 0 or entry_id <= INVALID_ENTRY_ID:
+            return None
+        engine = self._storage.engine_of(ledger_id)
+        if engine.ledger(ledger_id) is None or (body := engine.find_cached(ledger_id, entry_id)) is None:
+            return None
+        if _may_lack_entries(engine, ledger_id):
+            return body, None
+        max_lac = engine.last_add_confirmed(ledger_id)
+        return None if max_lac is None else (body, max_lac)
+
     def read(
         self,
         connection: Responder,
@@ -83,7 +96,7 @@ class BookieRequestHandler:
         ledger_id: int,
         entry_id: int,
         fence_with: bytes | None,
-        is_high_priority: bool,  # noqa: ARG002  reads have one lane
+        is_high_priority: bool,
     ) -> None:
         """Read an entry, or the last one for -1 (wire 5.2); with a key, fence the ledger first (wire 5.3)."""
         if ledger_id < 0 or entry_id < INVALID_ENTRY_ID:
@@ -116,7 +129,7 @@ class BookieRequestHandler:
         is_last = entry_id == INVALID_ENTRY_ID
         needs_last_entry = is_last or (max_lac is None and not may_lack)
         job = new_job(engine, ledger_id, entry_id, needs_last_entry=needs_last_entry)
-        self._reads.submit(job, finish)
+        (self._urgent_reads if is_high_priority else self._reads).submit(job, finish)
 
     def read_lac(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
         """Explicit LAC and last entry of a ledger (wire 5.6)."""
@@ -175,6 +188,7 @@ class BookieRequestHandler:
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         self._reads.close()
+        self._urgent_reads.close()
 
     async def _fencing_read(
         self, connection: Responder, txn_id: int, ledger_id: int, entry_id: int, master_key: bytes
@@ -203,7 +217,7 @@ class BookieRequestHandler:
         cached = engine.last_cached(ledger_id) if is_last else None
         job = new_job(engine, ledger_id, entry_id, needs_last_entry=is_last)
         may_lack = _may_lack_entries(engine, ledger_id)
-        return _join(job, cached, await self._reads.read(job), may_lack)
+        return _join(job, cached, await self._urgent_reads.read(job), may_lack)
 
     async def _write_lac(
         self, connection: Responder, txn_id: int, ledger_id: int, master_key: bytes, body: bytes

@@ -33,7 +33,7 @@ from runtime.bookie.lane_rest import run_at_rest
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes
 from runtime.bookie.preboot_check import set_integrity_flag
-from runtime.bookie.reads import READS_LANE
+from runtime.bookie.reads import READS_LANE, URGENT_READS_LANE
 from runtime.errors import ConflictError, RefusedError
 from runtime.metadata.registration import BookieMode
 from runtime.ports import Workers
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 REBUILD_LANE = "rebuild"
 CHILD_MODULE = "storage.online_rebuild_child"
-_LANES_AT_REST = (READS_LANE, CHECKPOINT_LANE, COMPACTION_LANE, INTEGRITY_LANE)
+_LANES_AT_REST = (READS_LANE, URGENT_READS_LANE, CHECKPOINT_LANE, COMPACTION_LANE, INTEGRITY_LANE)
 """All that ask or change a location index."""
 
 

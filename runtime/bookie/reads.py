@@ -21,6 +21,8 @@ from storage.ids import INVALID_ENTRY_ID
 logger = logging.getLogger(__name__)
 
 READS_LANE = "reads"
+URGENT_READS_LANE = "urgent-reads"
+"""For reads with high priority or with a fence: they do not wait for ordinary reads."""
 
 _LOG_INTERVAL_S: Final = 10.0
 
@@ -66,10 +68,11 @@ ReadDone: TypeAlias = Callable[[ReadOutcome], None]
 
 
 class ReadBatcher:
-    """Collects the reads of one tick and runs them in the reads lane, a limited number at a time."""
+    """Collects the reads of one tick and runs them in one lane, a limited number at a time."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, lane: str) -> None:
         self._workers = workers
+        self._lane = lane
         self._log = LimitedLog(logger, _LOG_INTERVAL_S, "errors", logging.ERROR)
         self._jobs: list[ReadJob] = []
         self._callbacks: list[ReadDone] = []
@@ -106,7 +109,7 @@ class ReadBatcher:
     async def _run_batch(self, jobs: list[ReadJob], callbacks: list[ReadDone]) -> None:
         for start in range(0, len(jobs), _JOBS_PER_TURN_MAX):
             turn = slice(start, start + _JOBS_PER_TURN_MAX)
-            outcomes = await self._workers.run(READS_LANE, read_all, jobs[turn])
+            outcomes = await self._workers.run(self._lane, read_all, jobs[turn])
             for job, done, outcome in zip(jobs[turn], callbacks[turn], outcomes, strict=True):
                 for what, sentence in outcome.errors:
                     # Of one file: a log that is gone may have held a million entries. Sentences begin with its path.

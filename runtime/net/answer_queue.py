@@ -62,9 +62,10 @@ class AnswerQueue:
 
     def has_room_for(self, frame: bytes) -> bool:
         """False if this frame would wait behind too many others that the peer does not take."""
-        return not self.is_blocked or (
-            self._untaken_bytes + len(frame) <= self._bytes_max and self._budget.has_room_for_answer(len(frame))
-        )
+        if not self.is_blocked:
+            return True
+        bytes_max = min(self._bytes_max, self._budget.free_answer_bytes)
+        return self._untaken_bytes + len(frame) <= bytes_max
 
     def block(self) -> None:
         """The transport wants no more."""

@@ -8,6 +8,7 @@ import logging
 from runtime.net.limited_log import LimitedLog
 from runtime.net.listener_limits import ListenerLimits
 from runtime.net.memory_budget import MemoryBudget
+from runtime.net.read_lanes import ReadLanes
 from runtime.net.request_handler import RequestHandler
 from runtime.net.server_connection import SWEEPS_PER_STALL, ServerConnection, Shared
 from runtime.protocol.framing import read_buffer
@@ -35,9 +36,11 @@ class BookieListener:
         self._all_closed = asyncio.Event()
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._log = LimitedLog(logger, _LOG_INTERVAL_S, "connections")
+        budget = MemoryBudget(limits.memory_bytes_max, self._pause_all, self._resume_all)
         self._shared = Shared(
             limits=limits,
-            budget=MemoryBudget(limits.memory_bytes_max, self._pause_all, self._resume_all),
+            budget=budget,
+            read_lanes=ReadLanes(budget.read_lane_bytes_max),
             read_buffer=read_buffer(),
             log=self._log,
             admit=self._admit,

@@ -15,8 +15,8 @@ class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
     connections_max: int = 2000
     """Connections served at once; a further one is closed."""
     unanswered_bytes_max: int = 64 * 1024 * 1024
-    """Requests of one connection under way, and likewise its answers that it does not take. At the first limit nothing
-    more is read from it until half is answered; at the second its reads are refused."""
+    """Requests of one connection under way, reads excepted, and likewise its answers that it does not take. At the
+    first limit nothing more is read from it until half is answered; at the second its reads are refused."""
     memory_bytes_max: int = 256 * 1024 * 1024
     """What all connections may hold together, besides one read each: see ``MemoryBudget``."""
     stall_s_max: float = 60.0

@@ -1,12 +1,15 @@
 """What all connections of one bookie may hold in memory together, whoever the peers are.
 
-Three shares, apart from each other, so that no peer can use up what the others need to go on:
+Separate shares, so that no peer can use up what the others need to go on:
 
-* requests under way (half of the budget): ends by the bookie's own work. While it is used up nothing is read from any
-  connection; at half of it all are read from again.
+* requests under way other than reads (a quarter of the budget): they end by the bookie's own work. A connection that
+  holds more than what is left of the share is not read from until it holds half of that, so one client alone stops at
+  half of the share. If many large requests use up all of it, no connection is read from until half of it is free.
+* reads (a quarter): see ``ReadLane``. They never stop a connection's other requests.
 * long unfinished frames (an eighth): each is let in as a whole or waits its turn, so those that are let in can end.
   What ends a peer that then sends nothing is the time limit of the connection.
-* answers that their peers do not take (three eighths): further reads for such peers are refused.
+* answers that their peers do not take (three eighths): reads of a peer are refused when its answers would hold more
+  than what is left of the share.
 
 Besides that each connection may hold one read of its socket, ``READ_BYTES``.
 """
@@ -24,9 +27,11 @@ class MemoryBudget:
     def __init__(
         self, bytes_max: int, on_requests_full: Callable[[], None], on_requests_low: Callable[[], None]
     ) -> None:
-        self._requests_bytes_max = bytes_max // 2
+        self._requests_bytes_max = bytes_max // 4
         self._frames_bytes_max = bytes_max // 8
         self._answers_bytes_max = bytes_max // 8 * 3
+        self.read_lane_bytes_max = bytes_max // 8
+        """Share of each of the two lanes of reads."""
         self._on_requests_full = on_requests_full
         self._on_requests_low = on_requests_low
         self._requests_bytes = 0
@@ -35,6 +40,11 @@ class MemoryBudget:
         self._waiting: dict[object, tuple[int, DoneWaiting]] = {}
         self.is_full = False
         """Whether the share of the requests is used up: nothing may be read now."""
+
+    @property
+    def free_request_bytes(self) -> int:
+        """What is left for requests."""
+        return max(0, self._requests_bytes_max - self._requests_bytes)
 
     def add_request(self, size_bytes: int) -> None:
         """A request begins."""
@@ -74,9 +84,10 @@ class MemoryBudget:
             self._frames_bytes += wanted_bytes
             done_waiting()
 
-    def has_room_for_answer(self, size_bytes: int) -> bool:
-        """Whether one more answer may wait for a peer that takes none."""
-        return self._answers_bytes + size_bytes <= self._answers_bytes_max
+    @property
+    def free_answer_bytes(self) -> int:
+        """What is left for answers that their peers do not take."""
+        return max(0, self._answers_bytes_max - self._answers_bytes)
 
     def add_answers(self, size_bytes: int) -> None:
         """Answers wait for their peer; negative when they left or were dropped."""

@@ -48,7 +48,9 @@ class Responder(Protocol):
 
 
 class RequestHandler(Protocol):
-    """What a bookie does with requests. Called on the loop, once per request, in the order of their arrival.
+    """What a bookie does with requests. Called on the loop, once per request.
+
+    Reads wait for their turn; all other requests come in the order of their arrival.
 
     It must not wait; it answers through the responder now or later. Ids may be negative.
     """
@@ -66,6 +68,9 @@ class RequestHandler(Protocol):
         is_deferred_sync: bool,
     ) -> None:
         """Store an entry (wire 5.1)."""
+
+    def read_from_memory(self, ledger_id: int, entry_id: int) -> tuple[bytes, int | None] | None:
+        """Body and LAC of an entry if they are in memory: such a read does not wait. None says nothing of the disk."""
 
     def read(
         self,

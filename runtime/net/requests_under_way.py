@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from runtime.net.memory_budget import MemoryBudget
+from typing import Protocol
+
+
+class Account(Protocol):
+    """What all connections have under way together."""
+
+    def add_request(self, cost_bytes: int, /) -> None:
+        """A request begins."""
+
+    def end_request(self, cost_bytes: int, /) -> None:
+        """A request was answered."""
 
 
 class RequestsUnderWay:
     """Counts requests from their arrival to their answer, also when the connection ends before: the handler still holds
     them."""
 
-    def __init__(self, budget: MemoryBudget) -> None:
-        self._budget = budget
+    def __init__(self, account: Account) -> None:
+        self._account = account
         self._cost_of: dict[int, int] = {}
         self._costs_of_repeated: dict[int, list[int]] = {}
         self.cost_bytes = 0
@@ -23,15 +33,18 @@ class RequestsUnderWay:
         else:
             self._cost_of[txn_id] = cost_bytes
         self.cost_bytes += cost_bytes
-        self._budget.add_request(cost_bytes)
+        self._account.add_request(cost_bytes)
 
-    def end(self, txn_id: int) -> None:
-        """One request of this id was answered; nothing happens if there is none."""
-        cost_bytes = self._cost_of.pop(txn_id, 0)
+    def end(self, txn_id: int) -> bool:
+        """One request of this id was answered; False if there is none."""
+        cost_bytes = self._cost_of.pop(txn_id, None)
+        if cost_bytes is None:
+            return False
         if txn_id in self._costs_of_repeated:
             costs = self._costs_of_repeated[txn_id]
             self._cost_of[txn_id] = costs.pop()
             if not costs:
                 del self._costs_of_repeated[txn_id]
         self.cost_bytes -= cost_bytes
-        self._budget.end_request(cost_bytes)
+        self._account.end_request(cost_bytes)
+        return True

@@ -16,6 +16,7 @@ from runtime.net.limited_log import LimitedLog
 from runtime.net.listener_limits import ListenerLimits
 from runtime.net.long_frame import LongFrame
 from runtime.net.memory_budget import MemoryBudget
+from runtime.net.read_lanes import AnyReadCall, ConnectionReads, ReadLanes
 from runtime.net.request_handler import RequestHandler
 from runtime.net.requests_under_way import RequestsUnderWay
 from runtime.net.standstill import Standing, StandstillWatch
@@ -44,9 +45,6 @@ _LIST_FRAME_OVERHEAD_BYTES = 128
 _REQUEST_COST_BYTES = 256
 """What a request holds in memory besides its body, roughly."""
 
-_READ_COST_BYTES_MIN = 64 * 1024
-"""What a read counts as at least; more if the read answered last was larger. Its answer is still to come."""
-
 SWEEPS_PER_STALL = 4
 """A peer that makes no progress is looked at this often within the time that it has."""
 
@@ -56,6 +54,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
 
     limits: ListenerLimits
     budget: MemoryBudget
+    read_lanes: ReadLanes
     read_buffer: memoryview
     log: LimitedLog
     admit: Callable[[ServerConnection], RequestHandler | None]
@@ -78,8 +77,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._handler: RequestHandler | None = None
         self._transport: asyncio.Transport | None = None
         self._queue = AnswerQueue(shared.budget, shared.limits.unanswered_bytes_max)
-        self._read_cost_bytes = _READ_COST_BYTES_MIN
         self._requests = RequestsUnderWay(shared.budget)
+        self._reads = ConnectionReads(shared.read_lanes, self._begin_read)
         self._long_frame = LongFrame(shared.budget, self.resume_if_possible)
         self._is_reading_paused = False
         self._is_resume_scheduled = False
@@ -105,6 +104,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Drop the answers that nobody waits for any more."""
         self._transport = None
         self._queue.drop()
+        self._reads.drop()
         self._splitter.drop()
         self._long_frame.end()
         if exc is not None:
@@ -127,11 +127,14 @@ class ServerConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The peer does not take its answers: ask nothing more of it."""
         self._queue.block()
+        self._reads.hold()
         self.pause_reading()
 
     def resume_writing(self) -> None:
         """The peer takes answers again."""
         self._queue.unblock()
+        if not self._queue.is_blocked:
+            self._reads.go_on()
         self.resume_if_possible()
 
     # Called by the listener.
@@ -182,13 +185,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         max_last_add_confirmed: int | None,
     ) -> None:
         """Answer a read. A body that no frame can hold becomes IO_ERROR: the peer would drop the connection."""
-        frame = v3.encode_read_response(txn_id, ledger_id, entry_id, status, body, max_last_add_confirmed)
-        if len(frame) > self._limits.frame_bytes_max:
-            frame = v3.encode_read_response(txn_id, ledger_id, entry_id, Status.IO_ERROR, None, None)
-        self._read_cost_bytes = max(_READ_COST_BYTES_MIN, len(frame))
+        frame = self._read_frame(txn_id, ledger_id, entry_id, status, body, max_last_add_confirmed)
+        self._reads.note_answer(len(frame))
         if not self._queue.has_room_for(frame):
             frame = v3.encode_read_response(txn_id, ledger_id, entry_id, Status.TOO_MANY_REQUESTS, None, None)
-        self._respond(txn_id, frame)
+        self._respond_to_read(txn_id, frame)
 
     def respond_read_lac(
         self, txn_id: int, ledger_id: int, status: Status, lac_body: bytes | None, last_entry_body: bytes | None
@@ -197,7 +198,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         frame = v3.encode_read_lac_response(txn_id, ledger_id, status, lac_body, last_entry_body)
         if not self._queue.has_room_for(frame):
             frame = v3.encode_read_lac_response(txn_id, ledger_id, Status.TOO_MANY_REQUESTS, None, None)
-        self._respond(txn_id, frame)
+        self._respond_to_read(txn_id, frame)
 
     def respond_write_lac(self, txn_id: int, ledger_id: int, status: Status) -> None:
         """Answer an explicit LAC."""
@@ -221,13 +222,25 @@ class ServerConnection(asyncio.BufferedProtocol):
         frame = encode_list_entries_response(txn_id, ledger_id, status, blob)
         if not self._queue.has_room_for(frame):
             frame = encode_list_entries_response(txn_id, ledger_id, Status.TOO_MANY_REQUESTS, None)
-        self._respond(txn_id, frame)
+        self._respond_to_read(txn_id, frame)
 
     def _respond(self, txn_id: int, frame: bytes) -> None:
         self._requests.end(txn_id)
         self._queue.send(frame)
         if self._is_reading_paused:
             self.resume_if_possible()
+
+    def _respond_to_read(self, txn_id: int, frame: bytes) -> None:
+        self._reads.end(txn_id)
+        self._queue.send(frame)
+
+    def _read_frame(
+        self, txn_id: int, ledger_id: int, entry_id: int, status: Status, body: bytes | None, lac: int | None
+    ) -> bytes:
+        frame = v3.encode_read_response(txn_id, ledger_id, entry_id, status, body, lac)
+        if len(frame) > self._limits.frame_bytes_max:
+            frame = v3.encode_read_response(txn_id, ledger_id, entry_id, Status.IO_ERROR, None, None)
+        return frame
 
     def _take_requests(self) -> None:
         call: Call | None = None
@@ -237,7 +250,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                     self._long_frame.end()
                 call = v3.decode_request(payload)
                 self._dispatch(call)
-                if self._requests.cost_bytes > self._limits.unanswered_bytes_max:
+                if self._requests.cost_bytes > self._requests_bytes_max:
                     self.pause_reading()
                 if self._is_reading_paused:
                     self._splitter.set_aside()
@@ -269,25 +282,55 @@ class ServerConnection(asyncio.BufferedProtocol):
                 call.is_deferred_sync,
             )
         elif isinstance(call, ReadCall):
-            self._requests.begin(call.txn_id, self._read_cost_bytes)
-            handler.read(self, call.txn_id, call.ledger_id, call.entry_id, call.fence_with, call.is_high_priority)
+            self._take_read(handler, call)
         elif isinstance(call, SelfAnsweredCall):
             self._queue.send(call.frame)
-        elif isinstance(call, ReadLacCall):
-            self._requests.begin(call.txn_id, self._read_cost_bytes)
-            handler.read_lac(self, call.txn_id, call.ledger_id)
+        elif isinstance(call, ReadLacCall | ListEntriesCall):
+            self._queue_read(call)
         elif isinstance(call, ForceLedgerCall):
             self._requests.begin(call.txn_id, _REQUEST_COST_BYTES)
             handler.force_ledger(self, call.txn_id, call.ledger_id)
-        elif isinstance(call, ListEntriesCall):
-            self._requests.begin(call.txn_id, self._read_cost_bytes)
-            handler.list_entries(self, call.txn_id, call.ledger_id)
         elif isinstance(call, BookieInfoCall):
             self._requests.begin(call.txn_id, _REQUEST_COST_BYTES)
             handler.bookie_info(self, call.txn_id, call.requested)
         else:
             self._requests.begin(call.txn_id, len(call.body) + _REQUEST_COST_BYTES)
             handler.write_lac(self, call.txn_id, call.ledger_id, call.master_key, call.body)
+
+    def _take_read(self, handler: RequestHandler, call: ReadCall) -> None:
+        found = handler.read_from_memory(call.ledger_id, call.entry_id) if call.fence_with is None else None
+        if found is None:
+            self._queue_read(call)
+        else:
+            body, lac = found
+            self._queue.send(self._read_frame(call.txn_id, call.ledger_id, call.entry_id, Status.OK, body, lac))
+
+    def _queue_read(self, call: AnyReadCall) -> None:
+        if self._reads.submit(call):
+            return
+        status = Status.TOO_MANY_REQUESTS
+        if isinstance(call, ReadCall):
+            frame = v3.encode_read_response(call.txn_id, call.ledger_id, call.entry_id, status, None, None)
+        elif isinstance(call, ReadLacCall):
+            frame = v3.encode_read_lac_response(call.txn_id, call.ledger_id, status, None, None)
+        else:
+            frame = encode_list_entries_response(call.txn_id, call.ledger_id, status, None)
+        self._queue.send(frame)
+
+    def _begin_read(self, call: AnyReadCall) -> None:
+        handler = self._handler
+        assert handler is not None, "only admitted connections are read from"
+        try:
+            if isinstance(call, ReadCall):
+                handler.read(self, call.txn_id, call.ledger_id, call.entry_id, call.fence_with, call.is_high_priority)
+            elif isinstance(call, ReadLacCall):
+                handler.read_lac(self, call.txn_id, call.ledger_id)
+            else:
+                handler.list_entries(self, call.txn_id, call.ledger_id)
+        except Exception:
+            self._reads.end(call.txn_id)  # the handler failed: it will not answer
+            logger.exception("connection from %s closed: a read failed", self.peer)
+            self.abort()
 
     def _admit_long_frame(self) -> None:
         """A frame that is longer than a read comes in only if the budget has room for all of it."""
@@ -304,12 +347,17 @@ class ServerConnection(asyncio.BufferedProtocol):
             return Standing("within a frame", self._splitter.gathered_count, self._splitter.unfinished_bytes)
         return None
 
+    @property
+    def _requests_bytes_max(self) -> int:
+        """As much as is left for others: a client that comes later finds room."""
+        return min(self._limits.unanswered_bytes_max, self._budget.free_request_bytes)
+
     def _may_read(self) -> bool:
         return not (
             self._queue.is_blocked
             or self._long_frame.is_waiting
             or self._budget.is_full
-            or self._requests.cost_bytes > self._limits.unanswered_bytes_max // 2
+            or self._requests.cost_bytes > self._requests_bytes_max // 2
         )
 
     def _resume(self) -> None:

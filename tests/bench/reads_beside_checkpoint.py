@@ -28,7 +28,7 @@ import uvloop
 from runtime.bookie.checkpoint_pace import CheckpointPace
 from runtime.bookie.checkpoints import CHECKPOINT_LANE
 from runtime.bookie.process import SWITCH_INTERVAL_S
-from runtime.bookie.reads import ReadBatcher, new_job
+from runtime.bookie.reads import READS_LANE, ReadBatcher, new_job
 from runtime.net.loop import LaneWorkers
 from runtime.protocol.status import Status
 from storage.checkpoint import CheckpointDone, CheckpointJob
@@ -74,7 +74,7 @@ class Workload:
         self.engine = engine
         self.workers = workers
         self._row_count = row_count
-        self._reads = ReadBatcher(workers)
+        self._reads = ReadBatcher(workers, READS_LANE)
         self._random = random.Random(1)
         self._next_entry_id = 0
 

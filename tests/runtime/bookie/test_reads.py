@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from runtime.bookie.reads import ReadBatcher, ReadOutcome, new_job
+from runtime.bookie.reads import READS_LANE, ReadBatcher, ReadOutcome, new_job
 from runtime.net.loop import LaneWorkers
 from runtime.protocol.status import Status
 from storage.config import EngineConfig
@@ -52,7 +52,7 @@ class Stage:
             self.engine.add(1, entry_id, body_of(entry_id))
         checkpoint_now(self.engine)
         self.workers = WatchedWorkers()
-        self.reads = ReadBatcher(self.workers)
+        self.reads = ReadBatcher(self.workers, READS_LANE)
 
     def read(self, entry_id: int) -> Awaitable[ReadOutcome]:
         return self.reads.read(new_job(self.engine, 1, entry_id, needs_last_entry=False))
@@ -95,7 +95,7 @@ async def test_errors_of_one_file_are_one_line_in_a_while(tmp_path: Path, caplog
     checkpoint_now(engine)
     (tmp_path / "0.log").unlink()
     workers = LaneWorkers()
-    reads = ReadBatcher(workers)
+    reads = ReadBatcher(workers, READS_LANE)
     for entry_id in range(3, 103):
         outcome = await reads.read(new_job(engine, 1, entry_id, needs_last_entry=False))
         assert outcome.status is Status.IO_ERROR

@@ -80,6 +80,9 @@ class MemoryBookie:
         self.add_flags.append((master_key, is_recovery_add, is_high_priority, is_deferred_sync))
         self._answer(lambda: connection.respond_add(txn_id, ledger_id, entry_id, Status.OK))
 
+    def read_from_memory(self, ledger_id: int, entry_id: int) -> None:
+        """All reads are answered by ``read``."""
+
     def read(
         self,
         connection: Responder,

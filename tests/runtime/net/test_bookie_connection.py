@@ -117,10 +117,10 @@ def test_bookies_that_take_nothing_share_a_limit_that_does_not_hold_up_the_other
 async def test_a_bookie_that_stops_reading_gets_everything_in_the_end() -> None:
     async with memory_bookie() as bookie, pool_of(bookie) as pool:
         outcomes = Outcomes(pool)
-        bookie.is_holding = True  # at 64 MiB unanswered the listener stops reading
+        bookie.is_holding = True  # at 32 MiB unanswered the listener stops reading
         for entry_id in range(120):
             outcomes.add(entry_id, bytes(1_000_000))
-        await bookie.holds(60)
+        await bookie.holds(30)
         bookie.is_holding = False
         bookie.release()
         assert sorted(await outcomes.wait(120)) == [(entry_id, Status.OK) for entry_id in range(120)]

@@ -133,7 +133,7 @@ async def test_a_frame_above_the_whole_share_still_comes_in() -> None:
 
 
 async def test_requests_under_way_of_all_connections_have_one_limit() -> None:
-    limits = ListenerLimits(memory_bytes_max=400_000)
+    limits = ListenerLimits(memory_bytes_max=800_000)
     async with (
         memory_bookie(limits) as bookie,
         peer_of(bookie.port) as first,
@@ -154,6 +154,25 @@ async def test_requests_under_way_of_all_connections_have_one_limit() -> None:
         assert [await answer for answer in answers] == [set(range(100))] * 3
 
 
+async def test_one_clients_adds_leave_room_for_the_adds_of_others() -> None:
+    async with (
+        memory_bookie(ListenerLimits(memory_bytes_max=8 * 1024 * KIBIBYTE)) as bookie,
+        peer_of(bookie.port) as greedy,
+        peer_of(bookie.port) as other,
+    ):
+        bookie.is_holding = True
+        greedy.send(*(add_frame(txn_id, bytes(10_000)) for txn_id in range(400)))
+        await bookie.holds(100)  # of 200 for which there is room
+        assert await quiet(bookie) * 10_000 <= 1024 * KIBIBYTE + 10_000
+        held_count = len(bookie.held)
+        other.send(*(add_frame(txn_id, bytes(10_000)) for txn_id in range(20)))
+        await bookie.holds(held_count + 20)
+        bookie.is_holding = False
+        bookie.release()
+        assert await _answers(other, 20) == set(range(20))
+        assert await _answers(greedy, 400) == set(range(400))
+
+
 async def _answers(peer: Peer, count: int) -> set[int]:
     return {(await peer.answer()).txn_id for _ in range(count)}
 
@@ -163,7 +182,7 @@ async def test_requests_of_a_connection_that_is_gone_count_until_they_are_answer
         bookie.is_holding = True
         async with peer_of(bookie.port) as gone:
             gone.send(*(add_frame(txn_id, bytes(10_000)) for txn_id in range(10)))
-            await bookie.holds(2)
+            await bookie.holds(1)
         async with peer_of(bookie.port) as peer:
             peer.send(add_frame(77))
             held = len(bookie.held)
@@ -192,17 +211,20 @@ async def test_answers_that_a_peer_does_not_take_are_limited_and_its_reads_refus
         bookie.entries[1, 0] = body = bytes(1024 * KIBIBYTE)
         bookie.is_holding = True
         peer.send(*(v3.encode_read_request(txn_id, 1, 0, None, False) for txn_id in range(100)))
-        await bookie.holds(100)  # each counted as 64 KiB when it came
+        await bookie.holds(32)  # each counted as 64 KiB when it began
         bookie.is_holding = False
         bookie.release()
         other.send(add_frame(1))
         assert await other.answer() == AddAnswer(1, Status.OK)
         answers = [await peer.answer() for _ in range(100)]
-        assert {answer.txn_id for answer in answers} == set(range(100))
         assert all(isinstance(answer, ReadAnswer) for answer in answers)
-        statuses = [answer.status for answer in answers if isinstance(answer, ReadAnswer)]
-        assert set(statuses) == {Status.OK, Status.TOO_MANY_REQUESTS}
-        assert statuses.count(Status.OK) <= 12 + 10, "what the operating system took, too"
+        status_of = {answer.txn_id: answer.status for answer in answers if isinstance(answer, ReadAnswer)}
+        assert set(status_of) == set(range(100))
+        first = [status_of[txn_id] for txn_id in range(32)]
+        assert set(first) == {Status.OK, Status.TOO_MANY_REQUESTS}
+        assert first.count(Status.OK) <= 12 + 10, "what the operating system took, too"
+        later = {status_of[txn_id] for txn_id in range(32, 100)}
+        assert later == {Status.OK}, "reads begin only when the peer takes its answers"
         peer.send(v3.encode_read_request(100, 1, 0, None, False))
         assert await peer.answer() == ReadAnswer(100, Status.OK, body, None)
 

@@ -1,4 +1,4 @@
-"""Three shares that do not touch each other, and turns in the order of asking."""
+"""Separate shares, and turns in the order of asking."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from runtime.net.memory_budget import MemoryBudget
 
 
 class Counted:
-    """A budget of 800 bytes, 400 of them for requests, 100 for long frames, 300 for answers; and what it said."""
+    """A budget of 800 bytes: 200 for requests, 100 for long frames, 300 for answers; and what it said."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -18,14 +18,16 @@ class Counted:
 
 def test_requests_stop_all_reading_above_their_share_and_go_on_at_half() -> None:
     counted = Counted()
-    counted.budget.add_request(400)
-    assert counted.said == []
+    counted.budget.add_request(200)
+    assert (counted.said, counted.budget.free_request_bytes) == ([], 0)
     counted.budget.add_request(1)
     counted.budget.add_request(100)
-    counted.budget.end_request(300)
+    assert counted.budget.free_request_bytes == 0
+    counted.budget.end_request(200)
     assert (counted.said, counted.budget.is_full) == (["full"], True)
     counted.budget.end_request(1)
     assert (counted.said, counted.budget.is_full) == (["full", "low"], False)
+    assert counted.budget.free_request_bytes == 100
 
 
 def test_long_frames_get_their_turns_in_order() -> None:
@@ -55,8 +57,8 @@ def test_answers_not_taken_have_a_share_of_their_own() -> None:
     counted = Counted()
     counted.budget.add_request(10_000)
     counted.ask("a", 10_000)
-    assert counted.budget.has_room_for_answer(300)
+    assert counted.budget.free_answer_bytes == 300
     counted.budget.add_answers(1)
-    assert not counted.budget.has_room_for_answer(300)
+    assert counted.budget.free_answer_bytes == 299
     counted.budget.add_answers(-1)
-    assert counted.budget.has_room_for_answer(300)
+    assert counted.budget.free_answer_bytes == 300

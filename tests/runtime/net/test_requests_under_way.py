@@ -8,7 +8,7 @@ from runtime.net.requests_under_way import RequestsUnderWay
 
 def test_costs_of_ids_used_twice_are_freed_one_answer_at_a_time() -> None:
     full: list[bool] = []
-    requests = RequestsUnderWay(MemoryBudget(200, lambda: full.append(True), lambda: full.append(False)))
+    requests = RequestsUnderWay(MemoryBudget(400, lambda: full.append(True), lambda: full.append(False)))
     requests.begin(1, 10)
     requests.begin(2, 20)
     requests.begin(1, 40)

@@ -1,0 +1,210 @@
+"""Reads of all connections that wait for their turn.
+
+Reads that need the disk wait here. There are two lanes, one for ordinary reads and one for urgent ones (high priority,
+or with a fence), so that a backlog of ordinary reads does not delay a recovery. In each lane the connections take
+turns: a client with thousands of reads delays another client's read by one round, not by its whole backlog.
+
+A waiting read holds only its request. It costs the memory of an answer from the moment its turn comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+from runtime.net.requests_under_way import RequestsUnderWay
+from runtime.protocol.messages import ListEntriesCall, ReadCall, ReadLacCall
+
+AnyReadCall: TypeAlias = ReadCall | ReadLacCall | ListEntriesCall
+
+ORDINARY_UNDER_WAY_MAX = 32
+"""Ordinary reads that the handler works on. Few, because a read that comes next waits until these are answered."""
+
+URGENT_UNDER_WAY_MAX = 256
+"""Urgent reads that the handler works on. More, because those with a fence wait for a sync of the journal."""
+
+WAITING_READS_MAX = 10_000
+"""Reads of one connection that may wait in one lane; further ones are refused."""
+
+_WAITING_COST_BYTES = 512
+"""Memory of a waiting read, roughly."""
+
+_READ_COST_BYTES_MIN = 64 * 1024
+"""What a read under way counts as at least; more if the connection's last answer was larger."""
+
+
+class ReadLane:
+    """One lane. Half of its memory is for reads under way, half for waiting ones.
+
+    A connection may have as many waiting reads as there is room left for others. So a full lane always keeps room for
+    clients that have not used it yet.
+    """
+
+    def __init__(self, bytes_max: int, under_way_count_max: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._under_way_count_max = under_way_count_max
+        self._under_way_bytes_max = bytes_max // 2
+        self._waiting_count_max = bytes_max // 2 // _WAITING_COST_BYTES
+        self._under_way_bytes = 0
+        self._under_way_count = 0
+        self._waiting_count = 0
+        self._turns: dict[_ReadQueue, None] = {}
+        self._is_round_scheduled = False
+
+    def may_wait(self, own_count: int) -> bool:
+        """Whether one more read may wait, of a connection that has ``own_count`` waiting."""
+        return own_count < min(WAITING_READS_MAX, self._waiting_count_max - self._waiting_count)
+
+    def may_begin(self, cost_bytes: int) -> bool:
+        """Whether a read may begin now. One always may if there is none under way."""
+        return self._under_way_count == 0 or (
+            self._under_way_count < self._under_way_count_max
+            and self._under_way_bytes + cost_bytes <= self._under_way_bytes_max
+        )
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether any connection waits for its turn."""
+        return bool(self._turns)
+
+    def add_request(self, cost_bytes: int) -> None:
+        """A read begins."""
+        self._under_way_count += 1
+        self._under_way_bytes += cost_bytes
+
+    def end_request(self, cost_bytes: int) -> None:
+        """A read was answered."""
+        self._under_way_count -= 1
+        self._under_way_bytes -= cost_bytes
+        self._schedule_round()
+
+    def count_waiting(self, difference: int) -> None:
+        """Reads begin to wait (positive) or end waiting (negative)."""
+        self._waiting_count += difference
+
+    def queue_up(self, queue: _ReadQueue) -> None:
+        """A connection has a read that may begin; it gets its turn after the others."""
+        self._turns.setdefault(queue)
+        self._schedule_round()
+
+    def withdraw(self, queue: _ReadQueue) -> None:
+        """A connection's reads may not begin now."""
+        self._turns.pop(queue, None)
+
+    def _schedule_round(self) -> None:
+        if self._turns and not self._is_round_scheduled:
+            self._is_round_scheduled = True
+            self._loop.call_soon(self._run_round)
+
+    def _run_round(self) -> None:
+        self._is_round_scheduled = False
+        for _ in range(self._under_way_count_max):  # those that are answered at once must not hold up the loop
+            if not self._turns:
+                return
+            queue = next(iter(self._turns))
+            if not self.may_begin(queue.next_cost_bytes):
+                return  # the end of a read under way schedules the next round
+            del self._turns[queue]
+            queue.begin_next()
+        self._schedule_round()
+
+
+class ReadLanes:
+    """Both lanes of one listener."""
+
+    def __init__(self, lane_bytes_max: int) -> None:
+        self.ordinary = ReadLane(lane_bytes_max, ORDINARY_UNDER_WAY_MAX)
+        self.urgent = ReadLane(lane_bytes_max, URGENT_UNDER_WAY_MAX)
+
+
+class ConnectionReads:
+    """The reads of one connection: those that wait in either lane, and those under way.
+
+    ``begin`` hands a read to the handler.
+    """
+
+    def __init__(self, lanes: ReadLanes, begin: Callable[[AnyReadCall], None]) -> None:
+        self._ordinary = _ReadQueue(lanes.ordinary, begin)
+        self._urgent = _ReadQueue(lanes.urgent, begin)
+
+    def submit(self, call: AnyReadCall) -> bool:
+        """Begin a read now or when its turn comes. False: too many are waiting, refuse it."""
+        is_urgent = isinstance(call, ReadCall) and (call.is_high_priority or call.fence_with is not None)
+        return (self._urgent if is_urgent else self._ordinary).submit(call)
+
+    def end(self, txn_id: int) -> None:
+        """A read was answered."""
+        if not self._ordinary.under_way.end(txn_id):
+            self._urgent.under_way.end(txn_id)
+
+    def note_answer(self, size_bytes: int) -> None:
+        """The size of the last answer is the best estimate for the next one."""
+        self._ordinary.next_cost_bytes = self._urgent.next_cost_bytes = max(_READ_COST_BYTES_MIN, size_bytes)
+
+    def hold(self) -> None:
+        """Begin no reads: the peer does not take its answers."""
+        self._ordinary.hold()
+        self._urgent.hold()
+
+    def go_on(self) -> None:
+        """The peer takes its answers again."""
+        self._ordinary.go_on()
+        self._urgent.go_on()
+
+    def drop(self) -> None:
+        """The connection is gone: forget the reads that wait. Those under way count until the handler answers."""
+        self._ordinary.drop()
+        self._urgent.drop()
+
+
+class _ReadQueue:
+    """The reads of one connection in one lane."""
+
+    def __init__(self, lane: ReadLane, begin: Callable[[AnyReadCall], None]) -> None:
+        self._lane = lane
+        self._begin = begin
+        self._waiting: deque[AnyReadCall] = deque()
+        self._is_held = False
+        self.under_way = RequestsUnderWay(lane)
+        self.next_cost_bytes = _READ_COST_BYTES_MIN
+
+    def submit(self, call: AnyReadCall) -> bool:
+        lane = self._lane
+        if not self._waiting and not self._is_held and not lane.has_turns and lane.may_begin(self.next_cost_bytes):
+            self._start(call)
+            return True
+        if not lane.may_wait(len(self._waiting)):
+            return False
+        self._waiting.append(call)
+        lane.count_waiting(1)
+        if not self._is_held:
+            lane.queue_up(self)
+        return True
+
+    def begin_next(self) -> None:
+        """Its turn has come: begin the oldest read, and queue up again for the next one."""
+        call = self._waiting.popleft()
+        self._lane.count_waiting(-1)
+        self._start(call)
+        if self._waiting and not self._is_held:
+            self._lane.queue_up(self)
+
+    def hold(self) -> None:
+        self._is_held = True
+        self._lane.withdraw(self)
+
+    def go_on(self) -> None:
+        self._is_held = False
+        if self._waiting:
+            self._lane.queue_up(self)
+
+    def drop(self) -> None:
+        self.hold()
+        self._lane.count_waiting(-len(self._waiting))
+        self._waiting.clear()
+
+    def _start(self, call: AnyReadCall) -> None:
+        self.under_way.begin(call.txn_id, self.next_cost_bytes)
+        self._begin(call)

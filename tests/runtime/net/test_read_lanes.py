@@ -1,0 +1,151 @@
+"""Connections take turns in each lane, and waiting reads are limited for each connection."""
+
+from __future__ import annotations
+
+import asyncio
+
+from runtime.net.listener_limits import ListenerLimits
+from runtime.net.read_lanes import AnyReadCall, ConnectionReads, ReadLanes
+from runtime.protocol import v3
+from runtime.protocol.messages import AddAnswer, ListEntriesCall, ReadAnswer, ReadCall, ReadLacCall
+from runtime.protocol.status import Status
+from tests.runtime.net.memory_bookie import memory_bookie
+from tests.runtime.net.test_listener import add_frame, peer_of
+
+KIBIBYTE = 1024
+ORDINARY_MAX, URGENT_MAX = 32, 256
+
+
+class Lanes:
+    """Two lanes of 32 MiB each; ``begun`` has the reads that began, by connection and transaction id."""
+
+    def __init__(self, lane_bytes_max: int = 32 * 1024 * KIBIBYTE) -> None:
+        self._lanes = ReadLanes(lane_bytes_max)
+        self.begun: list[str] = []
+
+    def connection(self, name: str) -> ConnectionReads:
+        def begin(call: AnyReadCall) -> None:
+            self.begun.append(f"{name}{call.txn_id}")
+
+        return ConnectionReads(self._lanes, begin)
+
+
+def read(txn_id: int, *, is_high_priority: bool = False, fence_with: bytes | None = None) -> ReadCall:
+    return ReadCall(txn_id, 1, 0, fence_with, is_high_priority)
+
+
+async def ticks() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_connections_take_turns() -> None:
+    lanes = Lanes()
+    a, b, c = (lanes.connection(name) for name in "abc")
+    assert all(a.submit(read(txn_id)) for txn_id in range(100))
+    assert lanes.begun == [f"a{txn_id}" for txn_id in range(ORDINARY_MAX)]
+    assert all(b.submit(call) for call in (read(1), ReadLacCall(2, 1)))
+    assert c.submit(ListEntriesCall(1, 1))
+    del lanes.begun[:]
+    for txn_id in range(6):
+        a.end(txn_id)
+    await ticks()
+    assert lanes.begun == ["a32", "b1", "c1", "a33", "b2", "a34"]
+
+
+async def test_urgent_reads_have_a_lane_of_their_own() -> None:
+    lanes = Lanes()
+    a, b = lanes.connection("a"), lanes.connection("b")
+    for txn_id in range(100):
+        a.submit(read(txn_id))
+    del lanes.begun[:]
+    b.submit(read(1, is_high_priority=True))
+    b.submit(read(2, fence_with=b"key"))
+    a.submit(read(200, is_high_priority=True))
+    assert lanes.begun == ["b1", "b2", "a200"]
+    a.end(200)
+    a.end(0)
+    await ticks()
+    assert lanes.begun == ["b1", "b2", "a200", "a32"]
+
+
+async def test_a_connection_may_have_as_many_waiting_reads_as_it_leaves_room_for() -> None:
+    lanes = Lanes(512 * 2 * 100)  # for 100 waiting reads
+    a, b, c = (lanes.connection(name) for name in "abc")
+    assert a.submit(read(0)), "one may always begin"
+
+    def count_taken(reads: ConnectionReads) -> int:
+        return [reads.submit(read(txn_id)) for txn_id in range(1, 200)].count(True)
+
+    assert [count_taken(reads) for reads in (a, b, c)] == [50, 25, 13]
+    a.drop()
+    assert b.submit(read(500)), "what a held is free again"
+    assert lanes.begun == ["a0"]
+
+
+async def test_one_connection_has_10_000_waiting_reads_at_most() -> None:
+    reads = Lanes().connection("a")
+    taken = [reads.submit(read(txn_id)) for txn_id in range(10_100)]
+    assert taken.index(False) == ORDINARY_MAX + 10_000
+    taken = [reads.submit(read(txn_id, is_high_priority=True)) for txn_id in range(10_300)]
+    assert taken.index(False) == URGENT_MAX + 10_000
+
+
+async def test_no_read_begins_while_its_peer_takes_no_answers() -> None:
+    lanes = Lanes()
+    a, b = lanes.connection("a"), lanes.connection("b")
+    a.hold()
+    a.submit(read(1))
+    b.submit(read(1))
+    await ticks()
+    assert lanes.begun == ["b1"]
+    a.go_on()
+    await ticks()
+    assert lanes.begun == ["b1", "a1"]
+
+
+async def test_reads_under_way_cost_as_much_as_the_last_answer() -> None:
+    lanes = Lanes(2 * 1024 * KIBIBYTE)
+    a, b = lanes.connection("a"), lanes.connection("b")
+    a.note_answer(1000 * KIBIBYTE)
+    a.submit(read(1))
+    a.submit(read(2))
+    b.submit(read(1))
+    await ticks()
+    assert lanes.begun == ["a1"]
+    a.end(1)
+    await ticks()
+    assert lanes.begun == ["a1", "a2"]
+    a.end(2)
+    await ticks()
+    assert lanes.begun == ["a1", "a2", "b1"]
+
+
+async def test_reads_beyond_the_limit_are_refused_and_adds_go_on() -> None:
+    limits = ListenerLimits(memory_bytes_max=1024 * KIBIBYTE)  # 128 reads may wait, 64 of one connection
+    async with memory_bookie(limits) as bookie, peer_of(bookie.port) as greedy, peer_of(bookie.port) as other:
+        bookie.entries[1, 0] = b"body"
+        bookie.is_holding = True
+        greedy.send(*(v3.encode_read_request(txn_id, 1, 0, None, False) for txn_id in range(100)))
+        refused = [await greedy.answer() for _ in range(35)]
+        assert refused == [ReadAnswer(txn_id, Status.TOO_MANY_REQUESTS, None, None) for txn_id in range(65, 100)]
+        other.send(v3.encode_read_request(1, 1, 0, None, False))
+        bookie.is_holding = False
+        greedy.send(add_frame(1000))
+        assert await greedy.answer() == AddAnswer(1000, Status.OK)
+        bookie.release()
+        assert await other.answer() == ReadAnswer(1, Status.OK, b"body", None)
+        assert {(await greedy.answer()).txn_id for _ in range(65)} == set(range(65))
+
+
+async def test_a_read_that_fails_closes_its_connection_and_holds_up_no_other() -> None:
+    async with memory_bookie(ListenerLimits(memory_bytes_max=1024 * KIBIBYTE)) as bookie:
+        bookie.read_flags = ()  # type: ignore[assignment]  # it cannot be appended to
+        for txn_id in range(3):
+            async with peer_of(bookie.port) as peer:
+                peer.send(v3.encode_read_request(txn_id, 1, 0, None, False))
+                assert await peer.is_closed_by_the_bookie()
+        bookie.read_flags = []
+        async with peer_of(bookie.port) as peer:
+            peer.send(v3.encode_read_request(1, 1, 0, None, False))
+            assert await peer.answer() == ReadAnswer(1, Status.NO_SUCH_ENTRY, None, None)
