@@ -16,6 +16,7 @@ from bkctl.disk_settings import java_disk_values
 from bkctl.gc_settings import garbage_collection_values, garbage_collection_warnings
 from bkctl.integrity_settings import java_integrity_values
 from bkctl.java_conf import JavaConf
+from bkctl.java_keys import REFUSED, ignored_key_notes, is_refused, unknown_key_notes
 from bkctl.journal_settings import journal_values, journal_warnings
 from bkctl.settings import Sources, java_metadata_uri, put, resolve_metadata_uri, zookeeper_values
 from commands.context import BookieFlags, BookieSettings
@@ -36,14 +37,6 @@ _ENVIRONMENT_LISTS = {
     "ledger_directories": "BKCTL_BOOKIE_LEDGER_DIRS",
     "index_directories": "BKCTL_BOOKIE_INDEX_DIRS",
 }
-_PROTECTION_KEYS = ("tlsProviderFactoryClass", "bookieAuthProviderFactoryClass")
-"""Keys that protect a Java bookie and that this bookie cannot honour: ignoring them would open it to everybody."""
-
-_IGNORED_LOUDLY = {
-    **engine_settings.IGNORED_LOUDLY,
-    "httpServerEnabled": "there is no HTTP server yet",
-    "autoRecoveryDaemonEnabled": "there is no autorecovery inside the bookie yet",
-}
 
 
 def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSettings:
@@ -57,7 +50,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
     if metadata_uri is None and has_file:
         raise ConfigurationError(
             "no cluster is named: set metadataServiceUri in the configuration file, or give --metadata-uri "
-            f"(a bookie brings its own ZooKeeper only when nothing at all is configured){_perhaps_meant(conf, flags)}"
+            f"(a bookie brings its own ZooKeeper only when nothing at all is configured){_perhaps_meant(conf)}"
         )
     is_configured = metadata_uri is not None
     values: dict[str, Any] = {} if is_configured else _own_cluster_values()
@@ -71,13 +64,14 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
         if not storage.get(name):
             raise ConfigurationError(
                 f"no folder for {name.replace('_', ' ')}: give {option} (or the configuration file)"
-                f"{_perhaps_meant(conf, flags)}"
+                f"{_perhaps_meant(conf)}"
             )
     values["zookeeper"] = _zookeeper_values(sources)
     values["metadata_uri"] = metadata_uri or ""
     warnings = _uri_warnings(sources, metadata_uri, origin)
     if conf is not None:
-        warnings += [*_warnings(conf), *garbage_collection_warnings(conf), *_misspelt(conf, flags)]
+        warnings += [*journal_warnings(conf), *garbage_collection_warnings(conf)]
+        warnings += [*unknown_key_notes(conf.settings()), *ignored_key_notes(conf.settings())]
     return BookieSettings(
         config=convert(values, BookieConfig, "bookie", toml_path=sources.toml_path),
         data_directory=None if is_configured else DATA_DIRECTORY,
@@ -191,29 +185,16 @@ def _pairs(flags: BookieFlags) -> dict[str, str]:
     return pairs
 
 
-def _misspelt(conf: JavaConf, flags: BookieFlags) -> list[str]:
-    """A file may hold every key that Java knows, so near misses alone are told; all that was given by hand is."""
-    given = _pairs(flags)
-    told = []
-    for key, meant in conf.unread():
-        if meant is not None or key in given:
-            name = f"--set {key}" if key in given else f"{conf.origin}: {key}"
-            question = f"; is {meant} meant?" if meant is not None else ""
-            told.append(f"{name}: bkctl reads no such key, it has no effect{question}")
-    return told
-
-
-def _perhaps_meant(conf: JavaConf | None, flags: BookieFlags) -> str:
-    """The end of a sentence about what is missing: a key that was misspelt is the likeliest cause."""
-    return "".join(f"; {told}" for told in ([] if conf is None else _misspelt(conf, flags)))
+def _perhaps_meant(conf: JavaConf | None) -> str:
+    """The end of a sentence about what is missing: a misspelt key is the likeliest cause."""
+    return "" if conf is None else "".join(f"; {note}" for note in unknown_key_notes(conf.settings()))
 
 
 def _refuse_unprotected(conf: JavaConf) -> None:
-    for key in _PROTECTION_KEYS:
-        if conf.text(key):
+    for key, value, place in conf.settings():
+        if value is not None and is_refused(key, value):
             raise ConfigurationError(
-                f"{conf.origin}: {key} asks for protection that this bookie does not have yet; "
-                f"to serve without it, start with --set {key}="
+                f"{place}: {key}: {REFUSED[key]}; to start without it, add --set {key}= to the command"
             )
 
 
@@ -224,15 +205,6 @@ def _uri_warnings(sources: Sources, metadata_uri: str | None, origin: str) -> li
         return []
     assert sources.conf is not None
     return [f"the metadata URI {metadata_uri} of {origin} is used, not {configured} of {sources.conf.origin}"]
-
-
-def _warnings(conf: JavaConf) -> list[str]:
-    warnings = []
-    for key, consequence in _IGNORED_LOUDLY.items():
-        text = conf.text(key)
-        if text is not None and text.lower() not in {"false", "no", "off"}:
-            warnings.append(f"{conf.origin}: {key} is not supported: {consequence}")
-    return [*warnings, *journal_warnings(conf)]
 
 
 def _lay_over(values: dict[str, Any], stronger: Mapping[str, Any]) -> None:

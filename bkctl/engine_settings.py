@@ -8,12 +8,6 @@ from bkctl.java_conf import JavaConf
 from bkctl.settings import put
 from storage.config import ENTRY_LOG_SIZE_BYTES_MAX, MEMTABLE_BYTES_MIN
 
-IGNORED_LOUDLY = {
-    "entryLogPerLedgerEnabled": "the ledgers of a directory share its entry logs; logs written with it are read",
-    "dbStorage_directIOEntryLogger": "entry logs are written through the page cache; logs written with it are read",
-}
-"""Keys that change how Java writes entry logs and nothing that a client sees, with what happens here instead."""
-
 
 def engine_values(conf: JavaConf) -> dict[str, Any]:
     """Fields of ``EngineConfig`` that a bk_server.conf sets."""

@@ -20,10 +20,6 @@ _TRUTHS: Final = {
     "is_transactional": "useTransactionalCompaction",
     "is_target_size_used": "useTargetEntryLogSizeForGc",
 }
-_NO_EFFECT: Final = {
-    "entryLocationCompactionInterval": "LevelDB compacts its index by itself",
-    "gcEntryLogMetadataCacheEnabled": "what each log holds is kept in memory, and read again after a start",
-}
 
 
 def garbage_collection_values(conf: JavaConf) -> dict[str, Any]:
@@ -50,10 +46,6 @@ def garbage_collection_warnings(conf: JavaConf) -> list[str]:
             f"{conf.origin}: verifyMetadataOnGC=false has no effect: a ledger's metadata is always read before its "
             "entries are deleted"
         )
-    for key, reason in _NO_EFFECT.items():
-        text = conf.text(key)
-        if text is not None and text.lower() not in {"-1", "0", "false", "no", "off"}:
-            warnings.append(f"{conf.origin}: {key}={text} has no effect: {reason}")
     return warnings
 
 

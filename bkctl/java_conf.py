@@ -15,7 +15,6 @@ from typing import TypeVar
 import javaproperties
 
 from bkctl.java_ranges import refusal_of
-from bkctl.spelling import near_miss
 from runtime.errors import ConfigurationError
 from storage.config import DURATION_S_MAX, MEBIBYTE
 
@@ -24,8 +23,6 @@ Number = TypeVar("Number", int, float)
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)", re.ASCII)
 _DEPTH_MAX = 16
-_SIMILARITY_MIN = 0.9
-"""Of the keys of Java 4.18 that are not read here none is so much like one that is: the nearest has 0.89."""
 _TRUE = frozenset({"true", "yes", "on"})
 _FALSE = frozenset({"false", "no", "off"})
 
@@ -43,7 +40,6 @@ class JavaConf:
         self._values = values
         self._environment = environment
         self._given_keys = given_keys
-        self._keys_read: set[str] = set()
         self.origin = origin
 
     @classmethod
@@ -63,13 +59,11 @@ class JavaConf:
 
     def text(self, key: str) -> str | None:
         """First value of a key; None when it is absent or empty."""
-        self._keys_read.add(key)
         parts = self._values.get(key)
         return self._expand(parts[0]) or None if parts else None
 
     def texts(self, key: str) -> tuple[str, ...]:
         """All values of a list key, empty ones dropped."""
-        self._keys_read.add(key)
         return tuple(text for part in self._values.get(key, ()) if (text := self._expand(part)))
 
     def parts_dropped(self, key: str) -> tuple[str, ...]:
@@ -80,14 +74,10 @@ class JavaConf:
         """Every value of every key, as it is written."""
         return [part for parts in self._values.values() for part in parts]
 
-    def unread(self) -> Iterator[tuple[str, str | None]]:
-        """Keys that nobody has asked for so far, each with the one that was most likely meant.
-
-        Java's own keys are never taken for each other.
-        """
+    def settings(self) -> Iterator[tuple[str, str | None, str]]:
+        """Each key with its first value and the place that sets it."""
         for key in self._values:
-            if key not in self._keys_read:
-                yield key, near_miss(key, self._keys_read, similarity_min=_SIMILARITY_MIN)
+            yield key, self.text(key), "--set" if key in self._given_keys else self.origin
 
     def whole_number(self, key: str) -> int | None:
         """A plain decimal number."""

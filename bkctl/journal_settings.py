@@ -33,14 +33,6 @@ _DURATIONS: Final = {
     "group_wait_s": "journalMaxGroupWaitMSec",
     "sync_interval_s": "journalPageCacheFlushIntervalMSec",
 }
-_WITHOUT_EFFECT: Final = (
-    "journalWriteBufferSizeKB",
-    "journalAdaptiveGroupWrites",
-    "journalReuseFiles",
-    "journalChannelProvider",
-    "numJournalCallbackThreads",
-)
-"""Groups are gathered in memory and written whole, each reply leaves with its sync, and no file is used twice."""
 
 
 def journal_values(conf: JavaConf) -> dict[str, Any]:
@@ -65,8 +57,6 @@ def journal_values(conf: JavaConf) -> dict[str, Any]:
 def journal_warnings(conf: JavaConf) -> list[str]:
     """What a user of these keys has to know, a line each."""
     warnings = []
-    if named := [key for key in _WITHOUT_EFFECT if conf.text(key) is not None]:
-        warnings.append(f"{conf.origin}: without effect here: {', '.join(named)}")
     version = conf.whole_number("journalFormatVersionToWrite")
     if version is not None and version < EXPLICIT_LAC_VERSION_MIN:
         warnings.append(

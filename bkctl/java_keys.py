@@ -1,0 +1,231 @@
+"""What happens to each key of a Java bk_server.conf: it is used, ignored for a reason, or refused.
+
+The keys are those of Apache BookKeeper 4.18 and of Pulsar's bookkeeper.conf. Any other key is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+from bkctl.spelling import near_miss
+
+Setting: TypeAlias = tuple[str, str | None, str]
+"""A key, its value (None for an empty one) and the place that sets it."""
+
+_SIMILARITY_MIN: Final = 0.6
+
+
+def _split(keys: str) -> frozenset[str]:
+    return frozenset(keys.split())
+
+
+USED: Final = _split(
+    """
+    addEntryTimeoutSec advertisedAddress allowLoopback allowShadedLedgerManagerFactoryClass allowStorageExpansion
+    bookieId bookiePort clientConnectTimeoutMillis compactionMaxOutstandingRequests compactionRate
+    compactionRateByBytes compactionRateByEntries dataIntegrityChecking dataIntegrityStampMissingCookies
+    dbStorage_maxThrottleTimeMs dbStorage_readAheadCacheBatchBytesSize dbStorage_readAheadCacheBatchSize
+    dbStorage_readAheadCacheMaxSizeMb dbStorage_writeCacheMaxSizeMb diskCheckInterval diskUsageLwmThreshold
+    diskUsageThreshold diskUsageWarnThreshold entryLogFilePreallocationEnabled flushEntrylogBytes flushInterval
+    forceAllowCompaction forceReadOnlyBookie gcMetadataOpRateLimit gcOverreplicatedLedgerMaxConcurrentRequests
+    gcOverreplicatedLedgerWaitTime gcWaitTime indexDirectories isForceGCAllowWhenNoSpace isThrottleByBytes
+    journalAlignmentSize journalBufferedEntriesThreshold journalBufferedWritesThreshold journalDirectories
+    journalDirectory journalFlushWhenQueueEmpty journalFormatVersionToWrite journalMaxBackups journalMaxGroupWaitMSec
+    journalMaxMemorySizeMb journalMaxSizeMB journalPageCacheFlushIntervalMSec journalPreAllocSizeMB journalQueueSize
+    journalRemoveFromPageCache journalSyncData journalWriteData ledgerDirectories ledgerManagerFactoryClass
+    ledgerManagerType listeningInterface logSizeLimit majorCompactionInterval majorCompactionMaxTimeMillis
+    majorCompactionThreshold metadataServiceUri minUsableSizeForEntryLogCreation minUsableSizeForHighPriorityWrites
+    minorCompactionInterval minorCompactionMaxTimeMillis minorCompactionThreshold nettyMaxFrameSizeBytes
+    persistBookieStatusEnabled readEntryTimeoutSec readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled
+    skipReplayJournalInvalidRecord useHostNameAsBookieID useShortHostName useTargetEntryLogSizeForGc
+    useTransactionalCompaction verifyMetadataOnGC zkEnableSecurity zkLedgersRootPath zkRequestRateLimit zkServers
+    zkTimeout
+    """
+)
+"""Keys that set something, here or in the commands that act as clients."""
+
+REFUSED: Final = {
+    "tlsProviderFactoryClass": "it asks for TLS, which this bookie does not have yet",
+    "bookieAuthProviderFactoryClass": "it asks for authentication, which this bookie does not have yet",
+    "authorizedRoles": "it restricts the clients, which this bookie cannot do yet",
+    "disableServerSocketBind": "it asks for a bookie without a port, which only clients in the same JVM could use",
+}
+"""Keys that protect a Java bookie. Serving without the protection would open the bookie to every client."""
+
+_IGNORED: Final = {
+    "the bookie exports no metrics yet": """
+        codahaleStatsCSVEndpoint codahaleStatsGraphiteEndpoint codahaleStatsJmxEndpoint
+        codahaleStatsOutputFrequencySeconds codahaleStatsPrefix codahaleStatsSlf4jEndpoint enableStatistics
+        enableTaskExecutionStats exposeDefaultJVMMetrics limitStatsLogging prometheusStatsHttpAddress
+        prometheusStatsHttpEnable prometheusStatsHttpPort prometheusStatsLatencyRolloverSeconds
+        sanityCheckMetricsEnabled statsProviderClass taskExecutionWarnTimeMicros
+        """,
+    "there is no HTTP server yet": """
+        httpServerClass httpServerEnabled httpServerHost httpServerKeyStorePassword httpServerKeyStorePath
+        httpServerPort httpServerTlsEnable httpServerTrustStorePassword httpServerTrustStorePath
+        """,
+    "the bookie has one storage engine of its own": """
+        entryLogPerLedgerCounterLimitsMultFactor entrylogMapAccessExpiryTimeInSeconds fileInfoCacheInitialCapacity
+        fileInfoFormatVersionToWrite fileInfoMaxIdleTime ledgerStorageClass maximumNumberOfActiveEntryLogs
+        minUsableSizeForIndexFileCreation numOfMemtableFlushThreads openFileLimit pageLimit pageSize
+        readBufferSizeBytes skipListArenaChunkSize skipListArenaMaxAllocSize skipListSizeLimit
+        sortedLedgerStorageEnabled writeBufferSizeBytes
+        """,
+    "the ledgers of a directory share its entry logs; logs written with it are read": "entryLogPerLedgerEnabled",
+    "entry logs are written through the page cache; logs written with it are read": """
+        dbStorage_directIOEntryLogger dbStorage_directIOEntryLoggerMaxFdCacheTimeSeconds
+        dbStorage_directIOEntryLoggerReadBufferSizeMB dbStorage_directIOEntryLoggerTotalReadBufferSizeMB
+        dbStorage_directIOEntryLoggerTotalWriteBufferSizeMB
+        """,
+    "the index is LevelDB, which has no such setting": """
+        dbStorage_rocksDB_blockCacheSize dbStorage_rocksDB_blockSize dbStorage_rocksDB_bloomFilterBitsPerKey
+        dbStorage_rocksDB_checksum_type dbStorage_rocksDB_format_version dbStorage_rocksDB_logLevel
+        dbStorage_rocksDB_logPath dbStorage_rocksDB_lz4CompressionEnabled dbStorage_rocksDB_maxSizeInLevel1MB
+        dbStorage_rocksDB_numFilesInLevel0 dbStorage_rocksDB_numLevels dbStorage_rocksDB_sstSizeInMB
+        dbStorage_rocksDB_writeBufferSizeMB defaultRocksdbConf entryLocationRocksdbConf ledgerMetadataRocksdbConf
+        maxOperationNumbersInSingleRocksdbWriteBatch
+        """,
+    "LevelDB compacts its index by itself": "entryLocationCompactionInterval",
+    "what each log holds is kept in memory, and read again after a start": """
+        gcEntryLogMetadataCacheEnabled gcEntryLogMetadataCachePath
+        """,
+    "journal groups are gathered in memory and written whole, and no journal file is used twice": """
+        journalAdaptiveGroupWrites journalChannelProvider journalReuseFiles journalWriteBufferSizeKB
+        numJournalCallbackThreads
+        """,
+    "the bookie runs one thread for each kind of work": """
+        enableBusyWait numAddWorkerThreads numHighPriorityWorkerThreads numIOThreads numLongPollWorkerThreads
+        numReadWorkerThreads numWorkerThreads requestTimerNumTicks requestTimerTickDurationMs serverNumAcceptorThreads
+        serverNumIOThreads
+        """,
+    "[bookie] connection_memory_bytes_max in TOML limits requests by their memory": """
+        closeChannelOnResponseTimeout maxAddsInProgressLimit maxBatchReadSize maxPendingAddRequestsPerThread
+        maxPendingReadRequestsPerThread maxReadsInProgressLimit readWorkerThreadsThrottlingEnabled
+        waitTimeoutOnResponseBackpressureMs
+        """,
+    "sockets have fixed options: no delay, keep-alive": """
+        byteBufAllocatorSizeInitial byteBufAllocatorSizeMax byteBufAllocatorSizeMin serverSockKeepalive
+        serverTcpKeepCnt serverTcpKeepIdle serverTcpKeepIntvl serverTcpLinger serverTcpNoDelay
+        serverWriteBufferHighWaterMark serverWriteBufferLowWaterMark
+        """,
+    "only a Java process can use it": """
+        allocatorExitOnOutOfMemory allocatorLeakDetectionPolicy allocatorOutOfMemoryPolicy allocatorPoolingConcurrency
+        allocatorPoolingPolicy bookieDeathWatchInterval enableLocalTransport entryFormatterClass extraServerComponents
+        ignoreExtraServerComponentsStartupFailures ledgerIdFormatterClass metastoreImplClass
+        metastoreMaxEntriesPerScan nettyUsePooledBuffers org.apache.bookkeeper.conf.readsystemproperties
+        preserveMdcForTaskExecution registrationManagerClass
+        """,
+    "TLS and authentication are off": """
+        bookkeeper.sasl.servicename clientAuthProviderFactoryClass kerberos.kinit saslJaasAuditorSectionName
+        saslJaasBookieSectionName saslJaasClientAllowedIds saslJaasClientSectionName
+        tlsCertFilesRefreshDurationSeconds tlsCertificatePath tlsClientAuthentication tlsEnabledCipherSuites
+        tlsEnabledProtocols tlsHostnameVerificationEnabled tlsKeyStore tlsKeyStorePasswordPath tlsKeyStoreType
+        tlsProvider tlsTrustStore tlsTrustStorePasswordPath tlsTrustStoreType
+        """,
+    "the operating system decides who may start the bookie": "permittedStartupUsers",
+    "port 0 is allowed without it": "allowEphemeralPorts",
+    "directories may always share a disk": "allowMultipleDirsUnderSameDiskPartition",
+    "bkctl storage check compares what is stored": """
+        localConsistencyCheckOnStartup localScrubInterval localScrubRateLimit
+        """,
+    "the ZooKeeper client has settings of its own ([zookeeper] in TOML)": """
+        enableHealthCheck ledgerManagerFactoryDisableClassCheck shadedLedgerManagerFactoryClassPrefix
+        zkRetryBackoffMaxMs zkRetryBackoffMaxRetries zkRetryBackoffStartMs
+        """,
+    "there is no autorecovery inside the bookie yet": """
+        auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec auditorLedgerVerificationPercentage
+        auditorMaxNumberOfConcurrentOpenLedgerOperations auditorPeriodicBookieCheckInterval
+        auditorPeriodicCheckInterval auditorPeriodicPlacementPolicyCheckInterval auditorReplicasCheckInterval
+        autoRecoveryDaemonEnabled inFlightReadEntryNumInLedgerChecker lockReleaseOfFailedLedgerGracePeriod
+        lostBookieRecoveryDelay openLedgerRereplicationGracePeriod repairedPlacementPolicyNotAdheringBookieEnabled
+        replicationRateByBytes rereplicationEntryBatchSize rwRereplicateBackoffMs
+        storeSystemTimeAsLedgerUnderreplicatedMarkTime underreplicatedLedgerRecoveryGracePeriod
+        zkReplicationTaskRateLimit
+        """,
+    "a bookie does not use it: it is a setting of Java clients": """
+        addEntryQuorumTimeoutSec batchReadEnabled bookieAddressResolverEnabled bookieConnectionErrorQuarantineEnabled
+        bookieErrorThresholdPerInterval bookieHealthCheckEnabled bookieHealthCheckIntervalSeconds
+        bookieMaxMultipleForWeightBasedPlacement bookieQuarantineRatio bookieQuarantineTimeSeconds
+        clientConnectBookieUnavailableLogThrottling clientKeyStore clientKeyStorePasswordPath clientKeyStoreType
+        clientReceiveBufferSize clientRole clientSendBufferSize clientSockKeepalive clientTcpNoDelay
+        clientTcpUserTimeoutMillis clientTrustStore clientTrustStorePasswordPath clientTrustStoreType
+        clientWriteBufferHighWaterMark clientWriteBufferLowWaterMark delayEnsembleChange desiredNumZonesPerWriteQuorum
+        digestType disableEnsembleChangeFeatureName diskWeightBasedPlacementEnabled enableBookieAddressTracking
+        enableBookieFailureTracking enableDigestTypeAutodetection enableParallelRecoveryRead
+        enforceMinNumFaultDomainsForWrite enforceMinNumRacksPerWriteQuorum enforceStrictZoneawarePlacement
+        ensemblePlacementPolicy explicitLacInterval firstSpeculativeReadLACTimeout firstSpeculativeReadTimeout
+        getBookieInfoIntervalSeconds getBookieInfoRetryIntervalSeconds getBookieInfoTimeoutSecs
+        ignoreLocalNodeInPlacementPolicy isolationBookieGroups ledgerMetadataVersion maxNumEnsembleChanges
+        maxSpeculativeReadLACTimeout maxSpeculativeReadTimeout minNumRacksPerWriteQuorum minNumZonesPerWriteQuorum
+        networkTopologyScriptFileName networkTopologyScriptNumberArgs networkTopologyStabilizePeriodSeconds
+        numChannelsPerBookie opportunisticStriping passwd pcbcTimeoutTimerNumTicks pcbcTimeoutTimerTickDurationMs
+        readReorderThresholdPendingRequests readTimeout recoveryBatchReadEnabled recoveryReadBatchSize
+        registrationClientClass reorderReadSequenceEnabled reppDnsResolverClass
+        speculativeReadLACTimeoutBackoffMultiplier speculativeReadTimeout speculativeReadTimeoutBackoffMultiplier
+        startTLSTimeoutSecs stickyReadSEnabled storeSystemTimeAsLedgerCreationTime tcpKeepCnt tcpKeepIdle tcpKeepIntvl
+        throttle timeoutMonitorIntervalSec timeoutTaskIntervalMillis timeoutTimerNumTicks timeoutTimerTickDurationMs
+        useHostnameResolveLocalNodePlacementPolicy useV2WireProtocol waitTimeoutOnBackpressureMs
+        """,
+    "bkctl has no stream storage": """
+        dlog.bkcAckQuorumSize dlog.bkcEnsembleSize dlog.bkcWriteQuorumSize
+        storage.cluster.controller.schedule.interval.ms storage.range.store.dirs storage.serve.readonly.tables
+        storageserver.grpc.port
+        """,
+}
+
+IGNORED: Final = {key: reason for reason, keys in _IGNORED.items() for key in keys.split()}
+"""Keys without effect, and why."""
+
+_ALWAYS_ON: Final = _split(
+    """
+    allowMultipleDirsUnderSameDiskPartition journalAdaptiveGroupWrites readWorkerThreadsThrottlingEnabled
+    serverSockKeepalive serverTcpNoDelay storeSystemTimeAsLedgerUnderreplicatedMarkTime
+    """
+)
+"""Ignored switches that are always on here; all others are always off."""
+
+_OFF_AS_NUMBER: Final = _split(
+    """
+    entryLocationCompactionInterval localScrubInterval maxAddsInProgressLimit maxReadsInProgressLimit
+    waitTimeoutOnResponseBackpressureMs
+    """
+)
+"""Ignored numbers of which 0 and -1 mean "off", as it is here."""
+
+_KNOWN: Final = USED | REFUSED.keys() | IGNORED.keys()
+
+_TRUE: Final = frozenset({"true", "yes", "on"})
+_FALSE: Final = frozenset({"false", "no", "off"})
+
+
+def _asks_nothing(key: str, value: str) -> bool:
+    """Whether an ignored key asks for what this bookie does anyway."""
+    if key in _OFF_AS_NUMBER and value in {"0", "-1"}:
+        return True
+    return value.lower() in (_TRUE if key in _ALWAYS_ON else _FALSE)
+
+
+def is_refused(key: str, value: str) -> bool:
+    """Whether this value of a key asks for protection that there is not."""
+    return key in REFUSED and value.lower() not in _FALSE
+
+
+def unknown_key_notes(settings: Iterable[Setting]) -> list[str]:
+    """A line for each unknown key, with the nearest known one."""
+    notes = []
+    for key, _, place in settings:
+        if key not in _KNOWN:
+            meant = near_miss(key, _KNOWN, similarity_min=_SIMILARITY_MIN)
+            question = "" if meant is None else f"; did you mean {meant}?"
+            notes.append(f"{place}: unknown key {key}, ignored{question}")
+    return notes
+
+
+def ignored_key_notes(settings: Iterable[Setting]) -> list[str]:
+    """A line for all keys of a place that are ignored for one reason."""
+    ignored: dict[tuple[str, str], list[str]] = {}
+    for key, value, place in settings:
+        if key in IGNORED and value is not None and not _asks_nothing(key, value):
+            ignored.setdefault((place, IGNORED[key]), []).append(key)
+    return [f"{place}: ignored {', '.join(keys)}: {reason}" for (place, reason), keys in ignored.items()]
