@@ -24,6 +24,40 @@ def stop_signals() -> asyncio.Event:
     return event
 
 
+class ServerStop:
+    """What SIGTERM and SIGINT ask of a server: its start is cancelled; once it serves, ``event`` is set."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self._starting = asyncio.current_task()
+
+    def note_serving(self) -> None:
+        """The start is over."""
+        self._starting = None
+
+    def request(self) -> None:
+        """A signal came; further ones change nothing."""
+        if not self.event.is_set():
+            self.event.set()
+            if self._starting is not None:
+                self._starting.cancel()
+
+
+@contextmanager
+def stoppable_server() -> Iterator[ServerStop]:
+    """Within the block signals stop the server. A start that was stopped leaves the block without an error."""
+    stop = ServerStop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.request)
+    try:
+        yield stop
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if not stop.event.is_set() or task is None:
+            raise
+        task.uncancel()
+
+
 @contextmanager
 def sigterm_as_error() -> Iterator[None]:
     """For work that blocks outside of the loop: SIGTERM raises StoppedBySignalError, as SIGINT KeyboardInterrupt."""

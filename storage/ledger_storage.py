@@ -135,6 +135,7 @@ class LedgerStorage:
         room: DiskRoom | None = None,
         *,
         has_children: bool = False,
+        require_going: Callable[[], None] = go_on,
     ) -> ReplayReport:
         """Apply the journals, make all of it durable, move the marks, and begin new journals. Once, after ``open``.
 
@@ -143,6 +144,8 @@ class LedgerStorage:
         None: there is always an attempt, and what fails is raised.
 
         ``has_children``: whether long journals are read by child processes, on the real disk.
+
+        ``require_going``: called between batches; what it raises ends the replay, and leaves what a kill would.
 
         ``earlier_starts``: for journals, by index, that are applied from before their mark on. That changes nothing
         that is there already, as every file up to the newest is applied; marks never move back. Raises JournalError,
@@ -161,6 +164,7 @@ class LedgerStorage:
             record_bytes_max,
             flush.make_room,
             ahead if has_children else None,
+            require_going,
         )
         starts: list[LogMark] = []
         ends: list[LogMark] = []

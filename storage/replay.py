@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from storage.advice import LOST_DATA_ADVICE
+from storage.checkpoint import go_on
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import CorruptFileError, MasterKeyMismatchError, MemtableFullError
 from storage.filenames import journal_file_name
@@ -68,17 +69,20 @@ class JournalReplay:
         record_bytes_max: int,
         make_room: Callable[[LedgerDirectoryEngine, bytes], bool],
         ahead: ReplayAhead | None = None,
+        require_going: Callable[[], None] = go_on,
     ) -> None:
         """``record_bytes_max``: of the largest record that may have been journaled.
 
         ``make_room``: called for an entry that a write cache has refused; False: it does not take it now either.
         ``ahead``: does the long stretches; None: there are no children.
+        ``require_going``: called between batches; what it raises ends the replay.
         """
         self._filesystem = filesystem
         self._engine_of = engine_of
         self._journal_count = journal_count
         self._make_room = make_room
         self._ahead = ahead
+        self._require_going = require_going
         self._unsynced_bytes_max = 2 * max(GROUP_BYTES_MAX, record_bytes_max)
         self._appliers = {
             JournalRecordKind.ENTRY: self._apply_entry,
@@ -105,7 +109,9 @@ class JournalReplay:
                 read = start
                 if self._ahead is not None and cataloged is not None:
                     apply = functools.partial(self._apply, path, journal_index)
-                    read = self._ahead.run(path, journal_index, cataloged, start, self._unsynced_bytes_max, apply)
+                    read = self._ahead.run(
+                        path, journal_index, cataloged, start, self._unsynced_bytes_max, apply, self._require_going
+                    )
                 scan = scan_journal(
                     self._filesystem,
                     path,
@@ -123,6 +129,7 @@ class JournalReplay:
 
     def _apply_all(self, scan: JournalScan, journal_index: int) -> None:
         for unit in batched(scan.units()):
+            self._require_going()
             if isinstance(unit, JournalRecord):
                 self._apply(scan.path, journal_index, unit)
             elif not self._apply_entries(journal_index, unit):

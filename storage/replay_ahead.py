@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from storage.checkpoint import go_on
 from storage.child_pool import ChildPool, core_count
 from storage.config import MEBIBYTE, StorageConfig
 from storage.disk_room import DiskRoom, is_out_of_room
@@ -115,11 +116,12 @@ class ReplayAhead:
         offset: int,
         group_bytes_max: int,
         apply: Callable[[JournalRecord], None],
+        require_going: Callable[[], None] = go_on,
     ) -> int:
         """Bring a file's groups from ``offset`` on into the ledger storage; returns where there is more to do.
 
         ``group_bytes_max``: of the largest that may have been written. ``apply``: for the records that are no entries.
-        What it raises, and IndexFailedError, ends the boot.
+        ``require_going``: called between stretches. What either raises, and IndexFailedError, ends the boot.
         """
         # Else where a group ends is not certain.
         is_plain = journal.has_checksums and not journal.is_loose
@@ -130,12 +132,14 @@ class ReplayAhead:
         while size_bytes - offset >= FILE_BYTES_MIN and not self.failure and self._is_ready(size_bytes - offset):
             begin = max(offset, HEADER_BYTES)
             plan = _FilePlan(path, journal_index, journal.journal_id, begin, size_bytes, group_bytes_max)
-            offset = self._run_children(plan, apply)
+            offset = self._run_children(plan, apply, require_going)
             if offset - begin < FILE_BYTES_MIN:  # what has ended it so soon would do so again
                 break
         return offset
 
-    def _run_children(self, plan: _FilePlan, apply: Callable[[JournalRecord], None]) -> int:
+    def _run_children(
+        self, plan: _FilePlan, apply: Callable[[JournalRecord], None], require_going: Callable[[], None]
+    ) -> int:
         """Take stretches up to the first that cannot be taken whole; returns where the last group taken ends."""
         offset = plan.offset
         name = f"{REPLAY_FOLDER_PREFIX}{os.getpid()}-{time.time_ns():x}"
@@ -149,6 +153,7 @@ class ReplayAhead:
                 answers = pool.run(tasks, patience_s=PATIENCE_S, ahead_count_max=ahead_count_max)
                 stretches = _in_order(answers, plan.offset)
                 while (next_one := self._next(stretches)) is not None:
+                    require_going()
                     task, stretch = next_one
                     # Else the one before has ended early, or bytes of an entry have passed for the end of a group.
                     if stretch.start_offset != offset:

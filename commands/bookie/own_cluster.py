@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import socket
@@ -34,8 +35,14 @@ class OwnCluster(msgspec.Struct, frozen=True):
     zookeeper_port: int
 
 
-async def run_with_own_zookeeper(config: BookieConfig, data_directory: str, say: Callable[[str], None]) -> None:
-    """Run ZooKeeper and the bookie until the bookie ends.
+async def run_with_own_zookeeper(
+    config: BookieConfig,
+    data_directory: str,
+    say: Callable[[str], None],
+    stop: asyncio.Event,
+    on_serving: Callable[[], None],
+) -> None:
+    """Run ZooKeeper and the bookie until the bookie ends; ``stop`` and ``on_serving`` as for ``run_bookie``.
 
     RefusedError, with nothing started or written, when a folder carries the cookie of another cluster.
     """
@@ -50,7 +57,7 @@ async def run_with_own_zookeeper(config: BookieConfig, data_directory: str, say:
             f"no configuration and no metadata URI given: using an embedded ZooKeeper and ./{data_directory} "
             f"(export BKCTL_METADATA_URI='{uri}')"
         )
-        await run_bookie(msgspec.structs.replace(config, metadata_uri=uri))
+        await run_bookie(msgspec.structs.replace(config, metadata_uri=uri), stop, on_serving)
 
 
 def _refuse_foreign_folders(config: BookieConfig, known: OwnCluster | None) -> None:

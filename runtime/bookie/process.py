@@ -1,12 +1,13 @@
-"""A bookie as a process of its own: interpreter settings, event loop, signals. Source: design section 3."""
+"""A bookie as a process of its own: interpreter settings, start and end. Source: design section 3."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
-import signal
 import sys
+from collections.abc import Callable
 
 from runtime.bookie.server import BookieServer
 from runtime.config import BookieConfig
@@ -16,21 +17,24 @@ logger = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0001
 """How long a lane may hold the interpreter while the loop waits for it. The default, 5 ms, is a sync lost."""
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: Callable[[], None]) -> None:
+    """Run a bookie until ``stop`` is set, then stop it in order. ``on_serving`` is called once it serves.
 
-async def run_bookie(config: BookieConfig) -> None:
-    """Run a bookie until SIGTERM or SIGINT, then stop it in order.
+    Before that it can be cancelled: it leaves what a kill would, and nothing registered.
 
     Raises what keeps it from starting: ConfigurationError, CookieError, ConflictError, MetadataError,
     RegistrationError, StorageError, OSError; or what ended it: RegistrationError, BookieFailedError.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stop.set)
-    async with BookieServer(config) as server:
+    server = BookieServer(config)
+    async with contextlib.AsyncExitStack() as running:
+        try:
+            await running.enter_async_context(server)
+        except asyncio.CancelledError:
+            logger.info("the start of the bookie was stopped")
+            raise
+        on_serving()
         gc.collect()
         gc.freeze()  # what boot allocated lives as long as the process: no collection need look at it again
         await server.serve_until(stop)

@@ -38,7 +38,7 @@ from runtime.bookie.mode_files import ModeFiles
 from runtime.bookie.modes import BookieModes, sentence
 from runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
 from runtime.bookie.peers import new_peers
-from runtime.bookie.storage_boot import StorageBoot
+from runtime.bookie.storage_boot import BOOT_LANE, StorageBoot
 from runtime.config import BookieConfig
 from runtime.errors import BookieFailedError, PortInUseError
 from runtime.metadata.ledgers import LedgerStore, open_ledger_store
@@ -216,7 +216,8 @@ class BookieServer:
         marks = read_dirty_marks(self._file_system, self._ledger_folders(), self._machine_boot)
         boot = StorageBoot(self._file_system, self._config.storage, marks, self._workers, self._disk_room())
         storage = await boot.open(open_plyvel, self._clock.now_ms(), claim.locks)
-        self._undo.callback(storage.close)
+        # In the lane: a boot that is stopped leaves a job there, which has to end first.
+        self._undo.push_async_callback(self._workers.run, BOOT_LANE, storage.close)
         await boot.replay(storage)
         return boot, storage
 

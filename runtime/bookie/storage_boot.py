@@ -6,8 +6,10 @@ the steps: storage section 10; rules of the loss: section 9.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -24,6 +26,11 @@ from storage.ledger_storage import LedgerStorage
 from storage.ports import DirectoryLock, FileSystem, OpenIndexStore
 
 logger = logging.getLogger(__name__)
+
+
+class ReplayStoppedError(Exception):
+    """The boot was cancelled: nobody waits for the replay."""
+
 
 BOOT_LANE = CHECKPOINT_LANE
 """Boot work runs where checkpoints run later: one writer per index from the first moment on."""
@@ -48,19 +55,38 @@ class StorageBoot:
         """
         if self._marks.is_unclean:
             logger.warning("Unclean shutdown detected: the journal brings back what was written to it")
-        return await self._workers.run(
-            BOOT_LANE, LedgerStorage.open, self._file_system, open_index, self._config, now_ms, locks
+        opening = asyncio.ensure_future(
+            self._workers.run(BOOT_LANE, LedgerStorage.open, self._file_system, open_index, self._config, now_ms, locks)
         )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait([opening])  # the lane opens it all the same
+            if opening.exception() is None:
+                opening.result().close()
+            raise
 
     async def replay(self, storage: LedgerStorage) -> None:
-        """Bring back what the journals hold, and tell of it. StorageError, OSError."""
+        """Bring back what the journals hold, and tell of it. StorageError, OSError.
+
+        When this is cancelled the lane stops soon after, and the files are as a kill would leave them.
+        """
         record_places(self._file_system, self._config)
         if self._marks.are_entries_at_risk:
             forget_marks_of_lost_journals(self._file_system, self._config)
         began = time.monotonic()
-        report = await self._workers.run(
-            BOOT_LANE, functools.partial(storage.replay, room=self._room, has_children=True)
-        )
+        stopping = threading.Event()
+
+        def require_going() -> None:
+            if stopping.is_set():
+                raise ReplayStoppedError
+
+        replay = functools.partial(storage.replay, room=self._room, has_children=True, require_going=require_going)
+        try:
+            report = await self._workers.run(BOOT_LANE, replay)
+        except asyncio.CancelledError:
+            stopping.set()
+            raise
         logger.info(
             "replayed %d entries, %d keys and %d fences from %d journal files in %.1f s",
             report.entry_count,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runtime.metadata.embedded import EmbeddedZooKeeper
-from tests.processes import bkctl_command, bkctl_environment, free_port, run_bkctl
+from tests.processes import bkctl_command, bkctl_environment, free_port, processes_below, run_bkctl
 
 pytestmark = pytest.mark.cluster
 
@@ -83,6 +84,36 @@ def test_alone_it_brings_its_own_zookeeper_and_keeps_it(start: Callable[..., Run
     verified = run_bkctl("ledger", "verify", "--all", BKCTL_METADATA_URI=uri)
     assert (verified.exit_code, verified.json()["copies_good"]) == (0, 10)
     assert again.end(signal.SIGINT) == 0
+
+
+def test_sigterm_stops_a_start_that_waits_for_zookeeper(start: Callable[..., RunningBookie], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(DEADLINE_S)
+        uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/ledgers"
+        folders = ("--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l"))
+        address = ("--port", "0", "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true")
+        bookie = start("-u", uri, "--timeout", "300s", *address, *folders)
+        silent.accept()[0].close()
+        assert bookie.end(signal.SIGTERM) == 0, bookie.talk
+    assert "the start of the bookie was stopped" in bookie.talk
+    assert "error" not in bookie.talk
+    assert not (tmp_path / "j").exists()
+
+
+def test_sigterm_stops_a_start_that_brings_its_own_zookeeper(
+    start: Callable[..., RunningBookie], tmp_path: Path
+) -> None:
+    bookie = start("--port", str(free_port()))
+    configuration = tmp_path / "bkctl-data" / "zookeeper" / "zookeeper.cfg"
+    deadline = time.monotonic() + DEADLINE_S
+    while not configuration.exists():
+        assert time.monotonic() < deadline, bookie.talk
+        time.sleep(0.01)
+    assert bookie.end(signal.SIGTERM) == 0, bookie.talk
+    assert processes_below(tmp_path) == []
+    again = start("--port", str(free_port()))
+    again.wait_serving()
+    assert again.end(signal.SIGTERM) == 0
 
 
 def test_folders_of_another_cluster_are_refused(start: Callable[..., RunningBookie], tmp_path: Path) -> None:
