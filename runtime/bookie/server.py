@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import TracebackType
@@ -38,9 +37,10 @@ from runtime.bookie.mode_files import ModeFiles
 from runtime.bookie.modes import BookieModes, sentence
 from runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
 from runtime.bookie.peers import new_peers
+from runtime.bookie.port_error import port_error
 from runtime.bookie.storage_boot import BOOT_LANE, StorageBoot
 from runtime.config import BookieConfig
-from runtime.errors import BookieFailedError, PortInUseError
+from runtime.errors import BookieFailedError
 from runtime.metadata.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.registration import BookieRegistration
 from runtime.metadata.request_budget import BudgetedStore, share_of_budget
@@ -192,10 +192,7 @@ class BookieServer:
         try:
             port = await listener.open(self._identity.bind_host, self._config.port)
         except OSError as error:
-            raise PortInUseError(
-                f"port {self._config.port} cannot be opened ({os.strerror(error.errno or 0)}): "
-                "another process has it; choose another with --port"
-            ) from error
+            raise port_error(error, self._config, self._file_system) from error
         self._undo.push_async_callback(listener.close)
         return port
 

@@ -32,6 +32,10 @@ class RunningBookie:
             )
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def talk(self) -> str:
         return self._log.read_text()
 
@@ -178,12 +182,20 @@ def test_an_existing_java_configuration_is_enough(
         *("bookie", "start", "--conf", conf, "--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l"))
     )
     assert taken.exit_code == 2
-    assert f"port {port} cannot be opened" in taken.stderr
+    assert f"port {port} is in use by process {bookie.pid} (" in taken.stderr
+    assert "): stop that process, or choose another port with --port" in taken.stderr
     other_id = run_bkctl("bookie", "start", "--conf", conf, "--port", str(free_port()))
     assert other_id.exit_code == 2
     assert "error: " in other_id.stderr
     assert "Traceback" not in other_id.stderr
     assert bookie.end() == 0
+
+    with socket.create_server(("127.0.0.1", port)):
+        existing = run_bkctl("bookie", "start", "--conf", conf)
+    assert existing.exit_code == 2
+    assert f"port {port} is in use by process {os.getpid()} (" in existing.stderr
+    assert "): stop that process and start the bookie again" in existing.stderr
+    assert "--port" not in existing.stderr
 
 
 def test_no_cluster_and_no_server_are_told_apart(
