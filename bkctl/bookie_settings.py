@@ -19,7 +19,7 @@ from bkctl.java_conf import JavaConf
 from bkctl.java_keys import REFUSED, ignored_key_notes, is_refused, unknown_key_notes
 from bkctl.journal_settings import journal_values, journal_warnings
 from bkctl.settings import Sources, java_metadata_uri, put, resolve_metadata_uri, zookeeper_values
-from commands.context import BookieFlags, BookieSettings
+from commands.context import BookieFlags, BookieSettings, LogLevel, LogSettings
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_duration_s
 from runtime.config import BookieConfig
@@ -32,6 +32,8 @@ _LOOPBACK = "127.0.0.1"
 _PORT_MAX = 65535
 _PORT_DIGITS_MAX = 5
 _DIRECTORY_LISTS = ("journal_directories", "ledger_directories", "index_directories")
+_LOG_SETTINGS = {"log_file": ("path", "logFile"), "log_level": ("level", "logLevel")}
+"""Names below ``[bookie]``, fields of ``LogSettings``, keys of bk_server.conf."""
 _ENVIRONMENT_LISTS = {
     "journal_directories": "BKCTL_BOOKIE_JOURNAL_DIRS",
     "ledger_directories": "BKCTL_BOOKIE_LEDGER_DIRS",
@@ -66,6 +68,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
                 f"no folder for {name.replace('_', ' ')}: give {option} (or the configuration file)"
                 f"{_perhaps_meant(conf)}"
             )
+    log = convert(_log_values(sources, flags), LogSettings, "bookie", toml_path=sources.toml_path)
     values["zookeeper"] = _zookeeper_values(sources)
     values["metadata_uri"] = metadata_uri or ""
     warnings = _uri_warnings(sources, metadata_uri, origin)
@@ -76,6 +79,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
         config=convert(values, BookieConfig, "bookie", toml_path=sources.toml_path),
         data_directory=None if is_configured else DATA_DIRECTORY,
         warnings=tuple(warnings),
+        log=log,
     )
 
 
@@ -94,13 +98,25 @@ def _own_cluster_values() -> dict[str, Any]:
 
 
 def _toml_values(sources: Sources) -> dict[str, Any]:
-    values = dict(sources.toml.bookie)
+    values = {name: value for name, value in sources.toml.bookie.items() if name not in _LOG_SETTINGS}
     if "metadata_uri" in values or "zookeeper" in values:
         raise ConfigurationError(f"{sources.toml_path}: metadata_uri and [zookeeper] belong outside of [bookie]")
     storage = {name: values.pop(name) for name in _DIRECTORY_LISTS if name in values}
     if storage:
         values["storage"] = {**values.get("storage", {}), **storage}
     return values
+
+
+def _log_values(sources: Sources, flags: BookieFlags) -> dict[str, Any]:
+    values = {field: sources.toml.bookie.get(name) for name, (field, _) in _LOG_SETTINGS.items()}
+    if sources.conf is not None:
+        values |= {field: text for field, key in _LOG_SETTINGS.values() if (text := sources.conf.text(key)) is not None}
+    if path := flags.log_path or sources.environment.get("BKCTL_LOG_FILE"):
+        values["path"] = path
+    level = values["level"]
+    if level is not None and level not in list(LogLevel):
+        raise ConfigurationError(f"the log level {level} is unknown: give one of {', '.join(LogLevel)}")
+    return {field: value for field, value in values.items() if value is not None}
 
 
 def _java_values(conf: JavaConf) -> dict[str, Any]:

@@ -34,16 +34,16 @@ USED: Final = _split(
     journalDirectory journalFlushWhenQueueEmpty journalFormatVersionToWrite journalMaxBackups journalMaxGroupWaitMSec
     journalMaxMemorySizeMb journalMaxSizeMB journalPageCacheFlushIntervalMSec journalPreAllocSizeMB journalQueueSize
     journalRemoveFromPageCache journalSyncData journalWriteData ledgerDirectories ledgerManagerFactoryClass
-    ledgerManagerType listeningInterface logSizeLimit majorCompactionInterval majorCompactionMaxTimeMillis
-    majorCompactionThreshold metadataServiceUri minUsableSizeForEntryLogCreation minUsableSizeForHighPriorityWrites
-    minorCompactionInterval minorCompactionMaxTimeMillis minorCompactionThreshold nettyMaxFrameSizeBytes
-    persistBookieStatusEnabled readEntryTimeoutSec readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled
-    skipReplayJournalInvalidRecord useHostNameAsBookieID useShortHostName useTargetEntryLogSizeForGc
-    useTransactionalCompaction verifyMetadataOnGC zkEnableSecurity zkLedgersRootPath zkRequestRateLimit zkServers
-    zkTimeout
+    ledgerManagerType listeningInterface logFile logLevel logSizeLimit majorCompactionInterval
+    majorCompactionMaxTimeMillis majorCompactionThreshold metadataServiceUri minUsableSizeForEntryLogCreation
+    minUsableSizeForHighPriorityWrites minorCompactionInterval minorCompactionMaxTimeMillis minorCompactionThreshold
+    nettyMaxFrameSizeBytes persistBookieStatusEnabled readEntryTimeoutSec readOnlyModeEnabled
+    readOnlyModeOnAnyDiskFullEnabled skipReplayJournalInvalidRecord useHostNameAsBookieID useShortHostName
+    useTargetEntryLogSizeForGc useTransactionalCompaction verifyMetadataOnGC zkEnableSecurity zkLedgersRootPath
+    zkRequestRateLimit zkServers zkTimeout
     """
 )
-"""Keys that set something, here or in the commands that act as clients."""
+"""Keys that set something, here or in the commands that act as clients. logFile and logLevel are bkctl's own."""
 
 REFUSED: Final = {
     "tlsProviderFactoryClass": "it asks for TLS, which this bookie does not have yet",

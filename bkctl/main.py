@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -59,17 +59,22 @@ class CommandLineInvocation:
             self.console.warn(warning)
         is_server = exit_codes.is_logging_command(command_path)
         self._at_end.callback(configure_logging(self.settings, is_server=is_server))
-        return CommandContext(self.settings, self.console, _BookieSettingsLoader(sources))
+        loader = _BookieSettingsLoader(sources, lambda: read_sources(merged, self._environment))
+        return CommandContext(self.settings, self.console, loader)
 
 
 class _BookieSettingsLoader:
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
+    """Reads the files again for each further call: a bookie reloads its settings."""
+
+    def __init__(self, sources: Sources, read_again: Callable[[], Sources]) -> None:
+        self._sources: Sources | None = sources
+        self._read_again = read_again
 
     def __call__(self, flags: BookieFlags) -> BookieSettings:
         from bkctl.bookie_settings import resolve_bookie_settings
 
-        return resolve_bookie_settings(self._sources, flags)
+        sources, self._sources = self._sources or self._read_again(), None
+        return resolve_bookie_settings(sources, flags)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

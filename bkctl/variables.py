@@ -29,6 +29,7 @@ KNOWN = frozenset(
         "BKCTL_CONTEXT",
         "BKCTL_LEDGER_PASSWORD",
         "BKCTL_LOG",
+        "BKCTL_LOG_FILE",
         "BKCTL_METADATA_URI",
         "BKCTL_NO_PROGRESS",
         "BKCTL_OUTPUT",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Protocol
 
 import msgspec
@@ -9,6 +10,22 @@ import msgspec
 from commands.config import GlobalFlags, Settings
 from commands.console import Console
 from runtime.config import BookieConfig
+
+
+class LogLevel(StrEnum):
+    """From which level on a server logs."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server logs, and how much. ``path`` None: stderr."""
+
+    path: str | None = None
+    level: LogLevel = LogLevel.INFO
 
 
 class BookieFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +38,7 @@ class BookieFlags(msgspec.Struct, frozen=True, kw_only=True):
     ledger_directories: tuple[str, ...] = ()
     index_directories: tuple[str, ...] = ()
     is_read_only: bool | None = None
+    log_path: str | None = None
     overrides: tuple[str, ...] = ()
 
 
@@ -34,6 +52,7 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True):
     config: BookieConfig
     data_directory: str | None
     warnings: tuple[str, ...]
+    log: LogSettings = LogSettings()
 
 
 class LoadBookieSettings(Protocol):

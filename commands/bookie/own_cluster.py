@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from runtime.bookie.folders import read_folder
-from runtime.bookie.process import run_bookie
+from runtime.bookie.process import OnServing, run_bookie
 from runtime.config import BookieConfig
 from runtime.errors import RefusedError
 from runtime.metadata.cluster import init_cluster
@@ -40,7 +40,7 @@ async def run_with_own_zookeeper(
     data_directory: str,
     say: Callable[[str], None],
     stop: asyncio.Event,
-    on_serving: Callable[[], None],
+    on_serving: OnServing,
 ) -> None:
     """Run ZooKeeper and the bookie until the bookie ends; ``stop`` and ``on_serving`` as for ``run_bookie``.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -11,6 +13,10 @@ from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, BookieSettings, CommandContext
 from commands.event_loop import ServerStop, stoppable_server
+
+if TYPE_CHECKING:
+    from commands.bookie.server_log import Reloader
+    from runtime.config import BookieConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -23,30 +29,49 @@ async def start(
     context: CommandContext,
     flags: BookieFlags,
     read_only: Annotated[bool | None, typer.Option("--read-only", help="Take no writes but those of recovery.")] = None,
+    log_file: Annotated[
+        str | None, typer.Option("--log-file", metavar="FILE", help="Log to a file; SIGHUP opens it again.")
+    ] = None,
 ) -> None:
     """Run a bookie until SIGTERM or Ctrl-C, then stop it in order and exit with 0, also before it serves.
 
     Settings come from these options, BKCTL_* variables, a Java bk_server.conf (--conf) and TOML (--config). With no
     configuration and no metadata URI at all it brings its own ZooKeeper and keeps everything in ./bkctl-data.
+
+    SIGHUP opens the log file again and reloads the log level and rates (docs/bookie-log.md).
     """
+    flags = msgspec.structs.replace(flags, is_read_only=read_only, log_path=log_file)
     with stoppable_server() as stop:
-        settings = context.load_bookie_settings(msgspec.structs.replace(flags, is_read_only=read_only))
+        settings = context.load_bookie_settings(flags)
         for warning in settings.warnings:
             context.console.warn(warning)
         if context.settings.is_dry_run:
             body: dict[str, object] = msgspec.to_builtins(settings.config)
             context.console.record("BookieConfig", body)
         else:
-            await _run(context, settings, stop)
+            from commands.bookie.server_log import Reloader, ServerLog
+
+            with contextlib.closing(ServerLog(settings.log, is_debug=context.settings.is_debug)) as log:
+                reloader = Reloader(lambda: context.load_bookie_settings(flags), log)
+                reloader.follow_signal()
+                try:
+                    await _run(context, settings, stop, reloader)
+                except Exception as error:
+                    log.note_failure(error)
+                    raise
 
 
-async def _run(context: CommandContext, settings: BookieSettings, stop: ServerStop) -> None:
+async def _run(context: CommandContext, settings: BookieSettings, stop: ServerStop, reloader: Reloader) -> None:
+    def note_serving(reload: Callable[[BookieConfig], None]) -> None:
+        stop.note_serving()
+        reloader.note_serving(reload)
+
     if settings.data_directory is None:
         from runtime.bookie.process import run_bookie
 
-        await run_bookie(settings.config, stop.event, stop.note_serving)
+        await run_bookie(settings.config, stop.event, note_serving)
     else:
         from commands.bookie.own_cluster import run_with_own_zookeeper
 
         say = context.console.say
-        await run_with_own_zookeeper(settings.config, settings.data_directory, say, stop.event, stop.note_serving)
+        await run_with_own_zookeeper(settings.config, settings.data_directory, say, stop.event, note_serving)

@@ -13,10 +13,14 @@ class CompactionThrottle:
 
     def __init__(self, clock: Clock, config: GarbageCollectionConfig) -> None:
         self._clock = clock
-        self._is_by_bytes = config.is_throttled_by_bytes
-        self._per_s_max = config.copied_bytes_per_s_max if self._is_by_bytes else config.copied_entries_per_s_max
+        self.set_rate(config)
         self._due_ns = 0
         self._waiting: asyncio.Future[bool] | None = None
+
+    def set_rate(self, config: GarbageCollectionConfig) -> None:
+        """The rate of the copies that are noted from now on."""
+        self._is_by_bytes = config.is_throttled_by_bytes
+        self._per_s_max = config.copied_bytes_per_s_max if self._is_by_bytes else config.copied_entries_per_s_max
 
     async def wait(self) -> bool:
         """True when what was copied before has had its time; False if ``interrupt`` came first. One waits at a time."""

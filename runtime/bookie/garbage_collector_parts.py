@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from runtime.bookie.compaction import Compactor
@@ -16,6 +17,7 @@ from runtime.bookie.garbage_collector_ledgers import ClusterGuard, LedgerCollect
 from runtime.bookie.garbage_collector_logs import DirectoryCollector
 from runtime.bookie.garbage_collector_metrics import GarbageCollectionMetrics
 from runtime.bookie.garbage_collector_overreplicated import OverreplicatedCollector
+from runtime.bookie.live_settings import LiveSettings
 from runtime.bookie.preboot_check import read_integrity_flag
 from runtime.config import BookieConfig
 from runtime.metadata.ledgers import LedgerStore, open_ledger_store
@@ -55,17 +57,23 @@ async def assemble_garbage_collector(
     instance_id: str | None,
     forget_handle: Callable[[LedgerId], None],
     flush: Callable[[], Awaitable[None]],
+    live: LiveSettings,
 ) -> GarbageCollector:
     """``known_as``: the bookie's id, then others that ensembles may name it by; ``flush``: a checkpoint."""
     settings = config.garbage_collection
     rate = settings.metadata_operations_per_s_max or None
-    budgeted = BudgetedStore(store, RequestBudget(rate, config.zookeeper.in_flight_max))
+    budget = RequestBudget(rate, config.zookeeper.in_flight_max)
+    live.on_change(lambda changed: budget.set_rate(changed.garbage_collection.metadata_operations_per_s_max or None))
+    budgeted = BudgetedStore(store, budget)
     metrics = GarbageCollectionMetrics()
     local = LocalLedgers(storage, forget_handle)
     guard = ClusterGuard(store, uri.root, known_as[0], instance_id)
     batch_count_max = _BATCH_COUNT_MAX if rate is None else max(1, min(_BATCH_COUNT_MAX, int(rate)))
     locks = ReplicationLocks(budgeted, uri.root, await asyncio.to_thread(canonical_host_name))
-    directories = await _directory_collectors(config, file_system, storage, workers, clock, room, metrics)
+    throttles = [CompactionThrottle(clock, settings) for _ in storage.engines]
+    for throttle in throttles:
+        live.on_change(partial(_set_rate, throttle))
+    directories = await _directory_collectors(config, file_system, storage, workers, clock, room, metrics, throttles)
 
     async def open_ledgers() -> LedgerStore:
         return await open_ledger_store(budgeted, uri.root, uri.tree, layout_config=config.zookeeper.layout)
@@ -89,6 +97,10 @@ async def assemble_garbage_collector(
     )
 
 
+def _set_rate(throttle: CompactionThrottle, config: BookieConfig) -> None:
+    throttle.set_rate(config.garbage_collection)
+
+
 async def _directory_collectors(
     config: BookieConfig,
     file_system: FileSystem,
@@ -97,15 +109,15 @@ async def _directory_collectors(
     clock: Clock,
     room: DiskRoom,
     metrics: GarbageCollectionMetrics,
+    throttles: Sequence[CompactionThrottle],
 ) -> list[DirectoryCollector]:
     settings = config.garbage_collection
     scanner = ChildLogScanner()
     scan_turn = asyncio.Lock()
     rooms: dict[int, CompactionRoom] = {}  # by disk: only who copies to the same one takes room from each other
     directories = []
-    for engine in storage.engines:
+    for engine, throttle in zip(storage.engines, throttles, strict=True):
         space = await workers.run(COMPACTION_LANE, file_system.space, engine.ledger_directory)
-        throttle = CompactionThrottle(clock, settings)
         directories.append(
             DirectoryCollector(
                 file_system,

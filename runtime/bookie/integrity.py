@@ -67,6 +67,7 @@ class IntegrityService:
         self._checkpoints = checkpoints
         self._config = config
         rate = ByteRate(ports.clock, config.bytes_per_s_max)
+        self.set_bytes_per_s_max = rate.set_rate
         self._refill = LedgerRefill(bookie_id, storage, ports, workers, checkpoints, allows_add, rate, progress)
         self._progress = progress
         self._failures: dict[int, str] = {}

@@ -64,8 +64,12 @@ class ByteRate:
 
     def __init__(self, clock: Clock, bytes_per_s_max: int) -> None:
         self._clock = clock
-        self._ns_per_byte = 1e9 / bytes_per_s_max
+        self.set_rate(bytes_per_s_max)
         self._paid_at_ns = 0.0
+
+    def set_rate(self, bytes_per_s_max: int) -> None:
+        """The rate of the bytes that are spent from now on."""
+        self._ns_per_byte = 1e9 / bytes_per_s_max
 
     async def wait(self) -> None:
         """Return when nothing is owed."""

@@ -8,18 +8,22 @@ import gc
 import logging
 import sys
 from collections.abc import Callable
+from typing import TypeAlias
 
 from runtime.bookie.server import BookieServer
 from runtime.config import BookieConfig
 
 logger = logging.getLogger(__name__)
 
+OnServing: TypeAlias = Callable[[Callable[[BookieConfig], None]], None]
+
 SWITCH_INTERVAL_S = 0.0001
 """How long a lane may hold the interpreter while the loop waits for it. The default, 5 ms, is a sync lost."""
 
 
-async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: Callable[[], None]) -> None:
-    """Run a bookie until ``stop`` is set, then stop it in order. ``on_serving`` is called once it serves.
+async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: OnServing) -> None:
+    """Run a bookie until ``stop`` is set, then stop it in order. ``on_serving`` is called once it serves, with what
+    takes over changed settings.
 
     Before that it can be cancelled: it leaves what a kill would, and nothing registered.
 
@@ -34,7 +38,7 @@ async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: Call
         except asyncio.CancelledError:
             logger.info("the start of the bookie was stopped")
             raise
-        on_serving()
+        on_serving(server.reload)
         gc.collect()
         gc.freeze()  # what boot allocated lives as long as the process: no collection need look at it again
         await server.serve_until(stop)

@@ -33,6 +33,7 @@ from runtime.bookie.identity import resolve_identity
 from runtime.bookie.integrity import IntegrityService
 from runtime.bookie.integrity_refill import IntegrityProgress
 from runtime.bookie.ledger_handles import LedgerHandles
+from runtime.bookie.live_settings import LiveSettings
 from runtime.bookie.mode_files import ModeFiles
 from runtime.bookie.modes import BookieModes, sentence
 from runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
@@ -82,6 +83,9 @@ class BookieServer:
             is_read_only_mode_enabled=config.disks.is_read_only_mode_enabled,
             position_count=len(config.storage.ledger_directories),
         )
+        self._live = LiveSettings(config)
+        self.reload = self._live.reload
+        """Take over new rates; other changes are logged."""
         self._clock = LoopClock()
         self._workers = LaneWorkers()
         self._undo = contextlib.AsyncExitStack()
@@ -219,7 +223,9 @@ class BookieServer:
         return boot, storage
 
     def _budgeted(self, store: ZooKeeperStore) -> BudgetedStore:
-        return BudgetedStore(store, share_of_budget(self._config.zookeeper))
+        budget = share_of_budget(self._config.zookeeper)
+        self._live.on_change(lambda changed: budget.set_rate(changed.zookeeper.scan_operations_per_s_max or None))
+        return BudgetedStore(store, budget)
 
     async def _open_ledgers(self, store: ZooKeeperStore, uri: MetadataUri) -> LedgerStore:
         layout = self._config.zookeeper.layout
@@ -239,6 +245,7 @@ class BookieServer:
             self.integrity_progress,
             allows_add=lambda ledger_id: self._modes.allows_add(ledger_id, is_high_priority=True),
         )
+        self._live.on_change(lambda changed: service.set_bytes_per_s_max(changed.integrity.bytes_per_s_max))
         self._undo.push_async_callback(peers.bookies.close)
         self._undo.push_async_callback(_end, self._watch(service.run()))
         return service
@@ -270,6 +277,7 @@ class BookieServer:
             instance_id=self._instance_id,
             forget_handle=self._handles.forget,
             flush=checkpoints.flushed,
+            live=self._live,
         )
         self._modes.on_no_room(collector.request)
         collector.note_disk_level(self._disk_level)

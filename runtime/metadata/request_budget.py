@@ -34,15 +34,23 @@ class RequestBudget:
     """
 
     def __init__(self, operations_per_s_max: float | None, in_flight_max: int) -> None:
-        assert operations_per_s_max is None or operations_per_s_max > 0
         assert in_flight_max > 0
-        self._interval_s = 0.0 if operations_per_s_max is None else _SPREAD_S / operations_per_s_max
+        self._interval_s = _interval_s(operations_per_s_max)
         self._in_flight_max = in_flight_max
         self._loop = asyncio.get_running_loop()
         self._in_flight_count = 0
         self._due_s = self._loop.time()
         self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
         self._timer: asyncio.TimerHandle | None = None
+
+    def set_rate(self, operations_per_s_max: float | None) -> None:
+        """The limit of the operations that begin from now on, also of those that wait already."""
+        self._interval_s = _interval_s(operations_per_s_max)
+        self._due_s = min(self._due_s, self._loop.time() + self._interval_s)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._give_turns()
 
     @property
     def in_flight_count(self) -> int:
@@ -112,6 +120,11 @@ class RequestBudget:
             self._give_turns()
 
         self._timer = self._loop.call_later(max(0.0, self._wait_s()), wake)
+
+
+def _interval_s(operations_per_s_max: float | None) -> float:
+    assert operations_per_s_max is None or operations_per_s_max > 0
+    return 0.0 if operations_per_s_max is None else _SPREAD_S / operations_per_s_max
 
 
 def share_of_budget(config: ZooKeeperConfig, shares_count: int = 1) -> RequestBudget:

@@ -1,0 +1,121 @@
+"""The log of a server: stderr, or a file that is opened again after it was rotated. And what else SIGHUP reloads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable
+
+from commands.context import BookieSettings, LogSettings
+from runtime.config import BookieConfig
+from runtime.errors import ConfigurationError
+from storage.errors import BkctlError
+
+logger = logging.getLogger(__name__)
+
+
+class ServerLog:
+    """Log lines of this process. ``is_debug``: everything is logged, whatever level the settings have."""
+
+    def __init__(self, settings: LogSettings, *, is_debug: bool) -> None:
+        """ConfigurationError when the log file cannot be opened."""
+        self._root = logging.getLogger()
+        self._before = list(self._root.handlers), self._root.level
+        self._is_debug = is_debug
+        self._path = None if settings.path is None else os.path.abspath(settings.path)
+        self._file: logging.FileHandler | None = None
+        if self._path is not None:
+            try:
+                self._open(self._path)
+            except OSError as error:
+                raise ConfigurationError(
+                    f"the log file {self._path} cannot be opened ({error.strerror}): give another with --log-file"
+                ) from error
+        self.set_level(settings)
+
+    def set_level(self, settings: LogSettings) -> None:
+        """Log lines of this level and above."""
+        if not self._is_debug:
+            self._root.setLevel(settings.level.upper())
+
+    def reopen(self) -> None:
+        """Go on in a new file if the old one was renamed; in the old one if the new one cannot be opened."""
+        if self._path is None:
+            return
+        old = self._file
+        try:
+            self._open(self._path)
+        except OSError as error:
+            logger.error("the log file %s cannot be opened again: %s", self._path, error.strerror)
+            return
+        if old is not None:
+            old.close()
+        logger.info("log file opened again")
+
+    def reload(self, settings: LogSettings) -> None:
+        """Take over a new level."""
+        path = None if settings.path is None else os.path.abspath(settings.path)
+        if path != self._path:
+            logger.warning("setting changed that needs a restart: the log file")
+        self.set_level(settings)
+
+    def note_failure(self, error: BaseException) -> None:
+        """The last line of a log file says why the bookie ended; on stderr the command itself says so."""
+        if self._file is not None:
+            logger.error("the bookie ends: %s", error)
+
+    def close(self) -> None:
+        """Put everything back."""
+        handlers, level = self._before
+        self._root.handlers[:] = handlers
+        self._root.setLevel(level)
+        if self._file is not None:
+            self._file.close()
+
+    def _open(self, path: str) -> None:
+        handler = logging.FileHandler(path, encoding="utf-8")
+        handler.setFormatter(self._root.handlers[0].formatter)
+        self._root.handlers[:] = [handler]
+        self._file = handler
+
+
+class Reloader:
+    """What SIGHUP does: the log file is opened again, and changed settings are taken over."""
+
+    def __init__(self, load: Callable[[], BookieSettings], log: ServerLog) -> None:
+        self._load = load
+        self._log = log
+        self._take_over: Callable[[BookieConfig], None] | None = None
+        self._is_due = False
+
+    def follow_signal(self) -> None:
+        """From now on SIGHUP reloads, and no longer ends the process."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reload)
+
+    def note_serving(self, take_over: Callable[[BookieConfig], None]) -> None:
+        """The bookie can take over settings from now on."""
+        self._take_over = take_over
+        if self._is_due:
+            self._reload_settings(take_over)
+
+    def reload(self) -> None:
+        """Open the log file again and read the settings again. What cannot be read changes nothing."""
+        self._log.reopen()
+        if self._take_over is None:
+            self._is_due = True
+            logger.info("settings are reloaded when the bookie serves")
+        else:
+            self._reload_settings(self._take_over)
+
+    def _reload_settings(self, take_over: Callable[[BookieConfig], None]) -> None:
+        try:
+            settings = self._load()
+        except BkctlError as error:
+            logger.error("settings are not reloaded: %s", error)
+            return
+        for warning in settings.warnings:
+            logger.warning("%s", warning)
+        self._log.reload(settings.log)
+        take_over(settings.config)

@@ -1,0 +1,69 @@
+"""Settings that change while the bookie runs, and those that wait for the next start."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from runtime.config import BookieConfig
+
+logger = logging.getLogger(__name__)
+
+RateSetter: TypeAlias = Callable[[BookieConfig], None]
+"""Takes over the rates of one part of the bookie."""
+
+LIVE: Final = frozenset(
+    {
+        "garbage_collection.copied_bytes_per_s_max",
+        "garbage_collection.copied_entries_per_s_max",
+        "garbage_collection.is_throttled_by_bytes",
+        "garbage_collection.metadata_operations_per_s_max",
+        "integrity.bytes_per_s_max",
+        "zookeeper.scan_operations_per_s_max",
+    }
+)
+"""Rates, by their names in TOML below ``[bookie]``, or in ``[zookeeper]``."""
+
+
+class LiveSettings:
+    """The settings of a running bookie."""
+
+    def __init__(self, config: BookieConfig) -> None:
+        self._config = config
+        self._values = dict(_flat(msgspec.to_builtins(config)))
+        self._setters: list[RateSetter] = []
+
+    def on_change(self, setter: RateSetter) -> None:
+        """Call back with the new settings when any changes."""
+        self._setters.append(setter)
+
+    def reload(self, config: BookieConfig) -> None:
+        """Take over the rates of ``config``, and log what else has changed since the start."""
+        if not config.metadata_uri:  # a bookie with its own ZooKeeper
+            config = msgspec.structs.replace(config, metadata_uri=self._config.metadata_uri)
+        fresh = dict(_flat(msgspec.to_builtins(config)))
+        changed = sorted(
+            name for name in fresh.keys() | self._values.keys() if fresh.get(name) != self._values.get(name)
+        )
+        rates = [name for name in changed if name in LIVE]
+        for setter in self._setters:
+            setter(config)
+        for name in rates:
+            logger.info("setting changed: %s = %s (was %s)", name, fresh[name], self._values[name])
+            self._values[name] = fresh[name]
+        # Without the values: they are not in use, and may say where secrets are.
+        if others := [name for name in changed if name not in LIVE]:
+            logger.warning("settings changed that need a restart: %s", ", ".join(others))
+        if not changed:
+            logger.info("settings reloaded: nothing has changed")
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,109 @@
+"""SIGHUP to a running bookie: its log file is opened again, rates and the log level change, other settings wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.processes import bkctl_command, bkctl_environment, free_port, run_bkctl
+
+pytestmark = pytest.mark.cluster
+
+DEADLINE_S = 60.0
+
+
+def wait_said(path: Path, sentence: str, process: subprocess.Popen[bytes]) -> str:
+    """The file's text once the sentence is in it."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        text = path.read_text() if path.exists() else ""
+        if sentence in text:
+            return text
+        assert process.poll() is None, text
+        assert time.monotonic() < deadline, text
+        time.sleep(0.05)
+
+
+def test_a_reload_opens_the_log_file_again_and_takes_over_rates(metadata_uri: str, tmp_path: Path) -> None:
+    assert run_bkctl("cluster", "init", BKCTL_METADATA_URI=metadata_uri).exit_code == 0
+    conf, log, port = tmp_path / "bk_server.conf", tmp_path / "bookie.log", free_port()
+
+    def write(*lines: str) -> None:
+        conf.write_text(
+            f"metadataServiceUri={metadata_uri}\nbookiePort={port}\nadvertisedAddress=127.0.0.1\nallowLoopback=true\n"
+            f"journalDirectories={tmp_path}/journal\nledgerDirectories={tmp_path}/ledgers\nlogFile={log}\n"
+            + "".join(f"{line}\n" for line in lines)
+        )
+
+    write()
+    with (tmp_path / "stderr").open("wb") as stderr:
+        process = subprocess.Popen(
+            bkctl_command("bookie", "start", "--conf", str(conf)), stderr=stderr, env=bkctl_environment()
+        )
+    try:
+        first = wait_said(log, "serves on port", process)
+        log.rename(tmp_path / "bookie.log.1")
+        write("compactionRate=50", "flushInterval=5000")
+        process.send_signal(signal.SIGHUP)
+        second = wait_said(log, "flush_interval_s", process)
+        assert "INFO    commands.bookie.server_log: log file opened again" in second
+        assert "setting changed: garbage_collection.copied_entries_per_s_max = 50.0 (was 1000.0)" in second
+        assert "settings changed that need a restart: flush_interval_s" in second
+        assert (tmp_path / "bookie.log.1").read_text() == first
+
+        write("compactionRate=fast")
+        process.send_signal(signal.SIGHUP)
+        third = wait_said(log, "not reloaded", process)
+        assert f"settings are not reloaded: {conf}: compactionRate = fast: not a whole number" in third
+
+        write("compactionRate=70", "logLevel=warning", "openFileLimit=1")
+        process.send_signal(signal.SIGHUP)
+        fourth = wait_said(log, "ignored openFileLimit", process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+        assert "INFO" not in log.read_text().removeprefix(fourth), "the new level"
+        assert "serves on port" not in (tmp_path / "stderr").read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_reload_before_the_bookie_serves_does_not_end_it(tmp_path: Path) -> None:
+    log = tmp_path / "bookie.log"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(DEADLINE_S)
+        uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/ledgers"
+        folders = ("--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l"))
+        address = ("--port", "0", "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true")
+        command = bkctl_command(
+            "bookie", "start", "-u", uri, "--timeout", "300s", "--log-file", str(log), *address, *folders
+        )
+        process = subprocess.Popen(command, env=bkctl_environment())
+        try:
+            silent.accept()[0].close()
+            process.send_signal(signal.SIGHUP)
+            wait_said(log, "settings are reloaded when the bookie serves", process)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(DEADLINE_S) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_a_log_file_that_cannot_be_opened_is_refused_and_a_failure_is_its_last_line(tmp_path: Path) -> None:
+    own = ("--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l"), "--timeout", "500ms")
+    start = ("bookie", "start", "-u", "zk://127.0.0.1:1/ledgers", "--port", "0", *own)
+    refused = run_bkctl(*start, "--log-file", str(tmp_path))
+    assert refused.exit_code == 1
+    assert f"the log file {tmp_path} cannot be opened (Is a directory): give another with --log-file" in refused.stderr
+    failed = run_bkctl(*start, "--set", f"logFile={tmp_path}/log", "--set", "allowLoopback=true")
+    assert failed.exit_code == 2
+    assert "the bookie ends: no ZooKeeper server answers at 127.0.0.1:1" in (tmp_path / "log").read_text()
+    assert "error: no ZooKeeper server answers" in failed.stderr
+    assert not os.path.exists(tmp_path / "j")
