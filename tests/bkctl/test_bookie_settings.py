@@ -288,5 +288,5 @@ def test_the_log_is_set_by_flag_environment_java_file_or_toml(tmp_path: Path) ->
 def test_an_unknown_log_level_is_refused(tmp_path: Path, level: str) -> None:
     toml = write(tmp_path, "c.toml", f"[bookie]\nlog_level = {level}\n")
     folders = BookieFlags(journal_directories=("j",), ledger_directories=("l",))
-    with pytest.raises(ConfigurationError, match="log level .* is unknown: give one of debug, info, warning, error"):
+    with pytest.raises(ConfigurationError, match=r"log level .* is unknown: give one of debug, info, warning, error"):
         resolve(folders, GlobalFlags(config=toml, metadata_uri="zk://a/ledgers"))
