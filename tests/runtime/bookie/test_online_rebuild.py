@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from runtime.bookie.lane_rest import run_at_rest
-from runtime.bookie.online_rebuild import OnlineRebuild
+from runtime.bookie.online_rebuild import _LANES_AT_REST, OnlineRebuild
+from runtime.bookie.reads import READS_LANE, URGENT_READS_LANE
 from runtime.bookie.server import BookieServer
 from runtime.config import BookieConfig, ClientConfig
 from runtime.errors import ConflictError, NoSuchEntryError, NoSuchLedgerError, RefusedError, UnknownLedgerStateError
@@ -400,3 +401,7 @@ async def test_lanes_stand_still_while_a_job_runs() -> None:
         await workers.run("reads", noted.append, "goes on")
     finally:
         await workers.close()
+
+
+def test_all_lanes_that_read_the_index_rest_while_it_is_exchanged() -> None:
+    assert {READS_LANE, URGENT_READS_LANE} <= set(_LANES_AT_REST)

@@ -53,6 +53,18 @@ async def test_connections_take_turns() -> None:
     assert lanes.begun == ["a32", "b1", "c1", "a33", "b2", "a34"]
 
 
+async def test_a_new_read_does_not_overtake_those_that_wait() -> None:
+    lanes = Lanes()
+    a, b = lanes.connection("a"), lanes.connection("b")
+    for txn_id in range(ORDINARY_MAX + 1):
+        a.submit(read(txn_id))
+    del lanes.begun[:]
+    a.end(0)
+    b.submit(read(1))  # there is room for one, and a was first
+    await ticks()
+    assert lanes.begun == [f"a{ORDINARY_MAX}"]
+
+
 async def test_urgent_reads_have_a_lane_of_their_own() -> None:
     lanes = Lanes()
     a, b = lanes.connection("a"), lanes.connection("b")
@@ -136,6 +148,24 @@ async def test_reads_beyond_the_limit_are_refused_and_adds_go_on() -> None:
         bookie.release()
         assert await other.answer() == ReadAnswer(1, Status.OK, b"body", None)
         assert {(await greedy.answer()).txn_id for _ in range(65)} == set(range(65))
+
+
+async def test_waiting_reads_of_a_connection_that_is_gone_are_forgotten() -> None:
+    limits = ListenerLimits(memory_bytes_max=1024 * KIBIBYTE)  # one read under way
+    async with memory_bookie(limits) as bookie, peer_of(bookie.port) as other:
+        bookie.is_holding = True
+        async with peer_of(bookie.port) as gone:
+            gone.send(*(v3.encode_read_request(txn_id, 1, 0, None, False) for txn_id in range(60)))
+            await bookie.holds(1)
+            gone.writer.transport.abort()
+        async with peer_of(bookie.port) as probe:  # the end of the other connection came before
+            bookie.is_holding = False
+            probe.send(add_frame(1))
+            assert await probe.answer() == AddAnswer(1, Status.OK)
+        bookie.release()
+        other.send(v3.encode_read_request(1, 1, 0, None, False))
+        assert await other.answer() == ReadAnswer(1, Status.NO_SUCH_ENTRY, None, None)
+        assert len(bookie.read_flags) == 2
 
 
 async def test_a_read_that_fails_closes_its_connection_and_holds_up_no_other() -> None:
