@@ -15,6 +15,8 @@ from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 
+_STDIN = 0
+
 
 class ServerLog:
     """Log lines of this process. ``is_debug``: everything is logged, whatever level the settings have."""
@@ -82,11 +84,16 @@ class ServerLog:
 
 
 class Reloader:
-    """What SIGHUP does: the log file is opened again, and changed settings are taken over."""
+    """What SIGHUP does: the log file is opened again, and changed settings are taken over.
 
-    def __init__(self, load: Callable[[], BookieSettings], log: ServerLog) -> None:
+    A bookie in the foreground whose terminal was closed stops instead: its operator can no longer reach it.
+    """
+
+    def __init__(self, load: Callable[[], BookieSettings], log: ServerLog, stop: Callable[[], None]) -> None:
         self._load = load
         self._log = log
+        self._stop = stop
+        self._is_on_terminal = os.isatty(_STDIN)
         self._take_over: Callable[[BookieConfig], None] | None = None
         self._is_due = False
 
@@ -102,6 +109,10 @@ class Reloader:
 
     def reload(self) -> None:
         """Open the log file again and read the settings again. What cannot be read changes nothing."""
+        if self._is_on_terminal and not os.isatty(_STDIN):
+            logger.info("the terminal was closed: the bookie stops")
+            self._stop()
+            return
         self._log.reopen()
         if self._take_over is None:
             self._is_due = True

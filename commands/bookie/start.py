@@ -52,7 +52,7 @@ async def start(
             from commands.bookie.server_log import Reloader, ServerLog
 
             with contextlib.closing(ServerLog(settings.log, is_debug=context.settings.is_debug)) as log:
-                reloader = Reloader(lambda: context.load_bookie_settings(flags), log)
+                reloader = Reloader(lambda: context.load_bookie_settings(flags), log, stop.request)
                 reloader.follow_signal()
                 try:
                     await _run(context, settings, stop, reloader)

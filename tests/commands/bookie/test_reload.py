@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import bkctl_command, bkctl_environment, free_port, run_bkctl
+from tests.processes import bkctl_command, bkctl_environment, free_port, kill_and_wait, processes_below, run_bkctl
 
 pytestmark = pytest.mark.cluster
 
@@ -72,6 +73,29 @@ def test_a_reload_opens_the_log_file_again_and_takes_over_rates(metadata_uri: st
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_bookie_stops_in_order_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    log, port = tmp_path / "bookie.log", str(free_port())
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        command = bkctl_command("bookie", "start", "--port", port, "--log-file", str(log))
+        os.execve(command[0], command, bkctl_environment())
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while not log.exists() or "serves on port" not in log.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.close(terminal)
+        _, status = os.waitpid(pid, 0)
+    except BaseException:
+        kill_and_wait(pid)
+        raise
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert "the terminal was closed: the bookie stops" in log.read_text()
+    assert "stopped in order" in log.read_text()
+    assert processes_below(tmp_path) == []
 
 
 def test_a_reload_before_the_bookie_serves_does_not_end_it(tmp_path: Path) -> None:
