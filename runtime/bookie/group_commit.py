@@ -111,7 +111,8 @@ class GroupCommit:
         Where the settings say that adds are not journaled, it is released at once.
         """
         if not self._config.is_data_written:
-            self._release([ticket])
+            if self._failure is None:
+                self._release([ticket])
             return
         self._queue(record)
         self._gathering.tickets.append(ticket)
@@ -134,15 +135,25 @@ class GroupCommit:
 
     def barrier(self) -> asyncio.Future[None]:
         """A future that ends when all records queued so far are durable, whatever adds wait for."""
+        is_work_left = self._gathering.records or self._complete or self._is_writing or self._sync_due_s is not None
+        if self._failure is not None or not is_work_left:
+            return self.confirmation()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._failure is not None:
-            waiter.set_exception(self._failure)
-        elif self._gathering.records or self._complete or self._is_writing or self._sync_due_s is not None:
-            self._gathering.waiters.append(waiter)
-            self._wake.set()
-        else:
-            waiter.set_result(None)
+        self._gathering.waiters.append(waiter)
+        self._wake.set()
         return waiter
+
+    def confirmation(self) -> asyncio.Future[None]:
+        """A future that has ended, for a record that is durable already; failed if the journal has failed.
+
+        What is in memory after a failure may not be on disk: from then on nothing is confirmed.
+        """
+        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._failure is None:
+            confirmed.set_result(None)
+        else:
+            confirmed.set_exception(self._failure)
+        return confirmed
 
     async def run(self) -> None:
         """Commit groups until ``stop`` and an empty queue; JournalFailedError when a write or sync failed."""

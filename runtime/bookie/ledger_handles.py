@@ -95,15 +95,14 @@ class LedgerHandles:
         """Refuse ordinary adds from now on; the future ends when that is durable, or fails with the journal.
 
         Of a ledger that was opened, or whose row is durable. Adds accepted before are ahead of the fence in the same
-        journal. Idempotent: a fence still on its way is awaited, one that is known to be durable is done.
+        journal. Idempotent: a fence on its way is awaited; one that is durable is confirmed unless the journal has
+        failed.
         """
         in_flight = self._fences_in_flight.get(ledger_id)
         if in_flight is not None:
             return in_flight
         if not self._storage.engine_of(ledger_id).set_fenced(ledger_id):
-            durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            durable.set_result(None)
-            return durable
+            return self.journal_of(ledger_id).confirmation()
         durable = self.journal_of(ledger_id).append_and_wait(encode_fence_record(ledger_id))
         self._fences_in_flight[ledger_id] = durable
         durable.add_done_callback(lambda _: self._fences_in_flight.pop(ledger_id, None))

@@ -141,6 +141,8 @@ class BookieServer:
                 stall_s_max=config.connection_stall_s_max,
             )
         )
+        # A bookie that fails answers nothing more, however long the rest of its stop takes.
+        self._failed.add_done_callback(lambda _: listener.stop())
         self.port = await self._bind(listener)
         self.bookie_id = self._identity.bookie_id(self.port)
         uri = parse_metadata_uri(config.metadata_uri)

@@ -57,17 +57,21 @@ class BookieListener:
         """From now on give requests to ``handler``."""
         self._handler = handler
 
-    async def close(self) -> None:
-        """Stop listening, send the answers that are ready and close all connections; safe to repeat."""
-        self._handler = None  # what is being accepted just now is turned away
+    def stop(self) -> None:
+        """Stop listening and begin to close all connections; they take no more requests. Safe to repeat."""
+        self._handler = None  # turns away connections that are being accepted just now
         if self._server is not None:
             self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+
+    async def close(self) -> None:
+        """Stop listening, send the answers that are ready and close all connections; safe to repeat."""
+        self.stop()
         self._log.close()
         if not self._connections:
             return
         self._all_closed.clear()
-        for connection in list(self._connections):
-            connection.close()
         try:
             async with asyncio.timeout(_CLOSE_GRACE_S):
                 await self._all_closed.wait()

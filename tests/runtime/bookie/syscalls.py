@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from runtime.protocol.bookkeeper_wire_pb2 import Response
+from runtime.protocol.status import Status
 from storage.journal_format import HEADER_BYTES, PADDING_MARK
 
 TRACED = "pwrite64,pwritev,pwritev2,fdatasync,write,writev,sendto,sendmsg"
@@ -17,7 +18,7 @@ _OFFSET_AT = {"pwrite64": -1, "pwritev": -1, "pwritev2": -2}
 _START = re.compile(r"^(\d+) +(\w+)\((.*)$")
 _RESUMED = re.compile(r"^(\d+) +<\.\.\. (\w+) resumed>(.*)$")
 _RESULT = re.compile(r"\) += (-?\d+)")
-_NUMBERS = re.compile(r"((?:, \d+)+)\) += ")
+_NUMBERS = re.compile(r"((?:, \d+)+) *\) += ")
 _STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 
 Entry = tuple[int, int]
@@ -43,7 +44,16 @@ class Acknowledgement(NamedTuple):
     entries: list[Entry]
 
 
-Event = JournalWrite | SyncEnd | Acknowledgement
+class ConfirmedFences(NamedTuple):
+    """The system call that sends these answers to fencing reads began: ledgers whose fence they confirm.
+
+    For traces in which every read is a fencing one.
+    """
+
+    ledger_ids: list[int]
+
+
+Event = JournalWrite | SyncEnd | Acknowledgement | ConfirmedFences
 
 
 def events(log: str) -> Iterator[Event]:
@@ -52,8 +62,12 @@ def events(log: str) -> Iterator[Event]:
     for line in log.splitlines():
         if (started := _START.match(line)) is not None:
             thread, name, arguments = started.groups()
-            if name in _SENDS and (entries := _acknowledged(_data(arguments))):
-                yield Acknowledgement(entries)
+            if name in _SENDS:
+                responses = list(_responses(_data(arguments)))
+                if entries := _acknowledged(responses):
+                    yield Acknowledgement(entries)
+                if ledger_ids := _fenced(responses):
+                    yield ConfirmedFences(ledger_ids)
             if "<unfinished" in arguments:
                 pending[thread] = (name, arguments)
             else:
@@ -102,17 +116,26 @@ def _journaled(data: bytes) -> Iterator[Entry]:
         position += 4 + length
 
 
-def _acknowledged(data: bytes) -> list[Entry]:
-    """Entries of the positive answers to adds in what goes to a socket."""
-    entries: list[Entry] = []
+def _responses(data: bytes) -> Iterator[Response]:
+    """The answers in what goes to a socket; none if it goes somewhere else."""
     position = 0
     while position + 4 <= len(data):
         length = struct.unpack_from(">I", data, position)[0]
         frame = data[position + 4 : position + 4 + length]
         position += 4 + length
         if len(frame) < length or not frame.startswith(b"\x0a"):
-            return []
-        response = Response.FromString(frame)
-        if response.HasField("addResponse") and response.status == 0:
-            entries.append((response.addResponse.ledgerId, response.addResponse.entryId))
-    return entries
+            return
+        yield Response.FromString(frame)
+
+
+def _acknowledged(responses: Sequence[Response]) -> list[Entry]:
+    """Entries of the positive answers to adds."""
+    adds = [each for each in responses if each.HasField("addResponse") and Status(each.status) is Status.OK]
+    return [(each.addResponse.ledgerId, each.addResponse.entryId) for each in adds]
+
+
+def _fenced(responses: Sequence[Response]) -> list[int]:
+    """Ledgers of which a fencing read was answered with an entry, or with "no such entry"."""
+    confirming = (Status.OK, Status.NO_SUCH_ENTRY)
+    reads = [each for each in responses if each.HasField("readResponse") and Status(each.status) in confirming]
+    return [each.readResponse.ledgerId for each in reads]

@@ -14,7 +14,7 @@ from runtime.protocol.status import Status
 from storage.config import JournalConfig
 from storage.errors import IndexMissingError
 from storage.filenames import current_directory
-from tests.runtime.bookie.test_handler import Bookie
+from tests.runtime.bookie.handler_stage import Bookie
 from tests.storage.engines import open_storage
 from tests.storage.golden import DAMAGE_CASES
 from tests.storage.golden_bookies import adopt

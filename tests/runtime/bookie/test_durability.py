@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from runtime.errors import BookieIOError, BookieUnavailableError, NoSuchEntryError
 from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.protocol.status import Status
 from tests.runtime.bookie.bookie_process import BookieUnderTest
-from tests.runtime.bookie.conftest import Peer
-from tests.runtime.bookie.syscalls import TRACED, Acknowledgement, Entry, JournalWrite, SyncEnd, events
+from tests.runtime.bookie.conftest import KEY, Peer
+from tests.runtime.bookie.syscalls import TRACED, Acknowledgement, ConfirmedFences, Entry, JournalWrite, SyncEnd, events
 
 LEDGER_ID = 7
 JOURNAL_FAILED_EXIT_CODE = 5
@@ -105,6 +106,41 @@ async def test_nothing_is_acknowledged_after_a_failed_sync(bookie: BookieUnderTe
     async with bookie.running() as (_, peer):
         for entry_id in acknowledged:
             assert await peer.read(LEDGER_ID, entry_id) == peer.body(LEDGER_ID, entry_id)
+
+
+@pytest.mark.strace
+async def test_no_fence_is_confirmed_after_a_failed_sync(bookie: BookieUnderTest, tmp_path: Path) -> None:
+    """Each client asks again at once; a fence that was confirmed to any of them holds after the restart."""
+    log = tmp_path / "strace.log"
+    confirmed: set[int] = set()
+
+    async def fence_again_and_again(peer: Peer, client: int) -> None:
+        for ledger_id in range(client * 1000, client * 1000 + 1000):
+            for _ in range(3):
+                try:
+                    await peer.read(ledger_id, -1, fence_with=KEY)
+                except NoSuchEntryError:
+                    confirmed.add(ledger_id)
+                except BookieUnavailableError:
+                    return
+                except BookieIOError:
+                    continue
+
+    async with bookie.running(strace(log, "-e", "inject=fdatasync:error=EIO:when=20+")) as (process, peer):
+        await asyncio.gather(*(fence_again_and_again(peer, client) for client in range(8)))
+        assert await asyncio.to_thread(process.wait, 60) == JOURNAL_FAILED_EXIT_CODE
+    has_failed = False
+    for event in events(await finished(log, process.pid)):
+        match event:
+            case SyncEnd(is_ok=False):
+                has_failed = True
+            case ConfirmedFences(ledger_ids):
+                assert not has_failed, f"fences of {ledger_ids} confirmed after a failed sync"
+    assert has_failed
+    assert confirmed
+    async with bookie.running() as (_, peer):
+        for ledger_id in sorted(confirmed):
+            assert await peer.add(ledger_id, 0) is Status.FENCED
 
 
 async def test_kill_at_any_moment_loses_no_acknowledged_entry(bookie: BookieUnderTest) -> None:

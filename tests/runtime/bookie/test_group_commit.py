@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
-import os
-import threading
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,111 +10,14 @@ import pytest
 
 from runtime.bookie import group_commit
 from runtime.bookie.adds import AddPath, PendingAdd
-from runtime.bookie.group_commit import GroupCommit
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes, ReadOnlyReason
-from runtime.net.loop import LaneWorkers, LoopClock
-from runtime.protocol.status import Status
+from runtime.net.loop import LoopClock
 from storage.config import EngineConfig, JournalConfig
 from storage.errors import JournalFailedError, JournalFullError, NoWritableDiskError
-from storage.journal_format import JournalRecordKind, encode_fence_record
-from storage.journal_reader import list_journals, scan_journal
-from storage.journal_writer import JournalWriter
+from storage.journal_format import encode_fence_record
+from tests.runtime.bookie.committing import committing, until
 from tests.storage.engines import KEY, config_below, entry, open_storage
-from tests.storage.traced_disk import TracedDisk
-
-
-class GatedDisk(TracedDisk):
-    """Lets operations through one name at a time, and runs out of room on demand."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gates: dict[str, threading.Event] = {}
-        self.is_full = False
-
-    def close_gate(self, operation: str) -> threading.Event:
-        gate = self.gates[operation] = threading.Event()
-        return gate
-
-    def note(self, operation: str, path: str) -> None:
-        super().note(operation, path)
-        if (gate := self.gates.get(operation)) is not None:
-            gate.wait(10)
-        if self.is_full and operation == "write":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-
-
-class Answers:
-    """The connection of the adds: the entry ids that were acknowledged, in order."""
-
-    def __init__(self) -> None:
-        self.entry_ids: list[int] = []
-        self.statuses: list[Status] = []
-
-    def respond_add(self, _txn_id: int, _ledger_id: int, entry_id: int, status: Status) -> None:
-        self.statuses.append(status)
-        if status is Status.OK:
-            self.entry_ids.append(entry_id)
-
-
-class Committing:
-    """A journal that commits in the background."""
-
-    def __init__(
-        self,
-        folder: Path,
-        config: JournalConfig,
-        on_disk_room: Callable[[JournalFullError | None], None] | None = None,
-    ) -> None:
-        self.folder = folder
-        self.disk = GatedDisk()
-        self.answers = Answers()
-        self.room: list[JournalFullError | None] = []
-        self.workers = LaneWorkers()
-        self.writer = JournalWriter.open(self.disk, str(folder), config, now_ms=0)
-        self.journal = GroupCommit(
-            self.writer, self.workers, "journal-0", config, on_disk_room=on_disk_room or self.room.append
-        )
-        self.task = asyncio.get_running_loop().create_task(self.journal.run())
-        self.disk.take_calls()
-
-    def add(self, entry_id: int, size_bytes: int = 0) -> None:
-        self.journal.append(entry(1, entry_id, b"x" * size_bytes), (self.answers, 1, 1, entry_id))
-
-    async def stop(self) -> None:
-        self.journal.stop()
-        with contextlib.suppress(JournalFailedError):
-            await self.task
-        await self.workers.close()
-        self.writer.close()
-
-    def journaled(self) -> list[int]:
-        """Entry ids on disk, in order."""
-        return [
-            record.entry_id
-            for journal_id in list_journals(TracedDisk(), str(self.folder))
-            for record in scan_journal(TracedDisk(), str(self.folder / f"{journal_id:x}.txn"), is_newest=True)
-            if record.kind is JournalRecordKind.ENTRY
-        ]
-
-
-@contextlib.asynccontextmanager
-async def committing(
-    folder: Path, on_disk_room: Callable[[JournalFullError | None], None] | None = None, **settings: Any
-) -> AsyncIterator[Committing]:
-    running = Committing(folder, JournalConfig(preallocation_bytes=1 << 16, **settings), on_disk_room)
-    try:
-        yield running
-    finally:
-        for gate in running.disk.gates.values():
-            gate.set()
-        await running.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  what happens on a lane sends no event
-            await asyncio.sleep(0.001)
 
 
 async def test_an_add_is_acknowledged_behind_its_sync(tmp_path: Path) -> None:
@@ -221,8 +119,8 @@ async def test_a_failed_sync_is_final(tmp_path: Path) -> None:
         fence = running.journal.append_and_wait(encode_fence_record(1))
         with pytest.raises(JournalFailedError):
             await fence
-        with pytest.raises(JournalFailedError):
-            await running.task
+        await asyncio.wait([running.task], timeout=30)
+        assert isinstance(running.task.exception(), JournalFailedError), "the journal does not go on"
         running.disk.fail_on = None
         with pytest.raises(JournalFailedError):
             await running.journal.barrier()

@@ -12,13 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.bookie.adds import AddPath
-from runtime.bookie.group_commit import GroupCommit
-from runtime.bookie.handler import BookieRequestHandler
-from runtime.bookie.ledger_handles import LedgerHandles
-from runtime.bookie.modes import BookieModes
-from runtime.net.loop import LaneWorkers, LoopClock
-from runtime.ports import BookieInfo
 from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status
 from storage.config import JournalConfig
@@ -26,67 +19,9 @@ from storage.errors import IndexDamagedError
 from storage.filesystem import OsFileSystem
 from storage.journal_format import JournalRecordKind
 from storage.journal_reader import scan_journal
-from storage.ledger_storage import LedgerStorage
 from storage.replay import checkpoint_now
+from tests.runtime.bookie.handler_stage import Bookie, NotingConnection
 from tests.storage.engines import KEY, config_below, entry, explicit_lac, open_storage
-
-
-class NotingConnection:
-    """Takes the first answer."""
-
-    def __init__(self) -> None:
-        self.answer: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *answer: self.answer.set_result(answer)
-
-
-class Bookie:
-    def __init__(self, storage: LedgerStorage, journal_config: JournalConfig) -> None:
-        self.storage = storage
-        self.engine = storage.engines[0]
-        self.workers = LaneWorkers()
-        self._journal = GroupCommit(
-            storage.journals[0], self.workers, "journal-0", journal_config, on_disk_room=lambda _: None
-        )
-        handles = LedgerHandles(storage, [self._journal])
-        self.handler = BookieRequestHandler(
-            storage,
-            handles,
-            AddPath(handles, LoopClock(), 1, lambda: None),
-            self.workers,
-            lambda: BookieInfo(1, 1),
-            BookieModes(is_forced_read_only=False),
-        )
-        self._commits = asyncio.get_running_loop().create_task(self._journal.run())
-
-    async def read(self, ledger_id: int, entry_id: int, fence_with: bytes | None = None) -> tuple[Any, ...]:
-        """Status, body and LAC."""
-        connection: Any = NotingConnection()
-        self.handler.read(connection, 1, ledger_id, entry_id, fence_with, False)
-        answer: tuple[Any, ...] = await connection.answer
-        return answer[3:]
-
-    async def read_lac(self, ledger_id: int) -> tuple[Any, ...]:
-        """Status, explicit LAC and body of the last entry."""
-        connection: Any = NotingConnection()
-        self.handler.read_lac(connection, 1, ledger_id)
-        answer: tuple[Any, ...] = await connection.answer
-        return answer[2:]
-
-    async def list_entries(self, ledger_id: int) -> tuple[Any, ...]:
-        """Status and list."""
-        connection: Any = NotingConnection()
-        self.handler.list_entries(connection, 1, ledger_id)
-        answer: tuple[Any, ...] = await connection.answer
-        return answer[2:]
-
-    async def close(self) -> None:
-        await self.handler.drain()
-        self._journal.stop()
-        await self._commits
-        await self.workers.close()
-        self.storage.close()
 
 
 @pytest.fixture

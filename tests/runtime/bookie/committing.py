@@ -1,0 +1,116 @@
+"""A journal that commits in the background, over a disk that a test can stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from runtime.bookie.group_commit import GroupCommit
+from runtime.net.loop import LaneWorkers
+from runtime.protocol.status import Status
+from storage.config import JournalConfig
+from storage.errors import JournalFailedError, JournalFullError
+from storage.journal_format import JournalRecordKind
+from storage.journal_reader import list_journals, scan_journal
+from storage.journal_writer import JournalWriter
+from tests.storage.engines import entry
+from tests.storage.traced_disk import TracedDisk
+
+
+class GatedDisk(TracedDisk):
+    """Lets operations through one name at a time, and runs out of room on demand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates: dict[str, threading.Event] = {}
+        self.is_full = False
+
+    def close_gate(self, operation: str) -> threading.Event:
+        gate = self.gates[operation] = threading.Event()
+        return gate
+
+    def note(self, operation: str, path: str) -> None:
+        super().note(operation, path)
+        if (gate := self.gates.get(operation)) is not None:
+            gate.wait(10)
+        if self.is_full and operation == "write":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
+class Answers:
+    """The connection of the adds: the entry ids that were acknowledged, in order."""
+
+    def __init__(self) -> None:
+        self.entry_ids: list[int] = []
+        self.statuses: list[Status] = []
+
+    def respond_add(self, _txn_id: int, _ledger_id: int, entry_id: int, status: Status) -> None:
+        self.statuses.append(status)
+        if status is Status.OK:
+            self.entry_ids.append(entry_id)
+
+
+class Committing:
+    """A journal that commits in the background."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: JournalConfig,
+        on_disk_room: Callable[[JournalFullError | None], None] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.disk = GatedDisk()
+        self.answers = Answers()
+        self.room: list[JournalFullError | None] = []
+        self.workers = LaneWorkers()
+        self.writer = JournalWriter.open(self.disk, str(folder), config, now_ms=0)
+        self.journal = GroupCommit(
+            self.writer, self.workers, "journal-0", config, on_disk_room=on_disk_room or self.room.append
+        )
+        self.task = asyncio.get_running_loop().create_task(self.journal.run())
+        self.disk.take_calls()
+
+    def add(self, entry_id: int, size_bytes: int = 0) -> None:
+        self.journal.append(entry(1, entry_id, b"x" * size_bytes), (self.answers, 1, 1, entry_id))
+
+    async def stop(self) -> None:
+        self.journal.stop()
+        with contextlib.suppress(JournalFailedError):
+            await self.task
+        await self.workers.close()
+        self.writer.close()
+
+    def journaled(self) -> list[int]:
+        """Entry ids on disk, in order."""
+        return [
+            record.entry_id
+            for journal_id in list_journals(TracedDisk(), str(self.folder))
+            for record in scan_journal(TracedDisk(), str(self.folder / f"{journal_id:x}.txn"), is_newest=True)
+            if record.kind is JournalRecordKind.ENTRY
+        ]
+
+
+@contextlib.asynccontextmanager
+async def committing(
+    folder: Path, on_disk_room: Callable[[JournalFullError | None], None] | None = None, **settings: Any
+) -> AsyncIterator[Committing]:
+    running = Committing(folder, JournalConfig(preallocation_bytes=1 << 16, **settings), on_disk_room)
+    try:
+        yield running
+    finally:
+        for gate in running.disk.gates.values():
+            gate.set()
+        await running.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  what happens on a lane sends no event
+            await asyncio.sleep(0.001)
