@@ -18,6 +18,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from storage.checkpoint import CheckpointDone, CheckpointJob, CheckpointWriter
+from storage.collected_ledgers import CollectedLedgers
 from storage.config import EngineConfig
 from storage.engine_indexes import open_indexes
 from storage.entry_log_reader import EntryLogReader
@@ -45,6 +46,7 @@ class LedgerDirectoryEngine:
     def __init__(
         self,
         ledgers: LedgerIndex,
+        collected: CollectedLedgers,
         locations: LocationIndex,
         log_writer: EntryLogWriter,
         log_reader: EntryLogReader,
@@ -89,21 +91,23 @@ class LedgerDirectoryEngine:
         self.negatives_are_unknown = False
         """While True "not here" proves nothing, for instance while the index is rebuilt: the bookie's answer to every
         question that it would deny is "unknown" (storage section 9.2)."""
+        self.collected = collected
+        """Ledgers whose copy was collected while they exist: fenced, with or without a row."""
         self.ledger = ledgers.find
-        self.read_flags = ledgers.read_flags
-        self.write_flags = ledgers.write_flags
-        """Lane side, of the first directory of a bookie."""
-        stored = StoredEntries(locations, log_reader, self._hidden_ledgers)
+        self.set_fenced = ledgers.set_fenced
+        self.create_row = ledgers.create_row
         self.write_checkpoint = CheckpointWriter(ledgers, locations, log_writer).write
         self.write_locations = locations.write
         """Lane side, for a replay: rows of entries in logs that somebody else has made durable."""
         relocation = EntryRelocation(
             filesystem, ledger_directory, locations, log_writer, log_reader, self._hidden_ledgers
         )
-        self._hand_on(stored, relocation)
+        self._hand_on(ledgers, StoredEntries(locations, log_reader, self._hidden_ledgers), relocation)
 
-    def _hand_on(self, stored: StoredEntries, relocation: EntryRelocation) -> None:
-        """The lane side for reads and for compaction."""
+    def _hand_on(self, ledgers: LedgerIndex, stored: StoredEntries, relocation: EntryRelocation) -> None:
+        """The lane side for the flags of the first directory, for reads and for compaction."""
+        self.read_flags = ledgers.read_flags
+        self.write_flags = ledgers.write_flags
         self.read = stored.read
         self.read_run = stored.read_run
         self.find_last = stored.find_last
@@ -136,8 +140,10 @@ class LedgerDirectoryEngine:
         """
         ledger_rows, location_rows = open_indexes(filesystem, open_index, ledger_directory, index_directory)
         try:
+            collected = CollectedLedgers.open(filesystem, ledger_directory)
             return cls(
-                LedgerIndex.load(ledger_rows),
+                LedgerIndex.load(ledger_rows, collected),
+                collected,
                 LocationIndex(location_rows),
                 EntryLogWriter.open(filesystem, ledger_directory, config.entry_log),
                 EntryLogReader(filesystem, ledger_directory, config.entry_log),
@@ -163,14 +169,6 @@ class LedgerDirectoryEngine:
     def set_master_key(self, ledger_id: LedgerId, master_key: bytes) -> bool:
         """Store a ledger's key (rules: ``LedgerIndex.set_master_key``); returns whether the row is new or changed."""
         return self._ledgers.set_master_key(ledger_id, master_key)
-
-    def set_fenced(self, ledger_id: LedgerId) -> bool:
-        """Fence a ledger for good, known or not; returns whether that is new."""
-        return self._ledgers.set_fenced(ledger_id)
-
-    def create_row(self, ledger_id: LedgerId, *, is_fenced: bool, is_limbo: bool) -> bool:
-        """Make sure of a row with these flags (``LedgerIndex.create_row``); returns whether it is new or changed."""
-        return self._ledgers.create_row(ledger_id, is_fenced=is_fenced, is_limbo=is_limbo)
 
     def set_limbo(self, ledger_id: LedgerId) -> bool:
         """Deny nothing of a ledger any more; returns whether that is new. False, too, for an unknown ledger."""

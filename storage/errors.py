@@ -21,6 +21,7 @@ BkctlError                      carries one sentence for the user
     ├── MemtableFullError       the write cache has no room: throttle, nothing was stored
     ├── EntryTooLargeError      the entry can never fit
     ├── AdoptionRefusedError    folders cannot be taken over from Java, or handed back, as they are
+    ├── LedgerCollectedError    the ledger is closed and its copy was collected: its fence outlives the copy
     ├── DeletionPendingError    the ledger's id cannot be used again before its deletion is durable: try again
     ├── MisplacedLedgerError    a directory holds a ledger that belongs in another: their list has changed
     └── MasterKeyMismatchError  the ledger is known under another key
@@ -122,6 +123,10 @@ class MemtableFullError(StorageError):
 
 class EntryTooLargeError(StorageError):
     """The entry is larger than a whole write cache and can never be stored."""
+
+
+class LedgerCollectedError(StorageError):
+    """The ledger is closed, and its copy was collected here: ordinary adds are refused, as on a fenced ledger."""
 
 
 class DeletionPendingError(StorageError):

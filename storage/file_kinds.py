@@ -40,6 +40,7 @@ _FIXED = {
     filenames.JOURNAL_CATALOG: FileKind("record", "which journals bkctl wrote, and where they end"),
     filenames.PLACE: FileKind("record", "position of this folder in the settings"),
     filenames.QUARANTINE: FileKind("record", "entry logs that are known to be damaged"),
+    filenames.COLLECTED: FileKind("record", "fences of ledgers that exist and whose copy was collected here"),
     filenames.MIXED_LOGS: FileKind("record", "which entry logs may hold ledgers of other folders, since an adoption"),
     filenames.MIGRATION: FileKind("note", "a change of the bookie id is under way", "end it with bkctl cookie migrate"),
     filenames.ADOPTION: FileKind("note", "an adoption is under way", "end it with bkctl storage adopt"),

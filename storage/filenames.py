@@ -29,6 +29,8 @@ JOURNAL_CATALOG = "bkctl.journals"
 
 QUARANTINE = "bkctl.quarantine"
 """Beside the entry logs of a directory: those that the collector leaves alone because they are damaged."""
+COLLECTED = "bkctl.collected"
+"""Beside the entry logs of a directory: ledgers that exist and whose copy was collected, with their fences."""
 PLACE = "bkctl.place"
 """Which of a bookie's directories a folder is: its positions in the lists that decide where a ledger lives."""
 MIGRATION = "bkctl.migration"

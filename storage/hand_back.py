@@ -2,8 +2,9 @@
 
 Java cannot read our index; its own tools rebuild theirs from entry logs and journals, which are in its formats anyway.
 Its rebuild makes a row, fenced and without a key, for every ledger that a log or a journal names. So the journals get a
-record of each ledger's key, fence and explicit LAC, behind the marks: that names ledgers without entries, too, and the
-first start of the Java bookie replays it and knows the keys and LACs again (storage sections 3.11 and 11.2).
+record of each ledger's key, fence and explicit LAC, behind the marks. That names ledgers without entries, too, and
+those whose copy was collected and whose fence alone is here (``collected_ledgers``). The first start of the Java bookie
+replays these records and knows the keys and LACs again (storage sections 3.11 and 11.2).
 
 Steps, each repeatable when cut off:
 
@@ -162,10 +163,10 @@ def _flush_and_tell(
         _require_nothing_unknown(storage)
         _require_whole_logs(fs, config, on_progress)
         report.replayed_entry_count = storage.replay().entry_count
-        total = sum(len(engine.ledger_ids()) for engine in storage.engines)
+        total = sum(1 for _ in _rows_and_fences(storage))
         for journal_index, journal in enumerate(storage.journals):
             batch: list[bytes] = []
-            for ledger_id, row in _rows(storage):
+            for ledger_id, row in _rows_and_fences(storage):
                 if ledger_id % len(storage.journals) != journal_index:
                     continue
                 batch += _records(ledger_id, row)
@@ -186,6 +187,15 @@ def _rows(storage: LedgerStorage) -> Iterator[tuple[int, LedgerRow]]:
             row = engine.ledger(ledger_id)
             if row is not None:
                 yield ledger_id, row
+
+
+def _rows_and_fences(storage: LedgerStorage) -> Iterator[tuple[int, LedgerRow]]:
+    """All rows, and a fenced one for each ledger whose copy was collected: Java has no other place for its fence."""
+    yield from _rows(storage)
+    for engine in storage.engines:
+        for ledger_id in sorted(engine.collected.ids()):
+            if engine.ledger(ledger_id) is None:
+                yield ledger_id, LedgerRow(is_fenced=True)
 
 
 def _records(ledger_id: int, row: LedgerRow) -> list[bytes]:

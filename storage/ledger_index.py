@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -68,18 +68,23 @@ class LedgerIndex:
         ledgers: dict[LedgerId, LedgerRow],
         long_key_ids: set[LedgerId],
         half_deleted: frozenset[LedgerId],
+        collected: Container[LedgerId] = (),
     ) -> None:
         self._rows = rows
         self._ledgers = ledgers
         self._long_key_ids = long_key_ids
         self.half_deleted = half_deleted
         """Ledgers whose deletion a crash cut off: their locations may still be there, and are to be deleted."""
+        self._collected = collected
         self._changes: dict[LedgerId, LedgerRow | None] = {}
         self.find = ledgers.get
 
     @classmethod
-    def load(cls, rows: SealedIndex) -> LedgerIndex:
-        """Read every row; IndexDamagedError, with the way out, for one that is damaged or not a ledger's."""
+    def load(cls, rows: SealedIndex, collected: Container[LedgerId] = ()) -> LedgerIndex:
+        """Read every row; IndexDamagedError, with the fix, for one that is damaged or not a ledger's.
+
+        ``collected``: ledgers that are fenced whatever their rows say, and however these are made again.
+        """
         ledgers: dict[LedgerId, LedgerRow] = {}
         half_deleted: set[LedgerId] = set()
         short_key_ids: set[LedgerId] = set()
@@ -96,10 +101,10 @@ class LedgerIndex:
                     continue
                 row = _decode_row(rows.path, ledger_id, value)
                 if row is not None:
-                    ledgers[ledger_id] = row
+                    ledgers[ledger_id] = _fenced_if_collected(row, ledger_id, collected)
                 else:
                     half_deleted.add(ledger_id)
-        return cls(rows, ledgers, long_key_ids, frozenset(half_deleted))
+        return cls(rows, ledgers, long_key_ids, frozenset(half_deleted), collected)
 
     def __len__(self) -> int:
         return len(self._ledgers)
@@ -222,6 +227,7 @@ class LedgerIndex:
 
     def _put(self, ledger_id: LedgerId, row: LedgerRow) -> None:
         assert ledger_id >= 0, f"ledger id {ledger_id}"
+        row = _fenced_if_collected(row, ledger_id, self._collected)
         self._ledgers[ledger_id] = row
         self._changes[ledger_id] = row
 
@@ -251,6 +257,11 @@ def encode_row(row: LedgerRow) -> bytes:
         explicitLac=row.explicit_lac,
         limbo=row.is_limbo or None,
     ).SerializeToString(deterministic=True)
+
+
+def _fenced_if_collected(row: LedgerRow, ledger_id: LedgerId, collected: Container[LedgerId]) -> LedgerRow:
+    is_unfenced = not row.is_fenced and ledger_id in collected
+    return row.raised(is_fenced=True, is_limbo=False) if is_unfenced else row
 
 
 _HALF_DELETED = LedgerData(exists=False, fenced=False, masterKey=b"").SerializeToString(deterministic=True)

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from storage.advice import LOST_DATA_ADVICE, REBUILD_ADVICE, without_advice, without_path
+from storage.collected_ledgers import COLLECTED_ADVICE, CollectedLedgers
 from storage.compaction_quarantine import read_quarantine
 from storage.config import StorageConfig
 from storage.disk_room import lacks_room
@@ -52,7 +53,7 @@ class Finding(msgspec.Struct, frozen=True):
     """Something that is not as it should be."""
 
     check: str
-    """What was looked at: marks, journals, entry logs, index."""
+    """What was looked at: marks, journals, entry logs, fences, index."""
     path: str
     reason: str
     offset: int | None = None
@@ -94,6 +95,7 @@ class StorageCheck:
         for position, directory in enumerate(self._config.ledger_directories):
             folder = current_directory(directory)
             yield from _guarded("entry logs", folder, self._of_logs(position, folder))
+            yield from _guarded("fences", folder, self._of_collected(folder))
         for folders in self._config.engine_folders:
             yield from self._of_indexes(*folders)
 
@@ -200,6 +202,12 @@ class StorageCheck:
             if elsewhere and mixed is not None and log_id > mixed:
                 reason = f"it holds entries of ledgers that are looked for elsewhere ({listed(elsewhere)})"
                 yield Finding("entry logs", path, reason, way_out=_ELSEWHERE_ADVICE)
+
+    def _of_collected(self, folder: str) -> Iterator[Finding]:
+        try:
+            CollectedLedgers.open(self._fs, folder)
+        except CorruptFileError as error:
+            yield Finding("fences", error.path, error.reason, error.offset, COLLECTED_ADVICE)
 
     def _of_indexes(self, ledger_folder: str, index_folder: str) -> Iterator[Finding]:
         sound: set[str] = set()

@@ -13,7 +13,13 @@ from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.ports import Clock, TimerHandle
 from runtime.protocol.status import Status
 from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.errors import DeletionPendingError, EntryTooLargeError, MasterKeyMismatchError, MemtableFullError
+from storage.errors import (
+    DeletionPendingError,
+    EntryTooLargeError,
+    LedgerCollectedError,
+    MasterKeyMismatchError,
+    MemtableFullError,
+)
 from storage.journal_format import is_zero_filled
 
 logger = logging.getLogger(__name__)
@@ -93,7 +99,7 @@ class AddPath:
         """
         connection, txn_id, ledger_id, entry_id, master_key, body, is_recovery_add = request
         try:
-            handle = self._handles.open(ledger_id, master_key)
+            handle = self._handles.open(ledger_id, master_key, is_plain_add=not is_recovery_add)
             if handle.is_fenced and not is_recovery_add:
                 self._refuse(request, Status.FENCED)
                 return True
@@ -106,6 +112,8 @@ class AddPath:
             handle.engine.add(ledger_id, entry_id, body)
         except MasterKeyMismatchError:
             self._refuse(request, Status.UNAUTHORIZED)
+        except LedgerCollectedError:
+            self._refuse(request, Status.FENCED)
         except (MemtableFullError, DeletionPendingError):
             self._request_checkpoint()
             return False

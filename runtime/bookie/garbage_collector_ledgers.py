@@ -12,10 +12,11 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
+from runtime.bookie.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.garbage_collector_metrics import GarbageCollectionMetrics
 from runtime.errors import LedgerNotFoundError, MetadataError
 from runtime.metadata.cluster import is_restore_unfinished, read_instance_id, unfinished_restore_text
@@ -24,7 +25,7 @@ from runtime.metadata.ledger_listing import PartListing
 from runtime.metadata.ledgers import LedgerStore
 from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.store import MetadataStore
-from runtime.ports import Clock
+from runtime.ports import Clock, Workers
 from storage.errors import BkctlError
 from storage.ids import LedgerId
 from storage.ledger_index import LedgerRow
@@ -41,30 +42,37 @@ _READS_IN_FLIGHT_MAX: Final = 64
 
 
 class TouchMark(NamedTuple):
-    """State of a local ledger at one moment; who finds it unchanged later knows that nobody has used it meanwhile."""
+    """State of a local ledger at one moment. If it is the same later, no client has used the ledger in between."""
 
-    row: LedgerRow
+    row: LedgerRow | None
+    """None: only its fence is here, because its copy was collected."""
     write_cache_generation: int
     memtable_bytes: int | None
     """Of the whole directory, if entries of the ledger are in the write cache: each add makes it grow."""
 
 
 class LocalLedgers:
-    """The ledgers of all directories of a bookie. ``forget_handle`` is told of each that is deleted."""
+    """The ledgers of all directories of a bookie. ``forget_handle`` is called with each that is deleted."""
 
-    def __init__(self, storage: LedgerStorage, forget_handle: Callable[[LedgerId], None]) -> None:
+    def __init__(self, storage: LedgerStorage, workers: Workers, forget_handle: Callable[[LedgerId], None]) -> None:
         self._storage = storage
+        self._workers = workers
         self._forget_handle = forget_handle
 
     def snapshot(self) -> list[LedgerId]:
-        """Ids of all ledgers, ascending."""
+        """Ids of all ledgers that have a row, ascending."""
         return sorted(itertools.chain.from_iterable(engine.ledger_ids() for engine in self._storage.engines))
 
+    def snapshot_with_collected(self) -> list[LedgerId]:
+        """Ids of all ledgers that have a row or only a fence, ascending."""
+        collected = itertools.chain.from_iterable(engine.collected.ids() for engine in self._storage.engines)
+        return sorted({*self.snapshot(), *collected})
+
     def mark(self, ledger_id: LedgerId) -> TouchMark | None:
-        """To be taken before the metadata is asked; None when the ledger is not here any more."""
+        """Take it before asking the metadata; None when the ledger has neither a row nor a fence here."""
         engine = self._storage.engine_of(ledger_id)
         row = engine.ledger(ledger_id)
-        if row is None:
+        if row is None and ledger_id not in engine.collected:
             return None
         memtable_bytes = engine.memtable_bytes if engine.last_cached(ledger_id) is not None else None
         return TouchMark(row, engine.write_cache_generation, memtable_bytes)
@@ -78,9 +86,25 @@ class LocalLedgers:
         """
         untouched = {ledger_id for ledger_id, mark in marks.items() if self._is_untouched(ledger_id, mark)}
         for ledger_id in untouched:
-            self._storage.engine_of(ledger_id).delete_ledger(ledger_id)
-            self._forget_handle(ledger_id)
+            if marks[ledger_id].row is not None:
+                self._storage.engine_of(ledger_id).delete_ledger(ledger_id)
+                self._forget_handle(ledger_id)
         return untouched
+
+    async def keep_fence(self, ledger_id: LedgerId) -> None:
+        """Record durably that a ledger takes no plain add here, whatever becomes of its row. StorageError."""
+        collected = self._storage.engine_of(ledger_id).collected
+        if ledger_id not in collected:
+            await self._workers.run(COMPACTION_LANE, collected.append, ledger_id)
+            collected.note(ledger_id)
+
+    async def release_fences(self, gone: Collection[LedgerId]) -> None:
+        """Remove the records of ledgers that no longer exist, and replace a file in which a write failed. OSError."""
+        for engine in self._storage.engines:
+            collected = engine.collected
+            here = frozenset(ledger_id for ledger_id in gone if ledger_id in collected)
+            if here or collected.is_rewrite_due:
+                collected.replace(await self._workers.run(COMPACTION_LANE, collected.rewrite, here))
 
     def _is_untouched(self, ledger_id: LedgerId, mark: TouchMark) -> bool:
         now = self.mark(ledger_id)
@@ -149,21 +173,27 @@ class LedgerCollector:
 
     async def collect(self, ledgers: LedgerStore) -> int:
         """One pass; returns how many ledgers were deleted. BkctlError when none can be told to be gone."""
-        local_ids = self._local.snapshot()
+        local_ids = self._local.snapshot_with_collected()
         await self._guard.require_own_cluster()
         candidates = await self._unlisted(ledgers, local_ids)
         missing = await _without_metadata(ledgers, candidates)
         if missing:
             await self._clock.sleep(CONFIRMATION_PAUSE_S)
         deleted_count = 0
+        gone: set[LedgerId] = set()
         for first in range(0, len(missing), self._batch_count_max):
             batch = missing[first : first + self._batch_count_max]
             for _ in range(_ATTEMPTS_MAX):
-                touched = await self._delete_confirmed(ledgers, batch)
-                deleted_count += len(batch) - len(touched)
-                self._metrics.ledgers_deleted_count += len(batch) - len(touched)
-                batch = touched
-        self._metrics.ledgers_kept_count += len(candidates) - deleted_count
+                deleted = await self._delete_confirmed(ledgers, batch)
+                deleted_count += sum(deleted.values())
+                self._metrics.ledgers_deleted_count += sum(deleted.values())
+                gone.update(deleted)
+                batch = [ledger_id for ledger_id in batch if ledger_id not in deleted]
+        self._metrics.ledgers_kept_count += len(candidates) - len(gone)
+        try:
+            await self._local.release_fences(gone)
+        except OSError as error:
+            logger.warning("cannot remove the fences of deleted ledgers, the next round tries again: %s", error)
         return deleted_count
 
     async def _unlisted(self, ledgers: LedgerStore, local_ids: Sequence[LedgerId]) -> list[LedgerId]:
@@ -194,19 +224,22 @@ class LedgerCollector:
             return []
         return unlisted
 
-    async def _delete_confirmed(self, ledgers: LedgerStore, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
-        """Delete those that are missing still; returns the others that may be deleted when tried again."""
+    async def _delete_confirmed(self, ledgers: LedgerStore, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, bool]:
+        """Delete those that are still missing; returns which, and whether a row was deleted.
+
+        The others may be deleted by another attempt.
+        """
         marks = {ledger_id: mark for ledger_id in ledger_ids if (mark := self._local.mark(ledger_id)) is not None}
         if not marks:
-            return list(ledger_ids)
+            return {}
         session_id = self._store.session_id
         await self._store.sync(ledgers.root)
         missing = await _without_metadata(ledgers, sorted(marks))
         await self._guard.require_own_cluster()
         if not session_id or self._store.session_id != session_id:
-            return list(ledger_ids)  # another session may be served by a server that lags behind
+            return {}  # another session may be served by a server that lags behind
         deleted = self._local.delete({ledger_id: marks[ledger_id] for ledger_id in missing})
-        return [ledger_id for ledger_id in ledger_ids if ledger_id not in deleted]
+        return {ledger_id: marks[ledger_id].row is not None for ledger_id in deleted}
 
 
 async def _without_metadata(ledgers: LedgerStore, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:

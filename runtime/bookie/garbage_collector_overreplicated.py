@@ -2,7 +2,8 @@
 
 Whoever copies a ledger holds its replication lock until the metadata names the copy. So a copy that the metadata does
 not name is dropped under that lock only, after a second look, and only of a closed ledger, whose ensembles no writer
-changes any more.
+changes any more. Its fence stays (``storage.collected_ledgers``): a writer that does not know that the ledger is closed
+must not append here again.
 
 That the bookies which are named hold the ledger is not asked of them. Whoever copied it has proven it then, and what
 was lost since could be made good by this copy: so none in limbo is dropped, and the collector drops none at all while
@@ -79,11 +80,13 @@ class OverreplicatedCollector:
             session_id = self._store.session_id
             await self._store.sync(ledgers.root)
             # Entries in the write cache: somebody may be copying it to here without the lock, as Java's tools do.
-            if mark is None or mark.row.is_limbo or mark.memtable_bytes is not None:
+            if mark is None or mark.row is None or mark.row.is_limbo or mark.memtable_bytes is not None:
                 return False
             if not await self._is_unnamed(ledgers, ledger_id):
                 return False
             await self._guard.require_own_cluster()
+            # First of all: without its row, the record alone says that the ledger takes no plain add.
+            await self._local.keep_fence(ledger_id)
             is_sure = lock.is_held and session_id != 0 and self._store.session_id == session_id
             return is_sure and bool(self._local.delete({ledger_id: mark}))
 

@@ -66,7 +66,7 @@ async def assemble_garbage_collector(
     live.on_change(lambda changed: budget.set_rate(changed.garbage_collection.metadata_operations_per_s_max or None))
     budgeted = BudgetedStore(store, budget)
     metrics = GarbageCollectionMetrics()
-    local = LocalLedgers(storage, forget_handle)
+    local = LocalLedgers(storage, workers, forget_handle)
     guard = ClusterGuard(store, uri.root, known_as[0], instance_id)
     batch_count_max = _BATCH_COUNT_MAX if rate is None else max(1, min(_BATCH_COUNT_MAX, int(rate)))
     locks = ReplicationLocks(budgeted, uri.root, await asyncio.to_thread(canonical_host_name))

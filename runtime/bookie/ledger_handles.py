@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from runtime.bookie.group_commit import GroupCommit
 from storage.engine import LedgerDirectoryEngine
-from storage.errors import DeletionPendingError, MasterKeyMismatchError
+from storage.errors import DeletionPendingError, LedgerCollectedError, MasterKeyMismatchError
 from storage.journal_format import encode_fence_record, encode_ledger_key_record
 from storage.ledger_storage import LedgerStorage
 
@@ -62,8 +62,10 @@ class LedgerHandles:
         """The same number for ledgers that share both their ledger directory and their journal."""
         return ledger_id % self._place_count
 
-    def open(self, ledger_id: int, master_key: bytes) -> LedgerHandle:
+    def open(self, ledger_id: int, master_key: bytes, *, is_plain_add: bool = False) -> LedgerHandle:
         """Handle of a ledger, creating the ledger if it is unknown; MasterKeyMismatchError, DeletionPendingError.
+
+        A collected ledger is created again, fenced; a plain add gets LedgerCollectedError instead.
 
         The first access in a process journals the key, ahead of every record that needs it in a replay. Fences too
         rely on it (hazard H3).
@@ -72,6 +74,8 @@ class LedgerHandles:
         if handle is not None and handle.master_key == master_key:
             return handle
         engine = self._storage.engine_of(ledger_id)
+        if is_plain_add and ledger_id in engine.collected and engine.ledger(ledger_id) is None:
+            raise LedgerCollectedError(f"ledger {ledger_id} is closed, and its copy was collected")
         if engine.is_deletion_pending(ledger_id):
             raise DeletionPendingError(f"ledger {ledger_id} was deleted, and no checkpoint has ended since")
         engine.set_master_key(ledger_id, master_key)

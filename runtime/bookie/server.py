@@ -141,8 +141,6 @@ class BookieServer:
                 stall_s_max=config.connection_stall_s_max,
             )
         )
-        # A bookie that fails answers nothing more, however long the rest of its stop takes.
-        self._failed.add_done_callback(lambda _: listener.stop())
         self.port = await self._bind(listener)
         self.bookie_id = self._identity.bookie_id(self.port)
         uri = parse_metadata_uri(config.metadata_uri)
@@ -200,6 +198,8 @@ class BookieServer:
         except OSError as error:
             raise port_error(error, self._config, self._file_system) from error
         self._undo.push_async_callback(listener.close)
+        # A bookie that fails answers nothing more, however long the rest of its stop takes.
+        self._failed.add_done_callback(lambda _: listener.stop())
         return port
 
     async def _open_storage(self, store: ZooKeeperStore, uri: MetadataUri) -> tuple[StorageBoot, LedgerStorage]:

@@ -32,8 +32,8 @@ from tests.storage.java_folders import UnsyncedDisk, boot, copy_in_memory
 
 FS = OsFileSystem()
 ENTRIES = {1: range(5), 2: range(3), 3: range(4), 6: range(2)}
-FENCED = {3, 8}
-"""Ledger 8 has a fence and no entry."""
+FENCED = {3, 8, 9}
+"""Ledger 8 has a fence and no entry; of ledger 9 there is only the fence of a copy that was collected."""
 
 
 def fill(config: StorageConfig) -> None:
@@ -48,7 +48,8 @@ def fill(config: StorageConfig) -> None:
             journal.write_group([entry(ledger_id, entry_id)])
         if ledger_id == 2:
             checkpoint(storage)
-    for ledger_id in FENCED:
+    storage.engine_of(9).collected.append(9)
+    for ledger_id in FENCED - {9}:
         storage.engine_of(ledger_id).set_fenced(ledger_id)
         storage.journal_of(ledger_id).write_group([encode_fence_record(ledger_id)])
     storage.engine_of(2).set_explicit_lac(2, explicit_lac(2, 1))
@@ -84,7 +85,7 @@ def test_everything_is_where_java_looks(tmp_path: Path) -> None:
     config = config_below(tmp_path, journals=2, ledgers=2)
     fill(config)
     report = hand_back(FS, open_plyvel, config, NOW_MS)
-    assert report.ledger_count == 5
+    assert report.ledger_count == 6
     assert report.replayed_entry_count > 0
     require_handed_back(config)
     assert not needs_hand_back(FS, config)

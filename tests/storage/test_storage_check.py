@@ -141,6 +141,14 @@ HARMS = {
     "seal that cannot be read": Harm(
         lambda root: folder_in_place_of(root / "ledgers-0/current/ldb-ledgers.seal"), "index", "Is a directory"
     ),
+    "fences damaged": Harm(
+        lambda root: (root / "ledgers-0/current/bkctl.collected").write_bytes(b"junk"),
+        "fences",
+        "not a list of collected ledgers",
+    ),
+    "fences that cannot be read": Harm(
+        lambda root: (root / "ledgers-0/current/bkctl.collected").mkdir(), "fences", "Is a directory"
+    ),
     "quarantine damaged": Harm(
         lambda root: (root / "ledgers-0/current/bkctl.quarantine").write_bytes(b"junk"),
         "entry logs",

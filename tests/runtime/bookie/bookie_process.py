@@ -25,9 +25,16 @@ class BookieUnderTest:
     """A bookie process with its folders, started under a prefix command, reached over its socket."""
 
     def __init__(
-        self, folder: Path, metadata_uri: str, store: ZooKeeperStore, *settings: str, **environment: str
+        self,
+        folder: Path,
+        metadata_uri: str,
+        store: ZooKeeperStore,
+        *settings: str,
+        bookie_id: str = "traced",
+        **environment: str,
     ) -> None:
         self._folder = folder
+        self._bookie_id = bookie_id
         self._uri = metadata_uri
         self._settings = settings
         self._environment = bkctl_environment(**environment)
@@ -41,7 +48,7 @@ class BookieUnderTest:
         pool = BookiePool(self._address, ClientConfig(), LoopClock())
         try:
             await self._wait_registered(process)
-            yield process, Peer(pool, "traced")
+            yield process, Peer(pool, self._bookie_id)
         finally:
             await pool.close()
             process.kill()
@@ -60,7 +67,7 @@ class BookieUnderTest:
         return (self._folder / "bookie.log").read_text()[self._log_start :]
 
     def _command(self) -> list[str]:
-        arguments = ("--metadata-uri", self._uri, "--port", "0", "--bookie-id", "traced")
+        arguments = ("--metadata-uri", self._uri, "--port", "0", "--bookie-id", self._bookie_id)
         folders = ("--journal-dir", str(self._folder / "journal"), "--ledger-dir", str(self._folder / "ledgers"))
         keys = ("allowLoopback=true", f"zkTimeout={_ZOOKEEPER_TIMEOUT_MS}", "journalPreAllocSizeMB=1")
         settings = ("--advertised-address", "127.0.0.1", *(word for key in keys for word in ("--set", key)))

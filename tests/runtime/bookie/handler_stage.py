@@ -39,6 +39,7 @@ class Bookie:
             storage.journals[0], self.workers, "journal-0", journal_config, on_disk_room=lambda _: None
         )
         handles = LedgerHandles(storage, [self._journal])
+        self.forget = handles.forget
         self.handler = BookieRequestHandler(
             storage,
             handles,

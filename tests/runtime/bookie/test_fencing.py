@@ -20,11 +20,12 @@ from storage.config import StorageConfig
 from storage.errors import JournalFailedError
 from storage.journal_format import JournalRecordKind
 from storage.journal_reader import scan_journal
+from storage.ledger_index import LedgerRow
 from tests.runtime.bookie.committing import GatedDisk, committing, until
 from tests.runtime.bookie.conftest import KEY as PEER_KEY
 from tests.runtime.bookie.conftest import Peer
 from tests.runtime.bookie.handler_stage import Bookie
-from tests.storage.engines import KEY, config_below, entry, open_storage
+from tests.storage.engines import KEY, checkpoint, config_below, entry, open_storage
 
 
 class Stage:
@@ -193,6 +194,84 @@ async def test_a_key_that_was_accepted_does_not_open_the_ledger_for_another_key(
     assert row is not None
     assert not row.is_fenced
     assert await bookie.add(5, 1) is Status.OK
+
+
+class Collected:
+    """Ledger 5, written and closed elsewhere, whose copy was then collected."""
+
+    def __init__(self, config: StorageConfig) -> None:
+        self._config = config
+        self.bookie = self._open()
+
+    def _open(self) -> Bookie:
+        storage = open_storage(self._config)
+        storage.replay()
+        return Bookie(storage, self._config.journal)
+
+    async def collect(self) -> None:
+        assert await self.bookie.add(5, 0) is Status.OK
+        checkpoint(self.bookie.storage)
+        engine = self.bookie.engine
+        engine.collected.append(5)
+        engine.collected.note(5)
+        engine.delete_ledger(5)
+        self.bookie.forget(5)
+
+    async def restart(self) -> None:
+        """Without a checkpoint, as after a crash: the journals bring back what was acknowledged."""
+        await self.bookie.close()
+        self.bookie = self._open()
+
+    def row(self) -> LedgerRow | None:
+        return self.bookie.engine.ledger(5)
+
+
+@pytest.fixture
+async def collected(tmp_path: Path) -> AsyncIterator[Collected]:
+    collected = Collected(config_below(tmp_path))
+    await collected.collect()
+    yield collected
+    await collected.bookie.close()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_collected_ledger_refuses_plain_adds_and_is_not_there(
+    collected: Collected, *, is_restarted: bool
+) -> None:
+    if is_restarted:
+        checkpoint(collected.bookie.storage)
+        await collected.restart()
+    bookie = collected.bookie
+    assert await bookie.add(5, 1) is Status.FENCED
+    assert await bookie.add(5, 0, key=b"another") is Status.FENCED
+    assert collected.row() is None, "a refused add makes no row"
+    assert (await bookie.read(5, 0))[0] is Status.NO_SUCH_LEDGER
+    assert (await bookie.read(5, -1))[0] is Status.NO_SUCH_LEDGER
+    assert (await bookie.read_lac(5))[0] is Status.NO_SUCH_LEDGER
+    assert (await bookie.list_entries(5))[0] is Status.NO_SUCH_LEDGER
+    assert await bookie.add(6, 0) is Status.OK, "others are as ever"
+
+
+@pytest.mark.parametrize("way", ["recovery add", "fencing read", "explicit LAC"])
+async def test_a_row_of_a_collected_ledger_that_is_made_again_is_fenced(collected: Collected, way: str) -> None:
+    checkpoint(collected.bookie.storage)  # the deletion is durable
+    bookie = collected.bookie
+    if way == "recovery add":
+        assert await bookie.add(5, 0, is_recovery=True) is Status.OK
+        assert await bookie.add(5, 1, is_recovery=True) is Status.OK
+        assert (await bookie.read(5, 1))[0] is Status.OK
+    elif way == "fencing read":
+        assert (await bookie.fence(5))[3] is Status.NO_SUCH_ENTRY
+    else:
+        assert await bookie.write_lac(5, 0) is Status.OK
+    assert await bookie.add(5, 2) is Status.FENCED
+    await collected.restart()
+    row = collected.row()
+    assert row is not None
+    assert row.is_fenced
+    assert await collected.bookie.add(5, 2) is Status.FENCED
+    assert (await collected.bookie.read(5, 1))[0] is (Status.OK if way == "recovery add" else Status.NO_SUCH_ENTRY)
+    assert await collected.bookie.add(5, 2, is_recovery=True) is Status.OK
 
 
 async def test_a_bookie_whose_journal_fails_closes_its_listener_first(bookie_config: BookieConfig) -> None:

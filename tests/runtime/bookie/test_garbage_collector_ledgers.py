@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
+from runtime.bookie.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.garbage_collector_ledgers import ClusterGuard, LedgerCollector, LocalLedgers
 from runtime.bookie.garbage_collector_metrics import GarbageCollectionMetrics
 from runtime.bookie.garbage_collector_overreplicated import OverreplicatedCollector
@@ -27,7 +30,10 @@ from runtime.metadata.paths import Paths
 from runtime.metadata.replication_lock import ReplicationLocks
 from runtime.metadata.store import ANY_VERSION, MetadataStore
 from runtime.metadata.zookeeper import ZooKeeperStore
-from runtime.net.loop import LoopClock
+from runtime.net.loop import LaneWorkers, LoopClock
+from storage.collected_ledgers import CollectedLedgers
+from storage.filenames import COLLECTED
+from storage.filesystem import OsFileSystem
 from storage.ids import LEDGER_ID_MAX
 from storage.ledger_storage import LedgerStorage
 from tests.runtime.metadata.conftest import expire, other_store, root, session_of, store
@@ -68,7 +74,7 @@ class World:
         self.hooked = HookedStore(store)
         self.forgotten: list[int] = []
         self.metrics = GarbageCollectionMetrics()
-        self._store = store
+        self.store = self._store = store
         self._instance_id: str | None = None
 
     async def prepare(self) -> None:
@@ -77,7 +83,8 @@ class World:
             bookie_id=OWN_ID, journal_directories=("j",), ledger_directories=("l",), instance_id=self._instance_id
         )
         await CookieStore(self._store, self.root).create(cookie)
-        local = LocalLedgers(self.storage, self.forgotten.append)
+        self.workers = LaneWorkers()
+        local = LocalLedgers(self.storage, self.workers, self.forgotten.append)
         guard = ClusterGuard(self.hooked, self.root, OWN_ID, self._instance_id)  # type: ignore[arg-type]
         self.collector = LedgerCollector(local, guard, self.hooked, LoopClock(), self.metrics, 3)  # type: ignore[arg-type]
         self.overreplicated = OverreplicatedCollector(
@@ -136,6 +143,7 @@ async def world(tmp_path: Path, store: ZooKeeperStore, root: str, tree: LedgerTr
     world = World(storage, store, root, await open_ledger_store(store, root))
     await world.prepare()
     yield world
+    await world.workers.close()
     storage.close()
 
 
@@ -238,11 +246,11 @@ async def test_a_ledger_that_is_used_while_it_is_looked_for_stays(world: World, 
     assert (51 in world.local_ids()) == (touch == "entry and checkpoint")  # then every attempt was disturbed
 
 
-def test_a_ledger_that_is_used_beside_a_checkpoint_that_fails_stays(tmp_path: Path) -> None:
+async def test_a_ledger_that_is_used_beside_a_checkpoint_that_fails_stays(tmp_path: Path) -> None:
     """The write cache shrinks by what was deleted, and grows by the same: somebody has used it for all that."""
     storage = open_storage(config_below(tmp_path))
     storage.replay()
-    local = LocalLedgers(storage, lambda _: None)
+    local = LocalLedgers(storage, LaneWorkers(), lambda _: None)
     for ledger_id in (5, 6):
         storage.engine_of(ledger_id).set_master_key(ledger_id, KEY)
         storage.engine_of(ledger_id).add(ledger_id, 0, entry(ledger_id, 0))
@@ -424,3 +432,130 @@ async def test_a_copy_that_is_just_being_written_stays(world: World) -> None:
     engine.add(21, 1, entry(21, 1))
     assert await world.overreplicated.collect(world.ledgers) == 0
     assert world.local_ids() == {21}
+
+
+# -- their fences ------------------------------------------------------------------------------------------------
+
+
+def fences(world: World) -> list[int]:
+    return sorted(ledger_id for engine in world.storage.engines for ledger_id in engine.collected.ids())
+
+
+def recorded_fences(world: World) -> list[int]:
+    """Those on disk."""
+    found: list[int] = []
+    for engine in world.storage.engines:
+        found += CollectedLedgers.open(OsFileSystem(), engine.ledger_directory).ids()
+    return sorted(found)
+
+
+async def test_a_fence_is_recorded_before_its_copy_goes_and_until_the_ledger_is_gone(world: World) -> None:
+    world.store_locally(20, 21, 22, 25)
+    await world.create(20, metadata=to_closed(OPEN, 0, 10))
+    await world.create(21, 22, metadata=to_closed(FOREIGN, 0, 10))
+    assert await world.overreplicated.collect(world.ledgers) == 2
+    assert fences(world) == recorded_fences(world) == [21, 22]
+    assert await world.collect() == 1, "25, which is in no metadata and leaves no fence"
+    assert fences(world) == recorded_fences(world) == [21, 22]
+    world.storage.engine_of(22).set_master_key(22, KEY)  # a copy that is made again
+    checkpoint(world.storage)
+    assert await world.overreplicated.collect(world.ledgers) == 1
+    assert fences(world) == recorded_fences(world) == [21, 22]
+    await world.ledgers.delete(22)
+    assert await world.collect() == 0, "no row is deleted"
+    assert fences(world) == recorded_fences(world) == [21]
+    world.storage.engine_of(21).set_master_key(21, KEY)
+    checkpoint(world.storage)
+    await world.ledgers.delete(21)
+    assert await world.collect() == 1
+    assert fences(world) == recorded_fences(world) == []
+    assert world.local_ids() == {20}
+    assert world.metrics.ledgers_deleted_count == 2
+    assert world.metrics.ledgers_kept_count == 0
+
+
+async def test_a_copy_whose_fence_cannot_be_recorded_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.store_locally(21, 22)
+    await world.create(21, 22, metadata=to_closed(FOREIGN, 0, 10))
+    folder = Path(world.storage.engine_of(21).ledger_directory)
+    (folder / COLLECTED).mkdir()  # in the way
+    assert await world.overreplicated.collect(world.ledgers) == 1
+    assert world.local_ids() == {21}
+    assert fences(world) == [22]
+    assert await world.collect() == 0, "the file still cannot be replaced, and the round goes on"
+    (folder / COLLECTED).rmdir()
+    assert await world.collect() == 0
+    assert await world.overreplicated.collect(world.ledgers) == 1
+    assert world.local_ids() == set()
+    assert fences(world) == recorded_fences(world) == [21, 22]
+
+
+async def test_a_fence_goes_only_after_the_second_look(world: World) -> None:
+    """Its ledger is created again, or its metadata was not seen, when it is looked for."""
+    world.store_locally(21)
+    await world.create(21, metadata=to_closed(FOREIGN, 0, 10))
+    assert await world.overreplicated.collect(world.ledgers) == 1
+    found = await world.ledgers.read(21)
+    await world.ledgers.delete(21)
+
+    async def arm() -> None:
+        world.hooked.before_get[world.ledgers.path(21)] = lambda: world.create(21, metadata=found.value)
+
+    world.hooked.before_get[world.ledgers.path(21)] = arm
+    assert await world.collect() == 0
+    assert fences(world) == recorded_fences(world) == [21]
+
+
+async def test_a_fence_stays_when_its_ledger_is_used_while_it_is_looked_for(world: World) -> None:
+    world.store_locally(21)
+    await world.create(21, metadata=to_closed(FOREIGN, 0, 10))
+    assert await world.overreplicated.collect(world.ledgers) == 1
+    checkpoint(world.storage)
+    await world.ledgers.delete(21)
+    engine = world.storage.engine_of(21)
+    looks_count = 0
+
+    async def use() -> None:
+        nonlocal looks_count
+        looks_count += 1
+        if looks_count > 1:
+            engine.set_explicit_lac(21, bytes(15) + bytes([looks_count]))
+            engine.set_master_key(21, KEY)
+            engine.add(21, looks_count, entry(21, looks_count))
+        world.hooked.before_get[world.ledgers.path(21)] = use
+
+    world.hooked.before_get[world.ledgers.path(21)] = use
+    assert await world.collect() == 0
+    assert world.local_ids() == {21}
+    assert fences(world) == [21]
+
+
+@pytest.mark.parametrize("moment", ["before the sync", "after the sync"])
+async def test_a_round_that_is_cut_off_while_it_records_a_fence_keeps_the_copy(world: World, moment: str) -> None:
+    """The record may be on disk then: the next round writes it again, or removes it with the ledger."""
+    world.store_locally(21)
+    await world.create(21, metadata=to_closed(FOREIGN, 0, 10))
+    may_go_on = threading.Event()
+    blocked = world.workers.run(COMPACTION_LANE, may_go_on.wait)
+    running = asyncio.ensure_future(world.overreplicated.collect(world.ledgers))
+    path = Path(world.storage.engine_of(21).ledger_directory, COLLECTED)
+    if moment == "after the sync":
+        may_go_on.set()
+        async with asyncio.timeout(60):
+            while not path.exists():  # noqa: ASYNC110  a file sends no event
+                await asyncio.sleep(0)
+    else:
+        lock = f"{world.root}/underreplication/locks"
+        async with asyncio.timeout(60):
+            while not await world.store.exists(lock) or not await world.store.children(lock):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait([running])
+    may_go_on.set()
+    await blocked
+    if running.cancelled():
+        assert world.local_ids() == {21}
+        assert await world.overreplicated.collect(world.ledgers) == 1
+    assert world.local_ids() == set()
+    assert 21 in fences(world)
+    assert set(recorded_fences(world)) == {21}
