@@ -16,6 +16,7 @@ from runtime.config import CompactionConfig, MajorCompactionConfig
 from runtime.errors import NoSuchEntryError, NoSuchLedgerError
 from runtime.metadata.store import ANY_VERSION
 from runtime.metadata.uri import parse_metadata_uri
+from runtime.protocol.status import Status
 from storage.entry_log_format import HEADER_MAP_FIELDS_OFFSET
 from tests.runtime.bookie.collected_bookie import collected_bookie, until, with_settings
 
@@ -138,7 +139,8 @@ async def test_copies_that_the_metadata_does_not_name_are_looked_for_at_their_ow
         assert bookie.local_ids() == {1}
         assert bookie.collector.metrics.ledgers_overreplicated_count == 1
     async with collected_bookie(metadata_uri, tmp_path, with_settings(overreplicated_wait_s=0)) as bookie:
-        await bookie.add(2)
+        assert await bookie.peer.add(2, 0) is Status.FENCED
+        assert await bookie.peer.add(2, 0, recovery=True) is Status.OK
         await bookie.flush()
         await bookie.collector.force()
         assert bookie.local_ids() == {1, 2}
