@@ -74,7 +74,7 @@ class LedgerHandles:
         if handle is not None and handle.master_key == master_key:
             return handle
         engine = self._storage.engine_of(ledger_id)
-        if is_plain_add and ledger_id in engine.collected and engine.ledger(ledger_id) is None:
+        if is_plain_add and ledger_id in engine.collected:
             raise LedgerCollectedError(f"ledger {ledger_id} is closed, and its copy was collected")
         if engine.is_deletion_pending(ledger_id):
             raise DeletionPendingError(f"ledger {ledger_id} was deleted, and no checkpoint has ended since")

@@ -59,6 +59,19 @@ def test_a_flipped_bit_before_the_last_record_is_damage(ledger_ids: list[int], d
         decode_collected("file", bytes(content))
 
 
+def test_a_bad_record_before_a_torn_one_is_damage() -> None:
+    """It was synced before the append that tore, so it was valid once."""
+    content = HEADER + encode_collected([5]) + bytes(RECORD_BYTES)
+    assert list(decode_collected("file", content)) == [5]
+    with pytest.raises(CorruptFileError, match="offset 32"):
+        decode_collected("file", content + b"\1")
+
+
+def test_a_negative_id_is_damage() -> None:
+    with pytest.raises(CorruptFileError, match="offset 16"):
+        decode_collected("file", HEADER + encode_collected([-5, 6]))
+
+
 @pytest.mark.parametrize("content", [b"", b"bkctl.collected2", b"\0" * 32])
 def test_another_file_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptFileError):

@@ -10,7 +10,9 @@ import pytest
 from runtime.bookie.compaction_scans import ChildLogScanner
 from runtime.bookie.compaction_survivors import COMPACTION_LANE
 from runtime.config import GarbageCollectionConfig
-from storage.filenames import current_directory
+from storage.entry_log_reader import EntryLogScan, list_entry_logs
+from storage.filenames import current_directory, entry_log_file_name
+from storage.filesystem import OsFileSystem
 from storage.replay import checkpoint_now
 from tests.runtime.bookie.compaction_stage import (
     ENTRIES,
@@ -71,10 +73,57 @@ async def test_a_copy_that_the_index_does_not_name_is_left_behind(
             add(stage.engine, ledger_id, [0], generation=1)
         checkpoint_now(stage.engine)
         delete(stage.engine, range(3, 15))
+        held = held_by(tmp_path / "current")
         await stage.round()
         require_stored(stage.engine, [1, 2], [0], generation=1)
         assert "0.log" not in log_names(tmp_path / "current")
-        assert stage.metrics.copied_entries_count < 40
+        in_use = [key for name in set(held).difference(log_names(tmp_path / "current")) for key in held[name]]
+        assert {(1, 0), (2, 0)} < set(in_use)
+        assert stage.metrics.copied_entries_count == sum(ledger_id == 20 for ledger_id, _ in in_use)
+
+
+@MODES
+async def test_of_two_copies_in_one_log_the_newer_is_copied(tmp_path: Path, config: GarbageCollectionConfig) -> None:
+    async with staged(tmp_path / "current", config=config) as stage:
+        add(stage.engine, 1, [0])
+        checkpoint_now(stage.engine)
+        add(stage.engine, 1, [0], generation=1)
+        checkpoint_now(stage.engine)
+        fill(stage.engine, [2], range(20))  # so that the log with both is finished
+        assert held_by(tmp_path / "current")["0.log"][:2] == [(1, 0), (1, 0)]
+        delete(stage.engine, [2])
+        await stage.round()
+        require_stored(stage.engine, [1], [0], generation=1)
+        assert "0.log" not in log_names(tmp_path / "current")
+        assert stage.metrics.copied_entries_count == 1
+
+
+@MODES
+async def test_a_newer_copy_at_the_same_offset_of_another_log_is_another_one(
+    tmp_path: Path, config: GarbageCollectionConfig
+) -> None:
+    folder = tmp_path / "current"
+    for generation in range(2):  # each process begins a log
+        async with staged(folder, config=config) as stage:
+            add(stage.engine, 1, [0], generation=generation)
+            checkpoint_now(stage.engine)
+            add(stage.engine, 2, [generation])
+            checkpoint_now(stage.engine)
+    async with staged(folder, config=config) as stage:
+        assert held_by(folder) == {"0.log": [(1, 0), (2, 0)], "1.log": [(1, 0), (2, 1)]}
+        delete(stage.engine, [2])
+        await stage.round()
+        require_stored(stage.engine, [1], [0], generation=1)
+        assert stage.metrics.copied_entries_count == 1
+
+
+def held_by(folder: Path) -> dict[str, list[tuple[int, int]]]:
+    """Keys of the entries in each log that has any, in file order."""
+    names = {log_id: entry_log_file_name(log_id) for log_id in list_entry_logs(OsFileSystem(), str(folder))}
+    return {
+        name: [(each.ledger_id, each.entry_id) for each in EntryLogScan(OsFileSystem(), str(folder), log_id)]
+        for log_id, name in names.items()
+    }
 
 
 @MODES

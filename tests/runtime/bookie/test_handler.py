@@ -225,3 +225,51 @@ async def test_a_fencing_read_that_finds_nothing_waits_for_the_fence_h10(bookie:
         sync_may_end.set()
     await blocked
     assert (await connection.answer)[3] is Status.NO_SUCH_ENTRY
+
+
+LAST_ENTRIES = {
+    "cache above disk": (3, 7),
+    "disk above cache": (7, 3),
+    "disk alone": (4, None),
+    "cache alone": (None, 4),
+}
+
+
+@pytest.mark.parametrize("case", LAST_ENTRIES)
+async def test_the_last_entry_is_the_greater_one_of_cache_and_disk_h8(bookie: Bookie, case: str) -> None:
+    """Re-replication adds old entries: the cache may hold a lower one than the disk."""
+    on_disk, in_cache = LAST_ENTRIES[case]
+    bookie.engine.set_master_key(5, KEY)
+    if on_disk is not None:
+        bookie.engine.add(5, on_disk, entry(5, on_disk))
+        checkpoint_now(bookie.engine)
+    if in_cache is not None:
+        bookie.engine.add(5, in_cache, entry(5, in_cache))
+    last = max(each for each in (on_disk, in_cache) if each is not None)
+    assert await bookie.read(5, -1) == (Status.OK, entry(5, last), last - 1)
+    assert await bookie.read_lac(5) == (Status.OK, None, entry(5, last))
+    assert (await bookie.read(5, -1, KEY))[:2] == (Status.OK, entry(5, last))
+
+
+async def test_a_ledger_without_entries_has_no_last_one(bookie: Bookie) -> None:
+    bookie.engine.set_master_key(5, KEY)
+    assert (await bookie.read(5, -1))[:2] == (Status.NO_SUCH_ENTRY, None)
+    assert await bookie.read_lac(5) == (Status.NO_SUCH_ENTRY, None, None)
+    assert (await bookie.read(5, -1, KEY))[:2] == (Status.NO_SUCH_ENTRY, None)
+    bookie.engine.set_explicit_lac(5, explicit_lac(5, 3))
+    assert await bookie.read_lac(5) == (Status.OK, explicit_lac(5, 3), None)
+    assert (await bookie.read(5, -1))[0] is Status.NO_SUCH_ENTRY
+
+
+async def test_the_lac_beside_an_entry_is_the_highest_that_was_stored(bookie: Bookie) -> None:
+    """Of the caches and of the disk, and whatever entry is asked for."""
+    bookie.engine.set_master_key(5, KEY)
+    for entry_id in (3, 7):
+        bookie.engine.add(5, entry_id, entry(5, entry_id))
+    checkpoint_now(bookie.engine)
+    bookie.engine.add(5, 4, entry(5, 4))
+    for entry_id in (4, 3, 7):  # one in a cache first: that alone does not tell the LAC
+        assert await bookie.read(5, entry_id) == (Status.OK, entry(5, entry_id), 6)
+    bookie.engine.set_explicit_lac(5, explicit_lac(5, 7))
+    assert await bookie.read(5, 3) == (Status.OK, entry(5, 3), 7)
+    assert (await bookie.read(5, 5))[0] is Status.NO_SUCH_ENTRY
