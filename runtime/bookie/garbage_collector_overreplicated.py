@@ -85,7 +85,7 @@ class OverreplicatedCollector:
             if not await self._is_unnamed(ledgers, ledger_id):
                 return False
             await self._guard.require_own_cluster()
-            # First of all: without its row, the record alone says that the ledger takes no plain add.
+            # Before the copy goes: once its row is gone, only this record says that the ledger takes no plain add.
             await self._local.keep_fence(ledger_id)
             is_sure = lock.is_held and session_id != 0 and self._store.session_id == session_id
             return is_sure and bool(self._local.delete({ledger_id: mark}))

@@ -463,6 +463,7 @@ async def test_a_fence_is_recorded_before_its_copy_goes_and_until_the_ledger_is_
     assert fences(world) == recorded_fences(world) == [21, 22]
     await world.ledgers.delete(22)
     assert await world.collect() == 0, "no row is deleted"
+    assert sorted(world.forgotten) == [21, 22, 22, 25], "the row of 22 was deleted twice"
     assert fences(world) == recorded_fences(world) == [21]
     world.storage.engine_of(21).set_master_key(21, KEY)
     checkpoint(world.storage)
