@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
 from runtime.client.ports import ClientPorts
@@ -27,14 +27,16 @@ class Replacements:
         """With the bookies that are writable now."""
         return cls(ports, ledger_id, await ports.registrations.writable())
 
-    def choose(self, ensemble: tuple[str, ...], failed: Mapping[int, str]) -> dict[int, str]:
+    def choose(
+        self, ensemble: tuple[str, ...], failed: Mapping[int, str], unsuitable: Collection[str] = ()
+    ) -> dict[int, str]:
         """A successor for every failed (index, bookie) that ``ensemble`` still names, as far as candidates go.
 
-        Excluded are all failed bookies and the ensemble under construction; suspects serve when nobody else is left.
-        Raises NotEnoughBookiesError when not even one could be replaced.
+        Excluded are all failed and ``unsuitable`` bookies and the ensemble under construction. Suspects are used when
+        no other bookie is left. Raises NotEnoughBookiesError when not even one could be replaced.
         """
         chosen: dict[int, str] = {}
-        excluded = list(failed.values())
+        excluded = [*failed.values(), *unsuitable]
         for index, bookie_id in sorted(failed.items()):
             if ensemble[index] != bookie_id:
                 continue
@@ -44,7 +46,7 @@ class Replacements:
             if successor is not None:
                 chosen[index] = successor
         if not chosen:
-            names = ", ".join(sorted(set(excluded)))
+            names = ", ".join(sorted(set(failed.values())))
             raise NotEnoughBookiesError(
                 self._ledger_id,
                 f"no writable bookie is left to take the place of {names} ({len(self._writable)} are registered as "

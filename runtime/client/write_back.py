@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from runtime.client.add_pipeline import AddPipeline
 from runtime.client.ensemble_change import Replacements
 from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.errors import LedgerRecoveryError, NotEnoughBookiesError
 from runtime.ledger.metadata import LedgerMetadata, Segment
+from runtime.ledger.write_set import write_set
 from runtime.protocol.entry_body import DecodedEntry
 from runtime.protocol.status import Status, error_of
 from storage.errors import BkctlError
@@ -19,6 +21,9 @@ class WriteBack:
 
     A bookie that fails is replaced in memory alone, until the closing compare-and-set: a recoverer that comes after a
     failed recovery must read from the bookies that the metadata names, not from substitutes that may lack entries.
+
+    When no successor is left, the write-backs continue without the failed bookie as long as every write set can still
+    reach an ack quorum. Otherwise one spare could not make up for a dead bookie and one that refuses the ledger.
     """
 
     def __init__(
@@ -36,7 +41,10 @@ class WriteBack:
             on_failure=self._on_failure,
         )
         self._segments: dict[int, tuple[str, ...]] = {}
+        self._metadata = snapshot
         self._failed: dict[int, str] = {}
+        self._without_successor: dict[int, str] = {}
+        self._fenced: set[str] = set()
         self._change: asyncio.Task[None] | None = None
         self._changes_without_progress = 0
         self._error: BkctlError | None = None
@@ -90,13 +98,17 @@ class WriteBack:
         self._pipeline.drain(lambda _: error)
 
     def _on_failure(self, index: int, bookie_id: str, status: Status, *, is_late: bool) -> None:
-        if is_late or self._error is not None:
+        if is_late or self._error is not None or self._without_successor.get(index) == bookie_id:
             return
-        if status in {Status.FENCED, Status.UNAUTHORIZED}:
-            # A fence admits recovery adds: a bookie that refuses one has deleted the ledger, or knows another key.
+        if status is Status.UNAUTHORIZED:
             self._abort(error_of(status, bookie_id))
             return
-        self._ports.suspects.add(bookie_id)
+        if status is Status.FENCED:
+            # A fence alone admits recovery adds. This bookie collected its copy of the fenced ledger, and a Java bookie
+            # then refuses every add to it. It serves other ledgers as before, so it is not suspect.
+            self._fenced.add(bookie_id)
+        else:
+            self._ports.suspects.add(bookie_id)
         self._failed[index] = bookie_id
         if self._change is None:
             self._change = asyncio.get_running_loop().create_task(self._change_ensemble())
@@ -123,10 +135,28 @@ class WriteBack:
             return
         first_entry_id = self._pipeline.last_add_confirmed + 1
         self._count_change(first_entry_id)
-        chosen = replacements.choose(current, failed)
+        failed |= self._without_successor
+        try:
+            chosen = replacements.choose(current, failed, self._fenced)
+        except NotEnoughBookiesError:
+            self._without_successor = failed
+            if not self._reaches_ack_quorum_without(failed):
+                raise
+            return
         changed = tuple(chosen.get(index, bookie_id) for index, bookie_id in enumerate(current))
         self._segments[first_entry_id] = changed
-        self._pipeline.resume(changed, failed.keys() - chosen.keys())
+        retry = failed.keys() - chosen.keys() - self._without_successor.keys()
+        for index in chosen:
+            self._without_successor.pop(index, None)
+        self._pipeline.resume(changed, retry)
+
+    def _reaches_ack_quorum_without(self, indexes: Collection[int]) -> bool:
+        """Whether every write set has an ack quorum of members outside ``indexes``."""
+        size, quorum = self._metadata.ensemble_size, self._metadata.write_quorum_size
+        return all(
+            sum(index not in indexes for index in write_set(first, size, quorum)) >= self._metadata.ack_quorum_size
+            for first in range(size)
+        )
 
     def _count_change(self, first_entry_id: int) -> None:
         has_progressed = first_entry_id not in self._segments

@@ -122,12 +122,7 @@ class ScriptedBookie:
         """Answer with ``status``, do nothing else."""
 
         def action(connection: Responder, txn_id: int, request: Request, _serve: Callable[[], None]) -> None:
-            if request.kind == "add":
-                connection.respond_add(txn_id, request.ledger_id, request.entry_id, status)
-            elif request.kind == "read":
-                connection.respond_read(txn_id, request.ledger_id, request.entry_id, status, None, None)
-            else:
-                connection.respond_read_lac(txn_id, request.ledger_id, status, None, None)
+            _answer(connection, txn_id, request, status)
 
         self._rules.append(Rule(kind, entry_id, action, times))
 
@@ -143,10 +138,16 @@ class ScriptedBookie:
 
         self._rules.append(Rule(kind, entry_id, action, times))
 
-    def hold(self, kind: str, entry_id: int | None = None) -> Held:
-        """Serve matching requests only when released."""
+    def hold(
+        self, kind: str, entry_id: int | None = None, times: int | None = None, status: Status | None = None
+    ) -> Held:
+        """Serve matching requests only when released, or answer them with ``status`` then."""
         held = Held()
-        self._rules.append(Rule(kind, entry_id, lambda _connection, _txn_id, _request, serve: held.keep(serve), None))
+
+        def action(connection: Responder, txn_id: int, request: Request, serve: Callable[[], None]) -> None:
+            held.keep(serve if status is None else lambda: _answer(connection, txn_id, request, status))
+
+        self._rules.append(Rule(kind, entry_id, action, times))
         return held
 
     def obey(self) -> None:
@@ -266,3 +267,12 @@ class ScriptedBookie:
         if body is None:
             return (Status.UNKNOWN_LEDGER_STATE if found.is_limbo else Status.NO_SUCH_ENTRY), None, None
         return Status.OK, body, None if fence_with is not None else found.last_add_confirmed
+
+
+def _answer(connection: Responder, txn_id: int, request: Request, status: Status) -> None:
+    if request.kind == "add":
+        connection.respond_add(txn_id, request.ledger_id, request.entry_id, status)
+    elif request.kind == "read":
+        connection.respond_read(txn_id, request.ledger_id, request.entry_id, status, None, None)
+    else:
+        connection.respond_read_lac(txn_id, request.ledger_id, status, None, None)

@@ -527,15 +527,55 @@ async def test_t59_write_backs_are_recovery_adds_with_the_first_lac(world: World
     await client.close()
 
 
-async def test_a_bookie_that_refuses_a_recovery_add_for_good_stops_recovery(world: World) -> None:
-    b1, b2, b3, _ = await world.bookies("b1", "b2", "b3", "b4")
+async def test_a_bookie_that_answers_fenced_to_a_recovery_add_is_replaced(world: World) -> None:
+    """A Java bookie refuses all adds to a ledger that it collected after a fence."""
+    b1, b2, b3, b4 = await world.bookies("b1", "b2", "b3", "b4")
     ledger_id, _ = await world.create(THREE, 3, 3)
-    for bookie in (b1, b2, b3):
+    for bookie in (b1, b3):
         world.put(bookie, ledger_id, 0)
     b2.refuse("add", Status.FENCED)
-    with pytest.raises(LedgerRecoveryError, match="b2"):
-        await world.recover(ledger_id)
-    assert (await world.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
+    stored = await world.recover(ledger_id)
+    assert end(stored) == closed(0, 10)
+    assert segments(stored) == {0: ("b1", "b4", "b3")}
+    assert b4.holds(ledger_id) == [0]
+
+
+async def test_a_bookie_that_answered_fenced_does_not_come_back_as_a_successor(world: World) -> None:
+    b1, b2, b3, b4 = await world.bookies("b1", "b2", "b3", "b4")
+    ledger_id, _ = await world.create(THREE, 3, 3)
+    for entry_id in range(2):
+        world.put(b1, ledger_id, entry_id)
+        world.put(b3, ledger_id, entry_id)
+    b2.refuse("add", Status.FENCED)
+    b4.refuse("add", Status.IO_ERROR, entry_id=1)
+    with pytest.raises(LedgerRecoveryError, match="no writable bookie is left"):
+        await world.recover(ledger_id, ONE_AT_A_TIME)
+    assert b2.count("add", 1) == 0
+
+
+@pytest.mark.parametrize("is_fenced_first", [True, False])
+async def test_one_spare_for_a_dead_bookie_and_one_that_answers_fenced_lets_recovery_end(
+    world: World, *, is_fenced_first: bool
+) -> None:
+    """An ack quorum can be reached with the spare and the bookie that is left: no further successor is needed."""
+    b2, b3, b4 = await world.bookies("b2", "b3", "b4")
+    ledger_id, _ = await world.create(THREE, 3, 2)
+    for entry_id in range(3):
+        world.put(b3, ledger_id, entry_id)
+    for entry_id in range(4):
+        b2.refuse("read", Status.UNKNOWN_LEDGER_STATE if entry_id < 3 else Status.NO_SUCH_LEDGER, entry_id=entry_id)
+    fenced = b2.hold("add", status=Status.FENCED)
+    spare = b4.hold("add")
+    recovering = asyncio.create_task(world.recover(ledger_id))
+    if is_fenced_first:
+        fenced.release()
+    await spare.arrived()
+    fenced.release()
+    spare.release()
+    stored = await recovering
+    assert end(stored) == closed(2, 30)
+    assert "b4" in stored.last_segment.ensemble
+    assert b4.holds(ledger_id) == [0, 1, 2]
 
 
 async def test_a_bookie_with_another_key_stops_recovery_at_once(world: World) -> None:
