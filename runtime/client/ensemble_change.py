@@ -33,11 +33,12 @@ class Replacements:
         """A successor for every failed (index, bookie) that ``ensemble`` still names, as far as candidates go.
 
         Excluded are all failed and ``unsuitable`` bookies and the ensemble under construction. Suspects are used when
-        no other bookie is left. Raises NotEnoughBookiesError when not even one could be replaced.
+        no other bookie is left. When candidates are short, failed bookies that are not registered as writable come
+        first. Raises NotEnoughBookiesError when not even one could be replaced.
         """
         chosen: dict[int, str] = {}
         excluded = [*failed.values(), *unsuitable]
-        for index, bookie_id in sorted(failed.items()):
+        for index, bookie_id in sorted(failed.items(), key=lambda item: (item[1] in self._writable, item[0])):
             if ensemble[index] != bookie_id:
                 continue
             taken = [*ensemble, *chosen.values()]

@@ -9,6 +9,7 @@ from runtime.client.suspects import SuspectBookies
 from runtime.config import ClientConfig
 from runtime.ledger.metadata import DigestType, LedgerMetadata
 from runtime.metadata.ledgers import LedgerStore
+from runtime.metadata.registration import Registrations
 from runtime.ports import Bookies, Clock
 from runtime.protocol.digest import master_key
 from runtime.protocol.entry_body import EntryCodec
@@ -19,6 +20,9 @@ class WritableBookies(Protocol):
 
     async def writable(self) -> list[str]:
         """Ids of the bookies registered as writable now."""
+
+    async def snapshot(self) -> Registrations:
+        """The bookies registered now, by mode."""
 
 
 @dataclasses.dataclass(frozen=True)

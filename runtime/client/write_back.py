@@ -11,6 +11,7 @@ from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.errors import LedgerRecoveryError, NotEnoughBookiesError
 from runtime.ledger.metadata import LedgerMetadata, Segment
 from runtime.ledger.write_set import write_set
+from runtime.metadata.registration import Registrations
 from runtime.protocol.entry_body import DecodedEntry
 from runtime.protocol.status import Status, error_of
 from storage.errors import BkctlError
@@ -116,10 +117,10 @@ class WriteBack:
     async def _change_ensemble(self) -> None:
         try:
             while self._failed and self._error is None:
-                replacements = await Replacements.fetch(self._ports, self._credentials.ledger_id)
+                registered = await self._ports.registrations.snapshot()
                 # From here to the resend nothing waits: LAC + 1 stays the first entry that the change is for.
                 failed, self._failed = self._failed, {}
-                self._replace(replacements, failed)
+                self._replace(registered, failed)
         except BkctlError as error:
             self._abort(error)
         except Exception as error:
@@ -128,19 +129,21 @@ class WriteBack:
         finally:
             self._change = None
 
-    def _replace(self, replacements: Replacements, failed: dict[int, str]) -> None:
+    def _replace(self, registered: Registrations, failed: dict[int, str]) -> None:
         current = self._pipeline.ensemble
         failed = {index: bookie_id for index, bookie_id in failed.items() if current[index] == bookie_id}
         if not failed or self._error is not None:
             return
         first_entry_id = self._pipeline.last_add_confirmed + 1
         self._count_change(first_entry_id)
-        failed |= self._without_successor
+        # A member that is not registered will fail too. It must not lose the last spare to one that only answered first.
+        gone = {index: bookie_id for index, bookie_id in enumerate(current) if bookie_id not in registered.live}
+        replacements = Replacements(self._ports, self._credentials.ledger_id, registered.writable)
         try:
-            chosen = replacements.choose(current, failed, self._fenced)
+            chosen = replacements.choose(current, self._without_successor | failed | gone, self._fenced)
         except NotEnoughBookiesError:
-            self._without_successor = failed
-            if not self._reaches_ack_quorum_without(failed):
+            self._without_successor |= failed
+            if not self._reaches_ack_quorum_without(self._without_successor):
                 raise
             return
         changed = tuple(chosen.get(index, bookie_id) for index, bookie_id in enumerate(current))

@@ -41,3 +41,13 @@ async def test_suspects_serve_when_nobody_else_is_left(world: World) -> None:
     choice = await replacements(world, "b4", "b5", suspects=("b4",))
     assert choice.choose(ENSEMBLE, {0: "b1"}) == {0: "b5"}
     assert choice.choose(("b1", "b5", "b3"), {0: "b1"}) == {0: "b4"}
+
+
+async def test_the_last_candidate_takes_the_place_of_a_bookie_that_is_gone(world: World) -> None:
+    choice = await replacements(world, "b1", "b2", "b4")
+    assert choice.choose(ENSEMBLE, {0: "b1", 2: "b3"}) == {2: "b4"}
+
+
+async def test_an_unsuitable_bookie_is_not_chosen(world: World) -> None:
+    choice = await replacements(world, "b4", "b5")
+    assert choice.choose(ENSEMBLE, {0: "b1"}, {"b4"}) == {0: "b5"}

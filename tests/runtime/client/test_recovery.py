@@ -574,8 +574,26 @@ async def test_one_spare_for_a_dead_bookie_and_one_that_answers_fenced_lets_reco
     spare.release()
     stored = await recovering
     assert end(stored) == closed(2, 30)
-    assert "b4" in stored.last_segment.ensemble
+    assert segments(stored) == {0: ("b4", "b2", "b3")}
     assert b4.holds(ledger_id) == [0, 1, 2]
+
+
+async def test_the_last_spare_replaces_the_member_that_is_not_registered(world: World) -> None:
+    """It would fail too, only later than the member that refused."""
+    b1, b2, b3, _ = await world.bookies("b1", "b2", "b3", "b4")
+    ledger_id, _ = await world.create(THREE, 3, 2)
+    world.put(b3, ledger_id, 0)
+    b1.hang("read")
+    unanswered = b1.hold("add")
+    refused = b2.hold("add", status=Status.FENCED)
+    recovering = asyncio.create_task(world.recover(ledger_id, PATIENT))
+    await unanswered.arrived()
+    await refused.arrived()
+    await world.unregister("b1")
+    refused.release()
+    stored = await recovering
+    assert segments(stored) == {0: ("b4", "b2", "b3")}
+    assert end(stored) == closed(0, 10)
 
 
 async def test_a_bookie_with_another_key_stops_recovery_at_once(world: World) -> None:

@@ -84,6 +84,7 @@ class World:
         self.ledgers = ledgers
         """The other client's view: another session."""
         self._bookies: dict[str, ScriptedBookie] = {}
+        self._registrations: dict[str, BookieRegistration] = {}
         self._clients: list[Client] = []
 
     @classmethod
@@ -116,8 +117,13 @@ class World:
                 on_failed=_must_not_fail,
             )
             await registration.register(BookieMode.WRITABLE)
+            self._registrations[name] = registration
             started.append(bookie)
         return started
+
+    async def unregister(self, name: str) -> None:
+        """Take a bookie out of the registrations; it keeps its connections."""
+        await self._registrations[name].unregister()
 
     async def client(self, config: ClientConfig | None = None) -> Client:
         """Another client, with its own session and connections."""
