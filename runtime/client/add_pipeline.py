@@ -24,7 +24,7 @@ class FailureListener(Protocol):
     """Told of every answer other than OK from a bookie that is in the ensemble."""
 
     def __call__(self, index: int, bookie_id: str, status: Status, *, is_late: bool) -> None:
-        """``is_late``: the add concerned is complete without this bookie."""
+        """``is_late``: the add concerned is delivered, or is complete without this bookie."""
 
 
 class PendingAdd:
@@ -121,8 +121,9 @@ class AddPipeline:
             if add.acks.ack(index) and self._pending and self._pending[0] is add:
                 self._deliver()
             return
-        is_late = add.acks.is_complete
+        # A bookie that was asked twice may fail after it acknowledged: its failure takes the acknowledgement back.
         add.acks.fail(index, bookie_id)
+        is_late = add.entry_id <= self.last_add_confirmed or add.acks.is_complete
         self._on_failure(index, bookie_id, status, is_late=is_late)
 
     def _deliver(self) -> None:

@@ -136,7 +136,7 @@ class WriteBack:
             return
         first_entry_id = self._pipeline.last_add_confirmed + 1
         self._count_change(first_entry_id)
-        # A member that is not registered will fail too. It must not lose the last spare to one that only answered first.
+        # A member that is not registered will fail too. It must not lose the last spare to one that answered earlier.
         gone = {index: bookie_id for index, bookie_id in enumerate(current) if bookie_id not in registered.live}
         replacements = Replacements(self._ports, self._credentials.ledger_id, registered.writable)
         try:

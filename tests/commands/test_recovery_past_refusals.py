@@ -1,4 +1,4 @@
-"""`bkctl recover` when one bookie is dead and another refuses the ledger: real processes, and one bookie in this process.
+"""`bkctl recover` with a dead bookie and one that refuses the ledger: real processes, and one bookie in this process.
 
 No bkctl bookie answers EFENCED to recovery adds. A Java bookie does after it collected a fenced ledger;
 ``tests/interop/test_collected_ledgers.py`` runs the same scenario with one.

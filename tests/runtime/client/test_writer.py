@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import msgspec
 import pytest
 
 from runtime.config import ClientConfig
 from runtime.errors import (
+    BookieError,
     ConflictError,
     LedgerClosedError,
     LedgerFencedError,
@@ -22,7 +24,7 @@ from runtime.ledger.metadata import LedgerState, Segment
 from runtime.protocol.status import Status
 from storage.errors import EntryTooLargeError
 from tests.runtime.client.scripted_bookie import StoredLedger
-from tests.runtime.client.world import FAST, PASSWORD, World, closed, end, payload, segments, until
+from tests.runtime.client.world import FAST, PASSWORD, Client, World, closed, end, payload, segments, until
 
 THREE = ("b1", "b2", "b3")
 
@@ -422,6 +424,66 @@ async def test_with_fewer_spares_than_failures_the_bookies_left_are_asked_again(
     assert await asyncio.gather(*adds) == [1, 2]
     assert segments(await world.metadata(writer.ledger_id)) == {0: THREE, 1: ("b4", "b2", "b3")}
     assert b2.count("add", 1) == 2
+
+
+async def test_an_add_that_loses_its_acknowledgement_before_it_is_delivered_starts_a_change(world: World) -> None:
+    """b2 stays because there is one spare for two failures, and is asked again: its first answer to entry 3 comes last."""
+    b1, b2, b3, b4 = await world.bookies("b1", "b2", "b3", "b4")
+    writer, client = await world.writer(THREE, 2, 1)
+    late = [b1.hold("add", 0, status=Status.IO_ERROR), b2.hold("add", 1, status=Status.IO_ERROR)]
+    first_of_b2 = b2.hold("add", 3, times=1, status=Status.IO_ERROR)
+    head = [b3.hold("add", 2), b4.hold("add", 2)]
+    only_of_b4 = b4.hold("add", 3, times=1, status=Status.IO_ERROR)
+    for entry_id in range(2):
+        await writer.append(payload(entry_id))
+    for one in late:
+        await one.arrived()
+        one.release()
+    await until(lambda: client.ports.suspects.current() == {"b1", "b2"})
+    added = [writer.append_nowait(payload(entry_id)) for entry_id in (2, 3)]
+    await first_of_b2.arrived()
+    await until(lambda: b2.holds(writer.ledger_id) == [0, 3])
+    await answers_so_far(client, "b2")  # entry 3 has its acknowledgement now, and waits for entry 2
+    await only_of_b4.arrived()
+    only_of_b4.release()
+    await until(lambda: "b4" in client.ports.suspects.current())
+    await world.bookies("b5")
+    first_of_b2.release()
+    await answers_so_far(client, "b2")
+    for one in head:
+        one.release()
+    async with asyncio.timeout(20):
+        assert await asyncio.gather(*added) == [2, 3]
+
+
+async def test_a_failure_after_the_delivery_is_late_whatever_was_acknowledged_before(world: World) -> None:
+    """b2 is asked twice for entry 3. It acknowledges first, and answers "fenced" when entry 3 is delivered already."""
+    b1, b2, b3, b4 = await world.bookies("b1", "b2", "b3", "b4")
+    writer, client = await world.writer(THREE, 2, 1)
+    late = [b1.hold("add", 0, status=Status.IO_ERROR), b2.hold("add", 1, status=Status.IO_ERROR)]
+    first_of_b2 = b2.hold("add", 3, times=1, status=Status.FENCED)
+    only_of_b4 = b4.hold("add", 3, times=1, status=Status.IO_ERROR)
+    for entry_id in range(2):
+        await writer.append(payload(entry_id))
+    for one in late:
+        await one.arrived()
+        one.release()
+    await until(lambda: client.ports.suspects.current() == {"b1", "b2"})
+    assert await asyncio.gather(*[writer.append_nowait(payload(entry_id)) for entry_id in (2, 3)]) == [2, 3]
+    await only_of_b4.arrived()
+    only_of_b4.release()
+    await until(lambda: "b4" in client.ports.suspects.current())
+    await first_of_b2.arrived()
+    first_of_b2.release()
+    await answers_so_far(client, "b2")
+    assert client.held_store.write_count == 1
+    assert await writer.append(payload(4)) == 4
+
+
+async def answers_so_far(client: Client, bookie_id: str) -> None:
+    """Wait until the client has taken what the bookie has answered: answers keep their order on a connection."""
+    with contextlib.suppress(BookieError):
+        await client.ports.bookies.read_lac(bookie_id, 0)
 
 
 async def test_a_bookie_that_knows_another_key_ends_the_writer(world: World) -> None:
