@@ -24,7 +24,7 @@ from runtime.ledger.metadata import LedgerState, Segment
 from runtime.protocol.status import Status
 from storage.errors import EntryTooLargeError
 from tests.runtime.client.scripted_bookie import StoredLedger
-from tests.runtime.client.world import FAST, PASSWORD, Client, World, closed, end, payload, segments, until
+from tests.runtime.client.world import FAST, PASSWORD, Client, World, closed, credentials, end, payload, segments, until
 
 THREE = ("b1", "b2", "b3")
 
@@ -59,6 +59,24 @@ async def test_t9_an_entry_carries_the_lac_before_it_and_a_tailing_reader_sees_o
     while len(seen) <= reader.last_add_confirmed:
         seen += [entry.entry_id for entry in await reader.read(len(seen))]
     assert seen == list(range(19))
+
+
+async def test_pipelined_entries_carry_what_is_confirmed_when_they_are_sent(world: World) -> None:
+    """The entry before is sent but not confirmed: a reader that believed it could read what recovery cuts off."""
+    bookies = await world.bookies(*THREE)
+    held = [bookie.hold("add") for bookie in bookies]
+    writer, _ = await world.writer(THREE, 3, 2)
+    adds = [writer.append_nowait(payload(entry_id)) for entry_id in range(3)]
+    for one in held:
+        one.release()
+    assert await asyncio.gather(*adds) == [0, 1, 2]
+    assert await writer.append(payload(3)) == 3
+    await until(lambda: all(bookie.count("add") == 4 for bookie in bookies))
+    codec = credentials(writer.ledger_id).codec
+    for bookie in bookies:
+        sent = [codec.decode(request.entry_id, request.body) for request in bookie.requests]
+        assert [(entry.entry_id, entry.last_add_confirmed) for entry in sent] == [(0, -1), (1, -1), (2, -1), (3, 2)]
+        assert [entry.length for entry in sent] == [10, 20, 30, 40]
 
 
 async def test_t10_one_change_serves_all_pending_adds(world: World) -> None:
