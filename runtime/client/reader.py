@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -13,10 +15,16 @@ from runtime.client.entry_read import EntryReader
 from runtime.client.last_entry import read_last_add_confirmed, try_read_last_add_confirmed
 from runtime.client.metadata_update import LedgerRecord, LocalCopy
 from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.errors import BookieError, LedgerReadError
+from runtime.errors import BookieError, DigestMismatchError, LedgerReadError, MetadataError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.store import Versioned
 from runtime.protocol.entry_body import DecodedEntry
+from storage.errors import BkctlError
+
+T = TypeVar("T")
+
+ENSEMBLES_TRIED_MAX = 4
+"""Ensembles that are asked for one entry, or for the last add confirmed: it may move while it is being looked for."""
 
 FIRST_READS_IN_FLIGHT = 8
 """Reads under way at once while the size of the entries is unknown."""
@@ -34,6 +42,9 @@ class LedgerReader:
 
     A closed ledger is read to its end. Of an open one, entries up to ``last_add_confirmed`` may be read; that value
     rises with what the bookies' answers tell, and with ``read_last_add_confirmed``.
+
+    When no bookie of an ensemble gives what is asked for, the reader reads the metadata again: re-replication, a
+    recovery or the writer may have moved the entries to other bookies.
     """
 
     def __init__(
@@ -76,20 +87,22 @@ class LedgerReader:
         if self.is_closed:
             return self.last_add_confirmed
         self._copy.install(await self._record.read())
-        if not self.is_closed:
-            await self._learn(read_last_add_confirmed(self._ports, self._credentials, self.metadata, is_fencing=False))
+        await self._learn(partial(read_last_add_confirmed, self._ports, self._credentials, is_fencing=False))
         return self.last_add_confirmed
 
     async def try_read_last_add_confirmed(self) -> int:
         """Like ``read_last_add_confirmed``, but content with any one bookie's word: quicker, and possible with most
         bookies down, but it may be behind what was acknowledged. LedgerReadError when no bookie gives a valid answer.
         """
-        if not self.is_closed:
-            above = self.last_add_confirmed
-            await self._learn(try_read_last_add_confirmed(self._ports, self._credentials, self.metadata, above))
+        above = self.last_add_confirmed
+        await self._learn(partial(try_read_last_add_confirmed, self._ports, self._credentials, above=above))
         return self.last_add_confirmed
 
-    async def _learn(self, asking: Awaitable[int]) -> None:
+    async def _learn(self, ask: Callable[[LedgerMetadata], Awaitable[int]]) -> None:
+        async def answer(metadata: LedgerMetadata) -> int:
+            return metadata.last_entry_id if metadata.is_closed else await ask(metadata)
+
+        asking = self._follow(answer, lambda metadata: (metadata.is_closed, metadata.last_segment), "its end")
         told = await told_by_bookies(self.ledger_id, asking)
         self._entries.last_add_confirmed = max(self._entries.last_add_confirmed, told)
 
@@ -118,7 +131,8 @@ class LedgerReader:
 
         ``last`` None: to the ``last_add_confirmed`` of this moment, possibly nothing.
         Raises LedgerReadError for an impossible range, a range that ends above ``last_add_confirmed`` (without asking
-        any bookie), or an entry that no replica gives; DigestMismatchError when copies are damaged and none is sound.
+        any bookie), or an entry that no replica gives; DigestMismatchError when copies are damaged and none is sound;
+        LedgerNotFoundError when no replica gives an entry and the ledger is deleted.
         """
         if last is None:
             last = self.last_add_confirmed
@@ -137,14 +151,13 @@ class LedgerReader:
         return self.entries()
 
     async def _pipelined(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
-        metadata = self.metadata  # one view of the metadata for the whole range
         loop = asyncio.get_running_loop()
         reads: deque[asyncio.Task[DecodedEntry]] = deque()
         next_entry_id, largest_bytes = first, 0
         try:
             while reads or next_entry_id <= last:
                 while next_entry_id <= last and len(reads) < self._in_flight_max(largest_bytes):
-                    reads.append(loop.create_task(self._read_entry(metadata, next_entry_id)))
+                    reads.append(loop.create_task(self._read_entry(next_entry_id)))
                     next_entry_id += 1
                 entry = await reads[0]
                 reads.popleft()
@@ -161,11 +174,42 @@ class LedgerReader:
             return min(FIRST_READS_IN_FLIGHT, config.reads_in_flight_max)
         return max(1, min(config.reads_in_flight_max, config.read_bytes_in_flight_max // largest_bytes))
 
-    async def _read_entry(self, metadata: LedgerMetadata, entry_id: int) -> DecodedEntry:
+    async def _read_entry(self, entry_id: int) -> DecodedEntry:
         try:
-            return await self._entries.read(metadata, entry_id)
+            return await self._follow(
+                lambda metadata: self._entries.read(metadata, entry_id),
+                lambda metadata: metadata.segment_of(entry_id).ensemble,
+                f"entry {entry_id}",
+            )
         except BookieError as error:
             raise LedgerReadError(self.ledger_id, f"entry {entry_id}: {error}") from error
+
+    async def _follow(
+        self,
+        ask: Callable[[LedgerMetadata], Awaitable[T]],
+        place_of: Callable[[LedgerMetadata], object],
+        name: str,
+    ) -> T:
+        """What the bookies answer. When all fail, ask again as long as newer metadata gives another place."""
+        for _ in range(ENSEMBLES_TRIED_MAX - 1):
+            metadata = self.metadata
+            try:
+                return await ask(metadata)
+            except (BookieError, DigestMismatchError) as error:
+                if place_of(self.metadata) == place_of(metadata):
+                    await self._refresh(name, error)
+                if place_of(self.metadata) == place_of(metadata):
+                    raise
+        return await ask(self.metadata)
+
+    async def _refresh(self, name: str, failure: BkctlError) -> None:
+        """Read the metadata again after ``failure``, which counts only for the bookies that it still names."""
+        try:
+            self._copy.install(await self._record.read())
+        except MetadataError as error:
+            raise LedgerReadError(
+                self.ledger_id, f"{failure}; cannot check whether {name} has moved to other bookies: {error}"
+            ) from error
 
 
 async def told_by_bookies(ledger_id: int, asking: Awaitable[int]) -> int:

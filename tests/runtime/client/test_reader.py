@@ -7,10 +7,12 @@ import contextlib
 
 import pytest
 
-from runtime.client.reader import Entry
+from runtime.client.reader import ENSEMBLES_TRIED_MAX, Entry
 from runtime.config import ClientConfig
-from runtime.errors import LedgerReadError, NoSuchEntryError
+from runtime.errors import LedgerNotFoundError, LedgerReadError, MetadataError, NoSuchEntryError
 from runtime.ledger.metadata import LedgerState, Segment
+from runtime.protocol.status import Status
+from tests.runtime.client.scripted_bookie import ScriptedBookie
 from tests.runtime.client.world import PASSWORD, World, closed, end, payload, until
 
 THREE = ("b1", "b2", "b3")
@@ -151,3 +153,113 @@ async def test_an_open_ledger_is_confirmed_up_to_its_last_segment(world: World) 
         await world.change(writer.ledger_id, state=state)
         reader = await client.open(writer.ledger_id, password=PASSWORD)
         assert [entry.entry_id for entry in await reader.read(0)] == [0, 1, 2, 3]
+
+
+async def moved_ledger(world: World, count: int = 10) -> tuple[int, list[ScriptedBookie]]:
+    """A closed ledger on b1 and b2, and the four bookies."""
+    bookies = await world.bookies("b1", "b2", "b3", "b4")
+    ledger_id, _ = await world.create(("b1", "b2"), 2, 2)
+    for entry_id in range(count):
+        for bookie in bookies[:2]:
+            world.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
+    await world.recover(ledger_id)
+    return ledger_id, bookies
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+async def test_a_reader_finds_the_entries_of_a_closed_ledger_that_moved(world: World, *, is_dead: bool) -> None:
+    ledger_id, (b1, b2, b3, b4) = await moved_ledger(world)
+    client = await world.client()
+    reader = await client.open(ledger_id, password=PASSWORD)
+    assert len(await reader.read(0)) == 10
+    for old, new in ((b1, b3), (b2, b4)):
+        new.ledgers[ledger_id] = old.ledgers.pop(ledger_id)
+        if is_dead:
+            await old.stop()
+    await world.change(ledger_id, segments=(Segment(0, ("b3", "b4")),))
+    assert [entry.payload for entry in await reader.read(0)] == [payload(i) for i in range(10)]
+    assert reader.metadata.last_segment.ensemble == ("b3", "b4")
+
+
+async def test_a_reader_of_an_open_ledger_finds_entries_behind_an_ensemble_change(world: World) -> None:
+    first = await world.bookies(*THREE)
+    writer, client = await world.writer(THREE, 3, 3)
+    for i in range(2):
+        await writer.append(payload(i))
+    readers = [await client.open(writer.ledger_id, password=PASSWORD) for _ in range(2)]
+    await world.bookies("b4", "b5", "b6")
+    for bookie in first:
+        await bookie.stop()
+    for i in range(2, 5):
+        await writer.append(payload(i))
+    assert [entry.payload for entry in await readers[0].read_unconfirmed(2, 4)] == [payload(i) for i in range(2, 5)]
+    assert await readers[1].try_read_last_add_confirmed() == 3
+
+
+async def test_a_quick_look_finds_that_the_ledger_was_closed(world: World) -> None:
+    bookies = await world.bookies(*THREE)
+    writer, client = await world.writer(THREE, 3, 3)
+    for i in range(3):
+        await writer.append(payload(i))
+    reader = await client.open(writer.ledger_id, password=PASSWORD)
+    await writer.close()
+    for bookie in bookies:
+        await bookie.stop()
+    assert await reader.try_read_last_add_confirmed() == 2
+    assert reader.is_closed
+
+
+async def test_an_entry_that_moves_again_and_again_is_not_sought_for_ever(world: World) -> None:
+    names = [f"b{number}" for number in range(ENSEMBLES_TRIED_MAX + 1)]
+    bookies = await world.bookies(*names)
+    ledger_id, _ = await world.create((names[0],), 1, 1)
+    world.put(bookies[0], ledger_id, 0)
+    await world.recover(ledger_id)
+    client = await world.client()
+    reader = await client.open(ledger_id, password=PASSWORD)
+    refusals = [bookie.hold("read", 0, status=Status.NO_SUCH_ENTRY) for bookie in bookies]
+    reading = asyncio.create_task(reader.read(0))
+    for number in range(ENSEMBLES_TRIED_MAX):
+        await refusals[number].arrived()
+        await world.change(ledger_id, segments=(Segment(0, (names[number + 1],)),))
+        refusals[number].release()
+    with pytest.raises(LedgerReadError, match=names[-2]):
+        await reading
+    assert [bookie.count("read", 0) for bookie in bookies[1:]] == [1] * (ENSEMBLES_TRIED_MAX - 1) + [0]
+
+
+async def test_an_entry_that_has_not_moved_is_asked_for_once(world: World) -> None:
+    ledger_id, (b1, b2, *_) = await moved_ledger(world, 1)
+    client = await world.client()
+    reader = await client.open(ledger_id, password=PASSWORD)
+    b1.requests.clear()
+    for bookie in (b1, b2):
+        bookie.refuse("read", Status.IO_ERROR)
+    await world.change(ledger_id, custom_metadata=(("label", b"new"),))
+    with pytest.raises(LedgerReadError, match="entry 0: bookie b1"):
+        await reader.read(0)
+    assert b1.count("read") == 1
+
+
+async def test_a_reader_of_a_deleted_ledger_says_so(world: World) -> None:
+    ledger_id, (b1, b2, *_) = await moved_ledger(world)
+    client = await world.client()
+    reader = await client.open(ledger_id, password=PASSWORD)
+    await world.ledgers.delete(ledger_id)
+    for bookie in (b1, b2):
+        bookie.refuse("read", Status.NO_SUCH_LEDGER)
+    with pytest.raises(LedgerNotFoundError):
+        await reader.read(0)
+
+
+async def test_a_reader_without_zookeeper_does_not_say_that_an_entry_does_not_exist(world: World) -> None:
+    ledger_id, (b1, b2, *_) = await moved_ledger(world)
+    client = await world.client()
+    reader = await client.open(ledger_id, password=PASSWORD)
+    assert len(await reader.read(0)) == 10
+    for bookie in (b1, b2):
+        bookie.refuse("read", Status.NO_SUCH_ENTRY)
+    await client.held_store.close()
+    with pytest.raises(LedgerReadError, match="cannot check whether entry 0 has moved") as failure:
+        await reader.read(0, 0)
+    assert isinstance(failure.value.__cause__, MetadataError)

@@ -445,7 +445,7 @@ async def test_with_fewer_spares_than_failures_the_bookies_left_are_asked_again(
 
 
 async def test_an_add_that_loses_its_acknowledgement_before_it_is_delivered_starts_a_change(world: World) -> None:
-    """b2 stays because there is one spare for two failures, and is asked again: its first answer to entry 3 comes last."""
+    """One spare for two failures: b2 stays and is asked again, and its first answer to entry 3 comes last."""
     b1, b2, b3, b4 = await world.bookies("b1", "b2", "b3", "b4")
     writer, client = await world.writer(THREE, 2, 1)
     late = [b1.hold("add", 0, status=Status.IO_ERROR), b2.hold("add", 1, status=Status.IO_ERROR)]
@@ -476,7 +476,7 @@ async def test_an_add_that_loses_its_acknowledgement_before_it_is_delivered_star
 
 async def test_a_failure_after_the_delivery_is_late_whatever_was_acknowledged_before(world: World) -> None:
     """b2 is asked twice for entry 3. It acknowledges first, and answers "fenced" when entry 3 is delivered already."""
-    b1, b2, b3, b4 = await world.bookies("b1", "b2", "b3", "b4")
+    b1, b2, _, b4 = await world.bookies("b1", "b2", "b3", "b4")
     writer, client = await world.writer(THREE, 2, 1)
     late = [b1.hold("add", 0, status=Status.IO_ERROR), b2.hold("add", 1, status=Status.IO_ERROR)]
     first_of_b2 = b2.hold("add", 3, times=1, status=Status.FENCED)
