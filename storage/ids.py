@@ -21,6 +21,9 @@ _OFFSET_MASK = 2**_OFFSET_BITS - 1
 INVALID_ENTRY_ID: EntryId = -1
 """No entry: an empty ledger's last entry, an unconfirmed ledger's last add confirmed, "the last one" in a read."""
 
+ENTRY_ID_MAX: EntryId = 2**63 - 1
+"""Largest number that the formats can hold for an entry id."""
+
 LEDGER_ID_MAX: LedgerId = 2**63 - 2
 """Largest ledger id that may exist. 2^63-1 makes every Java bookie's collector delete all its ledgers."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.client.replies import Replies
@@ -40,9 +41,16 @@ class EntryReader:
     is up; the first copy whose digest holds wins. ``last_add_confirmed`` is the highest that any answer told of.
     """
 
-    def __init__(self, ports: ClientPorts, credentials: LedgerCredentials) -> None:
+    def __init__(
+        self,
+        ports: ClientPorts,
+        credentials: LedgerCredentials,
+        decode: Callable[[int, bytes], DecodedEntry] | None = None,
+    ) -> None:
+        """``decode``: what a copy must pass besides its digest; None: nothing more."""
         self._ports = ports
         self._credentials = credentials
+        self._decode = decode or credentials.codec.decode
         self.last_add_confirmed = INVALID_ENTRY_ID
 
     async def read(self, metadata: LedgerMetadata, entry_id: int) -> DecodedEntry:
@@ -94,10 +102,10 @@ class EntryReader:
                 self._ports.suspects.add(bookie_id)
             return outcome
         try:
-            entry = self._credentials.codec.decode(entry_id, outcome.body)
+            entry = self._decode(entry_id, outcome.body)
         except EntryDigestError as damage:
             return damaged_copy(self._credentials.ledger_id, entry_id, bookie_id, damage)
-        told = entry.last_add_confirmed
+        told = entry.credible_last_add_confirmed
         if outcome.max_last_add_confirmed is not None:
             told = max(told, outcome.max_last_add_confirmed)
         self.last_add_confirmed = max(self.last_add_confirmed, told)

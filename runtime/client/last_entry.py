@@ -103,8 +103,8 @@ async def try_read_last_add_confirmed(
 def _told_by(reply: ReadReply | LacReply, codec: EntryCodec) -> int:
     """The last add confirmed in an answer, as far as a digest protects it; EntryDigestError."""
     if isinstance(reply, ReadReply):
-        return codec.decode(None, reply.body).last_add_confirmed
+        return codec.decode(None, reply.body).credible_last_add_confirmed
     explicit = INVALID_ENTRY_ID if reply.lac_body is None else codec.decode_lac(reply.lac_body)
     if reply.last_entry_body is None:
         return explicit
-    return max(explicit, codec.decode(None, reply.last_entry_body).last_add_confirmed)
+    return max(explicit, codec.decode(None, reply.last_entry_body).credible_last_add_confirmed)

@@ -40,7 +40,7 @@ from runtime.metadata.store import Versioned
 from runtime.ports import ReadReply
 from runtime.protocol.entry_body import DecodedEntry
 from storage.errors import BkctlError
-from storage.ids import INVALID_ENTRY_ID
+from storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 
 logger = logging.getLogger(__name__)
 
@@ -98,9 +98,11 @@ class LedgerRecovery:
         length: int | None = None
         try:
             while True:
-                while len(reads) < in_flight_max:
+                while len(reads) < in_flight_max and next_entry_id <= ENTRY_ID_MAX:
                     reads.append(loop.create_task(self._read(snapshot, next_entry_id)))
                     next_entry_id += 1
+                if not reads:
+                    break
                 entry = await reads[0]
                 reads.popleft()
                 if entry is None:
@@ -141,7 +143,7 @@ class LedgerRecovery:
             bookie_id, outcome = answer
             if isinstance(outcome, ReadReply):
                 try:
-                    return self._credentials.codec.decode(entry_id, outcome.body)
+                    return self._credentials.codec.decode_for_recovery(entry_id, outcome.body)
                 except EntryDigestError as damage:
                     error = prevailing_error(error, damaged_copy(self._ledger_id, entry_id, bookie_id, damage))
                     continue
@@ -158,7 +160,8 @@ class LedgerRecovery:
         the fencing read may describe an entry that was not recovered, or none at all."""
         if entry_id == INVALID_ENTRY_ID:
             return 0
-        return (await EntryReader(self._ports, self._credentials).read(snapshot, entry_id)).length
+        decode = self._credentials.codec.decode_for_recovery
+        return (await EntryReader(self._ports, self._credentials, decode).read(snapshot, entry_id)).length
 
     async def _close(
         self, snapshot: LedgerMetadata, last_entry_id: int, length: int, segments: tuple[Segment, ...]

@@ -13,18 +13,28 @@ import msgspec
 
 from runtime.errors import EntryDigestError
 from runtime.protocol.digest import DigestType, digest_of
+from storage.ids import INVALID_ENTRY_ID
 
 _ENTRY_HEAD = struct.Struct(">qqqq")
 _LAC_HEAD = struct.Struct(">qq")
 
 
 class DecodedEntry(msgspec.Struct, frozen=True, gc=False):
-    """A verified entry. ``length`` is the ledger's payload bytes up to and including this entry."""
+    """A verified entry. ``length`` is the ledger's payload bytes up to and including this entry.
+
+    ``last_add_confirmed`` and ``length`` are what the writer stated: a digest does not make them true.
+    """
 
     entry_id: int
     last_add_confirmed: int
     length: int
     payload: bytes
+
+    @property
+    def credible_last_add_confirmed(self) -> int:
+        """The last add confirmed, or -1 when the header states what no writer can know: that the entry itself, or one
+        after it, was confirmed when it was sent. A lower value than the true one is always safe to start from."""
+        return self.last_add_confirmed if INVALID_ENTRY_ID <= self.last_add_confirmed < self.entry_id else INVALID_ENTRY_ID
 
 
 class EntryCodec:
@@ -60,6 +70,15 @@ class EntryCodec:
                 f"entry {found_entry_id} of ledger {found_ledger_id} came"
             )
         return DecodedEntry(found_entry_id, last_add_confirmed, length, payload)
+
+    def decode_for_recovery(self, entry_id: int, body: bytes) -> DecodedEntry:
+        """As ``decode``. EntryDigestError also for a length that no ledger has: recovery would store it."""
+        entry = self.decode(entry_id, body)
+        if entry.length < 0:
+            raise EntryDigestError(
+                f"ledger {self.ledger_id}: the header of entry {entry_id} states the impossible length {entry.length}"
+            )
+        return entry
 
     def encode_lac(self, last_add_confirmed: int) -> bytes:
         """Explicit LAC packet (wire 8.4)."""
