@@ -20,6 +20,10 @@ from runtime.replication.entry_ranges import EntryRange
 from runtime.replication.fragments import segment_entries
 
 
+COUNT_MAX = 2**56
+"""Entries or bytes of one ledger above which the metadata is not believed: the sum over 100 ledgers fits 64 bits."""
+
+
 class ReplicationState(enum.Enum):
     """How well a write set is replicated. The names are the values in the reports."""
 
@@ -51,7 +55,7 @@ class WriteSetRow(msgspec.Struct, frozen=True, gc=False):
 
     ``segment_last_entry_id`` and ``entry_count`` are None in the open segment of a ledger that is not closed: any of
     its write sets may hold entries. ``payload_bytes`` is the ledger's payload shared out over its entries, one copy
-    counted; None while the ledger is not closed.
+    counted; None while the ledger is not closed. Both are None where the metadata states what no ledger can have.
     """
 
     ledger_id: int
@@ -97,7 +101,7 @@ def write_set_rows(ledger_id: int, metadata: LedgerMetadata) -> list[WriteSetRow
                     segment_first_entry_id=segment.first_entry_id,
                     segment_last_entry_id=None if is_open else entries.last_entry_id,
                     write_set=bookies,
-                    entry_count=None if is_open else entry_count,
+                    entry_count=None if is_open else _plausible(entry_count),
                     payload_bytes=_payload_share(metadata, entry_count),
                     problem=None,
                 )
@@ -167,9 +171,15 @@ def _write_sets(
 
 
 def _payload_share(metadata: LedgerMetadata, entry_count: int) -> int | None:
-    if not metadata.is_closed:
-        return None  # the length is known only when the ledger is closed
-    return metadata.length * entry_count // (metadata.last_entry_id + 1)
+    """None for a ledger that is not closed, and for a length or an end that no ledger can have."""
+    total = metadata.entry_count
+    if not total or total > COUNT_MAX or not 0 <= metadata.length <= COUNT_MAX:
+        return None
+    return metadata.length * min(entry_count, total) // total
+
+
+def _plausible(entry_count: int) -> int | None:
+    return entry_count if entry_count <= COUNT_MAX else None
 
 
 def _empty_row(ledger_id: int, metadata: LedgerMetadata) -> WriteSetRow:

@@ -62,9 +62,9 @@ class Copy(msgspec.Struct, frozen=True):
 
 
 def entry_bytes_estimate(metadata: LedgerMetadata) -> int:
-    """Average body size of the ledger's entries, as far as the metadata tells."""
+    """Average body size of the ledger's entries, as far as the metadata tells; never negative, whatever that says."""
     if metadata.is_closed and metadata.last_entry_id >= 0:
-        return metadata.length // (metadata.last_entry_id + 1) + 64
+        return max(0, metadata.length) // (metadata.last_entry_id + 1) + 64
     return ENTRY_BYTES_ASSUMED
 
 

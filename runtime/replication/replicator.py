@@ -10,6 +10,7 @@ import asyncio
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
+from itertools import repeat
 
 import msgspec
 
@@ -122,8 +123,9 @@ class _StripeCopy:
         self._config = config
         self._on_copied = on_copied
         self._job = job
-        self._fingerprints = array("I", bytes(4 * job.entries))
-        """CRC32 of every payload copied, in the order of the stripe: what the read-back is held to."""
+        self._fingerprints = array("I")
+        """CRC32 of every payload copied, in the order of the stripe, for the comparison with what is read back. It grows
+        with the entries found: how many the metadata promises may be far beyond all memory."""
         self._entry_bytes = entry_bytes_estimate(job.metadata)
         self._bytes_copied = 0
         self._target_failure: str | None = None
@@ -142,7 +144,7 @@ class _StripeCopy:
         except _GivenUpError:
             pass
         return StripeOutcome(
-            entries=len(self._fingerprints),
+            entries=self._job.entries,
             bytes_copied=self._bytes_copied,
             target_failure=self._target_failure,
             lost=self._lost.ranges(),
@@ -184,6 +186,7 @@ class _StripeCopy:
         self._entry_bytes = (self._entry_bytes * 7 + len(copy.body)) // 8
         await self._add_to_target(entry_id, copy.body)
         assert copy.entry is not None
+        self._fingerprints.extend(repeat(0, position + 1 - len(self._fingerprints)))
         self._fingerprints[position] = zlib.crc32(copy.entry.payload)
         self._bytes_copied += len(copy.body)
         self._on_copied(1, len(copy.body))
