@@ -31,6 +31,7 @@ from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
+from runtime.protocol.entry_body import EntryCodec
 from runtime.protocol.status import Status
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import Peer
@@ -290,6 +291,35 @@ async def test_what_nobody_has_keeps_the_ledger_in_limbo_and_the_repair_due(trio
             assert await peer.read(ledger_id, 4) == peer.body(ledger_id, 4)
         await trio.ledgers.delete(1)
         await trio.wait_repaired()
+
+
+async def test_a_ledger_that_cannot_be_repaired_stops_neither_the_bookie_nor_the_repair_of_others(trio: Trio) -> None:
+    """Ledger 1 has an entry whose header states a negative length; ledger 2 is closed where no ledger ends."""
+    bad_header = EntryCodec(1, DigestType.CRC32C, PASSWORD).encode(0, -1, -7, b"payload")
+    async with trio.victim.running() as (process, _):
+        await trio.create(1)
+        for bookie_id in ENSEMBLE:
+            assert await trio.peers[bookie_id].add(1, 0, bad_header) is Status.OK
+        for ledger_id in (2, 3):
+            await trio.create(ledger_id)
+            await trio.add(ledger_id, range(5), *ENSEMBLE)
+        process.kill()
+        await asyncio.to_thread(process.wait)
+    found = await trio.ledgers.read(2)
+    impossible = msgspec.structs.replace(
+        found.value, state=LedgerState.CLOSED, last_entry_id=2**63 - 1, length=-(2**63)
+    )
+    await trio.ledgers.write(2, impossible, found.version)
+    async with trio.victim.running() as (process, peer):
+        async with asyncio.timeout(60):
+            while "2 ledgers still lack entries, first ledger 1: " not in trio.victim.said():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert "entry 0 states the impossible length -7" in trio.victim.said()
+        assert process.poll() is None
+        for entry_id in range(5):
+            assert await peer.read(3, entry_id) == peer.body(3, entry_id)
+        with pytest.raises(UnknownLedgerStateError):
+            await peer.read(1, 1)
 
 
 async def test_limbo_ends_when_nothing_lacks_and_no_sooner(trio: Trio) -> None:
