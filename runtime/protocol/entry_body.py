@@ -34,7 +34,9 @@ class DecodedEntry(msgspec.Struct, frozen=True, gc=False):
     def credible_last_add_confirmed(self) -> int:
         """The last add confirmed, or -1 when the header states what no writer can know: that the entry itself, or one
         after it, was confirmed when it was sent. A lower value than the true one is always safe to start from."""
-        return self.last_add_confirmed if INVALID_ENTRY_ID <= self.last_add_confirmed < self.entry_id else INVALID_ENTRY_ID
+        return (
+            self.last_add_confirmed if INVALID_ENTRY_ID <= self.last_add_confirmed < self.entry_id else INVALID_ENTRY_ID
+        )
 
 
 class EntryCodec:

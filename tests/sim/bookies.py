@@ -1,0 +1,97 @@
+"""The Bookies port on a function: every request is answered, after a moment, with what the function says."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from runtime.errors import BookieError
+from runtime.ports import AddDone, BookieInfo, Clock, LacReply, ReadReply
+from runtime.protocol.status import Status, error_of
+
+_DELAY_S = (0.000_1, 0.01)
+
+
+@dataclasses.dataclass(frozen=True)
+class BookieRequest:
+    """One request. ``kind``: add, read or read_lac."""
+
+    kind: str
+    bookie_id: str
+    ledger_id: int
+    entry_id: int = -1
+    body: bytes = b""
+
+
+Answer = Callable[[BookieRequest], ReadReply | LacReply | Status]
+"""What a bookie says: a reply that fits the request, or a status; a status alone for an add."""
+
+
+class ModelBookies:
+    """All bookies of a cluster. Answers to one request after another come in any order."""
+
+    def __init__(self, clock: Clock, answer: Answer) -> None:
+        self._clock = clock
+        self._answer = answer
+
+    def add(
+        self,
+        bookie_id: str,
+        ledger_id: int,
+        entry_id: int,
+        master_key: bytes,
+        body: bytes,
+        done: AddDone,
+        *,
+        is_recovery_add: bool = False,
+        is_high_priority: bool = False,
+    ) -> None:
+        assert 0 <= entry_id < 2**63
+        outcome = self._answer(BookieRequest("add", bookie_id, ledger_id, entry_id, body))
+        assert isinstance(outcome, Status)
+        self._later(lambda: done(outcome))
+
+    def read(
+        self,
+        bookie_id: str,
+        ledger_id: int,
+        entry_id: int,
+        *,
+        fence_with: bytes | None = None,
+        is_high_priority: bool = False,
+    ) -> asyncio.Future[ReadReply]:
+        assert -1 <= entry_id < 2**63, "no request can hold it"
+        return self._ask(BookieRequest("read", bookie_id, ledger_id, entry_id))
+
+    def read_lac(self, bookie_id: str, ledger_id: int) -> asyncio.Future[LacReply]:
+        return self._ask(BookieRequest("read_lac", bookie_id, ledger_id))
+
+    async def info(self, bookie_id: str) -> BookieInfo:
+        return BookieInfo(2, 1)
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+    def _ask(self, request: BookieRequest) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        outcome = self._answer(request)
+
+        def finish() -> None:
+            if future.done():
+                return
+            if isinstance(outcome, Status):
+                future.set_exception(_error(outcome, request.bookie_id))
+            else:
+                future.set_result(outcome)
+
+        self._later(finish)
+        return future
+
+    def _later(self, call: Callable[[], None]) -> None:
+        self._clock.call_later(self._clock.random.uniform(*_DELAY_S), call)
+
+
+def _error(status: Status, bookie_id: str) -> BookieError:
+    return error_of(status, bookie_id)
