@@ -252,7 +252,10 @@ def client_values(sources: Sources) -> dict[str, Any]:
         put(values, "add_timeout_s", sources.conf.whole_seconds("addEntryTimeoutSec"))
         put(values, "read_timeout_s", sources.conf.whole_seconds("readEntryTimeoutSec"))
         put(values, "connect_timeout_s", sources.conf.seconds("clientConnectTimeoutMillis"))
-        put(values, "frame_bytes_max", sources.conf.whole_number("nettyMaxFrameSizeBytes"))
+        bookies_limit = sources.conf.whole_number("nettyMaxFrameSizeBytes")
+        put(values, "writer_frame_bytes_max", bookies_limit)
+        if bookies_limit is not None:
+            values.setdefault("frame_bytes_max", max(bookies_limit, ClientConfig().frame_bytes_max))
     return values
 
 

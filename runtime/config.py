@@ -95,8 +95,12 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Longest wait for the answer to one read (readEntryTimeoutSec)."""
     connect_timeout_s: PositiveFloat = 10.0
     """Longest wait for a connection (clientConnectTimeoutMillis)."""
-    frame_bytes_max: PositiveInt32 = 5 * 1024 * 1024
-    """Largest frame, its length word included (nettyMaxFrameSizeBytes)."""
+    frame_bytes_max: PositiveInt32 = 16 * 1024 * 1024
+    """Largest frame accepted from a bookie, its length word included. The connection is closed on a longer one, so this
+    is well above what bookies store: Pulsar ships 5,253,120 bytes."""
+    writer_frame_bytes_max: PositiveInt32 = 5 * 1024 * 1024
+    """Largest add of a ledger writer, its length word included. A bookie closes the connection on a frame above its own
+    limit, so this is the limit of the bookies (nettyMaxFrameSizeBytes)."""
     speculative_read_timeout_s: PositiveFloat = 2.0
     """Ask the next replica when the first has not answered for this long (speculativeReadTimeout)."""
     pending_adds_max: PositiveInt = 10_000

@@ -13,8 +13,11 @@ from runtime.net.pool import BookiePool
 
 
 def new_peers(store: MetadataStore, ledgers: LedgerStore, clock: LoopClock, frame_bytes_max: int) -> ClientPorts:
-    """Ports of a client; nobody is connected to before the first request. The caller closes ``bookies``."""
-    config = ClientConfig(frame_bytes_max=frame_bytes_max)
+    """Ports of a client; no bookie is connected to before the first request. The caller closes ``bookies``.
+
+    ``frame_bytes_max``: limit of this bookie, which raises that of the client if it is higher.
+    """
+    config = ClientConfig(frame_bytes_max=max(ClientConfig().frame_bytes_max, frame_bytes_max))
     registrations = RegistrationClient(store, ledgers.root)
 
     async def resolve(bookie_id: str) -> tuple[str, int]:

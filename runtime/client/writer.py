@@ -66,7 +66,7 @@ class LedgerWriter:
             is_recovery=False,
             on_failure=self._on_failure,
         )
-        self._payload_bytes_max = ports.config.frame_bytes_max - FRAME_RESERVE_BYTES
+        self._payload_bytes_max = ports.config.writer_frame_bytes_max - FRAME_RESERVE_BYTES
         self._pending_adds_max = ports.config.pending_adds_max
         self._pending_bytes_max = ports.config.pending_bytes_max
         self._last_add_pushed = INVALID_ENTRY_ID

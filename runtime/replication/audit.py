@@ -19,7 +19,6 @@ from runtime.ledger.write_set import write_set
 from runtime.replication.entry_ranges import EntryRange
 from runtime.replication.fragments import segment_entries
 
-
 COUNT_MAX = 2**56
 """Entries or bytes of one ledger above which the metadata is not believed: the sum over 100 ledgers fits 64 bits."""
 

@@ -124,8 +124,8 @@ class _StripeCopy:
         self._on_copied = on_copied
         self._job = job
         self._fingerprints = array("I")
-        """CRC32 of every payload copied, in the order of the stripe, for the comparison with what is read back. It grows
-        with the entries found: how many the metadata promises may be far beyond all memory."""
+        """CRC32 of every payload copied, in the order of the stripe, to compare with what is read back. It grows with
+        the entries found: the metadata may promise more than any memory holds."""
         self._entry_bytes = entry_bytes_estimate(job.metadata)
         self._bytes_copied = 0
         self._target_failure: str | None = None

@@ -86,6 +86,15 @@ def test_toml_of_the_user_is_found(tmp_path: Path) -> None:
     assert settings.client == ClientConfig(add_timeout_s=2.5)
 
 
+@pytest.mark.parametrize(("limit", "accepted"), [(1_000_000, 16 * 1024 * 1024), (20_000_000, 20_000_000)])
+def test_the_frame_limit_of_the_bookies_limits_writers_and_never_what_is_accepted(
+    tmp_path: Path, limit: int, accepted: int
+) -> None:
+    conf = write(tmp_path, "bk.conf", f"metadataServiceUri=zk://conf/ledgers\nnettyMaxFrameSizeBytes={limit}\n")
+    client = settings_of(BKCTL_CONF=conf).client
+    assert (client.writer_frame_bytes_max, client.frame_bytes_max) == (limit, accepted)
+
+
 def test_flags_and_environment_beat_the_toml_file(tmp_path: Path) -> None:
     toml = write(tmp_path, "c.toml", TOML)
     environment = {"BKCTL_OUTPUT": "csv", "BKCTL_TIMEOUT": "4s", "BKCTL_YES": "true", "BKCTL_NO_PROGRESS": "1"}

@@ -38,7 +38,7 @@ async def test_a_negative_length_of_the_last_confirmed_entry_fails_the_recovery(
     ledger_id, _ = await world.create(THREE, 3, 2)
     await world.change(ledger_id, segments=(Segment(0, THREE), Segment(1, ("b3", "b1", "b2"))))
     put(bookies, ledger_id, 0, -1, -5)
-    with pytest.raises(LedgerRecoveryError, match="entry 0.*length -5"):
+    with pytest.raises(LedgerRecoveryError, match=r"entry 0.*length -5"):
         await world.recover(ledger_id)
     assert (await world.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
 
