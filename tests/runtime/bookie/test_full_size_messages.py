@@ -43,7 +43,7 @@ async def pulsar_bookies(
                 *("--advertised-address", "127.0.0.1", *(word for key in settings for word in ("--set", key))),
             )
             with (folder / "log").open("wb") as log:
-                processes[bookie_id] = subprocess.Popen(
+                processes[bookie_id] = subprocess.Popen(  # noqa: ASYNC220  it only starts
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=bkctl_environment()
                 )
         registrations = RegistrationClient(store, parse_metadata_uri(metadata_uri).root)

@@ -18,7 +18,8 @@ from runtime.errors import (
 )
 from runtime.protocol.status import Status
 from storage.errors import BkctlError
-from tests.runtime.client.world import FAST, PASSWORD, World, credentials, payload, until
+from tests.runtime.client.world import PASSWORD, TIMEOUT_S, World, answers_so_far, credentials, payload, until
+from tests.runtime.net.stepped_clock import SteppedClock
 
 THREE = ("b1", "b2", "b3")
 ABSENT = NoSuchEntryError("b1", "")
@@ -109,12 +110,15 @@ async def test_t64_a_silent_replica_is_overtaken(world: World) -> None:
     for i in range(2):
         await writer.append(payload(i))
     await writer.close()
-    b2.hang("read")
-    # b3 has as long to answer as b2 had, before b1 is asked, too.
-    client = await world.client(ClientConfig(speculative_read_timeout_s=2.0, read_timeout_s=3600))
+    silent = b2.hold("read")
+    clock = SteppedClock()
+    client = await world.client(ClientConfig(speculative_read_timeout_s=2.0, read_timeout_s=3600), clock)
     reader = await client.open(writer.ledger_id, password=PASSWORD)
+    reading = asyncio.create_task(reader.read(1))
+    await silent.arrived()
+    clock.advance(2.0)
     async with asyncio.timeout(60):
-        assert (await reader.read(1))[0].payload == payload(1)
+        assert (await reading)[0].payload == payload(1)
     assert client.ports.suspects.current() == {"b2"}
     assert [bookie.count("read", 1) for bookie in (b1, b2, b3)] == [0, 1, 1]
 
@@ -125,11 +129,15 @@ async def test_t64_without_speculation_the_time_out_decides(world: World) -> Non
     for i in range(2):
         await writer.append(payload(i))
     await writer.close()
-    b2.hang("read")
-    client = await world.client(ClientConfig(speculative_read_timeout_s=3600, read_timeout_s=0.5))
+    silent = b2.hold("read")
+    clock = SteppedClock()
+    client = await world.client(ClientConfig(speculative_read_timeout_s=3600), clock)
     reader = await client.open(writer.ledger_id, password=PASSWORD)
+    reading = asyncio.create_task(reader.read(1))
+    await silent.arrived()
+    clock.advance(TIMEOUT_S)
     async with asyncio.timeout(60):
-        assert (await reader.read(1))[0].payload == payload(1)
+        assert (await reading)[0].payload == payload(1)
     assert b3.count("read", 1) == 1
 
 
@@ -141,11 +149,14 @@ async def test_the_speculative_answer_may_be_the_bad_one(world: World) -> None:
     await writer.close()
     slow = b1.hold("read", 0)
     b2.damage(writer.ledger_id, 0)
-    client = await world.client(ClientConfig(speculative_read_timeout_s=0.05))
+    clock = SteppedClock()
+    client = await world.client(ClientConfig(speculative_read_timeout_s=2.0), clock)
     reader = await client.open(writer.ledger_id, password=PASSWORD)
     reading = asyncio.create_task(reader.read(0))
+    await slow.arrived()
+    clock.advance(2.0)
     await until(lambda: b2.count("read") == 1)
-    await asyncio.sleep(0.1)
+    await answers_so_far(client, "b2")
     slow.release()
     assert (await reading)[0].payload == payload(0)
     assert b3.count("read") == 0
@@ -154,13 +165,20 @@ async def test_the_speculative_answer_may_be_the_bad_one(world: World) -> None:
 async def test_all_replicas_absent_and_all_replicas_silent(world: World) -> None:
     bookies = await world.bookies(*THREE)
     ledger_id, metadata = await world.create(THREE, 3, 2)
-    client = await world.client(FAST)
+    clock = SteppedClock()
+    client = await world.client(clock=clock)
     entries = EntryReader(client.ports, credentials(ledger_id))
     with pytest.raises(NoSuchLedgerError):
         await entries.read(metadata, 0)
-    bookies[1].hang("read")
+    silent = bookies[1].hold("read")
+    reading = asyncio.create_task(entries.read(metadata, 0))
+    await silent.arrived()
+    clock.advance(TIMEOUT_S)
     with pytest.raises(BookieTimeoutError):
-        await entries.read(metadata, 0)
+        await reading
     reader = await client.open(ledger_id, password=PASSWORD)
+    again = asyncio.create_task(reader.read_unconfirmed(0, 0))
+    await until(lambda: bookies[1].count("read") == 3)
+    clock.advance(TIMEOUT_S)
     with pytest.raises(LedgerReadError, match="entry 0: bookie b2"):
-        await reader.read_unconfirmed(0, 0)
+        await again

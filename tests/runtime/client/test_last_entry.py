@@ -10,7 +10,7 @@ from runtime.client.last_entry import read_last_add_confirmed, try_read_last_add
 from runtime.config import ClientConfig
 from runtime.errors import BookieUnavailableError, DigestMismatchError
 from runtime.protocol.status import Status
-from tests.runtime.client.world import World, credentials, until
+from tests.runtime.client.world import World, answers_so_far, credentials, until
 
 PRESENT, NO_LEDGER, DOWN = "present", "no ledger", "down"
 
@@ -76,7 +76,7 @@ async def test_a_damaged_answer_covers_and_completes_nothing(world: World) -> No
     keys = credentials(ledger_id)
     asking = asyncio.create_task(read_last_add_confirmed(client.ports, keys, metadata, is_fencing=False))
     await until(lambda: [bookie.count("read_lac") for bookie in (b1, b2, b3)] == [1, 1, 1])
-    await asyncio.sleep(0.1)  # the answer of b3 is there, the damaged ones come last
+    await answers_so_far(client, "b3")  # the damaged answers come last
     for one in held:
         one.release()
     with pytest.raises(DigestMismatchError):

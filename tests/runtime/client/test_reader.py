@@ -13,7 +13,7 @@ from runtime.errors import LedgerNotFoundError, LedgerReadError, MetadataError, 
 from runtime.ledger.metadata import LedgerState, Segment
 from runtime.protocol.status import Status
 from tests.runtime.client.scripted_bookie import ScriptedBookie
-from tests.runtime.client.world import PASSWORD, World, closed, end, payload, until
+from tests.runtime.client.world import PASSWORD, World, answers_so_far, closed, end, payload, until
 
 THREE = ("b1", "b2", "b3")
 
@@ -119,13 +119,13 @@ async def test_reads_ahead_are_bounded_by_count_and_by_bytes(world: World) -> No
     async with contextlib.aclosing(reader.entries()) as entries:
         reading = asyncio.ensure_future(anext(entries))
         await slow.arrived()
-        await asyncio.sleep(0.05)
+        await answers_so_far(client, "b1")
         assert b1.count("read") == 8  # nothing is known of the sizes yet
         slow.release()
         await reading
         for _ in range(9):
             await anext(entries)
-        await asyncio.sleep(0.05)
+        await answers_so_far(client, "b1")
         assert b1.count("read") == 9 + 5  # five of 1000 bytes, and no more
     assert len(await reader.read(0)) == 50
 

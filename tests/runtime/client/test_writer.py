@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import msgspec
 import pytest
 
 from runtime.config import ClientConfig
 from runtime.errors import (
-    BookieError,
     ConflictError,
     LedgerClosedError,
     LedgerFencedError,
@@ -24,7 +22,19 @@ from runtime.ledger.metadata import LedgerState, Segment
 from runtime.protocol.status import Status
 from storage.errors import EntryTooLargeError
 from tests.runtime.client.scripted_bookie import StoredLedger
-from tests.runtime.client.world import FAST, PASSWORD, Client, World, closed, credentials, end, payload, segments, until
+from tests.runtime.client.world import (
+    PASSWORD,
+    TIMEOUT_S,
+    World,
+    answers_so_far,
+    closed,
+    credentials,
+    end,
+    payload,
+    segments,
+    until,
+)
+from tests.runtime.net.stepped_clock import SteppedClock
 
 THREE = ("b1", "b2", "b3")
 
@@ -32,12 +42,12 @@ THREE = ("b1", "b2", "b3")
 async def test_t8_entries_are_acknowledged_in_order(world: World) -> None:
     bookies = await world.bookies(*THREE)
     held = [bookie.hold("add", 0) for bookie in bookies]
-    writer, _ = await world.writer(THREE, 3, 2)
+    writer, client = await world.writer(THREE, 3, 2)
     first, second = writer.append_nowait(payload(0)), writer.append_nowait(payload(1))
     await until(lambda: all(bookie.holds(writer.ledger_id) == [1] for bookie in bookies))
     held[0].release()
     await until(lambda: bookies[0].holds(writer.ledger_id) == [0, 1])
-    await asyncio.sleep(0.05)
+    await answers_so_far(client, "b1")
     assert not first.done()
     assert not second.done()
     assert writer.last_add_confirmed == -1
@@ -113,7 +123,7 @@ async def test_t12_a_second_failure_during_a_change_is_another_change(world: Wor
     await client.held_store.write_is_held()
     await second.arrived()
     await b2.stop()
-    await asyncio.sleep(0.1)
+    await until(lambda: "b2" in client.ports.suspects.current())
     client.held_store.release_writes()
     assert await added == 0
     assert client.held_store.write_count == 2
@@ -154,7 +164,7 @@ async def test_t14_nothing_is_acknowledged_while_a_change_is_in_flight(world: Wo
     for one in held:
         one.release()
     await until(lambda: b1.holds(writer.ledger_id) == [0, 1] and b2.holds(writer.ledger_id) == [0, 1])
-    await asyncio.sleep(0.1)
+    await answers_so_far(client, "b1", "b2")
     assert not added.done()
     assert writer.last_add_confirmed == 0
     client.held_store.release_writes()
@@ -170,11 +180,11 @@ async def test_t15_an_entry_that_the_change_does_not_touch_completes_right_after
     await never.arrived()
     await b1.stop()
     client.held_store.hold_writes()
-    await asyncio.sleep(0.1)
+    await until(lambda: "b1" in client.ports.suspects.current())
     added = writer.append_nowait(payload(1))
     await client.held_store.write_is_held()
     await until(lambda: b2.holds(writer.ledger_id) == [0, 1] and b3.holds(writer.ledger_id) == [1])
-    await asyncio.sleep(0.05)
+    await answers_so_far(client, "b2", "b3")
     assert not added.done()
     client.held_store.release_writes()
     async with asyncio.timeout(10):
@@ -259,9 +269,13 @@ async def test_t19_close_goes_past_a_blocked_change(world: World) -> None:
 
 async def test_t20_a_late_failure_waits_for_the_next_add(world: World) -> None:
     b1, *_ = await world.bookies("b1", "b2", "b3", "b4")
-    b1.hang("add")
-    writer, client = await world.writer(THREE, 3, 2, FAST)
+    silent = b1.hold("add")
+    clock = SteppedClock()
+    writer, client = await world.writer(THREE, 3, 2, clock=clock)
     await writer.append(payload(0))
+    await silent.arrived()
+    await answers_so_far(client, "b2", "b3")
+    clock.advance(TIMEOUT_S)
     await until(lambda: "b1" in client.ports.suspects.current())
     assert client.held_store.write_count == 0
     await writer.append(payload(1))
@@ -304,12 +318,12 @@ async def test_t29_the_word_of_a_replaced_bookie_does_not_count(world: World) ->
     await client.held_store.write_is_held()  # b1 failed on entry 2 ...
     b2_on_0.release()  # ... and entry 0 now has b1 and b2: an ack quorum, but b1 is on its way out
     await until(lambda: b1.holds(writer.ledger_id) == [0] and b2.holds(writer.ledger_id) == [0, 1, 2])
-    await asyncio.sleep(0.1)
+    await answers_so_far(client, "b1", "b2")
     client.held_store.release_writes()
     await successor.arrived()
     late.release()
     await until(lambda: b1.holds(writer.ledger_id) == [0, 1])
-    await asyncio.sleep(0.1)
+    await answers_so_far(client, "b1")
     assert [add.done() for add in adds] == [False, False, False]
     successor.release()
     assert await asyncio.gather(*adds) == [0, 1, 2]
@@ -320,13 +334,13 @@ async def test_t29_a_late_acknowledgement_of_a_replaced_bookie_is_ignored(world:
     late, successor = b1.hold("add", 0), b4.hold("add")
     b3.hold("add")
     b1.refuse("add", Status.IO_ERROR, entry_id=1)
-    writer, _ = await world.writer(THREE, 3, 2)
+    writer, client = await world.writer(THREE, 3, 2)
     adds = [writer.append_nowait(payload(i)) for i in range(2)]
     await successor.arrived()
     await until(lambda: b2.holds(writer.ledger_id) == [0, 1])
     late.release()
     await until(lambda: b1.holds(writer.ledger_id) == [0])
-    await asyncio.sleep(0.1)
+    await answers_so_far(client, "b1")
     assert not adds[0].done()
     successor.release()
     assert await asyncio.gather(*adds) == [0, 1]
@@ -418,7 +432,6 @@ async def test_t34_a_second_close_waits_for_the_first(world: World) -> None:
     client.held_store.hold_writes()
     first, second = asyncio.create_task(writer.close()), asyncio.create_task(writer.close())
     await client.held_store.write_is_held()
-    await asyncio.sleep(0.05)
     assert not first.done()
     assert not second.done()
     client.held_store.release_writes()
@@ -498,12 +511,6 @@ async def test_a_failure_after_the_delivery_is_late_whatever_was_acknowledged_be
     assert await writer.append(payload(4)) == 4
 
 
-async def answers_so_far(client: Client, bookie_id: str) -> None:
-    """Wait until the client has taken what the bookie has answered: answers keep their order on a connection."""
-    with contextlib.suppress(BookieError):
-        await client.ports.bookies.read_lac(bookie_id, 0)
-
-
 async def test_a_bookie_that_knows_another_key_ends_the_writer(world: World) -> None:
     b1, *_ = await world.bookies(*THREE)
     writer, _ = await world.writer(THREE, 3, 2)
@@ -529,10 +536,10 @@ async def test_a_deleted_ledger_ends_the_writer_at_the_next_metadata_write(world
 async def test_append_waits_for_room_and_append_nowait_does_not(world: World) -> None:
     bookies = await world.bookies(*THREE)
     held = [bookie.hold("add") for bookie in bookies]
-    writer, _ = await world.writer(THREE, 3, 2, ClientConfig(pending_adds_max=2))
+    writer, client = await world.writer(THREE, 3, 2, ClientConfig(pending_adds_max=2))
     adds = [asyncio.create_task(writer.append(payload(i))) for i in range(7)]
     await held[0].arrived()
-    await asyncio.sleep(0.05)
+    await answers_so_far(client, "b1")
     assert bookies[0].count("add") == 2
     with pytest.raises(TooManyPendingAddsError):
         writer.append_nowait(payload(0))
@@ -543,11 +550,10 @@ async def test_append_waits_for_room_and_append_nowait_does_not(world: World) ->
 
 
 async def test_appends_that_wait_for_room_learn_that_the_writer_closed(world: World) -> None:
-    for bookie in await world.bookies(*THREE):
-        bookie.hold("add")
+    held = [bookie.hold("add") for bookie in await world.bookies(*THREE)]
     writer, _ = await world.writer(THREE, 3, 2, ClientConfig(pending_bytes_max=10))
     adds = [asyncio.create_task(writer.append(payload(i))) for i in range(3)]
-    await asyncio.sleep(0.05)
+    await held[0].arrived()
     await writer.close()
     results = await asyncio.gather(*adds, return_exceptions=True)
     assert all(isinstance(result, LedgerClosedError) for result in results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.client.suspects import SuspectBookies
 from runtime.client.writer import LedgerWriter
 from runtime.config import ClientConfig
+from runtime.errors import BookieError
 from runtime.ledger.changes import new_ledger
 from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from runtime.metadata.cluster import init_cluster
@@ -24,12 +26,13 @@ from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
+from runtime.ports import Clock
 from storage.errors import BkctlError
 from tests.runtime.client.scripted_bookie import LOOPBACK, ScriptedBookie, StoredLedger
 
 PASSWORD = b"sesame"
-FAST = ClientConfig(add_timeout_s=1.0, read_timeout_s=1.0)
-"""For scenarios in which a bookie hangs."""
+TIMEOUT_S = 6.0
+"""Above the time-outs of a client with default settings, for ``SteppedClock.advance``."""
 
 
 class HeldStore(ZooKeeperStore):
@@ -125,10 +128,10 @@ class World:
         """Take a bookie out of the registrations; it keeps its connections."""
         await self._registrations[name].unregister()
 
-    async def client(self, config: ClientConfig | None = None) -> Client:
-        """Another client, with its own session and connections."""
+    async def client(self, config: ClientConfig | None = None, clock: Clock | None = None) -> Client:
+        """Another client, with its own session and connections; ``clock`` None: one that shows real time."""
         config = config or ClientConfig()
-        clock = LoopClock(seed=1)
+        clock = clock or LoopClock(seed=1)
         store = await HeldStore.connect(self._uri.servers)
         registrations = RegistrationClient(store, self._uri.root)
 
@@ -155,11 +158,16 @@ class World:
         return ledger_id, stored.value
 
     async def writer(
-        self, ensemble: tuple[str, ...], write_quorum: int, ack_quorum: int, config: ClientConfig | None = None
+        self,
+        ensemble: tuple[str, ...],
+        write_quorum: int,
+        ack_quorum: int,
+        config: ClientConfig | None = None,
+        clock: Clock | None = None,
     ) -> tuple[LedgerWriter, Client]:
         """The writer of a new ledger on exactly this ensemble."""
         ledger_id, metadata = await self.create(ensemble, write_quorum, ack_quorum)
-        client = await self.client(config)
+        client = await self.client(config, clock)
         return client.writer_of(ledger_id, metadata), client
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
@@ -191,6 +199,14 @@ async def until(is_true: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not is_true():  # noqa: ASYNC110  there is no event for what a bookie holds
             await asyncio.sleep(0.002)
+
+
+async def answers_so_far(client: LedgerClient, *bookie_ids: str) -> None:
+    """Wait until these bookies have all that the client sent, and the client all that they answered: requests and
+    answers keep their order on a connection."""
+    for bookie_id in bookie_ids:
+        with contextlib.suppress(BookieError):
+            await client.ports.bookies.read_lac(bookie_id, 10**6)
 
 
 def credentials(ledger_id: int) -> LedgerCredentials:

@@ -10,17 +10,20 @@ from runtime.config import ClientConfig
 from runtime.errors import BookieNotFoundError
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
+from runtime.ports import Clock
 from runtime.protocol.status import Status
 from tests.runtime.net.memory_bookie import LOOPBACK, MemoryBookie
 
 KEY = b"k" * 20
 BOOKIE = "bookie-1"
-QUICK = ClientConfig(add_timeout_s=0.1, read_timeout_s=0.1)
 
 
 @contextlib.asynccontextmanager
 async def pool_of(
-    bookie: MemoryBookie, config: ClientConfig | None = None, unsent_bytes_max: int = 1 << 28
+    bookie: MemoryBookie,
+    config: ClientConfig | None = None,
+    unsent_bytes_max: int = 1 << 28,
+    clock: Clock | None = None,
 ) -> AsyncIterator[BookiePool]:
     """A pool that finds every bookie id but one at the address of ``bookie``."""
 
@@ -29,7 +32,7 @@ async def pool_of(
             raise BookieNotFoundError("bookie nobody is not registered")
         return LOOPBACK, bookie.port
 
-    pool = BookiePool(resolve, config or ClientConfig(), LoopClock(), unsent_bytes_max=unsent_bytes_max)
+    pool = BookiePool(resolve, config or ClientConfig(), clock or LoopClock(), unsent_bytes_max=unsent_bytes_max)
     try:
         yield pool
     finally:

@@ -19,7 +19,8 @@ from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
 from runtime.protocol.status import Status
 from tests.runtime.net.memory_bookie import LOOPBACK, memory_bookie
-from tests.runtime.net.pools import BOOKIE, QUICK, Outcomes, pool_of
+from tests.runtime.net.pools import BOOKIE, Outcomes, pool_of
+from tests.runtime.net.stepped_clock import SteppedClock
 
 
 @pytest.mark.parametrize("address", [("no such host\0", 3181), ("a" * 70 + ".example", 3181), (LOOPBACK, 99_999)])
@@ -38,9 +39,12 @@ async def test_requests_expire_while_the_connection_is_being_made() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    pool = BookiePool(never, QUICK, LoopClock())
+    clock = SteppedClock()
+    pool = BookiePool(never, ClientConfig(), clock)
+    read = pool.read(BOOKIE, 1, 0)
+    clock.advance(5.5)
     with pytest.raises(BookieTimeoutError):
-        await pool.read(BOOKIE, 1, 0)
+        await read
     await pool.close()
 
 
@@ -79,14 +83,17 @@ async def test_what_waits_is_dropped_when_nobody_waits_for_it_any_more() -> None
         await asyncio.Event().wait()
         raise AssertionError
 
-    pool = BookiePool(never, QUICK, LoopClock(), unsent_bytes_max=5000)
+    clock = SteppedClock()
+    pool = BookiePool(never, ClientConfig(), clock, unsent_bytes_max=5000)
     outcomes = Outcomes(pool)
     for entry_id in range(5):
         outcomes.add(entry_id, bytes(1000))
     assert await outcomes.wait(1) == [(4, Status.TOO_MANY_REQUESTS)]
+    clock.advance(5.5)
     await outcomes.wait(5)
     for entry_id in range(5, 9):
         outcomes.add(entry_id, bytes(1000))
+    clock.advance(5.5)
     assert [status for _, status in await outcomes.wait(9)] == [Status.TOO_MANY_REQUESTS] + [Status.TIMEOUT] * 8
     await pool.close()
 
@@ -170,7 +177,7 @@ async def test_an_answer_of_another_kind_is_not_the_answer() -> None:
     async def resolve(bookie_id: str) -> tuple[str, int]:
         return LOOPBACK, port
 
-    pool = BookiePool(resolve, QUICK, LoopClock())
+    pool = BookiePool(resolve, ClientConfig(read_timeout_s=1.0), LoopClock())  # no answer has to be in time
     with pytest.raises(BookieTimeoutError):
         await pool.read(BOOKIE, 1, 0)  # transaction id 1 as well
     await pool.close()

@@ -19,7 +19,8 @@ from runtime.net.pool import BookiePool
 from runtime.ports import BookieInfo, LacReply, ReadReply
 from runtime.protocol.status import Status
 from tests.runtime.net.memory_bookie import LOOPBACK, memory_bookie
-from tests.runtime.net.pools import BOOKIE, KEY, QUICK, Outcomes, pool_of
+from tests.runtime.net.pools import BOOKIE, KEY, Outcomes, pool_of
+from tests.runtime.net.stepped_clock import SteppedClock
 
 
 async def test_pipelined_adds_are_stored_and_confirmed_in_order() -> None:
@@ -78,28 +79,38 @@ async def test_an_explicit_lac_without_an_entry_is_an_answer() -> None:
 
 
 async def test_time_outs_end_requests_and_late_answers_are_dropped() -> None:
-    config = ClientConfig(add_timeout_s=600, read_timeout_s=0.1)  # what is to be answered in time is an add
-    async with memory_bookie() as bookie, pool_of(bookie, config) as pool:
+    clock = SteppedClock()
+    async with memory_bookie() as bookie, pool_of(bookie, clock=clock) as pool:
         outcomes = Outcomes(pool)
         bookie.is_holding = True
+        late = pool.read(BOOKIE, 1, 0)
+        await bookie.holds(1)
+        clock.advance(4.9)
+        assert not late.done()
+        clock.advance(0.6)
         with pytest.raises(BookieTimeoutError):
-            await pool.read(BOOKIE, 1, 0)
+            await late
         bookie.release()
         bookie.is_holding = False
         outcomes.add(1)
         assert await outcomes.wait(1) == [(1, Status.OK)]
-        await asyncio.sleep(0.2)  # idle: the timer stops, and starts again with the next request
+        clock.advance(60)  # idle: the timer stops, and starts again with the next request
         bookie.is_holding = True
+        info = asyncio.ensure_future(pool.info(BOOKIE))
+        await bookie.holds(1)
+        clock.advance(5.5)
         with pytest.raises(BookieTimeoutError):
-            await pool.info(BOOKIE)
+            await info
 
 
 async def test_the_late_answer_to_an_add_is_dropped() -> None:
-    config = ClientConfig(add_timeout_s=0.1, read_timeout_s=600)
-    async with memory_bookie() as bookie, pool_of(bookie, config) as pool:
+    clock = SteppedClock()
+    async with memory_bookie() as bookie, pool_of(bookie, clock=clock) as pool:
         outcomes = Outcomes(pool)
         bookie.is_holding = True
         outcomes.add(0)
+        await bookie.holds(1)
+        clock.advance(5.5)
         assert await outcomes.wait(1) == [(0, Status.TIMEOUT)]
         bookie.release()
         bookie.is_holding = False
@@ -108,7 +119,8 @@ async def test_the_late_answer_to_an_add_is_dropped() -> None:
 
 
 async def test_a_time_out_may_close_the_pool() -> None:
-    async with memory_bookie() as bookie, pool_of(bookie, QUICK) as pool:
+    clock = SteppedClock()
+    async with memory_bookie() as bookie, pool_of(bookie, clock=clock) as pool:
         bookie.is_holding = True
         statuses: list[Status] = []
         closing: list[asyncio.Task[None]] = []
@@ -120,6 +132,8 @@ async def test_a_time_out_may_close_the_pool() -> None:
         pool.add(BOOKIE, 1, 0, KEY, b"body", close)
         outcomes = Outcomes(pool)
         outcomes.add(1)
+        await bookie.holds(2)
+        clock.advance(5.5)
         await outcomes.wait(1)
         await asyncio.gather(*closing)
         assert statuses == [Status.TIMEOUT]
@@ -127,13 +141,17 @@ async def test_a_time_out_may_close_the_pool() -> None:
 
 
 async def test_adds_and_reads_have_their_own_time_outs() -> None:
-    config = ClientConfig(add_timeout_s=600, read_timeout_s=0.1)
-    async with memory_bookie() as bookie, pool_of(bookie, config) as pool:
+    clock = SteppedClock()
+    config = ClientConfig(add_timeout_s=600, read_timeout_s=5)
+    async with memory_bookie() as bookie, pool_of(bookie, config, clock=clock) as pool:
         outcomes = Outcomes(pool)
         bookie.is_holding = True
         outcomes.add(0)
+        read = pool.read(BOOKIE, 1, 0)
+        await bookie.holds(2)
+        clock.advance(5.5)
         with pytest.raises(BookieTimeoutError):
-            await pool.read(BOOKIE, 1, 0)
+            await read
         bookie.release()
         assert await outcomes.wait(1) == [(0, Status.OK)]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from runtime.config import ClientConfig
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
 from runtime.metadata.cookies import Cookie, CookieStore
@@ -20,7 +21,10 @@ from runtime.replication.decommission import Decommission
 from runtime.replication.fragments import segment_entries
 from runtime.replication.recovery_report import RecoveryReport
 from tests.runtime.client.scripted_bookie import ScriptedBookie
-from tests.runtime.client.world import FAST, Client, World, payload
+from tests.runtime.client.world import Client, World, payload
+
+PATIENT = ClientConfig(add_timeout_s=60, read_timeout_s=60)
+"""No bookie of these tests stays silent: a request that is held is answered, or its connection is cut."""
 
 QUICK = ReplicationConfig(
     attempts_max=4,
@@ -49,7 +53,7 @@ class Stage:
 
     @classmethod
     async def build(cls, world: World) -> Stage:
-        return cls(world, await world.client(FAST))
+        return cls(world, await world.client(PATIENT))
 
     async def start(self, *bookie_ids: str) -> None:
         """Bring bookies up and register them."""
