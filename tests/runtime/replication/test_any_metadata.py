@@ -44,7 +44,7 @@ def test_an_audit_counts_it(metadata: LedgerMetadata, live: frozenset[str]) -> N
 @given(any_metadata(), st.sampled_from(BOOKIES), BOOKIE_SETS)
 def test_a_recovery_is_planned(metadata: LedgerMetadata, failed: str, live: frozenset[str]) -> None:
     if failed in metadata.bookies():
-        plan = plan_ledger(1, metadata, frozenset({failed}), live - {failed})
+        plan = plan_ledger(1, metadata, 0, frozenset({failed}), live - {failed})
         assert plan.surviving_copies >= 0
         msgspec.json.encode(plan)
     assert has_entries_on(metadata, failed) in {True, False}
