@@ -15,7 +15,7 @@ from runtime.replication.audit_report import AuditReport
 from spark_reports.output import WRITE_SETS
 from spark_reports.rows import REPLICATION_SCHEMA, replication_batch
 
-_ROWS_PER_GROUP = 65_536
+ROWS_PER_GROUP = 65_536
 
 _REPORT_SCHEMAS = {
     "bookies": pa.schema(
@@ -65,7 +65,7 @@ class WriteSetFile:
     def add(self, rows: Sequence[ReplicationRow]) -> None:
         """Take the rows of one ledger."""
         self._rows.extend(rows)
-        if len(self._rows) >= _ROWS_PER_GROUP:
+        if len(self._rows) >= ROWS_PER_GROUP:
             self._flush()
 
     def close(self) -> None:

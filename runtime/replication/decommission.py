@@ -90,7 +90,8 @@ class Decommission:
             if before_scan is not None:
                 await before_scan()
             todo = await self._recovery.scan([bookie_id])
-            if not todo.ledgers or len(recoveries) >= PASSES_MAX or not recoveries[-1].is_complete:
+            is_stuck = bool(recoveries) and not recoveries[-1].is_complete
+            if not todo.ledgers or is_stuck or len(recoveries) >= PASSES_MAX:
                 break
         remaining = tuple(
             sorted({ledger.ledger_id for ledger in todo.ledgers} | {failure.ledger_id for failure in todo.unreadable})

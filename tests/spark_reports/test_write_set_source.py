@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import pickle
 
 import msgspec
@@ -16,7 +17,8 @@ from runtime.metadata.ledgers import LedgerStore
 from runtime.replication.audit import write_set_rows
 from spark_reports.report import read_frame
 from spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
-from spark_reports.write_set_source import WriteSetReader, group_subtrees, parse_settings
+from spark_reports.write_set_source import ROWS_PER_BATCH, WriteSetReader, group_subtrees, parse_settings
+from tests.runtime.replication.samples import ledger
 from tests.spark_reports.conftest import UNREADABLE_IDS
 
 URI = "zk+hierarchical://127.0.0.1:2181/ledgers"
@@ -71,6 +73,25 @@ async def test_the_partitions_together_read_every_ledger_once(ledgers: LedgerSto
     problems = {row["ledger_id"]: row["problem"] for row in found if row["problem"] is not None}
     assert sorted(problems) == list(UNREADABLE_IDS)
     assert all(problems.values())
+
+
+async def test_rows_of_more_than_one_batch_all_arrive(ledgers: LedgerStore, metadata_uri: str) -> None:
+    """Two batches, each a little above the limit, and a rest."""
+    starts = range(ROWS_PER_BATCH // 2 + 5)
+    large = ledger({start: ["b0", "b1", "b2"] for start in starts}, 2, 2, last_entry_id=starts[-1], length=1)
+    for ledger_id in range(10_030, 10_034):
+        await ledgers.create(large, ledger_id=ledger_id)
+    reader = WriteSetReader(parse_settings({"metadata_uri": metadata_uri, "partitions_max": "1"}))
+
+    (partition,) = await asyncio.to_thread(reader.partitions)
+    batches = await asyncio.to_thread(list, reader.read(partition))
+
+    assert [batch.num_rows > ROWS_PER_BATCH for batch in batches] == [True, True, False]
+    found = collections.Counter(ledger_id for batch in batches for ledger_id in batch["ledger_id"].to_pylist())
+    expected = {ledger_id: len(starts) for ledger_id in range(10_030, 10_034)}
+    for ledger_id in [*range(30), *range(10_000, 10_020), *range(2**40, 2**40 + 10)]:
+        expected[ledger_id] = len(write_set_rows(ledger_id, (await ledgers.read(ledger_id)).value))
+    assert found == expected | dict.fromkeys(UNREADABLE_IDS, 1)
 
 
 async def test_a_reader_that_is_given_up_closes_its_session(ledgers: LedgerStore, metadata_uri: str) -> None:

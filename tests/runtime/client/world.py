@@ -104,7 +104,7 @@ class World:
             await bookie.stop()
         await self._store.close()
 
-    async def bookies(self, *names: str) -> list[ScriptedBookie]:
+    async def bookies(self, *names: str, mode: BookieMode = BookieMode.WRITABLE) -> list[ScriptedBookie]:
         """Start and register bookies of these ids."""
         started = []
         for name in names:
@@ -119,7 +119,7 @@ class World:
                 session_timeout_ms=10_000,
                 on_failed=_must_not_fail,
             )
-            await registration.register(BookieMode.WRITABLE)
+            await registration.register(mode)
             self._registrations[name] = registration
             started.append(bookie)
         return started

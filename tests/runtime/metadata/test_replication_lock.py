@@ -5,7 +5,13 @@ import socket
 
 import pytest
 
-from runtime.errors import ClusterNotFoundError, MetadataFormatError, MetadataUnavailableError, RefusedError
+from runtime.errors import (
+    ClusterNotFoundError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    RefusedError,
+    SessionExpiredError,
+)
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.replication_lock import (
@@ -114,6 +120,41 @@ async def test_closing_releases_everything(store: ZooKeeperStore, root: str) -> 
     await locks.close()
     assert await store.children(f"{root}/underreplication/locks") == []
     assert not any(lock is None or lock.is_held for lock in held)
+
+
+class _LosesSession(CountingStore):
+    """Loses the session after a create has succeeded and before its caller sees the answer."""
+
+    def __init__(self, store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper) -> None:
+        super().__init__(store)
+        self._session = store
+        self._zookeeper = zookeeper
+
+    async def create(self, path: str, data: bytes = b"", **options: bool) -> str:
+        created = await super().create(path, data, **options)
+        lost = asyncio.Event()
+        self.on_session_lost(lost.set)
+        await asyncio.to_thread(expire, session_of(self._session), self._zookeeper)
+        await lost.wait()
+        return created
+
+
+async def test_a_session_lost_during_the_create_gives_no_lock(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str
+) -> None:
+    theirs = await new_locks(other_store, root, "theirs")
+    assert await theirs.acquire(1), "the tree is there now"
+    locks = ReplicationLocks(_LosesSession(store, zookeeper), root, "ours")
+    with pytest.raises(SessionExpiredError, match="session expired"):
+        await locks.acquire(7)
+    assert not locks.holds(7)
+    assert await theirs.holder_of(7) is None
+    taken = await theirs.acquire(7)
+    assert taken is not None
+    await locks.settle()
+    await locks.close()
+    assert taken.is_held
+    assert await theirs.holder_of(7) == "theirs"
 
 
 class _LosesAnswers(CountingStore):

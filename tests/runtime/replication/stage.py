@@ -11,7 +11,7 @@ from runtime.config import ClientConfig
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
 from runtime.metadata.cookies import Cookie, CookieStore
-from runtime.metadata.registration import RegistrationClient
+from runtime.metadata.registration import BookieMode, RegistrationClient
 from runtime.metadata.replication_lock import ReplicationLocks
 from runtime.metadata.store import Versioned
 from runtime.replication.bookie_recovery import BookieRecovery
@@ -55,9 +55,9 @@ class Stage:
     async def build(cls, world: World) -> Stage:
         return cls(world, await world.client(PATIENT))
 
-    async def start(self, *bookie_ids: str) -> None:
+    async def start(self, *bookie_ids: str, mode: BookieMode = BookieMode.WRITABLE) -> None:
         """Bring bookies up and register them."""
-        for bookie in await self.world.bookies(*bookie_ids):
+        for bookie in await self.world.bookies(*bookie_ids, mode=mode):
             self.bookies[bookie.bookie_id] = bookie
 
     async def store(self, metadata: LedgerMetadata, *, ledger_id: int | None = None, holes: Iterable[str] = ()) -> int:

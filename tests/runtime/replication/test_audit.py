@@ -16,6 +16,7 @@ from runtime.replication.audit import (
     write_set_rows,
 )
 from runtime.replication.audit_report import AuditTotals, under_replicated_ledger
+from runtime.replication.entry_ranges import EntryRange
 from runtime.replication.fragments import segment_entries
 from tests.runtime.replication.samples import ledger, random_ledger
 
@@ -32,20 +33,21 @@ def test_rows_count_every_entry_once_and_say_where_it_is() -> None:
         metadata = random_ledger(source, BOOKIES)
         rows = write_set_rows(ledger_id, metadata)
         for index, segment in enumerate(metadata.segments):
-            if index == len(metadata.segments) - 1 and not metadata.is_closed:
-                continue
             entries = segment_entries(metadata, index)
+            is_open = index == len(metadata.segments) - 1 and not metadata.is_closed
+            if is_open:  # its end is unknown: any write set may hold entries
+                entries = EntryRange(segment.first_entry_id, segment.first_entry_id + metadata.ensemble_size - 1)
             expected: dict[frozenset[str], int] = {}
             for entry_id in range(entries.first_entry_id, entries.last_entry_id + 1):
                 positions = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
                 key = frozenset(segment.ensemble[position] for position in positions)
                 expected[key] = expected.get(key, 0) + 1
-            found = {
-                frozenset(row.write_set): row.entry_count
-                for row in rows
-                if row.write_set and row.segment_first_entry_id == segment.first_entry_id
-            }
-            assert found == expected
+            of_segment = [row for row in rows if row.write_set and row.segment_first_entry_id == segment.first_entry_id]
+            found = {frozenset(row.write_set): row.entry_count for row in of_segment}
+            assert len(of_segment) == len(found)
+            assert found == (dict.fromkeys(expected) if is_open else expected)
+            assert {row.segment_last_entry_id for row in of_segment} <= {None if is_open else entries.last_entry_id}
+            assert not is_open or {row.payload_bytes for row in of_segment} == {None}
 
 
 def test_copies_are_counted_per_write_set_and_not_by_membership() -> None:
@@ -76,6 +78,23 @@ def test_the_states_by_live_copies() -> None:
         ReplicationState.UNDER_REPLICATED,
         ReplicationState.REPLICATED,
     ]
+
+
+def test_the_open_segment_of_an_unclosed_ledger_is_judged_like_every_other() -> None:
+    """Both audits take their rows from here, so comparing them with each other does not show a lost segment."""
+    for state in (LedgerState.OPEN, LedgerState.IN_RECOVERY):
+        metadata = ledger({0: ["b0", "b1"], 7: ["b2", "b3"]}, 2, 2, state=state)
+        rows = judged(1, metadata, {"b0", "b1", "b3"})
+        assert [(row.write_set.segment_first_entry_id, row.missing_bookies, row.replication) for row in rows] == [
+            (0, (), ReplicationState.REPLICATED),
+            (7, ("b2",), ReplicationState.AT_RISK),
+        ]
+        assert [(row.write_set.segment_last_entry_id, row.write_set.entry_count) for row in rows] == [
+            (6, 7),
+            (None,) * 2,
+        ]
+        found = under_replicated_ledger(rows)
+        assert (found.replication, found.missing_bookies) == ("at_risk", ("b2",))
 
 
 def test_a_stripe_without_entries_and_an_empty_last_segment_need_no_bookie() -> None:

@@ -13,6 +13,7 @@ from runtime.errors import BookieNotFoundError, MetadataUnavailableError, Refuse
 from runtime.ledger.changes import replace_bookies, replace_in_segment
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.embedded import EmbeddedZooKeeper
+from runtime.metadata.registration import BookieMode
 from runtime.protocol.status import Status
 from runtime.replication.bookie_recovery import RecoveryProgress
 from runtime.replication.copies import CopyState
@@ -355,6 +356,40 @@ async def test_no_target_left_is_reported(stage: Stage) -> None:
     assert segments((await stage.read(ledger_id)).value) == {0: ("b1", "b2")}
 
 
+async def test_one_target_for_two_dead_members_replaces_one_and_reports_the_other(stage: Stage) -> None:
+    await stage.start("b3", "b4")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=4, length=length_of(5)))
+
+    report = await stage.recover("b1", "b2")
+
+    (failure,) = report.failures
+    assert (failure.reason, failure.entries) == (FailureReason.NOT_ENOUGH_BOOKIES, (EntryRange(0, 4),))
+    assert "already in the ensemble" in failure.detail
+    assert segments((await stage.read(ledger_id)).value) == {0: ("b4", "b2", "b3")}
+    assert stage.bookies["b4"].holds(ledger_id) == list(range(5))
+
+    await stage.start("b5")
+    assert (await stage.recover("b2")).is_complete
+    assert segments((await stage.read(ledger_id)).value) == {0: ("b4", "b5", "b3")}
+
+
+async def test_a_read_only_bookie_is_a_source_and_never_a_target(stage: Stage) -> None:
+    await stage.start("b2", "b4", mode=BookieMode.READ_ONLY)
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5)))
+    recovery = stage.recovery()
+
+    plan = await recovery.plan(["b1"])
+    report = await recovery.run(plan)
+
+    assert (plan.ledgers[0].surviving_copies, plan.targets, plan.ledgers_without_target) == (1, (), 1)
+    assert report.failures_by_reason == {"no bookie to copy to": (ledger_id,)}
+    assert stage.adds() == 0
+
+    await stage.start("b3")
+    assert (await recovery.run(await recovery.plan(["b1"]))).is_complete
+    assert segments((await stage.read(ledger_id)).value) == {0: ("b3", "b2")}
+
+
 async def test_t20_a_bad_copy_is_passed_over_and_reported(stage: Stage) -> None:
     await stage.start("b2", "b3", "b4")
     ledger_id = await stage.store(
@@ -488,8 +523,12 @@ async def test_unreadable_metadata_is_reported_and_the_rest_goes_on(stage: Stage
     assert segments((await stage.read(good)).value) == {0: ("b3", "b2")}
 
 
-async def test_a_bookie_that_serves_is_refused_and_one_that_is_silent_is_waited_for(stage: Stage) -> None:
-    await stage.start("b1", "b2")
+@pytest.mark.parametrize("mode", BookieMode)
+async def test_a_bookie_that_serves_is_refused_and_one_that_is_silent_is_waited_for(
+    stage: Stage, mode: BookieMode
+) -> None:
+    await stage.start("b1", mode=mode)
+    await stage.start("b2")
     recovery = stage.recovery()
     with pytest.raises(RefusedError, match="bookie b1 is up and serving"):
         await recovery.require_down(["b1"])

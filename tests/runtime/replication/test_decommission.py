@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.errors import BookieNotFoundError, RefusedError
+from runtime.metadata.registration import BookieMode
 from runtime.metadata.store import Versioned
 from runtime.replication.decommission import DecommissionReport
 from tests.runtime.replication.samples import ledger
@@ -63,20 +64,23 @@ async def test_metadata_that_nobody_can_read_keeps_the_cookie(stage: Stage) -> N
     assert await stage.cookies.ids() == ["b1"]
 
 
-async def test_a_bookie_that_serves_is_refused(stage: Stage) -> None:
-    await stage.start("b1", "b2", "b3")
+@pytest.mark.parametrize("mode", BookieMode)
+async def test_a_bookie_that_serves_is_refused(stage: Stage, mode: BookieMode) -> None:
+    await stage.start("b2", "b3")
+    await stage.start("b1", mode=mode)
     await stage.add_cookie("b1")
     with pytest.raises(RefusedError, match="up and serving"):
         await stage.decommission().plan("b1")
     assert await stage.cookies.ids() == ["b1"]
 
 
-async def test_a_bookie_that_comes_back_during_the_run_keeps_its_cookie(stage: Stage) -> None:
+@pytest.mark.parametrize("mode", BookieMode)
+async def test_a_bookie_that_comes_back_during_the_run_keeps_its_cookie(stage: Stage, mode: BookieMode) -> None:
     await stage.start("b2", "b3")
     await stage.add_cookie("b1")
     decommission = stage.decommission()
     plan = await decommission.plan("b1")
-    await stage.start("b1")
+    await stage.start("b1", mode=mode)
 
     report = await decommission.run(plan)
 
@@ -109,6 +113,31 @@ async def test_without_a_cookie_the_references_are_removed_all_the_same(stage: S
 
     assert report.is_complete
     assert not report.is_cookie_deleted
+
+
+async def test_a_ledger_that_appears_after_an_empty_plan_is_moved_too(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    await stage.add_cookie("b1")
+    decommission = stage.decommission()
+    plan = await decommission.plan("b1")
+    assert plan.recovery.ledgers == ()
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5)))
+
+    report = await decommission.run(plan)
+
+    assert report.is_complete
+    assert report.recoveries[0].ledgers_repaired == 1
+    assert (await stage.read(ledger_id)).value.last_segment.ensemble == ("b3", "b2")
+    assert await stage.cookies.ids() == []
+
+
+async def test_an_empty_plan_that_stays_empty_needs_no_recovery(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    await stage.add_cookie("b1")
+
+    report = await run(stage, "b1")
+
+    assert (report.recoveries, report.is_complete, report.is_cookie_deleted) == ((), True, True)
 
 
 async def test_an_id_that_never_existed_is_not_found(stage: Stage) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from runtime.client.suspects import SuspectBookies
+from runtime.metadata.registration import BookieMode
 from runtime.replication.live_bookies import LiveBookies, TargetChooser
 from tests.runtime.replication.stage import Stage
 
@@ -42,3 +43,15 @@ async def test_before_giving_up_the_registrations_are_read_again(stage: Stage) -
     assert await chooser.choose({"b1"}, 1) == "b2"
     assert live.is_live("b2")
     assert not live.is_live("b3")
+
+
+async def test_a_read_only_bookie_is_live_and_is_never_a_target(stage: Stage) -> None:
+    await stage.start("b1")
+    await stage.start("b2", mode=BookieMode.READ_ONLY)
+    clock = stage.client.ports.clock
+    live = LiveBookies(stage.registration, clock)
+    chooser = TargetChooser(live, SuspectBookies(clock, 30), clock)
+    assert [await chooser.choose((), 1) for _ in range(4)] == ["b1"] * 4
+    assert await chooser.choose({"b1"}, 1) is None, "not after the second look at the registrations either"
+    assert live.is_live("b1")
+    assert live.is_live("b2")
