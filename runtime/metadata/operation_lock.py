@@ -111,11 +111,16 @@ def operation_lock_path(root: str) -> str:
 
 
 async def acquire_operation_lock(store: MetadataStore, root: str, holder: OperationHolder) -> OperationLock:
-    """Take the cluster's lock; OperationLockedError names who has it, MetadataAuthError says what is missing."""
+    """Take the cluster's lock; OperationLockedError names who has it, MetadataAuthError says what is missing.
+
+    SessionExpiredError when the session ended before the answer arrived: the lock went with it.
+    """
     path = operation_lock_path(root)
     for _ in range(_ATTEMPTS_MAX):
+        lock = OperationLock(store, path)  # before the create, so that it sees a session lost during the create
         if await _take(store, path, holder):
-            return OperationLock(store, path)
+            lock.require_held()
+            return lock
         found = await _read_holder(store, path)
         if found is not None:
             raise OperationLockedError(path, found)

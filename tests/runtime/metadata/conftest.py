@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
@@ -15,6 +16,7 @@ from kazoo.client import KazooClient
 from runtime.config import ZooKeeperConfig
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper import ZooKeeperStore
+from tests.counting_store import CountingStore
 
 CONFIG = ZooKeeperConfig(session_timeout_ms=10_000, operation_timeout_s=60.0)
 """No pause of a busy machine ends such a session; tests that want it ended do so themselves."""
@@ -53,6 +55,24 @@ def session_of(store: ZooKeeperStore) -> tuple[int, bytes]:
     """What a thief needs."""
     client_id: tuple[int, bytes] = store._client.client_id
     return client_id
+
+
+class LosesSession(CountingStore):
+    """A store that loses its session after an ephemeral node was created and before the caller sees the answer."""
+
+    def __init__(self, store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper) -> None:
+        super().__init__(store)
+        self._session = store
+        self._zookeeper = zookeeper
+
+    async def create(self, path: str, data: bytes = b"", *, is_ephemeral: bool = False, **options: bool) -> str:
+        created = await super().create(path, data, is_ephemeral=is_ephemeral, **options)
+        if is_ephemeral:
+            lost = asyncio.Event()
+            self.on_session_lost(lost.set)
+            await asyncio.to_thread(expire, session_of(self._session), self._zookeeper)
+            await lost.wait()
+        return created
 
 
 def halt(pid: int) -> None:

@@ -16,7 +16,7 @@ from runtime.metadata.operation_lock import (
 from runtime.metadata.store import Node
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.counting_store import CountingStore
-from tests.runtime.metadata.conftest import expire, session_of
+from tests.runtime.metadata.conftest import LosesSession, expire, session_of
 
 ME = OperationHolder("cluster format", "root", "host-1", 17, "2026-01-01T00:00:00+00:00")
 
@@ -83,6 +83,17 @@ async def test_it_goes_with_the_session(
         other.require_held()
         with pytest.raises(OperationLockedError):
             await acquire_operation_lock(store, root, ME)
+
+
+async def test_a_session_lost_during_the_create_gives_no_lock(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str
+) -> None:
+    if await store.exists(DIRECTORY) is None:
+        await store.create(DIRECTORY, make_parents=True)
+    with pytest.raises(SessionExpiredError, match="lock went with the ZooKeeper session"):
+        await acquire_operation_lock(LosesSession(store, zookeeper), root, ME)
+    async with await acquire_operation_lock(other_store, root, ME) as lock:
+        lock.require_held()
 
 
 @pytest.mark.parametrize("is_carried_out", [True, False])

@@ -24,7 +24,7 @@ from runtime.metadata.replication_lock import (
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.counting_store import CountingStore
 from tests.runtime.golden_metadata import java_nodes, java_vectors
-from tests.runtime.metadata.conftest import expire, session_of
+from tests.runtime.metadata.conftest import LosesSession, expire, session_of
 from tests.runtime.metadata.replication_stage import ReplicationStage
 
 
@@ -122,29 +122,12 @@ async def test_closing_releases_everything(store: ZooKeeperStore, root: str) -> 
     assert not any(lock is None or lock.is_held for lock in held)
 
 
-class _LosesSession(CountingStore):
-    """Loses the session after a create has succeeded and before its caller sees the answer."""
-
-    def __init__(self, store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper) -> None:
-        super().__init__(store)
-        self._session = store
-        self._zookeeper = zookeeper
-
-    async def create(self, path: str, data: bytes = b"", **options: bool) -> str:
-        created = await super().create(path, data, **options)
-        lost = asyncio.Event()
-        self.on_session_lost(lost.set)
-        await asyncio.to_thread(expire, session_of(self._session), self._zookeeper)
-        await lost.wait()
-        return created
-
-
 async def test_a_session_lost_during_the_create_gives_no_lock(
     store: ZooKeeperStore, other_store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str
 ) -> None:
     theirs = await new_locks(other_store, root, "theirs")
     assert await theirs.acquire(1), "the tree is there now"
-    locks = ReplicationLocks(_LosesSession(store, zookeeper), root, "ours")
+    locks = ReplicationLocks(LosesSession(store, zookeeper), root, "ours")
     with pytest.raises(SessionExpiredError, match="session expired"):
         await locks.acquire(7)
     assert not locks.holds(7)
