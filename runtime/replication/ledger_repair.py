@@ -53,6 +53,13 @@ class _Copied(NamedTuple):
     bytes_copied: int
 
 
+class _Failed(NamedTuple):
+    """A failure, and the fragment that it was found in: where the metadata has another one, it is found out again."""
+
+    fragment: Fragment | None
+    failure: LedgerFailure
+
+
 class _LockLostError(Exception):
     """Somebody else may be copying now: nothing may be written any more."""
 
@@ -136,7 +143,7 @@ class _Repair:
         self._copied: dict[_Place, _Copied] = {}
         self._unusable: dict[str, str] = {}
         """Targets that refused or lost copies of this ledger, and how: not tried again (section 13, bk#4668)."""
-        self._failures: dict[_Place, LedgerFailure] = {}
+        self._failures: dict[_Place, _Failed] = {}
         self._defects: list[SourceDefect] = []
 
     async def run(self) -> LedgerRepaired:
@@ -151,6 +158,12 @@ class _Repair:
                     metadata = _changed(metadata, change)
                     self._require_lock()  # no suspension point between this check and the write
                     await self._ports.ledgers.write(self._ledger_id, metadata, versioned.version)
+                    self._keep_failures_of(metadata)
+                if self._failures or self._defects:  # what was found bad may have moved, or may be deleted
+                    count = len(self._failures)
+                    metadata = (await self._read()).value
+                    if len(self._failures) < count:
+                        continue
             except LedgerNotFoundError:
                 return LedgerRepaired(ledger_id=self._ledger_id, was_deleted=True)  # nothing to repair (T14)
             except (BadVersionError, MetadataUnavailableError) as conflict:
@@ -165,16 +178,37 @@ class _Repair:
         detail = f"{self._config.metadata_attempts_max} attempts in a row were overtaken"
         return _failed(self._ledger_id, FailureReason.CONFLICT, detail)
 
+    def _fragment_at(self, metadata: LedgerMetadata, place: _Place) -> Fragment | None:
+        """The fragment that needs a failed bookie at this place; None when there is none (any more)."""
+        for fragment in fragments_naming(metadata, self._failed):
+            indexes = (-1,) if fragment.is_open else fragment.bookie_indexes
+            if fragment.entries.first_entry_id == place.first_entry_id and place.ensemble_index in indexes:
+                return fragment
+        return None
+
     def _require_lock(self) -> None:
         if not self._lock.is_held:
             raise _LockLostError
 
     async def _read(self) -> Versioned[LedgerMetadata]:
+        """The stored metadata. Failures that it no longer supports are forgotten."""
         versioned = await self._ports.ledgers.read(self._ledger_id)
         if versioned.value.state < self._state:
             raise ConflictError(f"ledger {self._ledger_id}: its state went backwards, somebody restored old metadata")
         self._state = versioned.value.state
+        self._failures = {
+            place: failed
+            for place, failed in self._failures.items()
+            if failed.fragment == self._fragment_at(versioned.value, place)
+        }
         return versioned
+
+    def _keep_failures_of(self, metadata: LedgerMetadata) -> None:
+        """Our own change of the metadata makes no failure outdated."""
+        self._failures = {
+            place: _Failed(self._fragment_at(metadata, place), failed.failure)
+            for place, failed in self._failures.items()
+        }
 
     async def _read_closed(self) -> Versioned[LedgerMetadata]:
         """The stored metadata, after fencing and closing the ledger if a failed bookie is in its open last segment.
@@ -193,7 +227,7 @@ class _Repair:
         except (LedgerNotFoundError, MetadataUnavailableError):
             raise
         except BkctlError as error:
-            self._failures[place] = LedgerFailure(self._ledger_id, FailureReason.NOT_CLOSED, (), str(error))
+            self._fail(metadata, place, FailureReason.NOT_CLOSED, (), str(error))
         else:
             self._was_closed = True
         return await self._read()
@@ -238,7 +272,8 @@ class _Repair:
             excluded = {*unfit, *self._failed, *self._unusable}
             target = await self._targets.choose(excluded, count)
             if target is None:
-                self._fail(place, FailureReason.NOT_ENOUGH_BOOKIES, (fragment.entries,), self._why_no_target())
+                reason = FailureReason.NOT_ENOUGH_BOOKIES
+                self._fail(metadata, place, reason, (fragment.entries,), self._why_no_target())
                 return None
             outcome = await self._replicator.copy(
                 StripeJob(credentials_of(self._ledger_id, metadata), metadata, fragment, index, target, self._failed)
@@ -249,12 +284,20 @@ class _Repair:
                 return copied
             if outcome.target_failure is None:
                 reason = FailureReason.UNREADABLE if outcome.unreadable else FailureReason.LOST
-                self._fail(place, reason, (*outcome.lost, *outcome.unreadable), outcome.reason)
+                self._fail(metadata, place, reason, (*outcome.lost, *outcome.unreadable), outcome.reason)
                 return None
             self._unusable[target] = outcome.target_failure
 
-    def _fail(self, place: _Place, reason: FailureReason, entries: tuple[EntryRange, ...], detail: str) -> None:
-        self._failures[place] = LedgerFailure(self._ledger_id, reason, entries, detail)
+    def _fail(
+        self,
+        metadata: LedgerMetadata,
+        place: _Place,
+        reason: FailureReason,
+        entries: tuple[EntryRange, ...],
+        detail: str,
+    ) -> None:
+        failure = LedgerFailure(self._ledger_id, reason, entries, detail)
+        self._failures[place] = _Failed(self._fragment_at(metadata, place), failure)
 
     def _why_no_target(self) -> str:
         if self._unusable:
@@ -274,8 +317,15 @@ class _Repair:
             entries=sum(copied.entries for _, copied in named),
             bytes_copied=sum(copied.bytes_copied for _, copied in named),
             was_closed=self._was_closed,
-            failures=tuple(self._failures.values()),
-            defects=tuple(self._defects),
+            failures=tuple(failed.failure for failed in self._failures.values()),
+            defects=tuple(
+                defect
+                for defect in self._defects
+                if any(
+                    defect.bookie_id in metadata.segment_of(entries.first_entry_id).ensemble
+                    for entries in defect.entries
+                )
+            ),
         )
 
 

@@ -194,6 +194,78 @@ async def test_t14_a_ledger_deleted_between_copy_and_compare_and_set_is_no_error
     assert (report.ledgers_repaired, report.failures) == (0, ())
 
 
+async def test_t14_a_ledger_deleted_during_the_copy_is_not_lost(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10)))
+    held = stage.bookies["b2"].hold("read")
+    running = asyncio.create_task(stage.recover("b1"))
+    await held.arrived()
+    await stage.ledgers.delete(ledger_id)
+    del stage.bookies["b2"].ledgers[ledger_id]
+    held.release()
+
+    report = await running
+    assert report.failures == ()
+    assert (report.ledgers, report.ledgers_deleted, report.defects) == (1, 1, ())
+
+
+async def test_a_copy_that_another_process_moved_during_the_run_is_not_lost(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10)))
+    held = stage.bookies["b2"].hold("read")
+    running = asyncio.create_task(stage.recover("b1"))
+    await held.arrived()
+    stage.bookies["b4"].ledgers[ledger_id] = stage.bookies["b2"].ledgers.pop(ledger_id)
+    stored = await stage.read(ledger_id)
+    await stage.ledgers.write(ledger_id, replace_in_segment(stored.value, 0, {1: "b4"}), stored.version)
+    held.release()
+
+    report = await running
+    assert report.failures == ()
+    assert (report.ledgers_repaired, report.defects) == (1, ()), "b2 is right: it no longer has to hold the ledger"
+    assert "b1" not in (await stage.read(ledger_id)).value.bookies()
+    assert (await stage.check(ledger_id)).is_clean
+
+
+async def test_a_ledger_that_another_process_closed_is_not_reported_as_unclosed(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, state=LedgerState.OPEN))
+    for entry_id in range(5):
+        stage.world.put(stage.bookies["b2"], ledger_id, entry_id, lac=entry_id - 1)
+    stage.bookies["b2"].refuse("read", Status.IO_ERROR, entry_id=-1)  # so that it cannot be fenced
+
+    async def write(ledger_id: int, metadata: LedgerMetadata, expected_version: int) -> Any:
+        written = await original(ledger_id, metadata, expected_version)
+        if metadata.state is LedgerState.IN_RECOVERY:
+            await stage.world.change(ledger_id, state=LedgerState.CLOSED, last_entry_id=4, length=length_of(5))
+        return written
+
+    original, stage.ledgers.write = stage.ledgers.write, write  # type: ignore[method-assign]
+    report = await stage.recover("b1")
+
+    assert report.failures == ()
+    assert report.ledgers_repaired == 1
+    assert segments((await stage.read(ledger_id)).value) == {0: ("b3", "b2")}
+    assert (await stage.check(ledger_id)).is_clean
+
+
+async def test_a_failure_that_the_metadata_still_supports_is_reported_once(stage: Stage) -> None:
+    """The writer of the ledger adds a segment during the copy, which changes nothing about the lost entries."""
+    await stage.start("b2", "b3", "b4")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"], 5: ["b2", "b3"]}, 2, 2, state=LedgerState.OPEN))
+    del stage.bookies["b2"].ledgers[ledger_id].entries[3]
+    held = stage.bookies["b2"].hold("read", 3)
+    running = asyncio.create_task(stage.recover("b1"))
+    await held.arrived()
+    stored = await stage.read(ledger_id)
+    await stage.ledgers.write(ledger_id, replace_bookies(stored.value, 9, {0: "b4"}), stored.version)
+    held.release()
+
+    (failure,) = (await running).failures
+    assert (failure.reason, failure.entries) == (FailureReason.LOST, (EntryRange(3, 3),))
+    assert stage.bookies["b2"].count("read", 3) == 1, "the copy was not tried again"
+
+
 async def test_t15_a_plan_writes_nothing(stage: Stage) -> None:
     await stage.start("b2", "b3", "b4")
     for _ in range(5):
