@@ -62,10 +62,14 @@ def canonical_host_name() -> str:
 
 
 class HeldLock(msgspec.Struct, frozen=True):
-    """A lock that somebody holds; ``holder`` is None, and ``problem`` says why, when its bytes cannot be read."""
+    """A lock that is taken; ``holder`` is None, and ``problem`` says why, when its bytes cannot be read.
+
+    ``session_id`` 0: the node belongs to no session, so it stays until it is deleted.
+    """
 
     ledger_id: int
     holder: str | None
+    path: str
     session_id: int
     since_ms: int
     problem: MetadataFormatError | None = None
@@ -195,6 +199,10 @@ class ReplicationLocks:
         """Who says to hold the lock, usually a host name; None when it is free. MetadataFormatError."""
         return await read_lock_holder(self._store, self._paths.root, ledger_id)
 
+    async def look_at(self, ledger_id: int) -> HeldLock | None:
+        """The lock as it is stored, whoever holds it; None when it is free."""
+        return await _read_lock(self._store, self._paths, ledger_id)
+
     async def close(self) -> None:
         """Release everything that is held."""
         for lock in list(self._held.values()):
@@ -234,13 +242,23 @@ class ReplicationLocks:
 
 async def read_lock_holder(store: MetadataStore, root: str, ledger_id: int) -> str | None:
     """As ``ReplicationLocks.holder_of``, for who takes no lock."""
-    path = Paths(root).replication_lock(ledger_id)
+    lock = await _read_lock(store, Paths(root), ledger_id)
+    if lock is not None and lock.problem is not None:
+        raise lock.problem
+    return None if lock is None else lock.holder
+
+
+async def _read_lock(store: MetadataStore, paths: Paths, ledger_id: int) -> HeldLock | None:
+    path = paths.replication_lock(ledger_id)
     try:
-        return decode_lock((await store.get(path)).data)
+        node = await store.get(path)
     except NoNodeError:
         return None
+    try:
+        holder, problem = decode_lock(node.data), None
     except MetadataFormatError as error:
-        raise MetadataFormatError(f"{path}: {error}", path) from error
+        holder, problem = None, MetadataFormatError(f"{path}: {error}", path)
+    return HeldLock(ledger_id, holder, path, node.stat.ephemeral_owner, node.stat.ctime_ms, problem)
 
 
 async def list_locked_ids(store: MetadataStore, root: str, foreign: ForeignNames) -> list[int]:
@@ -267,16 +285,7 @@ async def list_held_locks(
     paths = Paths(root)
 
     async def read(ledger_id: int) -> HeldLock | None:
-        path = paths.replication_lock(ledger_id)
-        try:
-            node = await store.get(path)
-        except NoNodeError:
-            return None
-        try:
-            holder, problem = decode_lock(node.data), None
-        except MetadataFormatError as error:
-            holder, problem = None, MetadataFormatError(f"{path}: {error}", path)
-        return HeldLock(ledger_id, holder, node.stat.ephemeral_owner, node.stat.ctime_ms, problem)
+        return await _read_lock(store, paths, ledger_id)
 
     ledger_ids = await list_locked_ids(store, root, foreign)
     async with aclosing(pipelined(each_of(ledger_ids), read, window)) as locks:

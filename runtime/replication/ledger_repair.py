@@ -91,11 +91,11 @@ class LedgerRepair:
         """
         for _ in range(2):
             try:
-                lock = await self._acquire(ledger_id)
+                lock = await self._acquire(ledger_id, failed)
             except SessionExpiredError:
                 continue
-            if lock is None:
-                return _failed(ledger_id, FailureReason.LOCKED, await self._why_locked(ledger_id))
+            if isinstance(lock, LedgerRepaired):
+                return lock
             try:
                 return await _Repair(self._tools, lock, ledger_id, failed).run()
             except _LockLostError:
@@ -108,22 +108,41 @@ class LedgerRepair:
                 return _failed(ledger_id, FailureReason.ERROR, str(error))
             finally:
                 await lock.release()
-        return _failed(ledger_id, FailureReason.LOCK_LOST, "the metadata session ended twice")
+        finished = await self._finished_by_others(ledger_id, failed)
+        return finished or _failed(ledger_id, FailureReason.LOCK_LOST, "the metadata session ended twice")
 
-    async def _acquire(self, ledger_id: int) -> ReplicationLock | None:
+    async def _acquire(self, ledger_id: int, failed: frozenset[str]) -> ReplicationLock | LedgerRepaired:
+        """The lock; or the result, when the metadata needs no repair any more or the lock stays taken."""
         deadline_ns = self._clock.monotonic_ns() + int(self._config.lock_wait_s * 1e9)
         while True:
             lock = await self._tools.locks.acquire(ledger_id)
-            if lock is not None or self._clock.monotonic_ns() >= deadline_ns:
+            if lock is not None:
                 return lock
+            is_over = self._clock.monotonic_ns() >= deadline_ns
+            finished = await self._finished_by_others(ledger_id, failed)
+            if finished is not None:
+                return finished
+            if is_over:
+                return _failed(ledger_id, FailureReason.LOCKED, await self._why_locked(ledger_id))
             await self._clock.sleep(self._config.lock_poll_s)
 
-    async def _why_locked(self, ledger_id: int) -> str:
+    async def _finished_by_others(self, ledger_id: int, failed: frozenset[str]) -> LedgerRepaired | None:
+        """What is known of a ledger without its lock; None while its metadata names one of the ``failed`` bookies."""
         try:
-            holder = await self._tools.locks.holder_of(ledger_id)
-        except MetadataFormatError:
-            holder = None  # its text is for people only; a strange one is as good a lock as any
-        return f"held by {holder or 'an unknown host'}, waited {self._config.lock_wait_s:g} s"
+            stored = await self._tools.ports.ledgers.read(ledger_id)
+        except LedgerNotFoundError:
+            return LedgerRepaired(ledger_id=ledger_id, was_deleted=True)
+        except MetadataFormatError as error:
+            return _failed(ledger_id, FailureReason.METADATA_UNREADABLE, str(error))
+        return LedgerRepaired(ledger_id=ledger_id) if failed.isdisjoint(stored.value.bookies()) else None
+
+    async def _why_locked(self, ledger_id: int) -> str:
+        lock = await self._tools.locks.look_at(ledger_id)
+        holder = "an unknown host" if lock is None or lock.holder is None else lock.holder
+        sentence = f"held by {holder}, waited {self._config.lock_wait_s:g} s"
+        if lock is not None and not lock.session_id:
+            sentence += f"; no session owns {lock.path}, so it is never released: run bkctl metadata doctor"
+        return sentence
 
 
 class _Repair:

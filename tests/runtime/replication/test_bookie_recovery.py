@@ -13,14 +13,17 @@ from runtime.errors import BookieNotFoundError, MetadataUnavailableError, Refuse
 from runtime.ledger.changes import replace_bookies, replace_in_segment
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.embedded import EmbeddedZooKeeper
+from runtime.metadata.paths import Paths
 from runtime.metadata.registration import BookieMode
+from runtime.metadata.replication_lock import ReplicationLocks
+from runtime.metadata.under_replication_format import encode_lock
 from runtime.protocol.status import Status
-from runtime.replication.bookie_recovery import RecoveryProgress
+from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
 from runtime.replication.copies import CopyState
 from runtime.replication.entry_ranges import EntryRange
 from runtime.replication.ledger_outcome import FailureReason
 from tests.runtime.client.world import segments
-from tests.runtime.metadata.conftest import expire, session_of
+from tests.runtime.metadata.conftest import LosesSession, expire, session_of
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage, length_of
 
@@ -266,6 +269,24 @@ async def test_a_failure_that_the_metadata_still_supports_is_reported_once(stage
     assert stage.bookies["b2"].count("read", 3) == 1, "the copy was not tried again"
 
 
+async def test_a_change_by_this_run_does_not_start_the_search_for_lost_entries_again(stage: Stage) -> None:
+    await stage.start("b3", "b4", "b5", "b6")
+    metadata = ledger(
+        {0: ["b3", "b4", "b5", "b6"], 1: ["b1", "b2", "b3", "b4"]}, 2, 2, last_entry_id=3, length=length_of(4)
+    )
+    ledger_id = await stage.store(metadata)
+    del stage.bookies["b3"].ledgers[ledger_id].entries[1]
+
+    report = await stage.recover("b1", "b2")
+
+    assert [(failure.reason, failure.entries) for failure in report.failures] == [
+        (FailureReason.LOST, (EntryRange(1, 1),))
+    ]
+    assert report.fragments == 1
+    assert (await stage.read(ledger_id)).value.last_segment.ensemble[0] in {"b5", "b6"}
+    assert stage.bookies["b3"].count("read", 1) == 1
+
+
 async def test_t15_a_plan_writes_nothing(stage: Stage) -> None:
     await stage.start("b2", "b3", "b4")
     for _ in range(5):
@@ -331,6 +352,92 @@ async def test_t16_a_lock_that_is_given_back_in_time_is_waited_for(stage: Stage)
     await lock.release()
 
     assert (await running).is_complete
+
+
+async def test_t16_a_ledger_that_the_holder_of_its_lock_has_repaired_or_deleted_is_done(stage: Stage) -> None:
+    """The lock outlives a holder that was killed, so the metadata is looked at during the wait."""
+    await stage.start("b2", "b3")
+    ids = [await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2))) for _ in range(2)]
+    other = await Stage.build(stage.world)
+    for ledger_id in ids:
+        assert await other.locks.acquire(ledger_id) is not None
+    recovery = stage.recovery(msgspec.structs.replace(QUICK, lock_wait_s=3600.0))
+    running = asyncio.create_task(recovery.run(await recovery.plan(["b1"])))
+    moved = await other.read(ids[0])
+    await other.ledgers.write(ids[0], replace_in_segment(moved.value, 0, {0: "b3"}), moved.version)
+    await other.ledgers.delete(ids[1])
+
+    async with asyncio.timeout(60):
+        report = await running
+    assert report.failures == ()
+    assert (report.ledgers, report.ledgers_repaired_by_others, report.ledgers_deleted) == (2, 1, 1)
+    assert all(other.locks.holds(ledger_id) for ledger_id in ids)
+
+
+async def test_t16_the_metadata_is_read_once_more_when_the_wait_is_over(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2)))
+    other = await Stage.build(stage.world)
+    assert await other.locks.acquire(ledger_id) is not None
+    recovery = stage.recovery(msgspec.structs.replace(QUICK, lock_wait_s=0.0))
+    plan = await recovery.plan(["b1"])
+    moved = await other.read(ledger_id)
+    await other.ledgers.write(ledger_id, replace_in_segment(moved.value, 0, {0: "b3"}), moved.version)
+
+    report = await recovery.run(plan)
+    assert (report.failures, report.ledgers_repaired_by_others) == ((), 1)
+
+
+async def test_t16_metadata_that_becomes_unreadable_during_the_wait_is_a_failure_of_that_ledger(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ids = [await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2))) for _ in range(2)]
+    other = await Stage.build(stage.world)
+    assert await other.locks.acquire(ids[0]) is not None
+    recovery = stage.recovery()
+    plan = await recovery.plan(["b1"])
+    await stage.client.store.set(stage.ledgers.path(ids[0]), b"garbage", 0)
+
+    report = await recovery.run(plan)
+    assert report.failures_by_reason == {"the ledger metadata cannot be read": (ids[0],)}
+    assert report.ledgers_repaired == 1
+
+
+async def test_t16_a_lock_that_no_session_owns_leads_to_the_doctor(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2)))
+    lock = await stage.locks.acquire(ledger_id)
+    assert lock is not None
+    await lock.release()
+    path = Paths(stage.ledgers.root).replication_lock(ledger_id)
+    await stage.client.store.create(path, encode_lock("gone-host"))
+
+    (failure,) = (await stage.recover("b1")).failures
+
+    assert failure.reason is FailureReason.LOCKED
+    assert "held by gone-host" in failure.detail
+    assert f"no session owns {path}" in failure.detail
+    assert "bkctl metadata doctor" in failure.detail
+
+
+async def test_t16_a_ledger_whose_lock_is_lost_twice_may_be_repaired_by_then(
+    stage: Stage, zookeeper: EmbeddedZooKeeper
+) -> None:
+    await stage.start("b2", "b3")
+    ids = [await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2))) for _ in range(2)]
+    tree = await stage.locks.acquire(99)
+    assert tree is not None
+    await tree.release()
+    losing = ReplicationLocks(LosesSession(stage.client.held_store, zookeeper), stage.ledgers.root, "this-host")
+    one_by_one = msgspec.structs.replace(QUICK, ledgers_in_parallel=1)
+    recovery = BookieRecovery(stage.client.ports, stage.registration, stage.cookies, losing, one_by_one)
+    plan = await recovery.plan(["b1"])
+    other = await Stage.build(stage.world)
+    moved = await other.read(ids[0])
+    await other.ledgers.write(ids[0], replace_in_segment(moved.value, 0, {0: "b3"}), moved.version)
+
+    report = await recovery.run(plan)
+    assert report.failures_by_reason == {"the replication lock was lost": (ids[1],)}
+    assert report.ledgers_repaired_by_others == 1
 
 
 async def test_t17_the_lock_is_held_until_after_the_compare_and_set(stage: Stage) -> None:
