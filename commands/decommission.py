@@ -46,7 +46,12 @@ async def decommission(
     console = context.console
     async with open_recovery(context) as access:
         operation = Decommission(access.recovery, access.cookies)
-        found = await operation.plan(bookie_id, lambda waiting_id: console.say(waiting_sentence(waiting_id)))
+        if context.settings.is_rehearsal:
+            found = await operation.preview(bookie_id)
+            if found.recovery.registered:
+                console.warn(f"bookie {bookie_id} is registered; stop it before you decommission it")
+        else:
+            found = await operation.plan(bookie_id, lambda waiting_id: console.say(waiting_sentence(waiting_id)))
         plan = _change_plan(access, found)
         if not await settle_recovery(context, plan, found.recovery, is_empty=False):
             return Outcome.OK

@@ -154,6 +154,7 @@ def plan_body(plan: RecoveryPlan) -> dict[str, object]:
         "ledgers_without_target": plan.ledgers_without_target,
         "ledgers_unreadable": len(plan.unreadable),
         "targets": list(plan.targets),
+        "registered": list(plan.registered),
     }
 
 

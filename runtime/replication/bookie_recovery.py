@@ -127,6 +127,7 @@ class BookieRecovery:
             ledgers=tuple(sorted(plans, key=lambda plan: (plan.surviving_copies, -plan.ledger_id))),
             unreadable=tuple(sorted(unreadable, key=lambda failure: failure.ledger_id)),
             targets=tuple(sorted(set(registrations.writable) - failed)),
+            registered=tuple(sorted(registrations.live & failed)),
         )
 
     async def _require_known(self, bookie_ids: Collection[str]) -> None:

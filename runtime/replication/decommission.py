@@ -57,12 +57,18 @@ class Decommission:
         self._cookies = cookies
 
     async def plan(self, bookie_id: str, on_wait: Callable[[str], None] | None = None) -> DecommissionPlan:
-        """Check that the bookie is down and known, and find what names it; writes nothing.
+        """``preview`` of a bookie that is down; RefusedError while it is registered.
 
-        Raises RefusedError while it is registered, BookieNotFoundError when there is neither a cookie nor a ledger that
-        names it. For ``on_wait`` see ``BookieRecovery.require_down``.
+        For ``on_wait`` see ``BookieRecovery.require_down``.
         """
         await self._recovery.require_down([bookie_id], on_wait)
+        return await self.preview(bookie_id)
+
+    async def preview(self, bookie_id: str) -> DecommissionPlan:
+        """Find what references the bookie, whether it is down or not; writes nothing.
+
+        BookieNotFoundError when it is not registered, has no cookie, and no ledger references it.
+        """
         cookie = await self._cookies.find(bookie_id)
         plan = await self._recovery.plan([bookie_id])
         return DecommissionPlan(bookie_id, None if cookie is None else cookie.version, plan)

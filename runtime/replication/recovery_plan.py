@@ -45,6 +45,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``ledgers`` are in the order of work: fewest surviving copies first, then the newest. ``unreadable`` have metadata
     that nobody can read: they may name the bookies, and stay as they are. ``targets``: writable bookies to copy to.
+    ``registered``: those of the bookies that are still registered, so that the plan cannot be carried out yet.
     """
 
     bookie_ids: tuple[str, ...]
@@ -52,6 +53,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     ledgers: tuple[LedgerPlan, ...]
     unreadable: tuple[LedgerFailure, ...]
     targets: tuple[str, ...]
+    registered: tuple[str, ...] = ()
 
     @property
     def ledgers_without_target(self) -> int:

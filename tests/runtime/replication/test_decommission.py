@@ -75,6 +75,24 @@ async def test_a_bookie_that_serves_is_refused(stage: Stage, mode: BookieMode) -
 
 
 @pytest.mark.parametrize("mode", BookieMode)
+async def test_a_preview_shows_the_work_for_a_bookie_that_still_serves(stage: Stage, mode: BookieMode) -> None:
+    await stage.start("b2", "b3")
+    await stage.start("b1", mode=mode)
+    await stage.add_cookie("b1")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5)))
+    writes_before = stage.client.held_store.write_count
+
+    plan = await stage.decommission().preview("b1")
+
+    assert (plan.recovery.registered, plan.cookie_version) == (("b1",), 0)
+    assert [found.ledger_id for found in plan.recovery.ledgers] == [ledger_id]
+    assert (plan.recovery.entries, plan.recovery.targets) == (5, ("b2", "b3"))
+    assert stage.client.held_store.write_count == writes_before
+    with pytest.raises(BookieNotFoundError):
+        await stage.decommission().preview("b9")
+
+
+@pytest.mark.parametrize("mode", BookieMode)
 async def test_a_bookie_that_comes_back_during_the_run_keeps_its_cookie(stage: Stage, mode: BookieMode) -> None:
     await stage.start("b2", "b3")
     await stage.add_cookie("b1")
