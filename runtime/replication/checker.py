@@ -126,14 +126,14 @@ class LedgerChecker:
         """
         check = LedgerCheck(ledger_id=ledger_id, is_deleted=True)
         version = None
-        for _ in range(ROUNDS_MAX):
+        for rounds_left in range(ROUNDS_MAX, -1, -1):
             try:
                 versioned = await self._ports.ledgers.read(ledger_id)
             except LedgerNotFoundError:
                 return LedgerCheck(ledger_id=ledger_id, is_deleted=True)
             except MetadataFormatError as error:
                 return LedgerCheck(ledger_id=ledger_id, problem=str(error))
-            if versioned.version == version:
+            if versioned.version == version or not rounds_left:
                 break
             version = versioned.version
             check = await self._check_version(ledger_id, versioned)

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from runtime.ledger.changes import replace_in_segment
-from runtime.ledger.metadata import LedgerState
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.metadata.store import Versioned
 from runtime.protocol.status import Status
-from runtime.replication.checker import CheckTotals, LedgerCheck, LedgerChecker
+from runtime.replication.checker import ROUNDS_MAX, CheckTotals, LedgerCheck, LedgerChecker
 from runtime.replication.copies import CopyState
 from runtime.replication.entry_ranges import EntryRange
 from tests.runtime.client.world import credentials
@@ -161,6 +162,27 @@ async def test_a_copy_that_moved_during_the_check_is_not_missing(stage: Stage) -
     held.release()
 
     assert (await running).is_clean
+
+
+async def test_a_ledger_deleted_during_the_last_round_is_no_finding(stage: Stage) -> None:
+    await stage.start("b1", "b2")
+    metadata = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=3, length=length_of(4))
+    ledger_id = await stage.store(metadata, holes=["b1"])
+    reads = 0
+
+    async def read(ledger_id: int) -> Versioned[LedgerMetadata]:
+        nonlocal reads
+        stored = await original(ledger_id)
+        reads += 1
+        if reads < ROUNDS_MAX:
+            await stage.ledgers.write(ledger_id, stored.value, stored.version)
+        else:
+            await stage.ledgers.delete(ledger_id)
+        return stored
+
+    original, stage.ledgers.read = stage.ledgers.read, read  # type: ignore[method-assign]
+    assert (await stage.check(ledger_id)).is_deleted
+    assert reads == ROUNDS_MAX
 
 
 async def test_a_deleted_ledger_is_no_finding_and_unreadable_metadata_is_one(stage: Stage) -> None:
