@@ -22,7 +22,7 @@ from runtime.bookie.folders import (
     read_folder,
     write_version,
 )
-from runtime.errors import ConfigurationError, CookieError, MetadataFormatError, NoNodeError
+from runtime.errors import ConfigurationError, CookieError, MetadataFormatError, NoNodeError, RegistrationError
 from runtime.ledger.bookie_id import is_valid_bookie_id
 from runtime.metadata.bookie_references import find_references
 from runtime.metadata.cookies import Cookie, CookieStore, encode_cookie
@@ -134,6 +134,30 @@ async def require_no_ledgers(
     )
     evidence = msgspec.structs.replace(check.evidence, ledgers_naming=references.counts)
     return CookieCheck(decide(evidence, is_loss_accepted=is_loss_accepted), evidence, check.stored_version)
+
+
+async def require_same_cookie(store: CookieStore, cookie: Cookie) -> None:
+    """RegistrationError unless the stored cookie is still the one that this process started with.
+
+    A bookie that was silent for a while may have been decommissioned meanwhile; then no ledger may be placed on it.
+    """
+    bookie_id = cookie.bookie_id
+    advice = "stopping; run bkctl cookie verify with the same settings to see what to do"
+    try:
+        stored = await store.find(bookie_id)
+    except MetadataFormatError as error:
+        raise RegistrationError(
+            f"the stored cookie of bookie {bookie_id} cannot be read ({error}): {advice}"
+        ) from error
+    if stored is None:
+        raise RegistrationError(
+            f"bookie {bookie_id} no longer has a cookie, so it was decommissioned or its cookie was deleted: {advice}"
+        )
+    differences = ", ".join(difference.field for difference in cookie.differences(stored.value))
+    if differences:
+        raise RegistrationError(
+            f"bookie {bookie_id} has another cookie than when this process started ({differences}): {advice}"
+        )
 
 
 class CookieCheckService:

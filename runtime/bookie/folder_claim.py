@@ -14,7 +14,7 @@ from runtime.bookie.cookie_check import CookieCheckService, CookieDecision, expe
 from runtime.bookie.identity import former_bookie_ids
 from runtime.config import BookieConfig
 from runtime.metadata.cluster import read_cluster_info
-from runtime.metadata.cookies import CookieStore
+from runtime.metadata.cookies import Cookie, CookieStore
 from runtime.metadata.ledgers import LedgerStore
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import MetadataUri
@@ -25,11 +25,15 @@ from storage.ports import DirectoryLock, FileSystem
 
 
 class FolderClaim(msgspec.Struct, frozen=True):
-    """Folders that belong to this process now. ``known_as``: every id that this host's settings could have given."""
+    """Folders that belong to this process now, and the stored cookie that says so.
+
+    ``known_as``: every id that this host's settings could have given.
+    """
 
     locks: list[DirectoryLock]
     known_as: tuple[str, ...]
     instance_id: str | None
+    cookie: Cookie
 
 
 async def claim_folders(
@@ -77,4 +81,6 @@ async def claim_folders(
         for lock in locks:
             lock.release()
         raise
-    return FolderClaim(locks, (bookie_id, *former_ids), cluster.instance_id)
+    is_stored_kept = check.decision in {CookieDecision.BOOT, CookieDecision.REFILL}
+    stored = check.evidence.stored if is_stored_kept else None
+    return FolderClaim(locks, (bookie_id, *former_ids), cluster.instance_id, stored or cookie)

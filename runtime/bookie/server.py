@@ -22,6 +22,7 @@ from typing import Any, Self
 from runtime.bookie.adds import AddPath
 from runtime.bookie.checkpoint_pace import CheckpointPace
 from runtime.bookie.checkpoints import CheckpointService
+from runtime.bookie.cookie_check import require_same_cookie
 from runtime.bookie.disk_monitor import DiskMonitor
 from runtime.bookie.disk_rules import DiskState, DiskVerdict
 from runtime.bookie.folder_claim import claim_folders
@@ -42,6 +43,7 @@ from runtime.bookie.port_error import port_error
 from runtime.bookie.storage_boot import BOOT_LANE, StorageBoot
 from runtime.config import BookieConfig
 from runtime.errors import BookieFailedError
+from runtime.metadata.cookies import CookieStore
 from runtime.metadata.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.registration import BookieRegistration
 from runtime.metadata.request_budget import BudgetedStore, share_of_budget
@@ -172,6 +174,7 @@ class BookieServer:
             rpc_service_info(self._identity.host, self.port),
             session_timeout_ms=config.zookeeper.session_timeout_ms,
             on_failed=self._fail,
+            require_cookie=functools.partial(require_same_cookie, CookieStore(store, uri.root), self._cookie),
         )
         self._undo.push_async_callback(listener.close)
         self._undo.push_async_callback(registration.unregister)
@@ -215,7 +218,7 @@ class BookieServer:
         )
         for lock in claim.locks:
             self._undo.callback(lock.release)
-        self._known_as, self._instance_id = claim.known_as, claim.instance_id
+        self._known_as, self._instance_id, self._cookie = claim.known_as, claim.instance_id, claim.cookie
         marks = read_dirty_marks(self._file_system, self._ledger_folders(), self._machine_boot)
         boot = StorageBoot(self._file_system, self._config.storage, marks, self._workers, self._disk_room())
         storage = await boot.open(open_plyvel, self._clock.now_ms(), claim.locks)

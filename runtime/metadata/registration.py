@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -136,8 +136,10 @@ def _is_usable(directory: str, name: str) -> bool:
 class BookieRegistration:
     """One bookie's own registration, renewed after the loss of a session.
 
-    ``on_failed`` is called when it cannot be renewed because another session holds the same bookie id: the bookie must
-    stop then, for two processes answer to one name.
+    ``on_failed`` is called when it cannot be renewed because another session holds the same bookie id, or because
+    ``require_cookie`` raises: the bookie must stop then. ``require_cookie`` is called before each new registration and
+    again after it. A decommission deletes the cookie first and then looks at the registrations, so that at least one
+    of the two sees the other.
     """
 
     def __init__(
@@ -149,6 +151,7 @@ class BookieRegistration:
         *,
         session_timeout_ms: int,
         on_failed: Callable[[BkctlError], None],
+        require_cookie: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         if not is_valid_bookie_id(bookie_id):
             raise RegistrationError(f"{bookie_id!r} cannot be a bookie id")
@@ -162,6 +165,7 @@ class BookieRegistration:
         self._payload = encode_service_info(service_info)
         self._wait_for_expiry_s = session_timeout_ms / 1000 + _EXPIRY_ROUNDING_S
         self._on_failed = on_failed
+        self._require_cookie = require_cookie or _no_check
         self._mode: BookieMode | None = None
         self._is_registered = False
         self._sessions_lost_count = 0
@@ -182,8 +186,8 @@ class BookieRegistration:
     async def register(self, mode: BookieMode) -> None:
         """Register, or change the mode.
 
-        Waits for the registration of a former process of this bookie to expire. RegistrationError when somebody else
-        keeps it or the cluster is not there; MetadataUnavailableError.
+        Waits for the registration of a former process of this bookie to expire. RegistrationError when another process
+        keeps it, the cluster is not there, or ``require_cookie`` raises it; MetadataUnavailableError.
         """
         async with self._one_change_at_a_time:
             await self._register(mode)
@@ -224,6 +228,9 @@ class BookieRegistration:
     async def _register(self, mode: BookieMode) -> None:
         sessions_lost_count = self._sessions_lost_count
         writable_path, read_only_path = self._both_paths()
+        is_new = not self._is_registered
+        if is_new:
+            await self._require_cookie()
         if mode is BookieMode.WRITABLE:
             await self._hold(writable_path)
             await self._drop(read_only_path)
@@ -232,9 +239,20 @@ class BookieRegistration:
                 await self._store.create(self._paths.read_only)
             await self._hold(read_only_path)
             await self._drop(writable_path)
+        if is_new:
+            await self._require_cookie_or_withdraw()
         if self._sessions_lost_count != sessions_lost_count:
             raise MetadataUnavailableError("the ZooKeeper session expired during the registration")
         self._is_registered = True
+
+    async def _require_cookie_or_withdraw(self) -> None:
+        try:
+            await self._require_cookie()
+        except MetadataUnavailableError:
+            raise  # no answer: the registration ends with the session, or the next attempt checks again
+        except BkctlError:
+            await asyncio.gather(*map(self._take_back, self._both_paths()))
+            raise
 
     def _both_paths(self) -> tuple[str, str]:
         return self._paths.writable_bookie(self._bookie_id), self._paths.read_only_bookie(self._bookie_id)
@@ -322,7 +340,11 @@ class BookieRegistration:
                     logger.warning("bookie %s is not registered: %s", self._bookie_id, error)
                     await asyncio.sleep(_RETRY_DELAY_S)
                 except BkctlError as error:
-                    logger.exception("bookie %s cannot register again", self._bookie_id)
+                    logger.error("bookie %s cannot register again: %s", self._bookie_id, error)
                     self._on_failed(error)
                     return
         logger.warning("bookie %s is registered again", self._bookie_id)
+
+
+async def _no_check() -> None:
+    """For registrations without a cookie."""

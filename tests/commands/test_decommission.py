@@ -2,7 +2,70 @@
 
 from __future__ import annotations
 
-from tests.processes import Cluster
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper import ZooKeeperStore
+from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster
+from tests.runtime.bookie.bookie_process import BookieUnderTest
+
+REGISTRATION_FAILED_EXIT_CODE = 4
+SERVER_EXCEPTION_EXIT_CODE = 2
+BOOKIE_ID = "traced"
+
+
+@contextlib.asynccontextmanager
+async def one_more_bookie(
+    cluster: Cluster, folder: Path
+) -> AsyncIterator[tuple[BookieUnderTest, subprocess.Popen[bytes]]]:
+    """A bookie that is a child of this process, in a cluster whose other bookies are not."""
+    folder.mkdir()
+    async with await ZooKeeperStore.connect(parse_metadata_uri(cluster.metadata_uri).servers) as store:
+        bookie = BookieUnderTest(folder, cluster.metadata_uri, store)
+        async with bookie.running() as (process, _):
+            yield bookie, process
+
+
+async def succeed(cluster: Cluster, *arguments: str) -> BkctlResult:
+    result = await asyncio.to_thread(cluster.run, *arguments, "-o", "json")
+    assert result.exit_code == 0, f"{arguments}: {result}"
+    return result
+
+
+async def registered(cluster: Cluster) -> dict[str, str]:
+    found = (await succeed(cluster, "bookie", "list")).json()
+    return {row["id"]: row["state"] for row in found["items"]}
+
+
+async def test_a_bookie_that_was_frozen_during_its_decommission_stops_by_itself(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with one_more_bookie(cluster, tmp_path / "frozen") as (bookie, process):
+        sizes = ("-E", "3", "-W", "2", "-A", "2")
+        await succeed(cluster, "ledger", "write-test", "--ledgers", "12", "--entries", "5", *sizes)
+        os.kill(process.pid, signal.SIGSTOP)
+        report = (await succeed(cluster, "decommission", BOOKIE_ID, "--yes")).json()
+        assert report["is_cookie_deleted"]
+        assert report["ledgers_repaired"] > 0, "the choice must have fallen on it"
+        assert BOOKIE_ID not in await registered(cluster)
+
+        os.kill(process.pid, signal.SIGCONT)
+        assert await asyncio.to_thread(process.wait, COMMAND_TIMEOUT_S) == REGISTRATION_FAILED_EXIT_CODE
+        assert f"bookie {BOOKIE_ID} no longer has a cookie" in bookie.said()
+        assert "Traceback" not in bookie.said()
+        assert BOOKIE_ID not in await registered(cluster)
+        assert (await bookie.registrations.snapshot()).live == {other.id for other in cluster.bookies}
+
+        await succeed(cluster, "ledger", "write-test", "--ledgers", "4", "--entries", "5", *sizes)
+        verified = (await succeed(cluster, "ledger", "verify", "--all")).json()
+        assert (verified["ledgers"], verified["ledgers_clean"]) == (16, 16)
+        assert await bookie.refused(()) == SERVER_EXCEPTION_EXIT_CODE
 
 
 def test_the_plan_of_a_running_bookie_is_shown_with_a_warning(cluster: Cluster) -> None:

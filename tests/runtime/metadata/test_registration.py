@@ -5,12 +5,19 @@ import logging
 import os
 import random
 import signal
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from runtime.config import ZooKeeperConfig
-from runtime.errors import BookieNotFoundError, BookieUnavailableError, ClusterNotFoundError, RegistrationError
+from runtime.errors import (
+    BookieNotFoundError,
+    BookieUnavailableError,
+    ClusterNotFoundError,
+    MetadataUnavailableError,
+    RegistrationError,
+)
 from runtime.metadata.cluster import init_cluster
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.registration import (
@@ -21,9 +28,11 @@ from runtime.metadata.registration import (
     Registrations,
 )
 from runtime.metadata.service_info import BookieServiceInfo, Endpoint, encode_service_info, rpc_service_info
+from runtime.metadata.store import MetadataStore
 from runtime.metadata.zookeeper import ZooKeeperStore
 from storage.errors import BkctlError
-from tests.runtime.metadata.conftest import CONFIG, expire, halt, session_of
+from tests.counting_store import CountingStore
+from tests.runtime.metadata.conftest import CONFIG, LosesSession, expire, halt, session_of
 
 INFO = rpc_service_info("10.0.0.9", 3181)
 
@@ -31,7 +40,13 @@ INFO = rpc_service_info("10.0.0.9", 3181)
 class Bookie:
     """A registration under test and what it reported."""
 
-    def __init__(self, store: ZooKeeperStore, root: str, bookie_id: str = "bk-1") -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        bookie_id: str = "bk-1",
+        require_cookie: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.failures: asyncio.Queue[BkctlError] = asyncio.Queue()
         self.registration = BookieRegistration(
             store,
@@ -40,7 +55,25 @@ class Bookie:
             INFO,
             session_timeout_ms=CONFIG.session_timeout_ms,
             on_failed=self.failures.put_nowait,
+            require_cookie=require_cookie,
         )
+
+
+class Cookie:
+    """The check of a cookie: each call takes the next answer; without one left the cookie is fine."""
+
+    def __init__(self, *answers: BkctlError | None) -> None:
+        self.answers = list(answers)
+        self.calls = 0
+
+    async def require(self) -> None:
+        self.calls += 1
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is not None:
+            raise answer
+
+
+GONE = RegistrationError("the cookie is gone")
 
 
 async def new_cluster(store: ZooKeeperStore, root: str) -> RegistrationClient:
@@ -118,6 +151,123 @@ async def test_a_living_namesake_is_never_pushed_out(
     assert stat is not None
     assert stat.ephemeral_owner == other_store.session_id
     assert not latecomer.is_registered
+
+
+@pytest.mark.parametrize("mode", BookieMode)
+async def test_without_a_cookie_nothing_is_registered(store: ZooKeeperStore, root: str, mode: BookieMode) -> None:
+    client = await new_cluster(store, root)
+    counting = CountingStore(store)
+    registration = Bookie(counting, root, require_cookie=Cookie(GONE).require).registration
+    with pytest.raises(RegistrationError, match="the cookie is gone"):
+        await registration.register(mode)
+    assert counting.counts["create"] == 0
+    assert not registration.is_registered
+    assert (await client.snapshot()).live == frozenset()
+
+
+@pytest.mark.parametrize("mode", BookieMode)
+async def test_a_cookie_that_goes_during_the_registration_withdraws_it(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, root: str, mode: BookieMode
+) -> None:
+    client = await new_cluster(store, root)
+    live_at_checks = []
+
+    async def require() -> None:
+        live_at_checks.append((await client.snapshot()).live)
+        if len(live_at_checks) == 2:
+            raise GONE
+
+    registration = Bookie(other_store, root, require_cookie=require).registration
+    with pytest.raises(RegistrationError, match="the cookie is gone"):
+        await registration.register(mode)
+    assert live_at_checks == [set(), {"bk-1"}], "looked at after the registration too"
+    assert not registration.is_registered
+    assert (await client.snapshot()).live == frozenset()
+
+
+async def test_a_change_of_mode_needs_no_cookie(store: ZooKeeperStore, root: str) -> None:
+    """A bookie that has been registered all the time was not decommissioned."""
+    client = await new_cluster(store, root)
+    cookie = Cookie()
+    registration = Bookie(store, root, require_cookie=cookie.require).registration
+    await registration.register(BookieMode.WRITABLE)
+    assert cookie.calls == 2
+    cookie.answers = [GONE]
+    await registration.register(BookieMode.READ_ONLY)
+    assert cookie.calls == 2
+    assert await client.read_only() == ["bk-1"]
+
+
+@pytest.mark.parametrize("mode", BookieMode)
+@pytest.mark.parametrize("passed_count", [0, 1])
+async def test_a_renewal_without_a_cookie_stops_the_bookie(
+    store: ZooKeeperStore,
+    other_store: ZooKeeperStore,
+    zookeeper: EmbeddedZooKeeper,
+    root: str,
+    mode: BookieMode,
+    passed_count: int,
+) -> None:
+    client = await new_cluster(store, root)
+    cookie = Cookie()
+    bookie = Bookie(other_store, root, require_cookie=cookie.require)
+    await bookie.registration.register(mode)
+    cookie.answers = [*[None] * passed_count, GONE]
+    await asyncio.to_thread(expire, session_of(other_store), zookeeper)
+    async with asyncio.timeout(20.0):
+        assert await bookie.failures.get() is GONE
+    assert not bookie.registration.is_registered
+    assert (await client.snapshot()).live == frozenset()
+
+
+async def test_a_check_without_an_answer_is_repeated(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str
+) -> None:
+    client = await new_cluster(store, root)
+    cookie = Cookie()
+    bookie = Bookie(other_store, root, require_cookie=cookie.require)
+    await bookie.registration.register(BookieMode.WRITABLE)
+    silence = MetadataUnavailableError("no answer")
+    cookie.answers = [silence, None, silence, None, None]
+    await asyncio.to_thread(expire, session_of(other_store), zookeeper)
+    async with asyncio.timeout(20.0):
+        while cookie.answers or not bookie.registration.is_registered:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert (await client.snapshot()).live == {"bk-1"}
+    assert bookie.failures.empty()
+
+
+async def test_a_session_lost_during_the_registration_registers_nothing(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str
+) -> None:
+    client = await new_cluster(store, root)
+    registration = Bookie(LosesSession(other_store, zookeeper), root).registration
+    with pytest.raises(MetadataUnavailableError, match="expired during the registration"):
+        await registration.register(BookieMode.WRITABLE)
+    assert not registration.is_registered
+    assert (await client.snapshot()).live == frozenset()
+
+
+async def test_a_session_lost_during_the_look_at_the_cookie_registers_nothing(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str
+) -> None:
+    client = await new_cluster(store, root)
+    lost = asyncio.Event()
+    other_store.on_session_lost(lost.set)
+    calls = 0
+
+    async def require() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            await asyncio.to_thread(expire, session_of(other_store), zookeeper)
+            await lost.wait()
+
+    registration = Bookie(other_store, root, require_cookie=require).registration
+    with pytest.raises(MetadataUnavailableError, match="expired during the registration"):
+        await registration.register(BookieMode.WRITABLE)
+    assert not registration.is_registered
+    assert (await client.snapshot()).live == frozenset()
 
 
 async def test_registering_twice_keeps_the_node(store: ZooKeeperStore, root: str) -> None:
