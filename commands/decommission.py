@@ -91,10 +91,10 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan) -> Plan:
 
 
 def decommission_outcome(report: DecommissionReport) -> Outcome:
-    """A refusal is a failure, or a part of a success when ledgers were moved."""
+    """A refusal is a failure, or a part of a success when ledgers were moved or the cookie was deleted."""
     if report.refusal is None:
         return Outcome.OK
-    return Outcome.PARTIAL if any(recovery.has_progress for recovery in report.recoveries) else Outcome.FAILED
+    return Outcome.PARTIAL if report.has_progress else Outcome.FAILED
 
 
 def _report_body(report: DecommissionReport) -> dict[str, object]:
@@ -104,6 +104,7 @@ def _report_body(report: DecommissionReport) -> dict[str, object]:
         "bookie_id": report.bookie_id,
         "is_complete": report.is_complete,
         "is_cookie_deleted": report.is_cookie_deleted,
+        "is_registered_again": report.is_registered_again,
         "ledgers_scanned": report.ledgers_scanned,
         "remaining_ledgers": [str(ledger_id) for ledger_id in report.remaining],
         "ledgers": sum(recovery.ledgers for recovery in report.recoveries),

@@ -69,8 +69,7 @@ class BookieRecovery:
         deadline_ns = self._ports.clock.monotonic_ns() + int(self._config.registration_wait_s * 1e9)
         told: set[str] = set()
         while True:
-            registrations = await self._registration.snapshot()
-            registered = sorted(set(bookie_ids).intersection([*registrations.writable, *registrations.read_only]))
+            registered = await self.registered(bookie_ids)
             if not registered:
                 return
             for bookie_id in registered:
@@ -83,6 +82,10 @@ class BookieRecovery:
                 waited = f"after {self._config.registration_wait_s:g} s"
                 raise RefusedError(f"bookie {registered[0]} does not answer but is still registered {waited}")
             await self._ports.clock.sleep(0.5)
+
+    async def registered(self, bookie_ids: Collection[str]) -> list[str]:
+        """Those of the bookies that are registered at this moment, sorted."""
+        return sorted((await self._registration.snapshot()).live.intersection(bookie_ids))
 
     async def _answers(self, bookie_id: str) -> bool:
         try:

@@ -1,7 +1,8 @@
 """Removing a stopped bookie for good: recover, prove that nothing names it, then delete its cookie.
 
 Source: replication sections 6 (RULE on cookies) and 10. The cookie goes only when a fresh scan over all ledgers finds
-no reference and the bookie is not registered, and only at the version that was read before.
+no reference and the bookie is not registered, and only at the version that was read before. After that the
+registrations are read once more: a bookie that was only silent may have come back.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class DecommissionPlan(msgspec.Struct, frozen=True):
 class DecommissionReport(msgspec.Struct, frozen=True):
     """What a decommission did. ``refusal`` None: the bookie is gone from this cluster, cookie and all.
 
-    Otherwise the cookie was kept, and ``refusal`` is the sentence why; ``remaining`` are the ledgers that still name
-    the bookie, or may (metadata that cannot be read).
+    Otherwise ``refusal`` is the sentence why not. ``remaining`` are the ledgers that still name the bookie, or may
+    (metadata that cannot be read). ``is_registered_again``: it came back while its cookie was deleted.
     """
 
     bookie_id: str
@@ -42,11 +43,17 @@ class DecommissionReport(msgspec.Struct, frozen=True):
     remaining: tuple[int, ...]
     is_cookie_deleted: bool
     refusal: str | None
+    is_registered_again: bool = False
 
     @property
     def is_complete(self) -> bool:
         """Nothing is left of the bookie."""
         return self.refusal is None
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether anything was changed."""
+        return self.is_cookie_deleted or any(recovery.has_progress for recovery in self.recoveries)
 
 
 class Decommission:
@@ -103,8 +110,21 @@ class Decommission:
             sorted({ledger.ledger_id for ledger in todo.ledgers} | {failure.ledger_id for failure in todo.unreadable})
         )
         refusal, is_cookie_deleted = await self._delete_cookie(plan, remaining, keep_cookie)
+        # A bookie that registers looks at its cookie afterwards, so that one of the two always sees the other.
+        is_registered_again = refusal is None and bool(await self._recovery.registered([bookie_id]))
+        if is_registered_again:
+            refusal = (
+                f"bookie {bookie_id} registered again while its cookie was deleted, so new ledgers may be on it: make "
+                f"sure that it is stopped, then run bkctl decommission {bookie_id} again"
+            )
         return DecommissionReport(
-            bookie_id, tuple(recoveries), todo.ledgers_scanned, remaining, is_cookie_deleted, refusal
+            bookie_id,
+            tuple(recoveries),
+            todo.ledgers_scanned,
+            remaining,
+            is_cookie_deleted,
+            refusal,
+            is_registered_again,
         )
 
     async def _delete_cookie(

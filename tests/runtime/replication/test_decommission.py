@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.errors import BookieNotFoundError, RefusedError
+from runtime.errors import BookieNotFoundError, NoNodeError, RefusedError
 from runtime.metadata.registration import BookieMode
 from runtime.metadata.store import Versioned
 from runtime.replication.decommission import DecommissionReport
@@ -105,6 +105,33 @@ async def test_a_bookie_that_comes_back_during_the_run_keeps_its_cookie(stage: S
     assert report.refusal is not None
     assert "up and serving" in report.refusal
     assert await stage.cookies.ids() == ["b1"]
+
+
+@pytest.mark.parametrize("mode", BookieMode)
+@pytest.mark.parametrize("is_deleted_by_us", [True, False])
+async def test_a_bookie_that_registers_while_its_cookie_is_deleted_is_reported(
+    stage: Stage, mode: BookieMode, is_deleted_by_us: bool
+) -> None:
+    await stage.start("b2", "b3")
+    await stage.add_cookie("b1")
+
+    async def delete(bookie_id: str, expected_version: int) -> None:
+        await original(bookie_id, expected_version)
+        await stage.start("b1", mode=mode)
+        if not is_deleted_by_us:
+            raise NoNodeError("another process deleted it")
+
+    original, stage.cookies.delete = stage.cookies.delete, delete  # type: ignore[method-assign]
+    report = await run(stage, "b1")
+
+    assert report.is_cookie_deleted is is_deleted_by_us
+    assert not report.is_complete
+    assert report.is_registered_again
+    assert report.has_progress is is_deleted_by_us
+    assert report.refusal is not None
+    assert "bookie b1 registered again while its cookie was deleted" in report.refusal
+    assert "bkctl decommission b1" in report.refusal
+    assert await stage.cookies.ids() == []
 
 
 async def test_a_cookie_that_was_written_meanwhile_is_kept(stage: Stage) -> None:
