@@ -256,10 +256,10 @@ _WARNINGS = _rules(
     ),
     (
         "registered-without-cookie",
-        "The bookie serves, but it cannot start again, and a bkctl bookie stops when its session ends: the cluster lost "
-        "its cookie, or it was decommissioned while it was silent.",
-        "Stop bookie {subject}. If it was decommissioned, run bkctl decommission {subject} again; otherwise bkctl cookie "
-        "create --from-config on its machine brings the cookie back.",
+        "The bookie serves, but it cannot start again, and a bkctl bookie stops when its session ends: the cluster "
+        "lost its cookie, or it was decommissioned while it was silent.",
+        "Stop bookie {subject}. If it was decommissioned, run bkctl decommission {subject} again; otherwise bkctl "
+        "cookie create --from-config on its machine brings the cookie back.",
     ),
     (
         "registration-without-address",

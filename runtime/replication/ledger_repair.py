@@ -53,8 +53,8 @@ class _Copied(NamedTuple):
     bytes_copied: int
 
 
-class _Failed(NamedTuple):
-    """A failure, and the fragment that it was found in: where the metadata has another one, it is found out again."""
+class _FoundFailure(NamedTuple):
+    """A failure, and the fragment in which it was found. If the metadata changes there, the work is decided again."""
 
     fragment: Fragment | None
     failure: LedgerFailure
@@ -112,7 +112,7 @@ class LedgerRepair:
         return finished or _failed(ledger_id, FailureReason.LOCK_LOST, "the metadata session ended twice")
 
     async def _acquire(self, ledger_id: int, failed: frozenset[str]) -> ReplicationLock | LedgerRepaired:
-        """The lock; or the result, when the metadata needs no repair any more or the lock stays taken."""
+        """The lock; or the result, when the ledger no longer needs repair or the lock stays taken."""
         deadline_ns = self._clock.monotonic_ns() + int(self._config.lock_wait_s * 1e9)
         while True:
             lock = await self._tools.locks.acquire(ledger_id)
@@ -127,7 +127,7 @@ class LedgerRepair:
             await self._clock.sleep(self._config.lock_poll_s)
 
     async def _finished_by_others(self, ledger_id: int, failed: frozenset[str]) -> LedgerRepaired | None:
-        """What is known of a ledger without its lock; None while its metadata names one of the ``failed`` bookies."""
+        """The result of a ledger that needs no repair; None while its metadata names one of the ``failed`` bookies."""
         try:
             stored = await self._tools.ports.ledgers.read(ledger_id)
         except LedgerNotFoundError:
@@ -162,7 +162,7 @@ class _Repair:
         self._copied: dict[_Place, _Copied] = {}
         self._unusable: dict[str, str] = {}
         """Targets that refused or lost copies of this ledger, and how: not tried again (section 13, bk#4668)."""
-        self._failures: dict[_Place, _Failed] = {}
+        self._failures: dict[_Place, _FoundFailure] = {}
         self._defects: list[SourceDefect] = []
 
     async def run(self) -> LedgerRepaired:
@@ -198,7 +198,7 @@ class _Repair:
         return _failed(self._ledger_id, FailureReason.CONFLICT, detail)
 
     def _fragment_at(self, metadata: LedgerMetadata, place: _Place) -> Fragment | None:
-        """The fragment that needs a failed bookie at this place; None when there is none (any more)."""
+        """The fragment that needs a failed bookie at this place; None when there is none."""
         for fragment in fragments_naming(metadata, self._failed):
             indexes = (-1,) if fragment.is_open else fragment.bookie_indexes
             if fragment.entries.first_entry_id == place.first_entry_id and place.ensemble_index in indexes:
@@ -216,17 +216,17 @@ class _Repair:
             raise ConflictError(f"ledger {self._ledger_id}: its state went backwards, somebody restored old metadata")
         self._state = versioned.value.state
         self._failures = {
-            place: failed
-            for place, failed in self._failures.items()
-            if failed.fragment == self._fragment_at(versioned.value, place)
+            place: found
+            for place, found in self._failures.items()
+            if found.fragment == self._fragment_at(versioned.value, place)
         }
         return versioned
 
     def _keep_failures_of(self, metadata: LedgerMetadata) -> None:
         """Our own change of the metadata makes no failure outdated."""
         self._failures = {
-            place: _Failed(self._fragment_at(metadata, place), failed.failure)
-            for place, failed in self._failures.items()
+            place: _FoundFailure(self._fragment_at(metadata, place), found.failure)
+            for place, found in self._failures.items()
         }
 
     async def _read_closed(self) -> Versioned[LedgerMetadata]:
@@ -316,7 +316,7 @@ class _Repair:
         detail: str,
     ) -> None:
         failure = LedgerFailure(self._ledger_id, reason, entries, detail)
-        self._failures[place] = _Failed(self._fragment_at(metadata, place), failure)
+        self._failures[place] = _FoundFailure(self._fragment_at(metadata, place), failure)
 
     def _why_no_target(self) -> str:
         if self._unusable:
@@ -336,7 +336,7 @@ class _Repair:
             entries=sum(copied.entries for _, copied in named),
             bytes_copied=sum(copied.bytes_copied for _, copied in named),
             was_closed=self._was_closed,
-            failures=tuple(failed.failure for failed in self._failures.values()),
+            failures=tuple(found.failure for found in self._failures.values()),
             defects=tuple(
                 defect
                 for defect in self._defects
