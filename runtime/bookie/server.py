@@ -167,15 +167,7 @@ class BookieServer:
             self._file_system, self._ledger_folders(), crash_risk(config.storage.journal), self._machine_boot
         )
         listener.serve(handler)
-        registration = BookieRegistration(
-            store,
-            uri.root,
-            self.bookie_id,
-            rpc_service_info(self._identity.host, self.port),
-            session_timeout_ms=config.zookeeper.session_timeout_ms,
-            on_failed=self._fail,
-            require_cookie=functools.partial(require_same_cookie, CookieStore(store, uri.root), self._cookie),
-        )
+        registration = self._new_registration(store, uri)
         self._undo.push_async_callback(listener.close)
         self._undo.push_async_callback(registration.unregister)
         await mode_files.write()
@@ -226,6 +218,17 @@ class BookieServer:
         self._undo.push_async_callback(self._workers.run, BOOT_LANE, storage.close)
         await boot.replay(storage)
         return boot, storage
+
+    def _new_registration(self, store: ZooKeeperStore, uri: MetadataUri) -> BookieRegistration:
+        return BookieRegistration(
+            store,
+            uri.root,
+            self.bookie_id,
+            rpc_service_info(self._identity.host, self.port),
+            session_timeout_ms=self._config.zookeeper.session_timeout_ms,
+            on_failed=self._fail,
+            require_cookie=functools.partial(require_same_cookie, CookieStore(store, uri.root), self._cookie),
+        )
 
     def _budgeted(self, store: ZooKeeperStore) -> BudgetedStore:
         budget = share_of_budget(self._config.zookeeper)
