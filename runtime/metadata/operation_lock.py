@@ -131,9 +131,10 @@ async def share_cluster(store: MetadataStore, root: str, holder: OperationHolder
     """Announce an operation that may run next to others; OperationLockedError while the whole cluster is replaced."""
     path = operation_lock_path(root)
     share_path = f"{path}{_SHARE}{share_id}"
+    lock = OperationLock(store, share_path)
     if not await _take(store, share_path, holder):
         raise OperationLockedError(share_path, holder)
-    lock = OperationLock(store, share_path)
+    lock.require_held()
     found = await _read_holder(store, path)
     if found is not None and found.is_of_whole_cluster:
         await lock.release()

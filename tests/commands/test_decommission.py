@@ -68,7 +68,7 @@ async def test_a_bookie_that_was_frozen_during_its_decommission_stops_by_itself(
         assert await bookie.refused(()) == SERVER_EXCEPTION_EXIT_CODE
 
 
-def test_the_plan_of_a_running_bookie_is_shown_with_a_warning(cluster: Cluster) -> None:
+def test_the_plan_of_a_running_bookie_is_shown_with_a_warning(cluster: Cluster, tmp_path: Path) -> None:
     written = cluster.run("ledger", "write-test", "--ledgers", "2", "--entries", "3", "-E", "3", "-W", "3")
     assert written.exit_code == 0, written
     bookie_id = cluster.bookies[0].id
@@ -79,13 +79,11 @@ def test_the_plan_of_a_running_bookie_is_shown_with_a_warning(cluster: Cluster) 
     assert planned.exit_code == 0, planned
     assert f"bookie {bookie_id} is registered; stop it before you decommission it" in planned.stderr
     plan = planned.json()
-    assert (plan["is_registered"], plan["has_cookie"], plan["ledgers"], plan["ledgers_without_target"]) == (
-        True,
-        True,
-        2,
-        2,
-    )
-    assert bookie_id not in plan["targets"]
+    assert (plan["registered"], plan["ledgers"], plan["ledgers_without_target"]) == ([bookie_id], 2, 2)
+    assert sorted(plan["targets"]) == sorted(other.id for other in cluster.bookies[1:])
+    saved = cluster.run("decommission", bookie_id, "--plan-out", str(tmp_path / "plan.json"))
+    assert saved.exit_code == 0, saved
+    assert "stop it before you decommission it" in saved.stderr
     refused = cluster.run("decommission", bookie_id, "--yes")
     assert refused.exit_code == 3
     assert f"bookie {bookie_id} is up and serving; stop it first" in refused.stderr

@@ -92,6 +92,8 @@ async def test_a_session_lost_during_the_create_gives_no_lock(
         await store.create(DIRECTORY, make_parents=True)
     with pytest.raises(SessionExpiredError, match="lock went with the ZooKeeper session"):
         await acquire_operation_lock(LosesSession(store, zookeeper), root, ME)
+    with pytest.raises(SessionExpiredError, match="lock went with the ZooKeeper session"):
+        await share_cluster(LosesSession(store, zookeeper), root, ME, "1")
     async with await acquire_operation_lock(other_store, root, ME) as lock:
         lock.require_held()
 
