@@ -21,11 +21,13 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
     entries_in_flight_max: PositiveInt = 512
     """Entries asked for and not yet disposed of (inFlightReadEntryNumInLedgerChecker, rereplicationEntryBatchSize)."""
     attempts_max: PositiveInt = 7
-    """Requests to a registered bookie before its silence, or its overload, is taken as an answer."""
+    """Requests to a registered bookie before its refused connections, or its overload, are taken as an answer."""
     backoff_first_s: PositiveFloat = 0.25
     """Pause after the first failed request; it doubles with each further one."""
     backoff_max_s: PositiveFloat = 5.0
     """Longest pause between two requests."""
+    silence_pause_s: PositiveFloat = 10.0
+    """Wait before a registered bookie that did not answer twice is asked again; no copy on it is asked for meanwhile."""
     late_copy_wait_s: Annotated[float, Meta(ge=0)] = 1.0
     """Wait before a copy that is missing in an open ledger is asked for again: its add may be on the way."""
     lock_wait_s: Annotated[float, Meta(ge=0)] = 30.0

@@ -2,8 +2,8 @@
 
 Source: replication section 3, the classification rule: OK and a good digest is present; OK and a bad one is corrupt;
 "no such entry" and "no such ledger" are missing; everything else is unknown and never counts as missing (bk#1197: one
-time-out marked thousands of healthy ledgers). Of the unknown, silence is asked again with growing pauses while the
-bookie is registered; an error in answer, as for a damaged record in an entry log, is told apart: that bookie is up.
+time-out marked thousands of healthy ledgers). A registered bookie that does not answer is asked again. An answer with
+an error, as for a damaged record in an entry log, is a state of its own: that bookie is up.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ from runtime.replication.config import ReplicationConfig
 ENTRY_BYTES_ASSUMED = 64 * 1024
 """Size of an entry as long as nothing is known of the ledger; the true size takes its place when the entry arrives."""
 
-NO_SERVICE = (BookieTimeoutError, BookieUnavailableError, TooManyRequestsError)
-"""Says something about the bookie at this moment and nothing about its copy: worth another attempt."""
+SILENCE = (BookieTimeoutError, BookieUnavailableError)
+"""No answer at all. Like an overloaded bookie, a silent one is worth another attempt: it says nothing about its copy."""
+
+UNAVAILABLE_MAX_NS = 10 * 10**9
+"""A bookie that accepts no connection is not asked again after this time; one attempt to connect may take as long."""
 
 
 class CopyState(enum.Enum):
@@ -71,9 +74,9 @@ def entry_bytes_estimate(metadata: LedgerMetadata) -> int:
 class CopyReader:
     """Reads copies for all ledgers of a run.
 
-    A bookie that stayed silent through all attempts is from then on asked for one entry at a time, once, until it
-    answers again; meanwhile its other copies are unreachable without a request. So a dead bookie that is still
-    registered costs its back-off once, and neither that nor a time-out per entry.
+    When a registered bookie gives no answer, one read asks it again for all reads that wait for it. If it stays silent,
+    its copies are unreachable without a request until ``silence_pause_s`` has passed; then one read asks once more. A
+    frozen bookie thus costs two time-outs, whatever the number of entries.
     """
 
     def __init__(
@@ -89,9 +92,10 @@ class CopyReader:
         self._window = window
         self._config = config
         self._is_registered = is_registered
-        self._silent: set[str] = set()
-        self._probed: set[str] = set()
-        """Silent bookies that a request is under way to, to see whether they answer again."""
+        self._silent_until_ns: dict[str, int] = {}
+        """Silent bookies, and when each may be asked again."""
+        self._asking_again: dict[str, asyncio.Future[None]] = {}
+        """Bookies that did not answer and are being asked again; the future ends when the outcome is known."""
 
     async def read_all(self, bookie_ids: Sequence[str], credentials: LedgerCredentials, entry_id: int) -> list[Copy]:
         """The copies of one entry on these bookies, asked all at once, in the order of ``bookie_ids``."""
@@ -102,20 +106,17 @@ class CopyReader:
     ) -> Copy:
         """The copy of one entry on one bookie. A bookie that is not registered is not asked (replication section 3).
 
-        ``attempts_max`` below the configured one is for a caller that has other bookies to ask.
+        ``attempts_max`` below the configured one is for a caller that has other bookies to ask: with 1 it never waits
+        for a bookie that did not answer another read.
         """
         attempts = self._config.attempts_max if attempts_max is None else attempts_max
         if not self._is_registered(bookie_id):
             return Copy(bookie_id, CopyState.UNREACHABLE, "not registered")
-        if bookie_id not in self._silent:
-            return await self._ask(bookie_id, credentials, entry_id, attempts)
-        if bookie_id in self._probed:
+        if bookie_id in self._asking_again and attempts > 1:
+            await self._wait_for_outcome(bookie_id)
+        if bookie_id in self._asking_again or self._is_silent(bookie_id):
             return Copy(bookie_id, CopyState.UNREACHABLE, "it does not answer")
-        self._probed.add(bookie_id)
-        try:
-            return await self._ask(bookie_id, credentials, entry_id, attempts)
-        finally:
-            self._probed.discard(bookie_id)
+        return await self._ask(bookie_id, credentials, entry_id, attempts)
 
     async def _ask(self, bookie_id: str, credentials: LedgerCredentials, entry_id: int, attempts: int) -> Copy:
         attempt = 0
@@ -123,28 +124,76 @@ class CopyReader:
             attempt += 1
             try:
                 reply = await self._bookies.read(bookie_id, credentials.ledger_id, entry_id)
-            except (NoSuchEntryError, NoSuchLedgerError) as error:
-                self._silent.discard(bookie_id)
-                return Copy(bookie_id, CopyState.MISSING, _reason(error))
+            except SILENCE as error:
+                is_last = attempt >= attempts or bookie_id in self._silent_until_ns
+                if is_last or not await self._answers_again(bookie_id, credentials.ledger_id, entry_id):
+                    return Copy(bookie_id, CopyState.UNREACHABLE, _reason(error))
+                continue
             except BookieError as error:
-                if not isinstance(error, NO_SERVICE):
-                    self._silent.discard(bookie_id)
+                self._silent_until_ns.pop(bookie_id, None)
+                if isinstance(error, (NoSuchEntryError, NoSuchLedgerError)):
+                    return Copy(bookie_id, CopyState.MISSING, _reason(error))
+                if not isinstance(error, TooManyRequestsError):
                     return Copy(bookie_id, CopyState.FAILED, f"it answered: {_reason(error)}")
-                if not self._is_worth_another(error, attempt, attempts):
+                self._window.shrink()
+                if attempt >= attempts:
                     return Copy(bookie_id, CopyState.UNREACHABLE, _reason(error))
             else:
-                self._silent.discard(bookie_id)
+                self._silent_until_ns.pop(bookie_id, None)
                 self._window.grow()
                 return _verified(bookie_id, credentials, entry_id, reply)
             await self._clock.sleep(pause_s(attempt, self._config, self._clock))
 
-    def _is_worth_another(self, error: BookieError, attempt: int, attempts_max: int) -> bool:
-        if isinstance(error, TooManyRequestsError):
-            self._window.shrink()
-            return attempt < attempts_max
-        if attempt >= self._config.attempts_max:
-            self._silent.add(error.bookie_id)
-        return attempt < attempts_max and error.bookie_id not in self._silent
+    def _is_silent(self, bookie_id: str) -> bool:
+        """Whether the bookie must not be asked now; after the pause this is False for one read, which asks it."""
+        until_ns = self._silent_until_ns.get(bookie_id)
+        if until_ns is None:
+            return False
+        if self._clock.monotonic_ns() >= until_ns:
+            self._note_silence(bookie_id)
+            return False
+        return True
+
+    def _note_silence(self, bookie_id: str) -> None:
+        self._silent_until_ns[bookie_id] = self._clock.monotonic_ns() + int(self._config.silence_pause_s * 1e9)
+
+    async def _answers_again(self, bookie_id: str, ledger_id: int, entry_id: int) -> bool:
+        """Whether a bookie that did not answer does so now: the first caller asks, the others wait for the outcome."""
+        if bookie_id in self._asking_again:
+            await self._wait_for_outcome(bookie_id)
+            return bookie_id not in self._silent_until_ns
+        outcome = self._asking_again[bookie_id] = asyncio.get_running_loop().create_future()
+        try:
+            answers = await self._ask_again(bookie_id, ledger_id, entry_id)
+            if not answers:
+                self._note_silence(bookie_id)
+            return answers
+        finally:
+            del self._asking_again[bookie_id]
+            outcome.set_result(None)
+
+    async def _ask_again(self, bookie_id: str, ledger_id: int, entry_id: int) -> bool:
+        """Ask until there is an answer of any kind. The second time-out is enough to give up. A refused connection gets
+        more attempts, because the bookie may be starting."""
+        began_ns = self._clock.monotonic_ns()
+        for attempt in range(1, self._config.attempts_max):
+            await self._clock.sleep(pause_s(attempt, self._config, self._clock))
+            try:
+                await self._bookies.read(bookie_id, ledger_id, entry_id)
+            except BookieUnavailableError:
+                if self._clock.monotonic_ns() - began_ns >= UNAVAILABLE_MAX_NS:
+                    return False
+            except BookieTimeoutError:
+                return False
+            except BookieError:
+                return True
+            else:
+                return True
+        return False
+
+    async def _wait_for_outcome(self, bookie_id: str) -> None:
+        # Not the future itself: to cancel one of several that await it would cancel it for all.
+        await asyncio.wait([self._asking_again[bookie_id]])
 
 
 def _verified(bookie_id: str, credentials: LedgerCredentials, entry_id: int, reply: ReadReply) -> Copy:

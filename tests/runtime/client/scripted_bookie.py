@@ -59,6 +59,7 @@ class Held:
     def __init__(self) -> None:
         self._waiting: list[Callable[[], None]] = []
         self._arrived = asyncio.Event()
+        self._count = 0
         self._is_released = False
 
     def keep(self, serve: Callable[[], None]) -> None:
@@ -66,12 +67,15 @@ class Held:
             serve()
             return
         self._waiting.append(serve)
+        self._count += 1
         self._arrived.set()
 
-    async def arrived(self) -> None:
-        """Wait until the first request is here."""
+    async def arrived(self, count: int = 1) -> None:
+        """Wait until so many requests are here."""
         async with asyncio.timeout(10):
-            await self._arrived.wait()
+            while self._count < count:
+                self._arrived.clear()
+                await self._arrived.wait()
 
     def release(self) -> None:
         self._is_released = True
@@ -126,9 +130,9 @@ class ScriptedBookie:
 
         self._rules.append(Rule(kind, entry_id, action, times))
 
-    def hang(self, kind: str, entry_id: int | None = None) -> None:
+    def hang(self, kind: str, entry_id: int | None = None, times: int | None = None) -> None:
         """Take the request and never answer."""
-        self._rules.append(Rule(kind, entry_id, lambda *_: None, None))
+        self._rules.append(Rule(kind, entry_id, lambda *_: None, times))
 
     def drop(self, kind: str, entry_id: int | None = None, times: int | None = None) -> None:
         """Cut the connection instead of an answer."""

@@ -30,6 +30,7 @@ QUICK = ReplicationConfig(
     attempts_max=4,
     backoff_first_s=0.02,
     backoff_max_s=0.1,
+    silence_pause_s=0.1,
     late_copy_wait_s=0.05,
     lock_wait_s=0.2,
     lock_poll_s=0.05,

@@ -17,9 +17,10 @@ from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage
 
 
-def reader(stage: Stage, *registered: str) -> CopyReader:
-    window = ByteWindow(1_000_000, 100)
-    return CopyReader(stage.client.ports.bookies, stage.client.ports.clock, window, QUICK, registered.__contains__)
+def reader(stage: Stage, *registered: str, silence_pause_s: float = QUICK.silence_pause_s) -> CopyReader:
+    window, ports = ByteWindow(1_000_000, 100), stage.client.ports
+    config = msgspec.structs.replace(QUICK, silence_pause_s=silence_pause_s)
+    return CopyReader(ports.bookies, ports.clock, window, config, registered.__contains__)
 
 
 @pytest.mark.parametrize(
@@ -45,35 +46,88 @@ async def test_only_the_two_negatives_are_missing(
     assert not copy.reason.startswith("bookie")
 
 
-async def test_a_silent_bookie_is_asked_often_once_and_then_once_until_it_answers(stage: Stage) -> None:
-    await stage.start("b1")
-    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=3, length=1))
-    bookie, copies, keys = stage.bookies["b1"], reader(stage, "b1"), credentials(ledger_id)
-    bookie.drop("read")
-    for expected in (QUICK.attempts_max, QUICK.attempts_max + 1):
-        assert (await copies.read("b1", keys, 0)).state is CopyState.UNREACHABLE
-        assert bookie.count("read") == expected
-    bookie.obey()
-    assert (await copies.read("b1", keys, 0)).state is CopyState.PRESENT
-    bookie.drop("read", times=2)
-    assert (await copies.read("b1", keys, 0)).state is CopyState.PRESENT
-
-
-async def test_a_silent_bookie_is_asked_for_one_entry_at_a_time(stage: Stage) -> None:
+async def test_a_silent_bookie_is_asked_once_more_and_then_left_alone(stage: Stage) -> None:
     await stage.start("b1")
     ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
-    bookie, copies, keys = stage.bookies["b1"], reader(stage, "b1"), credentials(ledger_id)
-    bookie.drop("read")
+    bookie, copies, keys = stage.bookies["b1"], reader(stage, "b1", silence_pause_s=3600), credentials(ledger_id)
+    bookie.hang("read")
+
+    found = await asyncio.gather(*(copies.read("b1", keys, entry_id) for entry_id in range(4)))
+    assert bookie.count("read") == 5, "one request for all four reads that got no answer"
+    found += [await copies.read("b1", keys, entry_id) for entry_id in range(4, 10)]
+
+    assert bookie.count("read") == 5, "no entry costs a further request"
+    assert {copy.state for copy in found} == {CopyState.UNREACHABLE}
+    assert all(copy.reason for copy in found)
+
+
+async def test_reads_that_begin_while_a_silent_bookie_is_asked_again_share_the_outcome(stage: Stage) -> None:
+    await stage.start("b1")
+    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
+    bookie, copies, keys = stage.bookies["b1"], reader(stage, "b1", silence_pause_s=3600), credentials(ledger_id)
+    held = bookie.hold("read")
+    first = asyncio.create_task(copies.read("b1", keys, 0))
+    await held.arrived(2)
+
+    assert (await copies.read("b1", keys, 1, attempts_max=1)).state is CopyState.UNREACHABLE
+    assert not first.done(), "a caller that has other bookies to ask does not wait"
+    assert (await copies.read("b1", keys, 2)).state is CopyState.UNREACHABLE
+    assert (await first).state is CopyState.UNREACHABLE
+    assert bookie.count("read") == 2
+
+
+async def test_a_silent_bookie_is_asked_again_by_one_read_after_the_pause(stage: Stage) -> None:
+    await stage.start("b1")
+    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
+    bookie, copies, keys = stage.bookies["b1"], reader(stage, "b1", silence_pause_s=0.5), credentials(ledger_id)
+    bookie.hang("read")
     await copies.read("b1", keys, 0)
-    for round_number in (1, 2):
-        found = await asyncio.gather(*(copies.read("b1", keys, entry_id) for entry_id in range(10)))
-        assert {copy.state for copy in found} == {CopyState.UNREACHABLE}
-        assert all(copy.reason for copy in found)
-        assert bookie.count("read") == QUICK.attempts_max + round_number
+    assert bookie.count("read") == 2
+    await asyncio.sleep(0.5)
+    found = await asyncio.gather(*(copies.read("b1", keys, entry_id) for entry_id in range(10)))
+    assert {copy.state for copy in found} == {CopyState.UNREACHABLE}
+    assert bookie.count("read") == 3
+
     bookie.obey()
-    assert (await copies.read("b1", keys, 0)).state is CopyState.PRESENT
+    while (await copies.read("b1", keys, 0)).state is not CopyState.PRESENT:
+        await asyncio.sleep(0.05)
     found = await asyncio.gather(*(copies.read("b1", keys, entry_id) for entry_id in range(10)))
     assert {copy.state for copy in found} == {CopyState.PRESENT}
+
+
+async def test_one_time_out_is_not_silence(stage: Stage) -> None:
+    await stage.start("b1")
+    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
+    copies, keys = reader(stage, "b1", silence_pause_s=3600), credentials(ledger_id)
+    stage.bookies["b1"].hang("read", times=3)
+    found = await asyncio.gather(*(copies.read("b1", keys, entry_id) for entry_id in range(3)))
+    assert {copy.state for copy in found} == {CopyState.PRESENT}
+
+
+async def test_a_bookie_without_a_connection_gets_the_attempts_that_a_restart_takes(stage: Stage) -> None:
+    await stage.start("b1")
+    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
+    bookie, copies, keys = stage.bookies["b1"], reader(stage, "b1", silence_pause_s=3600), credentials(ledger_id)
+    bookie.drop("read", times=QUICK.attempts_max - 1)
+    assert (await copies.read("b1", keys, 0)).state is CopyState.PRESENT
+    bookie.drop("read", times=QUICK.attempts_max)
+    asked = bookie.count("read")
+    assert (await copies.read("b1", keys, 0)).state is CopyState.UNREACHABLE
+    assert bookie.count("read") == asked + QUICK.attempts_max
+
+
+async def test_a_read_that_was_cancelled_leaves_the_asking_to_the_others(stage: Stage) -> None:
+    await stage.start("b1")
+    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
+    bookie, copies, keys = stage.bookies["b1"], reader(stage, "b1", silence_pause_s=3600), credentials(ledger_id)
+    held = bookie.hold("read")
+    first = asyncio.create_task(copies.read("b1", keys, 0))
+    await held.arrived(2)
+    second = asyncio.create_task(copies.read("b1", keys, 1))
+    await asyncio.sleep(0)
+    bookie.obey()
+    first.cancel()
+    assert (await second).state is CopyState.PRESENT
 
 
 async def test_a_bookie_that_is_not_registered_is_not_asked(stage: Stage) -> None:
