@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from runtime.metadata.registration import RegistrationClient
     from runtime.metadata.store import MetadataStore
     from runtime.metadata.uri import MetadataUri
+    from runtime.ports import Bookies
 
 
 def require_metadata_uri(context: CommandContext) -> str:
@@ -71,6 +72,36 @@ async def open_client(context: CommandContext) -> AsyncIterator[LedgerClient]:
     ) as client:
         await _warn_of_unfinished_restore(context, client.store, client.ports.ledgers.root)
         yield client
+
+
+@asynccontextmanager
+async def open_bookies(
+    context: CommandContext, registration: RegistrationClient, *, timeout_max_s: float
+) -> AsyncIterator[Bookies]:
+    """Connections to the cluster's bookies, for a command that only asks how they are.
+
+    Connecting, and the answer to a read, take at most ``timeout_max_s`` each, or less if the settings say so.
+    """
+    import msgspec
+
+    from runtime.net.loop import LoopClock
+    from runtime.net.pool import BookiePool
+
+    async def resolve(bookie_id: str) -> tuple[str, int]:
+        address = await registration.address(bookie_id)
+        return address.host, address.port
+
+    config = context.settings.client
+    config = msgspec.structs.replace(
+        config,
+        connect_timeout_s=min(config.connect_timeout_s, timeout_max_s),
+        read_timeout_s=min(config.read_timeout_s, timeout_max_s),
+    )
+    bookies = BookiePool(resolve, config, LoopClock())
+    try:
+        yield bookies
+    finally:
+        await bookies.close()
 
 
 async def _warn_of_unfinished_restore(context: CommandContext, store: MetadataStore, root: str) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from commands.bookie.state import STATE_COLUMNS, bookie_row, state_of
 from commands.cluster_access import open_client, registrations_of
 from commands.command import command
 from commands.context import CommandContext
 from commands.outcome import Outcome
 from commands.rendering import Column, percent, size
 
-if TYPE_CHECKING:
-    from runtime.client import LedgerClient
-
 _COLUMNS = (
-    Column("id", "ID"),
-    Column("state", "STATE"),
+    *STATE_COLUMNS,
     Column("total_bytes", "TOTAL", size, is_right=True),
     Column("free_bytes", "FREE", size, is_right=True),
     Column("used_fraction", "USED", percent, is_right=True),
@@ -38,6 +35,7 @@ async def show_info(
 ) -> Outcome:
     """Show total and free disk space of bookies.
 
+    STATE comes from the registrations; REACHABLE says whether a registered bookie answers, as in bkctl bookie list.
     Exit code 9 when some did not answer, 7 when none did.
     """
     import asyncio
@@ -51,23 +49,12 @@ async def show_info(
         for bookie_id in sorted(frozenset(wanted) - registrations.live):
             if bookie_id not in await registration.with_cookie():
                 raise BookieNotFoundError(f"there is no bookie {bookie_id} in this cluster")
-        rows = await asyncio.gather(*(_row(client, bookie_id, registrations.read_only) for bookie_id in wanted))
+        bookies = client.ports.bookies
+        rows = await asyncio.gather(
+            *(bookie_row(registration, bookies, each, state_of(each, registrations)) for each in wanted)
+        )
     context.console.rows("BookieInfoList", _COLUMNS, rows, name="id")
     silent = [row for row in rows if row["problem"] is not None]
     if rows and len(silent) == len(rows):
         raise BookieUnavailableError(str(silent[0]["id"]), str(silent[0]["problem"]))
     return Outcome.PARTIAL if silent else Outcome.OK
-
-
-async def _row(client: LedgerClient, bookie_id: str, read_only: tuple[str, ...]) -> dict[str, object]:
-    from runtime.errors import BookieError
-
-    row: dict[str, object] = {"id": bookie_id, "state": "read-only" if bookie_id in read_only else "writable"}
-    try:
-        answer = await client.ports.bookies.info(bookie_id)
-    except BookieError as error:
-        return row | {"state": "down", "total_bytes": None, "free_bytes": None, "used_fraction": None,
-                      "problem": str(error).partition(": ")[2]}  # fmt: skip
-    used = 1 - answer.free_bytes / answer.total_bytes if answer.total_bytes else None
-    return row | {"total_bytes": answer.total_bytes, "free_bytes": answer.free_bytes,
-                  "used_fraction": None if used is None else round(used, 4), "problem": None}  # fmt: skip

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import enum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from commands.cluster_access import open_store
+from commands.bookie.state import STATE_COLUMNS, BookieState, bookie_row, state_of
+from commands.cluster_access import open_bookies, open_store
 from commands.command import command
+from commands.config import OutputForm
 from commands.context import CommandContext
-from commands.rendering import Column
+from commands.rendering import Column, size
 
-if TYPE_CHECKING:
-    from runtime.metadata.registration import RegistrationClient
-
-_COLUMNS = (Column("id", "ID"), Column("state", "STATE"), Column("address", "ADDRESS"))
-
-
-class BookieState(enum.StrEnum):
-    """State of a bookie as the cluster sees it."""
-
-    WRITABLE = "writable"
-    READ_ONLY = "read-only"
-    DOWN = "down"
+_COLUMNS = (
+    *STATE_COLUMNS,
+    Column("address", "ADDRESS"),
+    Column("free_bytes", "FREE", size, is_right=True, is_wide=True),
+    Column("version", "VERSION", is_wide=True),
+    Column("endpoints", "ENDPOINTS", is_wide=True),
+    Column("problem", "PROBLEM", is_wide=True),
+)
+_PROBE_TIMEOUT_S = 3.0
+"""Longest wait for a connection, and then for the answer: a listing must not hang because one bookie does."""
 
 
 def register(app: typer.Typer) -> None:
@@ -35,34 +34,24 @@ async def list_bookies(
     context: CommandContext,
     state: Annotated[BookieState | None, typer.Option("--state", help="Only bookies in this state.")] = None,
 ) -> None:
-    """List all bookies of the cluster: those registered, and those that are down (they own a cookie)."""
+    """List all bookies of the cluster: those registered, and those that are down (they own a cookie).
+
+    STATE comes from the registrations. REACHABLE says whether a registered bookie answers: all are asked at the same
+    time, with a limit of a few seconds. It is "unknown" for bookies that are not asked. -o name asks none.
+    """
     import asyncio
 
     from runtime.metadata.registration import RegistrationClient
 
+    is_asking = context.console.form is not OutputForm.NAME
     async with open_store(context) as (store, uri):
-        client = RegistrationClient(store, uri.root)
-        registrations = await client.snapshot()
-        known = await client.with_cookie()
-        states = dict.fromkeys(sorted({*known, *registrations.live}), BookieState.DOWN)
-        states |= dict.fromkeys(registrations.read_only, BookieState.READ_ONLY)
-        states |= dict.fromkeys(registrations.writable, BookieState.WRITABLE)
-        wanted = [bookie_id for bookie_id in states if state in {None, states[bookie_id]}]
-        addresses = await asyncio.gather(*(_address(client, bookie_id, states[bookie_id]) for bookie_id in wanted))
-    rows = [
-        {"id": bookie_id, "state": states[bookie_id], "address": address}
-        for bookie_id, address in zip(wanted, addresses, strict=True)
-    ]
+        registration = RegistrationClient(store, uri.root)
+        registrations = await registration.snapshot()
+        known = sorted({*await registration.with_cookie(), *registrations.live})
+        states = {bookie_id: state_of(bookie_id, registrations) for bookie_id in known}
+        wanted = [bookie_id for bookie_id in known if state in {None, states[bookie_id]}]
+        async with open_bookies(context, registration, timeout_max_s=_PROBE_TIMEOUT_S) as bookies:
+            rows = await asyncio.gather(
+                *(bookie_row(registration, bookies if is_asking else None, each, states[each]) for each in wanted)
+            )
     context.console.rows("BookieList", _COLUMNS, rows, name="id")
-
-
-async def _address(client: RegistrationClient, bookie_id: str, state: BookieState) -> str | None:
-    """Where the bookie listens; None when it is down, went down just now, or publishes nonsense."""
-    from storage.errors import BkctlError
-
-    if state is BookieState.DOWN:
-        return None
-    try:
-        return str(await client.address(bookie_id))
-    except BkctlError:
-        return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import importlib.metadata
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -224,7 +225,7 @@ class BookieServer:
             store,
             uri.root,
             self.bookie_id,
-            rpc_service_info(self._identity.host, self.port),
+            rpc_service_info(self._identity.host, self.port, f"bkctl {importlib.metadata.version('bkctl')}"),
             session_timeout_ms=self._config.zookeeper.session_timeout_ms,
             on_failed=self._fail,
             require_cookie=functools.partial(require_same_cookie, CookieStore(store, uri.root), self._cookie),

@@ -11,6 +11,8 @@ from runtime.ledger.bookie_id import parse_host_and_port
 
 RPC_ENDPOINT_ID: Final = "bookie"
 RPC_PROTOCOL: Final = "bookie-rpc"
+VERSION_PROPERTY: Final = "version"
+"""Free property in which a bookie of this project publishes its software; a Java bookie publishes none."""
 
 
 class BookieAddress(msgspec.Struct, frozen=True):
@@ -41,6 +43,11 @@ class BookieServiceInfo(msgspec.Struct, frozen=True):
     properties: dict[str, str] = {}
 
     @property
+    def version(self) -> str | None:
+        """Software of the bookie; None when it does not publish it."""
+        return self.properties.get(VERSION_PROPERTY)
+
+    @property
     def rpc_address(self) -> BookieAddress | None:
         """Where it takes ledger requests; None when it publishes no such endpoint."""
         for endpoint in self.endpoints:
@@ -49,9 +56,10 @@ class BookieServiceInfo(msgspec.Struct, frozen=True):
         return None
 
 
-def rpc_service_info(host: str, port: int) -> BookieServiceInfo:
-    """What a bookie publishes that offers ledger requests alone."""
-    return BookieServiceInfo((Endpoint(RPC_ENDPOINT_ID, host, port, RPC_PROTOCOL),))
+def rpc_service_info(host: str, port: int, version: str | None = None) -> BookieServiceInfo:
+    """What a bookie publishes that offers ledger requests alone, with its software version as a property."""
+    properties = {} if version is None else {VERSION_PROPERTY: version}
+    return BookieServiceInfo((Endpoint(RPC_ENDPOINT_ID, host, port, RPC_PROTOCOL),), properties)
 
 
 def encode_service_info(info: BookieServiceInfo) -> bytes:

@@ -27,7 +27,7 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
     backoff_max_s: PositiveFloat = 5.0
     """Longest pause between two requests."""
     silence_pause_s: PositiveFloat = 10.0
-    """Wait before a registered bookie that did not answer twice is asked again; no copy on it is asked for meanwhile."""
+    """Wait before a registered bookie that failed to answer twice is asked again; until then none of its copies is."""
     late_copy_wait_s: Annotated[float, Meta(ge=0)] = 1.0
     """Wait before a copy that is missing in an open ledger is asked for again: its add may be on the way."""
     lock_wait_s: Annotated[float, Meta(ge=0)] = 30.0

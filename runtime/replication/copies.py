@@ -34,7 +34,7 @@ ENTRY_BYTES_ASSUMED = 64 * 1024
 """Size of an entry as long as nothing is known of the ledger; the true size takes its place when the entry arrives."""
 
 SILENCE = (BookieTimeoutError, BookieUnavailableError)
-"""No answer at all. Like an overloaded bookie, a silent one is worth another attempt: it says nothing about its copy."""
+"""No answer at all: it says nothing about the copy, and is worth another attempt."""
 
 UNAVAILABLE_MAX_NS = 10 * 10**9
 """A bookie that accepts no connection is not asked again after this time; one attempt to connect may take as long."""

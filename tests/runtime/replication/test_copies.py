@@ -89,8 +89,8 @@ async def test_a_silent_bookie_is_asked_again_by_one_read_after_the_pause(stage:
     assert bookie.count("read") == 3
 
     bookie.obey()
-    while (await copies.read("b1", keys, 0)).state is not CopyState.PRESENT:
-        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)
+    assert (await copies.read("b1", keys, 0)).state is CopyState.PRESENT
     found = await asyncio.gather(*(copies.read("b1", keys, entry_id) for entry_id in range(10)))
     assert {copy.state for copy in found} == {CopyState.PRESENT}
 

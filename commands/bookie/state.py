@@ -1,0 +1,97 @@
+"""What the bookie commands say about one bookie: what it registered as, whether it answers, what it publishes."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from commands.rendering import Column, plain
+
+if TYPE_CHECKING:
+    from runtime.metadata.registration import RegistrationClient, Registrations
+    from runtime.ports import Bookies
+
+
+class BookieState(enum.StrEnum):
+    """What the registrations say about a bookie."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read-only"
+    DOWN = "down"
+    """It has a cookie and no registration."""
+
+
+def _yes_no_unknown(value: object) -> str:
+    return "unknown" if value is None else plain(value)
+
+
+STATE_COLUMNS = (
+    Column("id", "ID"),
+    Column("state", "STATE"),
+    Column("registered", "REGISTERED"),
+    Column("reachable", "REACHABLE", _yes_no_unknown),
+)
+"""The first columns of every listing of bookies."""
+
+
+_UNKNOWN_FIELDS = (
+    *("reachable", "address", "total_bytes", "free_bytes", "used_fraction", "version", "endpoints", "problem"),
+)
+
+
+def state_of(bookie_id: str, registrations: Registrations) -> BookieState:
+    """A bookie that is changing its mode may be registered as both; it then counts as writable."""
+    if bookie_id in registrations.writable:
+        return BookieState.WRITABLE
+    return BookieState.READ_ONLY if bookie_id in registrations.read_only else BookieState.DOWN
+
+
+async def bookie_row(
+    registration: RegistrationClient, bookies: Bookies | None, bookie_id: str, state: BookieState
+) -> dict[str, object]:
+    """All that is known about a bookie. It is asked for its disk space; without ``bookies`` it is not.
+
+    ``reachable`` is None when the bookie was not asked: it is not registered, or its registration names no address.
+    """
+    from runtime.errors import BookieNotFoundError, BookieUnavailableError
+
+    row: dict[str, object] = {"id": bookie_id, "state": state, "registered": state is not BookieState.DOWN}
+    row |= dict.fromkeys(_UNKNOWN_FIELDS)
+    if state is BookieState.DOWN:
+        return row | {"problem": "not running: it has no registration"}
+    try:
+        info = await registration.service_info(bookie_id)
+    except BookieUnavailableError as error:
+        return row | {"problem": _reason(error)}
+    except BookieNotFoundError as error:
+        return row | {"problem": str(error)}
+    endpoints = [f"{endpoint.protocol}://{endpoint.host}:{endpoint.port}" for endpoint in info.endpoints]
+    row |= {"endpoints": endpoints, "version": info.version}
+    if info.rpc_address is None:
+        return row | {"problem": "its registration names no port for ledger requests"}
+    row["address"] = str(info.rpc_address)
+    return row if bookies is None else row | await _answer(bookies, bookie_id)
+
+
+async def _answer(bookies: Bookies, bookie_id: str) -> dict[str, object]:
+    """What the bookie says when it is asked for its disk space."""
+    from runtime.errors import BookieError, BookieTimeoutError, BookieUnavailableError
+
+    try:
+        answer = await bookies.info(bookie_id)
+    except (BookieTimeoutError, BookieUnavailableError) as error:
+        return {"reachable": False, "problem": _reason(error)}
+    except BookieError as error:
+        return {"reachable": True, "problem": _reason(error)}
+    used = 1 - answer.free_bytes / answer.total_bytes if answer.total_bytes else None
+    return {
+        "reachable": True,
+        "total_bytes": answer.total_bytes,
+        "free_bytes": answer.free_bytes,
+        "used_fraction": None if used is None else round(used, 4),
+    }
+
+
+def _reason(error: Exception) -> str:
+    """The sentence without the bookie it begins with: the row has that."""
+    return str(error).partition(": ")[2]
