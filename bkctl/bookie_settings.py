@@ -24,6 +24,7 @@ from commands.errors import InvalidArgumentError
 from commands.parse import parse_duration_s
 from runtime.config import BookieConfig
 from runtime.errors import ConfigurationError
+from storage.config import normal_directory
 
 DATA_DIRECTORY = "bkctl-data"
 """Where everything goes when nothing is configured."""
@@ -56,11 +57,11 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
         )
     is_configured = metadata_uri is not None
     values: dict[str, Any] = {} if is_configured else _own_cluster_values()
-    _lay_over(values, _toml_values(sources))
+    _lay_over(values, _with_normal_directories(_toml_values(sources)))
     if conf is not None:
-        _lay_over(values, _java_values(conf))
-    _lay_over(values, _environment_values(sources.environment))
-    _lay_over(values, _flag_values(flags))
+        _lay_over(values, _with_normal_directories(_java_values(conf)))
+    _lay_over(values, _with_normal_directories(_environment_values(sources.environment)))
+    _lay_over(values, _with_normal_directories(_flag_values(flags)))
     storage = values.setdefault("storage", {})
     for name, option in (("journal_directories", "--journal-dir"), ("ledger_directories", "--ledger-dir")):
         if not storage.get(name):
@@ -117,6 +118,19 @@ def _log_values(sources: Sources, flags: BookieFlags) -> dict[str, Any]:
     if level is not None and level not in list(LogLevel):
         raise ConfigurationError(f"the log level {level} is unknown: give one of {', '.join(LogLevel)}")
     return {field: value for field, value in values.items() if value is not None}
+
+
+def _with_normal_directories(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of one source with all directories in their normal form.
+
+    So that one directory has one name for all commands, however and from wherever it is given.
+    """
+    storage = values.get("storage", {})
+    for name in _DIRECTORY_LISTS:
+        paths = storage.get(name)
+        if isinstance(paths, (list, tuple)) and all(isinstance(path, str) for path in paths):
+            storage[name] = list(map(normal_directory, paths))
+    return values
 
 
 def _java_values(conf: JavaConf) -> dict[str, Any]:

@@ -5,6 +5,8 @@ A value out of range is a ValueError when the struct is made.
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
 from storage.filenames import current_directory
@@ -174,6 +176,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _require(self.read_cache_bytes_max >= 0, "read_cache_bytes_max must not be negative")
         _require(self.read_ahead_count_max >= 0, "read_ahead_count_max must not be negative")
         _require(self.read_ahead_bytes_max >= 0, "read_ahead_bytes_max must not be negative")
+
+
+def normal_directory(path: str) -> str:
+    """The path as an absolute one, without repeated slashes, a slash at its end, and "." parts; "" stays "".
+
+    Links and ".." parts stay: behind a link, ".." leads elsewhere than the text suggests.
+    """
+    if not path:
+        return path
+    absolute = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    return "/" + "/".join(part for part in absolute.split("/") if part not in {"", "."})
 
 
 class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):

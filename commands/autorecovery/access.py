@@ -69,11 +69,18 @@ async def change_setting(
     tier: int = 1,
     summary: tuple[str, ...] = (),
     arguments: dict[str, Any] | None = None,
+    nothing_to_do: str | None = None,
 ) -> bool | None:
-    """Whether it changed anything; None when the plan was only to be shown. Written into the audit trail."""
+    """Whether it changed anything; None when the plan was only to be shown. Changes are written into the audit trail.
+
+    ``nothing_to_do``: why the plan is empty, if the setting is already as it should be.
+    """
     from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_plan
+    from commands.safety.confirmation import settle_empty_plan, settle_plan
     from commands.safety.plan import Plan
+
+    if nothing_to_do is not None:
+        summary, items = (nothing_to_do,), ()
 
     plan = Plan(
         command=f"autorecovery {command}",
@@ -85,6 +92,8 @@ async def change_setting(
         items=items,
         arguments=arguments or {},
     )
+    if nothing_to_do is not None:
+        return False if settle_empty_plan(context, plan) else None
     if not await settle_plan(context, plan):
         return None
     async with open_change(context, view.store, plan, has_lock=False) as change:

@@ -31,10 +31,14 @@ async def enable(context: CommandContext) -> None:
 
     async with open_view(context) as view:
         items: tuple[dict[str, object], ...] = ({"action": "delete", "path": Paths(view.root).replication_disabled},)
-        is_changed = await change_setting(context, view, "enable", items, view.switches.enable)
+        nothing_to_do = "autorecovery is already enabled" if await view.switches.is_enabled() else None
+        is_changed = await change_setting(
+            context, view, "enable", items, view.switches.enable, nothing_to_do=nothing_to_do
+        )
         if is_changed is None:
             return
-        context.console.say("to undo: bkctl autorecovery disable" if is_changed else "it was enabled already")
+        if is_changed:
+            context.console.say("to undo: bkctl autorecovery disable")
         context.console.record(_KIND, {"enabled": True, "changed": is_changed}, name="enabled")
 
 
@@ -72,8 +76,10 @@ async def disable(
                 "checks will not run",
             ),
             arguments={"for_s": seconds, "reason": reason},
+            nothing_to_do=None if await view.switches.is_enabled() else "autorecovery is already disabled",
         )
         if is_changed is None:
             return
-        context.console.say("to undo: bkctl autorecovery enable" if is_changed else "it was disabled already")
+        if is_changed:
+            context.console.say("to undo: bkctl autorecovery enable")
         context.console.record(_KIND, {"enabled": False, "changed": is_changed}, name="enabled")

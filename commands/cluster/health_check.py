@@ -35,12 +35,13 @@ async def _switch(context: CommandContext, *, is_enabled: bool) -> None:
     from commands.safety.change import open_change
     from commands.safety.confirmation import settle_plan
     from commands.safety.plan import Plan
-    from runtime.metadata.cluster import read_cluster_info, switch_health_check
+    from runtime.metadata.cluster import is_health_check_enabled, read_cluster_info, switch_health_check
     from runtime.metadata.paths import Paths
 
     async with open_store(context) as (store, uri):
         info = await read_cluster_info(store, uri.root)
         verb, undo = ("enable", "disable") if is_enabled else ("disable", "enable")
+        is_due = await is_health_check_enabled(store, uri.root) is not is_enabled
         path = Paths(uri.root).health_check_disabled
         plan = Plan(
             command=f"cluster health-check {verb}",
@@ -48,7 +49,8 @@ async def _switch(context: CommandContext, *, is_enabled: bool) -> None:
             root=uri.root,
             instance_id=info.instance_id,
             subject="",
-            items=({"action": "delete" if is_enabled else "create", "path": path},),
+            summary=() if is_due else (f"the health check is already {verb}d",),
+            items=({"action": "delete" if is_enabled else "create", "path": path},) if is_due else (),
         )
         if not await settle_plan(context, plan):
             return

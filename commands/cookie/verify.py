@@ -18,7 +18,8 @@ from commands.own_settings import load_config
 from commands.rendering import Column
 
 if TYPE_CHECKING:
-    from runtime.bookie.cookie_evidence import Evidence, Remedy
+    from runtime.bookie.cookie_evidence import Evidence, Finding, Remedy
+    from runtime.config import BookieConfig
     from runtime.metadata.cookies import Cookie
 
 _COLUMNS = (
@@ -52,7 +53,7 @@ async def verify(
     config = load_config(context, flags)
     async with open_own_bookie(context, config) as own:
         evidence = await _evidence(context, own)
-    finding = diagnose(evidence)
+    finding = diagnose(evidence) or _unusable_address(config)
     rows = _rows(evidence)
     own_id = evidence.bookie_id
     has_new_address = finding is not None and finding.cause is Cause.NEW_ADDRESS
@@ -71,6 +72,21 @@ async def verify(
     context.console.record("CookieVerification", body, name="bookie_id", details={"fields": rows})
     context.console.table("What differs", _COLUMNS, [row for row in rows if not row["is_equal"]])
     return Outcome.OK if finding is None else Outcome.FINDINGS
+
+
+def _unusable_address(config: BookieConfig) -> Finding | None:
+    """The address is no part of a configured id, and a start refuses it all the same."""
+    from runtime.bookie.cookie_evidence import Cause, Finding, Remedy
+    from runtime.bookie.identity import resolve_identity
+    from runtime.errors import ConfigurationError
+
+    try:
+        resolve_identity(config)
+    except ConfigurationError as error:
+        words = ("bookie", "start", "--advertised-address", "HOST")
+        remedy = Remedy(words, has_settings=True, without=("--advertised-address",))
+        return Finding(Cause.UNUSABLE_ADDRESS, str(error), remedy)
+    return None
 
 
 async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:

@@ -32,15 +32,16 @@ def require_agreeing_folders(own: OwnStorage) -> None:
 
 def find_contradictions(own: OwnStorage) -> Iterator[Contradiction]:
     """What the next start would refuse by the folders' own word, at most one for each folder; nothing is changed."""
-    from runtime.bookie.folders import named_folders, place_of, place_path, read_folder, version_path
+    from runtime.bookie.folders import named_folders, place_of, place_path, read_folder, spelled_as, version_path
 
     wanted = named_folders(own.config)
     owner: tuple[str, str | None] | None = None
     for directory in own.config.all_directories:
         state = read_folder(own.file_system, directory)
-        if state.cookie is not None:
-            found = named_folders(state.cookie)
-            identity = state.cookie.bookie_id, state.cookie.instance_id or None
+        cookie = spelled_as(own.config, state.cookie)
+        if cookie is not None:
+            found = named_folders(cookie)
+            identity = cookie.bookie_id, cookie.instance_id or None
             owner = owner or identity
             if found != wanted:
                 reason = f"it names the folders {_listed(found)}, but the settings {_listed(wanted)}"

@@ -20,6 +20,7 @@ from runtime.bookie.folders import (
     look_for_ledgers,
     place_of,
     read_folder,
+    spelled_as,
     write_version,
 )
 from runtime.errors import ConfigurationError, CookieError, MetadataFormatError, NoNodeError, RegistrationError
@@ -188,12 +189,12 @@ class CookieCheckService:
 
     async def gather(self, expected: Cookie, former_ids: Collection[str] = ()) -> tuple[Evidence, int | None]:
         """Everything but registrations and ledgers, and the version of the stored cookie; MetadataUnavailableError."""
-        folders = tuple(read_folder(self._file_system, path) for path in self._config.all_directories)
+        folders = tuple(map(self._read_folder, self._config.all_directories))
         stored, damage, version = await self._find(expected.bookie_id)
         named = {folder.cookie.bookie_id for folder in folders if folder.cookie is not None}
         evidence = Evidence(
             expected=expected,
-            stored=stored,
+            stored=spelled_as(self._config, stored),
             stored_damage=damage,
             folders=folders,
             other_cookies=await self._others({*named, *former_ids} - {expected.bookie_id}),
@@ -206,6 +207,10 @@ class CookieCheckService:
             folders = await asyncio.to_thread(self._look, folders)
             evidence = msgspec.structs.replace(evidence, folders=folders)
         return evidence, version
+
+    def _read_folder(self, path: str) -> FolderState:
+        state = read_folder(self._file_system, path)
+        return msgspec.structs.replace(state, cookie=spelled_as(self._config, state.cookie))
 
     async def _find(self, bookie_id: str) -> tuple[Cookie | None, str | None, int | None]:
         try:

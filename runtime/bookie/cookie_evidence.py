@@ -35,6 +35,7 @@ class Cause(enum.Enum):
     EMPTIED_VOLUME = "emptied volume"
     LOST_COOKIE = "lost stored cookie"
     FOREIGN_FILES = "files without a cookie"
+    UNUSABLE_ADDRESS = "unusable address"
 
 
 class Remedy(msgspec.Struct, frozen=True):

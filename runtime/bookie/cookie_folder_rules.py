@@ -110,10 +110,9 @@ def _moved_folder(evidence: Evidence, known: Cookie) -> Finding:
             f"({_lists(evidence, known)}), {reason}: name the folders that it had",
             _old_lists(evidence, known),
         )
-    how = "spelled in another way" if _is_spelling(expected, known) else "under another name"
     return Finding(
         Cause.MOVED_FOLDER,
-        f"moved folder: the settings name folders of bookie {expected.bookie_id} {how} "
+        f"moved folder: the settings name folders of bookie {expected.bookie_id} under another name "
         f"({_lists(evidence, known)}); its VERSION files are in them",
         from_config("update", evidence),
     )
@@ -375,15 +374,6 @@ def is_same_shape(expected: Cookie, known: Cookie) -> bool:
         if any(at.get(path, position) != position for position, path in enumerate(own_list)):
             return False
     return True
-
-
-def _is_spelling(expected: Cookie, known: Cookie) -> bool:
-    return all(
-        isinstance(difference.own, tuple)
-        and isinstance(difference.other, tuple)
-        and list(map(_normal, difference.own)) == list(map(_normal, difference.other))
-        for difference in expected.differences(known)
-    )
 
 
 def _normal(path: str) -> str:

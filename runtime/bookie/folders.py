@@ -22,7 +22,7 @@ from runtime.errors import MetadataFormatError
 from runtime.metadata.cookies import Cookie, decode_cookie
 from storage import filenames
 from storage.checked_text import decode_checked_text, encode_checked_text
-from storage.config import StorageConfig
+from storage.config import StorageConfig, normal_directory
 from storage.journal_format import VERSION_HEADER_BYTES
 from storage.ports import FileSystem
 from storage.seal import decode_seal_record
@@ -76,6 +76,27 @@ def named_folders(names: StorageConfig | Cookie) -> tuple[tuple[str, ...], tuple
     """Folders of journals, of ledgers and of indexes, as settings or a cookie name them; no index folders are those of
     the ledgers."""
     return names.journal_directories, names.ledger_directories, names.index_directories or names.ledger_directories
+
+
+def spelled_as(config: StorageConfig, cookie: Cookie | None) -> Cookie | None:
+    """The cookie with each directory of the settings spelled as it is there, so that the two can be compared.
+
+    A cookie keeps the text that the settings had when it was written, by Java even with a slash at the end.
+    """
+    if cookie is None:
+        return None
+    spelling = {normal_directory(path): path for path in config.all_directories}
+
+    def respelled(paths: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(spelling.get(normal_directory(path), path) for path in paths)
+
+    index = cookie.index_directories
+    return msgspec.structs.replace(
+        cookie,
+        journal_directories=respelled(cookie.journal_directories),
+        ledger_directories=respelled(cookie.ledger_directories),
+        index_directories=None if index is None else respelled(index),
+    )
 
 
 def place_of(config: StorageConfig, path: str) -> tuple[str, ...]:

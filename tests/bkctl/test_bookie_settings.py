@@ -65,10 +65,10 @@ def test_nothing_configured_is_a_cluster_of_its_own() -> None:
 
 
 def test_flags_alone_do_not_configure_a_cluster() -> None:
-    settings = resolve(BookieFlags(port=4000, journal_directories=("j",)))
+    settings = resolve(BookieFlags(port=4000, journal_directories=("/j",)))
     assert settings.data_directory == DATA_DIRECTORY
     assert settings.config.port == 4000
-    assert settings.config.storage.journal_directories == ("j",)
+    assert settings.config.storage.journal_directories == ("/j",)
 
 
 @pytest.mark.parametrize("text", ["bookiePort=3181\n", "# nothing at all\n"])
@@ -290,3 +290,20 @@ def test_an_unknown_log_level_is_refused(tmp_path: Path, level: str) -> None:
     folders = BookieFlags(journal_directories=("j",), ledger_directories=("l",))
     with pytest.raises(ConfigurationError, match=r"log level .* is unknown: give one of debug, info, warning, error"):
         resolve(folders, GlobalFlags(config=toml, metadata_uri="zk://a/ledgers"))
+
+
+def test_directories_are_absolute_and_without_stray_slashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    conf = write(tmp_path, "bk_server.conf", "metadataServiceUri=zk://h/ledgers\njournalDirectories=/j/,//k\n")
+    flags = BookieFlags(ledger_directories=("./l/../m", "/n//o/."))
+    settings = resolve(flags, GlobalFlags(conf=conf), BKCTL_BOOKIE_INDEX_DIRS="i1/,i2")
+    storage = settings.config.storage
+    assert storage.journal_directories == ("/j", "/k")
+    assert storage.ledger_directories == (f"{tmp_path}/l/../m", "/n/o"), "l may be a link"
+    assert storage.index_directories == (f"{tmp_path}/i1", f"{tmp_path}/i2")
+
+
+def test_one_directory_spelled_in_two_ways_is_listed_twice() -> None:
+    flags = BookieFlags(journal_directories=("/j",), ledger_directories=("/l", "/l/"))
+    with pytest.raises(ConfigurationError, match="a directory is listed twice"):
+        resolve(flags, GlobalFlags(metadata_uri="zk://h/ledgers"))

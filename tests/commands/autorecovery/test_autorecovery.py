@@ -123,6 +123,8 @@ async def test_disable_and_enable(stage: Stage) -> None:
     assert "to undo: bkctl autorecovery enable" in result.stderr
     assert (await stage.store.get(switch)).data == b"", "as Java writes it, unless there is something to tell"
     assert not (await stage.succeed("disable", "--yes"))["changed"]
+    plan = await stage.succeed("disable", "--dry-run")
+    assert (plan["kind"], plan["items"], plan["summary"]) == ("Plan", [], ["autorecovery is already disabled"])
     status = await stage.succeed("status")
     assert (status["enabled"], status["disabled_by"]) == (False, None)
     assert status["disabled_since"].endswith("Z")
@@ -132,6 +134,9 @@ async def test_disable_and_enable(stage: Stage) -> None:
     assert "to undo: bkctl autorecovery disable" in result.stderr
     again = await stage.run("enable")
     assert (again.exit_code, again.json()["changed"]) == (0, False)
+    assert "already enabled" in again.stderr
+    plan = await stage.succeed("enable", "--dry-run")
+    assert (plan["kind"], plan["items"], plan["summary"]) == ("Plan", [], ["autorecovery is already enabled"])
     assert await stage.store.exists(switch) is None
     commands = [line["command"] for line in stage.trail()]
     assert {"autorecovery disable", "autorecovery enable"} <= set(commands)

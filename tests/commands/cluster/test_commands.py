@@ -396,6 +396,8 @@ def test_the_health_check_switch(operator: Operator) -> None:
     assert "to undo: bkctl cluster health-check enable" in disabled.stderr
     assert operator.tree()["disableHealthCheck"].data == b""
     assert operator.succeed("cluster", "health-check", "disable").json()["changed"] is False
+    plan = operator.succeed("cluster", "health-check", "disable", "--dry-run").json()
+    assert (plan["items"], plan["summary"]) == ([], ["the health check is already disabled"])
     assert operator.succeed("cluster", "health-check", "status", "-o", "name").stdout == "no\n"
     assert operator.run("cluster", "health-check", "enable", BKCTL_READ_ONLY="1").exit_code == 3
     assert operator.succeed("cluster", "health-check", "enable").json()["enabled"] is True

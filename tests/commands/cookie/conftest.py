@@ -44,6 +44,7 @@ class BookieHost:
         self.root = self.operator.root
         self.operator.succeed("cluster", "init")
         self.id = ID
+        self.is_loopback_allowed = True
         self.name_folders("j", "l1 l2")
 
     def name_folders(self, journals: str, ledgers: str, index: str = "") -> None:
@@ -54,7 +55,8 @@ class BookieHost:
 
     @property
     def arguments(self) -> list[str]:
-        words = ["--bookie-id", self.id, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"]
+        words = ["--bookie-id", self.id, "--advertised-address", "127.0.0.1"]
+        words += ["--set", "allowLoopback=true"] if self.is_loopback_allowed else []
         lists = (("--journal-dir", self.journals), ("--ledger-dir", self.ledgers), ("--index-dir", self.index))
         return words + [word for option, paths in lists for path in paths for word in (option, path)]
 

@@ -93,7 +93,6 @@ class Case(NamedTuple):
 CASES = {
     "moved folder": Case(moved, "moved folder", f"cookie update {ID} --from-config", True),
     "symlink": Case(linked, "moved folder", f"cookie update {ID} --from-config", True),
-    "trailing slash": Case(trailing_slash, "moved folder", f"cookie update {ID} --from-config", True),
     "damaged VERSION": Case(
         lambda host: host.version("l1").write_bytes(b"5\nbook"),
         "damaged VERSION file",
@@ -159,6 +158,27 @@ def test_cause_command_and_cure(host: BookieHost, case: Case) -> None:
         assert result.exit_code == 0, result.stderr
         assert host.verify()["is_healthy"]
         host.boot(4, 5)
+
+
+def test_the_spelling_of_a_directory_is_no_finding(host: BookieHost) -> None:
+    host.boot(4, 5)
+    stored, version = host.stored(), host.version("l2").read_bytes()
+    trailing_slash(host)
+    assert host.verify()["is_healthy"]
+    host.boot(4, 5)
+    assert (host.stored(), host.version("l2").read_bytes()) == (stored, version), "the cookies stay as they were"
+
+
+def test_an_address_that_the_start_refuses_is_a_finding(host: BookieHost) -> None:
+    """Also for a bookie whose id is configured, so that the id does not follow from the address."""
+    host.boot(4, 5)
+    host.is_loopback_allowed = False
+    found = host.verify()
+    assert (found["is_healthy"], found["cause"]) == (False, "unusable address")
+    assert "127.0.0.1 reaches this machine only" in str(found["sentence"])
+    assert str(found["command"]).startswith("bkctl bookie start --advertised-address ")
+    started = host.operator.run("bookie", "start", *host.arguments, "--port", "0")
+    assert str(found["sentence"]) in started.stderr
 
 
 @pytest.mark.parametrize("is_loss_accepted", [False, True])

@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
+from runtime.bookie.folders import version_path, write_version
+from runtime.metadata.cookies import Cookie, encode_cookie
+from storage.filesystem import OsFileSystem
 from tests.commands.storage.conftest import Folders
+from tests.processes import run_bkctl
 
 
 def test_sound_folders(folders: Folders) -> None:
@@ -17,6 +23,26 @@ def test_sound_folders(folders: Folders) -> None:
     with folders.opened():
         running = folders.run("check")
     assert (running.exit_code, "stop the bookie first" in running.stderr) == (5, True)
+
+
+@pytest.mark.parametrize("spelling", ["{}/", "./{}", "{root}//{}"])
+def test_the_spelling_of_directories_is_no_finding(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, spelling: str
+) -> None:
+    """Neither in the options nor in the cookie, which keeps what a Java bookie wrote."""
+    folders.fill()
+    folders.stamp()
+    monkeypatch.chdir(folders.root)
+    spelled = {name: spelling.format(name, root=folders.root) for name in ("j0", "l0")}
+    arguments = ("check", "--journal-dir", spelled["j0"], "--ledger-dir", spelled["l0"], "-o", "json")
+    result = run_bkctl("storage", *arguments)
+    assert (result.exit_code, result.json()["items"]) == (0, []), result.stderr
+
+    cookie = Cookie(bookie_id="b", journal_directories=(spelled["j0"],), ledger_directories=(spelled["l0"],))
+    for path in folders.config.all_directories:
+        write_version(OsFileSystem(), path, encode_cookie(cookie))
+    assert folders.succeed("check", "-o", "json").json()["items"] == []
+    assert Path(version_path(folders.config.ledger_directories[0])).read_bytes() == encode_cookie(cookie)
 
 
 def test_a_field_that_is_not_there_is_told_before_the_work(folders: Folders) -> None:
