@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from commands import rendering
+from commands import rendering, table_layout
 from commands.config import ColorMode, OutputForm, Settings
 from commands.errors import ReaderGoneError
 from commands.listing import Listing
 from commands.progress import Progress, Silence, progress_bar
 from commands.rendering import Column, Lines, Row
+from commands.table_layout import Layout
 from runtime.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ class Console:
     @contextmanager
     def listing(self, kind: str, columns: Sequence[Column], *, name: str) -> Iterator[Listing]:
         """Print many objects as they come; forms that cannot stream are written at the end, unless it failed."""
-        listing = Listing(self._settings, self.form, kind, columns, name, self._write, self._table)
+        listing = Listing(self._settings, self.form, kind, columns, name, self._write, self)
         yield listing
         text = listing.finish()
         if text is not None:
@@ -108,7 +110,8 @@ class Console:
         rows_max = _TABLE_ROWS_MAX if self._settings.limit is None else self._settings.limit
         self._write("")
         self._write(rendering.clean(title, "\n"))
-        self._write(self._table(rendering.shown_columns(columns, self.form), rows[:rows_max]))
+        shown_rows = rows[:rows_max]
+        self._write(self.table_text(self.layout(rendering.shown_columns(columns, self.form), shown_rows), shown_rows))
         if len(rows) > rows_max:
             self._write(f"... and {len(rows) - rows_max} more (-o json has them all)")
 
@@ -190,9 +193,45 @@ class Console:
 
     def _write_fields(self, body: Row, show: Mapping[str, Callable[[object], str]]) -> None:
         fields = [(rendering.clean(key), show.get(key, rendering.plain)(value)) for key, value in rendering.flat(body)]
-        width = max((len(key) for key, _ in fields), default=0)
-        for key, text in fields:
-            self._write(f"{key.ljust(width)}  {rendering.clean(text)}")
+        for line in table_layout.labeled([(key, rendering.clean(text)) for key, text in fields], self.width):
+            self._write(line)
+
+    # --- tables ------------------------------------------------------------------------------------------------
+
+    @property
+    def width(self) -> int | None:
+        """Characters on a line of the terminal that results go to; None when it is none, or does not say."""
+        if not self._out.isatty():
+            return None
+        if (columns := self._environment.get("COLUMNS", "")).isdecimal() and int(columns) > 0:
+            return int(columns)
+        with contextlib.suppress(OSError, ValueError):
+            return os.get_terminal_size(self._out.fileno()).columns or None
+        return None
+
+    def layout(self, columns: Sequence[Column], rows: Sequence[Row]) -> Layout:
+        """What is shown of these rows; says which columns are left out."""
+        layout = table_layout.fit(
+            columns,
+            rows,
+            self.width,
+            has_headers=self._settings.has_headers,
+            is_wide=self.form is OutputForm.WIDE,
+        )
+        if layout.hidden:
+            names = ", ".join(column.title for column in layout.hidden)
+            self.say(f"too narrow for all columns; -o wide also shows {names}")
+        return layout
+
+    def table_text(self, layout: Layout, rows: Sequence[Row]) -> str:
+        """Rows as a table, or as blocks."""
+        if layout.is_blocks:
+            return "\n\n".join(self.block_text(layout, row) for row in rows)
+        return self._table(layout.columns, rows)
+
+    def block_text(self, layout: Layout, row: Row) -> str:
+        """One row as a block."""
+        return table_layout.block(layout.columns, row, self.width)
 
     def _table(self, columns: Sequence[Column], rows: Sequence[Row]) -> str:
         from rich.box import SIMPLE_HEAD

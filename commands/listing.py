@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from commands import rendering
 from commands.config import OutputForm, Settings
 from commands.errors import InvalidArgumentError
 from commands.rendering import Column, Row
+from commands.table_layout import Layout
 
 _ROWS_MEASURED = 1000
 _INTEGER = re.compile(r"-?\d+", re.ASCII)
+
+
+class TableWriter(Protocol):
+    """What makes text of table rows: the console, which knows the terminal."""
+
+    def layout(self, columns: Sequence[Column], rows: Sequence[Row]) -> Layout:
+        """What is shown of these rows."""
+
+    def table_text(self, layout: Layout, rows: Sequence[Row]) -> str:
+        """Rows as a table, or as blocks."""
+
+    def block_text(self, layout: Layout, row: Row) -> str:
+        """One row as a block."""
 
 
 class Listing:
@@ -28,7 +43,7 @@ class Listing:
         columns: Sequence[Column],
         name: str,
         write: Callable[[str], None],
-        table: Callable[[Sequence[Column], Sequence[Row]], str],
+        tables: TableWriter,
     ) -> None:
         if settings.sort is not None and settings.sort not in {column.key for column in columns}:
             names = ", ".join(column.key for column in columns)
@@ -39,10 +54,11 @@ class Listing:
         self._columns = columns
         self._name = name
         self._write = write
-        self._table = table
+        self._tables = tables
         self._shown = rendering.shown_columns(columns, form)
         self._is_table = form in {OutputForm.TABLE, OutputForm.WIDE}
-        self._widths: list[int] | None = None
+        self._layout: Layout | None = None
+        self._widths: list[int] = []
         self._rows: list[Row] = []
         self._added_count = 0
         self._is_truncated = False
@@ -63,8 +79,8 @@ class Listing:
         self._added_count += 1
         if self._is_streamed:
             self._write(self._line(row))
-        elif self._widths is not None:
-            self._write(rendering.table_line(self._shown, self._widths, row))
+        elif self._layout is not None:
+            self._write(self._further_row(self._layout, row))
         else:
             self._rows.append(row)
             if self._is_table and self._settings.sort is None and len(self._rows) == _ROWS_MEASURED:
@@ -76,9 +92,15 @@ class Listing:
 
     def _begin_table(self) -> None:
         """Write what there is, and the rest line by line: a long table is never held as a whole."""
-        self._write(self._table(self._shown, self._rows))
-        self._widths = rendering.table_widths(self._shown, self._rows, has_headers=self._settings.has_headers)
+        self._layout = layout = self._tables.layout(self._shown, self._rows)
+        self._write(self._tables.table_text(layout, self._rows))
+        self._widths = rendering.table_widths(layout.columns, self._rows, has_headers=self._settings.has_headers)
         self._rows.clear()
+
+    def _further_row(self, layout: Layout, row: Row) -> str:
+        if layout.is_blocks:
+            return "\n" + self._tables.block_text(layout, row)
+        return rendering.table_line(layout.columns, self._widths, row)
 
     def finish(self) -> str | None:
         """Text that is still to be written, if any."""
@@ -91,9 +113,9 @@ class Listing:
             return rendering.to_json(full) if self._form is OutputForm.JSON else rendering.to_yaml(full)
         if self._is_table:
             more = f"... more than {self._added_count if self._settings.sort is None else len(self._rows)}"
-            if self._widths is not None:
+            if self._layout is not None:
                 return more if self._is_truncated else None
-            text = self._table(self._shown, self._rows)
+            text = self._tables.table_text(self._tables.layout(self._shown, self._rows), self._rows)
             return f"{text}\n{more}" if self._is_truncated else text
         return "\n".join(map(self._line, self._rows)) or None
 

@@ -20,7 +20,7 @@ API_VERSION = "bkctl/v1"
 UNKNOWN = "-"
 """How a table shows None."""
 
-_COLUMN_GAP = "   "
+COLUMN_GAP = "   "
 """What the table library puts between two columns."""
 
 _CSV_LINE_END = "\r\n"
@@ -90,13 +90,17 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 class Column(NamedTuple):
-    """A column of a listing: key in the row, table heading, how a value is shown, whether only ``wide`` shows it."""
+    """A column of a listing: key in the row, table heading, how a value is shown, whether only ``wide`` shows it.
+
+    ``priority``: on a narrow terminal, columns with the highest number are left out first; 0 is always shown.
+    """
 
     key: str
     title: str
     show: Callable[[object], str] = plain
     is_right: bool = False
     is_wide: bool = False
+    priority: int = 0
 
     def cell(self, row: Row) -> str:
         """What a table shows of a row in this column."""
@@ -182,7 +186,7 @@ def table_line(columns: Sequence[Column], widths: Sequence[int], row: Row) -> st
         for column, width in zip(columns, widths, strict=True)
         for text in [column.cell(row)]
     ]
-    return _COLUMN_GAP.join(cells).rstrip()
+    return COLUMN_GAP.join(cells).rstrip()
 
 
 def flat(body: Row, prefix: str = "") -> list[tuple[str, object]]:

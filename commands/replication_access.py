@@ -27,10 +27,10 @@ PLAN_COLUMNS = (
     Column("action", "ACTION"),
     Column("ledger_id", "LEDGER", is_right=True),
     Column("state", "STATE"),
-    Column("fragments", "FRAGMENTS", is_right=True),
-    Column("entries", "ENTRIES", is_right=True),
+    Column("fragments", "FRAGMENTS", is_right=True, priority=2),
+    Column("entries", "ENTRIES", is_right=True, priority=1),
     Column("surviving_copies", "COPIES LEFT", is_right=True),
-    Column("needs_fencing", "FENCED FIRST"),
+    Column("needs_fencing", "FENCED FIRST", priority=3),
 )
 FAILURE_COLUMNS = (
     Column("reason", "REASON"),

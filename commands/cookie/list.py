@@ -11,8 +11,8 @@ from commands.rendering import Column
 
 _COLUMNS = (
     Column("bookie_id", "BOOKIE"),
-    Column("layout_version", "LAYOUT", is_right=True),
-    Column("journal_directories", "JOURNALS"),
+    Column("layout_version", "LAYOUT", is_right=True, priority=2),
+    Column("journal_directories", "JOURNALS", priority=1),
     Column("ledger_directories", "LEDGERS"),
     Column("index_directories", "INDEX", is_wide=True),
     Column("instance_id", "INSTANCE", is_wide=True),

@@ -26,9 +26,9 @@ _SERVERS = (
     Column("id", "ID"),
     Column("name", "NAME"),
     Column("state", "STATE"),
-    Column("pid", "PID", is_right=True),
-    Column("port", "PORT", is_right=True),
-    Column("log", "LOG"),
+    Column("pid", "PID", is_right=True, priority=2),
+    Column("port", "PORT", is_right=True, priority=3),
+    Column("log", "LOG", priority=1),
     Column("dir", "DIR", is_wide=True),
 )
 

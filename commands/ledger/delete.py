@@ -27,7 +27,7 @@ PLAN_COLUMNS = (
     Column("ledger_id", "LEDGER", is_right=True),
     Column("state", "STATE"),
     Column("length_bytes", "BYTES", size, is_right=True),
-    Column("expected_version", "VERSION", is_right=True),
+    Column("expected_version", "VERSION", is_right=True, priority=1),
     Column("owner", "OWNER"),
 )
 _NAMED_MAX = 5

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PLAN_COLUMNS = (
     Column("ledger_id", "LEDGER", is_right=True),
     Column("action", "ACTION"),
-    Column("expected_version", "VERSION", is_right=True),
+    Column("expected_version", "VERSION", is_right=True, priority=1),
     Column("field", "FIELD"),
     Column("before", "BEFORE"),
     Column("after", "AFTER"),

@@ -27,8 +27,8 @@ PLAN_COLUMNS = (
     Column("from", "FROM"),
     Column("to", "TO"),
     Column("ledgers", "LEDGERS", is_right=True),
-    Column("segments", "SEGMENTS", is_right=True),
-    Column("ends_left", "OPEN ENDS LEFT", is_right=True),
+    Column("segments", "SEGMENTS", is_right=True, priority=2),
+    Column("ends_left", "OPEN ENDS LEFT", is_right=True, priority=1),
 )
 
 

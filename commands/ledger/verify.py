@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 _ROWS_MAX = 100_000
 _COLUMNS = (
     Column("ledger_id", "LEDGER", is_right=True),
-    Column("state", "STATE"),
-    Column("entries", "ENTRIES", is_right=True),
+    Column("state", "STATE", priority=6),
+    Column("entries", "ENTRIES", is_right=True, priority=5),
     Column("copies_expected", "COPIES", is_right=True),
     Column("copies_good", "GOOD", is_right=True),
     Column("copies_missing", "MISSING", is_right=True),
     Column("copies_corrupt", "CORRUPT", is_right=True),
-    Column("copies_failed", "FAILED", is_right=True),
-    Column("copies_unreachable", "UNREACHABLE", is_right=True),
-    Column("copies_different", "DIFFERENT", is_right=True),
+    Column("copies_failed", "FAILED", is_right=True, priority=2),
+    Column("copies_unreachable", "UNREACHABLE", is_right=True, priority=1),
+    Column("copies_different", "DIFFERENT", is_right=True, priority=3),
     Column("lost", "LOST ENTRIES"),
     Column("unreadable", "UNREADABLE ENTRIES", is_wide=True),
     Column("problem", "PROBLEM"),
@@ -40,8 +40,8 @@ _DEFECT_COLUMNS = (
     Column("ledger_id", "LEDGER", is_right=True),
     Column("bookie_id", "BOOKIE"),
     Column("state", "COPY"),
-    Column("copies", "COPIES", is_right=True),
-    Column("entries", "ENTRIES"),
+    Column("copies", "COPIES", is_right=True, priority=2),
+    Column("entries", "ENTRIES", priority=1),
     Column("reason", "REASON"),
 )
 

@@ -22,15 +22,15 @@ _ENTRY_BYTES_MAX = 4 * 1024 * 1024
 _COLUMNS = (
     Column("ledger_id", "LEDGER", is_right=True),
     Column("entries", "ENTRIES", is_right=True),
-    Column("payload_bytes", "BYTES", size, is_right=True),
-    Column("entries_read_back", "READ BACK", is_right=True),
-    Column("seconds", "SECONDS", decimal, is_right=True),
+    Column("payload_bytes", "BYTES", size, is_right=True, priority=2),
+    Column("entries_read_back", "READ BACK", is_right=True, priority=4),
+    Column("seconds", "SECONDS", decimal, is_right=True, priority=1),
     Column("entries_per_second", "ENTRIES/S", decimal, is_right=True),
     Column("mebibytes_per_second", "MIB/S", decimal, is_right=True),
-    Column("latency_p50_ms", "P50 MS", decimal, is_right=True),
+    Column("latency_p50_ms", "P50 MS", decimal, is_right=True, priority=3),
     Column("latency_p99_ms", "P99 MS", decimal, is_right=True),
     Column("latency_max_ms", "MAX MS", decimal, is_right=True, is_wide=True),
-    Column("segments", "SEGMENTS", is_right=True),
+    Column("segments", "SEGMENTS", is_right=True, priority=5),
     Column("last_entry_id", "LAST ENTRY", is_right=True, is_wide=True),
 )
 

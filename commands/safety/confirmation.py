@@ -16,7 +16,7 @@ from runtime.errors import RefusedError
 PLAN_COLUMNS = (
     Column("action", "ACTION"),
     Column("path", "PATH"),
-    Column("expected_version", "VERSION", is_right=True),
+    Column("expected_version", "VERSION", is_right=True, priority=1),
 )
 TIER_SERVICE_IMPACT = 2
 TIER_DESTROYS = 3

@@ -26,7 +26,7 @@ _COLUMNS = (
     Column("severity", "SEVERITY"),
     Column("check", "CHECK"),
     Column("path", "PATH"),
-    Column("offset", "OFFSET", is_right=True),
+    Column("offset", "OFFSET", is_right=True, priority=1),
     Column("finding", "FINDING"),
     Column("way_out", "WAY OUT"),
 )

@@ -21,9 +21,9 @@ _COLUMNS = (
     Column("path", "PATH"),
     Column("kind", "KIND"),
     Column("size_bytes", "SIZE", size, is_right=True),
-    Column("disk_bytes", "ON DISK", size, is_right=True),
+    Column("disk_bytes", "ON DISK", size, is_right=True, priority=2),
     Column("modified", "MODIFIED", is_wide=True),
-    Column("meaning", "WHAT IT IS"),
+    Column("meaning", "WHAT IT IS", priority=1),
     Column("trouble", "TROUBLE"),
 )
 

@@ -36,11 +36,11 @@ _PLAN_COLUMNS = (
 _DIRECTORY_COLUMNS = (
     Column("ledger_directory", "LEDGER FOLDER"),
     Column("rebuilt", "REBUILT"),
-    Column("logs", "LOGS", is_right=True),
-    Column("entries", "ENTRIES FOUND", is_right=True),
-    Column("locations", "LOCATIONS", is_right=True),
+    Column("logs", "LOGS", is_right=True, priority=1),
+    Column("entries", "ENTRIES FOUND", is_right=True, priority=2),
+    Column("locations", "LOCATIONS", is_right=True, priority=2),
     Column("ledgers", "LEDGERS", is_right=True),
-    Column("limbo", "IN LIMBO", is_right=True),
+    Column("limbo", "IN LIMBO", is_right=True, priority=1),
     Column("torn_bytes", "TORN BYTES", is_right=True, is_wide=True),
 )
 _DAMAGE_COLUMNS = (

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _DIRECTORY_COLUMNS = (
     Column("ledger_directory", "LEDGER FOLDER"),
-    Column("ledger_index", "LEDGER ROWS"),
-    Column("location_index", "LOCATIONS"),
-    Column("ledgers", "LEDGERS", is_right=True),
-    Column("locations", "ENTRIES", is_right=True),
-    Column("unowned", "OF DELETED LEDGERS", is_right=True),
+    Column("ledger_index", "LEDGER ROWS", priority=1),
+    Column("location_index", "LOCATIONS", priority=1),
+    Column("ledgers", "LEDGERS", is_right=True, priority=3),
+    Column("locations", "ENTRIES", is_right=True, priority=3),
+    Column("unowned", "OF DELETED LEDGERS", is_right=True, priority=4),
     Column("problems", "PROBLEMS", is_right=True),
 )
 _FINDING_COLUMNS = (

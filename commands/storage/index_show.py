@@ -23,9 +23,9 @@ _COLUMNS = (
     Column("path", "INDEX"),
     Column("condition", "CONDITION"),
     Column("ledgers", "LEDGERS", is_right=True),
-    Column("limbo", "IN LIMBO", is_right=True),
-    Column("size_bytes", "SIZE", size, is_right=True),
-    Column("sealed_batches", "SEALED", is_right=True),
+    Column("limbo", "IN LIMBO", is_right=True, priority=1),
+    Column("size_bytes", "SIZE", size, is_right=True, priority=2),
+    Column("sealed_batches", "SEALED", is_right=True, priority=3),
     Column("detail", "DETAIL"),
 )
 _LOG_COLUMNS = (

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 app = group("Look into journal files, and apply them again.")
 
 _COLUMNS = (
-    Column("file", "FILE"),
+    Column("file", "FILE", priority=1),
     Column("offset", "OFFSET", is_right=True),
     Column("type", "TYPE"),
     Column("ledger_id", "LEDGER", is_right=True),
     Column("entry_id", "ENTRY", is_right=True),
-    Column("size_bytes", "BYTES", is_right=True),
-    Column("last_add_confirmed", "LAC", is_right=True),
+    Column("size_bytes", "BYTES", is_right=True, priority=3),
+    Column("last_add_confirmed", "LAC", is_right=True, priority=2),
     Column("note", "NOTE"),
     Column("path", "PATH", is_wide=True),
 )

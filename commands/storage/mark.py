@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from storage.mark_survey import JournalMarks
 
 _COLUMNS = (
-    Column("journal", "JOURNAL", is_right=True),
+    Column("journal", "JOURNAL", is_right=True, priority=1),
     Column("source", "SAID BY"),
     Column("file", "JOURNAL FILE"),
-    Column("journal_id", "JOURNAL ID", is_right=True),
+    Column("journal_id", "JOURNAL ID", is_right=True, priority=2),
     Column("offset", "OFFSET", is_right=True),
     Column("state", "STATE"),
     Column("is_used", "USED"),
-    Column("path", "PATH"),
+    Column("path", "PATH", priority=3),
 )
 
 

@@ -1,0 +1,73 @@
+"""How rows fit on a terminal: which columns a table shows, and rows as blocks of lines where no table fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from commands.rendering import COLUMN_GAP, Column, Row, table_widths
+
+_LABEL_GAP = "  "
+_WRAPPED_WIDTH_MIN = 20
+"""Text is not wrapped where there is less room for it."""
+
+_BREAK_AFTER = re.compile(r"(?<=[ ,])")
+
+
+class Layout(NamedTuple):
+    """What is shown of rows: ``columns`` as a table, or as blocks; ``hidden`` are the columns left out."""
+
+    columns: Sequence[Column]
+    hidden: Sequence[Column] = ()
+    is_blocks: bool = False
+
+
+def fit(
+    columns: Sequence[Column], rows: Sequence[Row], width: int | None, *, has_headers: bool, is_wide: bool
+) -> Layout:
+    """The layout of a table within ``width`` characters; None: any width.
+
+    Columns with the highest priority number are left out first, not in ``wide``. Rows become blocks, with all columns,
+    when the columns that must be shown do not fit.
+    """
+    shown = list(columns)
+    while width is not None and _table_width(shown, rows, has_headers=has_headers) > width:
+        priority = 0 if is_wide else max(column.priority for column in shown)
+        if priority == 0:
+            return Layout(columns, is_blocks=bool(rows))
+        position = max(index for index, column in enumerate(shown) if column.priority == priority)
+        del shown[position]
+    return Layout(shown, [column for column in columns if column not in shown])
+
+
+def block(columns: Sequence[Column], row: Row, width: int | None) -> str:
+    """A row as one line per column, or more where its text is long."""
+    return "\n".join(labeled([(column.title, column.cell(row)) for column in columns], width))
+
+
+def labeled(fields: Sequence[tuple[str, str]], width: int | None) -> list[str]:
+    """Lines of labels and texts, the texts below each other; long ones are wrapped between words, never inside."""
+    indent = max((len(label) for label, _ in fields), default=0) + len(_LABEL_GAP)
+    lines = []
+    for label, text in fields:
+        first, *more = _wrapped(text, None if width is None else width - indent)
+        lines.append(label.ljust(indent) + first)
+        lines += [" " * indent + line for line in more]
+    return lines
+
+
+def _table_width(columns: Sequence[Column], rows: Sequence[Row], *, has_headers: bool) -> int:
+    return sum(table_widths(columns, rows, has_headers=has_headers)) + len(COLUMN_GAP) * (len(columns) - 1)
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    if width is None or width < _WRAPPED_WIDTH_MIN or len(text) <= width:
+        return [text]
+    lines, line = [], ""
+    for part in _BREAK_AFTER.split(text):
+        if line and len(line) + len(part.rstrip()) > width:
+            lines.append(line.rstrip())
+            line = ""
+        line += part
+    return [*lines, line.rstrip()]

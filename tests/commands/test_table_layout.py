@@ -1,0 +1,138 @@
+"""Tables on narrow terminals: columns are left out by priority, rows become blocks, no word is cut."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+import commands
+from commands.config import OutputForm, Settings
+from commands.rendering import Column, Row, clean
+from commands.table_layout import fit, labeled
+from tests.commands.test_console import Screen
+
+COLUMNS = (
+    Column("id", "ID"),
+    Column("size", "SIZE", is_right=True, priority=1),
+    Column("note", "NOTE", priority=2),
+    Column("mode", "MODE", priority=1),
+    Column("extra", "EXTRA", is_wide=True),
+)
+ROW: dict[str, object] = {"id": "127.0.0.1:3181", "size": 12, "note": "all is well", "mode": "rw", "extra": "x" * 10}
+ROWS: Sequence[Row] = (ROW, ROW | {"id": "127.0.0.1:3182"})
+
+
+def titles(width: int | None, *, is_wide: bool = False) -> str:
+    columns = COLUMNS if is_wide else COLUMNS[:-1]
+    layout = fit(columns, ROWS, width, has_headers=True, is_wide=is_wide)
+    assert [*layout.columns, *layout.hidden] != []
+    assert {*layout.columns, *layout.hidden} == {*columns}
+    return " ".join(column.title for column in layout.columns) + (" in blocks" if layout.is_blocks else "")
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (None, "ID SIZE NOTE MODE"),
+        (42, "ID SIZE NOTE MODE"),
+        (41, "ID SIZE MODE"),
+        (28, "ID SIZE MODE"),
+        (27, "ID SIZE"),
+        (20, "ID"),
+        (14, "ID"),
+        (13, "ID SIZE NOTE MODE in blocks"),
+    ],
+)
+def test_columns_with_the_highest_number_go_first_and_the_last_of_equals(width: int | None, expected: str) -> None:
+    assert titles(width) == expected
+
+
+def test_wide_leaves_nothing_out() -> None:
+    assert titles(55, is_wide=True) == "ID SIZE NOTE MODE EXTRA"
+    assert titles(54, is_wide=True) == "ID SIZE NOTE MODE EXTRA in blocks"
+
+
+def test_texts_are_wrapped_between_words_and_after_commas() -> None:
+    lines = labeled([("PATH", "/" + "x" * 40), ("WHY", "one two three four five six seven,eight,nine")], 30)
+    assert lines == [
+        "PATH  /" + "x" * 40,
+        "WHY   one two three four five",
+        "      six seven,eight,nine",
+    ]
+    assert labeled([("A", "word " * 10)], None) == ["A  " + "word " * 10]
+
+
+def screen(width: int, output: OutputForm = OutputForm.TABLE, **settings: object) -> Screen:
+    settings_of_form = Settings(output=output, **settings)  # type: ignore[arg-type]
+    return Screen(settings_of_form, is_terminal=True, environment={"COLUMNS": str(width), "NO_COLOR": "1"})
+
+
+def test_the_note_goes_to_stderr_and_only_with_a_table() -> None:
+    for output in OutputForm:
+        narrow = screen(30, output)
+        narrow.console.rows("ThingList", COLUMNS, ROWS, name="id")
+        note = "too narrow for all columns; -o wide also shows NOTE\n" if output is OutputForm.TABLE else ""
+        assert narrow.err.getvalue() == note
+        assert "narrow" not in narrow.out.getvalue()
+    quiet = screen(30, is_quiet=True)
+    quiet.console.rows("ThingList", COLUMNS, ROWS, name="id")
+    assert quiet.err.getvalue() == ""
+
+
+def test_no_line_is_longer_than_the_terminal() -> None:
+    rows = [ROW | {"id": f"bookie-{number}", "note": "word " * 20} for number in range(3)]
+    for width in (40, 60, 80, 200):
+        for output in (OutputForm.TABLE, OutputForm.WIDE):
+            shown = screen(width, output)
+            shown.console.rows("ThingList", COLUMNS, rows, name="id")
+            lines = shown.out.getvalue().splitlines()
+            assert max(map(len, lines)) <= width
+            assert all(f"bookie-{number}" in shown.out.getvalue() for number in range(3))
+
+
+@pytest.mark.parametrize("width", [13, 28])
+def test_long_listings_go_on_as_they_began(width: int) -> None:
+    shown = screen(width)
+    with shown.console.listing("ThingList", COLUMNS, name="id") as listing:
+        for number in range(1001):
+            listing.add(ROW | {"id": f"bookie-{number:07}"})
+    whole = screen(width)
+    whole.console.rows("ThingList", COLUMNS, [ROW | {"id": f"bookie-{n:07}"} for n in (0, 1000)], name="id")
+    first_and_last = whole.out.getvalue().splitlines()
+    lines = shown.out.getvalue().splitlines()
+    height = 5 if width == 13 else 1
+    assert lines[: 2 if height == 1 else 4] == first_and_last[: 2 if height == 1 else 4]
+    assert lines[-height:] == first_and_last[-height:]
+
+
+def column_tuples() -> Iterator[tuple[str, Sequence[Column]]]:
+    """All tables that a module of ``commands`` defines."""
+    for module in pkgutil.walk_packages(commands.__path__, "commands."):
+        for name, value in vars(importlib.import_module(module.name)).items():
+            if isinstance(value, tuple) and value and all(isinstance(each, Column) for each in value):
+                yield f"{module.name}.{name}", value
+
+
+@pytest.mark.parametrize(("name", "columns"), list(column_tuples()))
+def test_the_headings_of_every_table_fit_80_characters(name: str, columns: Sequence[Column]) -> None:
+    """Cells may still be too wide; then rows become blocks."""
+    shown = [column for column in columns if not column.is_wide]
+    assert len({column.key for column in columns}) == len(columns), name
+    assert any(column.priority == 0 for column in shown), name
+    assert all(clean(column.title) == column.title for column in columns)
+    assert fit(shown, (), 80, has_headers=True, is_wide=False).hidden != shown
+    essential = [column.title for column in shown if column.priority == 0]
+    assert len("   ".join(essential)) <= 80, name
+
+
+def test_fields_of_a_record_are_wrapped() -> None:
+    narrow = screen(40)
+    narrow.console.record("Thing", {"id": "7", "problem": "the disk of this bookie is full since yesterday"})
+    assert narrow.out.getvalue().splitlines() == [
+        "id       7",
+        "problem  the disk of this bookie is full",
+        "         since yesterday",
+    ]
