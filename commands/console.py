@@ -99,6 +99,8 @@ class Console:
         text = listing.finish()
         if text is not None:
             self._write(text)
+        if listing.layout is not None:
+            self._say_hidden(listing.layout)
 
     def table(self, title: str, columns: Sequence[Column], rows: Sequence[Row]) -> None:
         """A further table below a record, for people; structured forms carry the same rows inside the record.
@@ -111,9 +113,11 @@ class Console:
         self._write("")
         self._write(rendering.clean(title, "\n"))
         shown_rows = rows[:rows_max]
-        self._write(self.table_text(self.layout(rendering.shown_columns(columns, self.form), shown_rows), shown_rows))
+        layout = self.layout(rendering.shown_columns(columns, self.form), shown_rows)
+        self._write(self.table_text(layout, shown_rows))
         if len(rows) > rows_max:
             self._write(f"... and {len(rows) - rows_max} more (-o json has them all)")
+        self._say_hidden(layout)
 
     def raw(self, data: bytes) -> None:
         """Bytes to stdout as they are, whatever the output form."""
@@ -210,18 +214,15 @@ class Console:
         return None
 
     def layout(self, columns: Sequence[Column], rows: Sequence[Row]) -> Layout:
-        """What is shown of these rows; says which columns are left out."""
-        layout = table_layout.fit(
-            columns,
-            rows,
-            self.width,
-            has_headers=self._settings.has_headers,
-            is_wide=self.form is OutputForm.WIDE,
-        )
+        """What is shown of these rows."""
+        is_wide = self.form is OutputForm.WIDE
+        return table_layout.fit(columns, rows, self.width, has_headers=self._settings.has_headers, is_wide=is_wide)
+
+    def _say_hidden(self, layout: Layout) -> None:
         if layout.hidden:
             names = ", ".join(column.title for column in layout.hidden)
-            self.say(f"too narrow for all columns; -o wide also shows {names}")
-        return layout
+            for line in table_layout.wrapped(f"Columns not shown: {names} (-o wide shows all)", self.width):
+                self.say(line)
 
     def table_text(self, layout: Layout, rows: Sequence[Row]) -> str:
         """Rows as a table, or as blocks."""

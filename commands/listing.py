@@ -57,7 +57,8 @@ class Listing:
         self._tables = tables
         self._shown = rendering.shown_columns(columns, form)
         self._is_table = form in {OutputForm.TABLE, OutputForm.WIDE}
-        self._layout: Layout | None = None
+        self.layout: Layout | None = None
+        """How the table is shown, once that is known."""
         self._widths: list[int] = []
         self._rows: list[Row] = []
         self._added_count = 0
@@ -79,8 +80,8 @@ class Listing:
         self._added_count += 1
         if self._is_streamed:
             self._write(self._line(row))
-        elif self._layout is not None:
-            self._write(self._further_row(self._layout, row))
+        elif self.layout is not None:
+            self._write(self._further_row(self.layout, row))
         else:
             self._rows.append(row)
             if self._is_table and self._settings.sort is None and len(self._rows) == _ROWS_MEASURED:
@@ -92,7 +93,7 @@ class Listing:
 
     def _begin_table(self) -> None:
         """Write what there is, and the rest line by line: a long table is never held as a whole."""
-        self._layout = layout = self._tables.layout(self._shown, self._rows)
+        self.layout = layout = self._tables.layout(self._shown, self._rows)
         self._write(self._tables.table_text(layout, self._rows))
         self._widths = rendering.table_widths(layout.columns, self._rows, has_headers=self._settings.has_headers)
         self._rows.clear()
@@ -113,9 +114,10 @@ class Listing:
             return rendering.to_json(full) if self._form is OutputForm.JSON else rendering.to_yaml(full)
         if self._is_table:
             more = f"... more than {self._added_count if self._settings.sort is None else len(self._rows)}"
-            if self._layout is not None:
+            if self.layout is not None:
                 return more if self._is_truncated else None
-            text = self._tables.table_text(self._tables.layout(self._shown, self._rows), self._rows)
+            self.layout = self._tables.layout(self._shown, self._rows)
+            text = self._tables.table_text(self.layout, self._rows)
             return f"{text}\n{more}" if self._is_truncated else text
         return "\n".join(map(self._line, self._rows)) or None
 

@@ -28,17 +28,25 @@ def fit(
 ) -> Layout:
     """The layout of a table within ``width`` characters; None: any width.
 
-    Columns with the highest priority number are left out first, not in ``wide``. Rows become blocks, with all columns,
-    when the columns that must be shown do not fit.
+    Columns without a value in any row are left out first, then columns by their priority, the highest number first;
+    ``wide`` shows all. Rows become blocks, with all columns, when the columns that must be shown do not fit.
     """
     shown = list(columns)
     while width is not None and _table_width(shown, rows, has_headers=has_headers) > width:
-        priority = 0 if is_wide else max(column.priority for column in shown)
-        if priority == 0:
+        dispensable = [] if is_wide else [column for column in shown if column.priority or _is_blank(column, rows)]
+        if not dispensable:
             return Layout(columns, is_blocks=bool(rows))
-        position = max(index for index, column in enumerate(shown) if column.priority == priority)
-        del shown[position]
+        shown.remove(max(reversed(dispensable), key=lambda each: _dispensability(each, rows)))
     return Layout(shown, [column for column in columns if column not in shown])
+
+
+def _is_blank(column: Column, rows: Sequence[Row]) -> bool:
+    return bool(rows) and all(row.get(column.key) is None for row in rows)
+
+
+def _dispensability(column: Column, rows: Sequence[Row]) -> tuple[bool, bool, int]:
+    has_content = any(row.get(column.key) for row in rows)  # zero and "no" are none
+    return _is_blank(column, rows), not has_content, column.priority
 
 
 def block(columns: Sequence[Column], row: Row, width: int | None) -> str:
@@ -51,7 +59,7 @@ def labeled(fields: Sequence[tuple[str, str]], width: int | None) -> list[str]:
     indent = max((len(label) for label, _ in fields), default=0) + len(_LABEL_GAP)
     lines = []
     for label, text in fields:
-        first, *more = _wrapped(text, None if width is None else width - indent)
+        first, *more = wrapped(text, None if width is None else width - indent)
         lines.append(label.ljust(indent) + first)
         lines += [" " * indent + line for line in more]
     return lines
@@ -61,7 +69,8 @@ def _table_width(columns: Sequence[Column], rows: Sequence[Row], *, has_headers:
     return sum(table_widths(columns, rows, has_headers=has_headers)) + len(COLUMN_GAP) * (len(columns) - 1)
 
 
-def _wrapped(text: str, width: int | None) -> list[str]:
+def wrapped(text: str, width: int | None) -> list[str]:
+    """The text in lines of at most ``width`` characters, broken at spaces and after commas alone."""
     if width is None or width < _WRAPPED_WIDTH_MIN or len(text) <= width:
         return [text]
     lines, line = [], ""

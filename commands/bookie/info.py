@@ -15,9 +15,9 @@ from commands.rendering import Column, percent, size
 
 _COLUMNS = (
     *STATE_COLUMNS,
-    Column("total_bytes", "TOTAL", size, is_right=True, priority=3),
-    Column("free_bytes", "FREE", size, is_right=True, priority=1),
-    Column("used_fraction", "USED", percent, is_right=True, priority=2),
+    Column("total_bytes", "TOTAL", size, is_right=True, priority=4),
+    Column("free_bytes", "FREE", size, is_right=True, priority=2),
+    Column("used_fraction", "USED", percent, is_right=True, priority=3),
     Column("problem", "PROBLEM"),
 )
 

@@ -15,7 +15,7 @@ from commands.rendering import Column, size
 
 _COLUMNS = (
     *STATE_COLUMNS,
-    Column("address", "ADDRESS", priority=1),
+    Column("address", "ADDRESS", priority=2),
     Column("free_bytes", "FREE", size, is_right=True, is_wide=True),
     Column("version", "VERSION", is_wide=True),
     Column("endpoints", "ENDPOINTS", is_wide=True),

@@ -28,7 +28,7 @@ def _yes_no_unknown(value: object) -> str:
 STATE_COLUMNS = (
     Column("id", "ID"),
     Column("state", "STATE"),
-    Column("registered", "REGISTERED", priority=4),
+    Column("registered", "REGISTERED", priority=1),
     Column("reachable", "REACHABLE", _yes_no_unknown),
 )
 """The first columns of every listing of bookies."""

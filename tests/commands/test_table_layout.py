@@ -50,6 +50,25 @@ def test_columns_with_the_highest_number_go_first_and_the_last_of_equals(width: 
     assert titles(width) == expected
 
 
+def test_columns_that_say_nothing_go_before_others() -> None:
+    columns = (
+        Column("id", "ID"),
+        Column("bad", "BAD", priority=1),
+        Column("new", "NEW", priority=2),
+        Column("why", "WHY"),
+    )
+    rows = [{"id": "10", "bad": 0, "new": 5, "why": None}, {"id": "11", "bad": 0, "new": 0, "why": None}]
+    found = {
+        width: [c.title for c in fit(columns, rows, width, has_headers=True, is_wide=False).columns]
+        for width in (19, 15, 10, 2)
+    }
+    assert found == {19: ["ID", "BAD", "NEW"], 15: ["ID", "BAD", "NEW"], 10: ["ID", "NEW"], 2: ["ID"]}
+    rows[0] |= {"bad": 7, "why": "x"}
+    layout = fit(columns, rows, 14, has_headers=True, is_wide=False)
+    assert [c.title for c in layout.columns] == ["ID", "BAD", "WHY"]
+    assert fit(columns, rows, 7, has_headers=True, is_wide=False).is_blocks, "WHY must be shown"
+
+
 def test_wide_leaves_nothing_out() -> None:
     assert titles(55, is_wide=True) == "ID SIZE NOTE MODE EXTRA"
     assert titles(54, is_wide=True) == "ID SIZE NOTE MODE EXTRA in blocks"
@@ -74,9 +93,9 @@ def test_the_note_goes_to_stderr_and_only_with_a_table() -> None:
     for output in OutputForm:
         narrow = screen(30, output)
         narrow.console.rows("ThingList", COLUMNS, ROWS, name="id")
-        note = "too narrow for all columns; -o wide also shows NOTE\n" if output is OutputForm.TABLE else ""
+        note = "Columns not shown: NOTE (-o\nwide shows all)\n" if output is OutputForm.TABLE else ""
         assert narrow.err.getvalue() == note
-        assert "narrow" not in narrow.out.getvalue()
+        assert "not shown" not in narrow.out.getvalue()
     quiet = screen(30, is_quiet=True)
     quiet.console.rows("ThingList", COLUMNS, ROWS, name="id")
     assert quiet.err.getvalue() == ""
