@@ -13,7 +13,7 @@ from commands.command import command, group
 from commands.config import OutputForm
 from commands.context import CommandContext
 from commands.outcome import Outcome
-from commands.rendering import Column, decimal, size
+from commands.rendering import Column, Lines, decimal, size
 
 if TYPE_CHECKING:
     from runtime.metadata.registration import Registrations
@@ -42,6 +42,7 @@ _LEDGER_COLUMNS = (
     Column("entry_count", "ENTRIES", is_right=True, priority=3),
     Column("missing_bookies", "MISSING BOOKIES"),
 )
+_FINDING_COLUMNS = (*_LEDGER_COLUMNS, Column("problem", "PROBLEM"))
 _UNREADABLE_COLUMNS = (Column("ledger_id", "LEDGER", is_right=True), Column("problem", "PROBLEM"))
 
 
@@ -63,7 +64,7 @@ def audit(
 
     Copies are counted against the registered bookies; no entry is read (bkctl ledger verify does that). A bookie that
     ledgers name and that is not registered counts as unregistered. With and without --spark the result is the same.
-    Exit code 10 when a ledger misses copies or cannot be read.
+    -o csv has one row for each ledger that misses copies or cannot be read. Exit code 10 when there is one.
     """
     from commands.event_loop import run_to_end, sigterm_as_error
 
@@ -109,7 +110,13 @@ async def _audit_plainly(context: CommandContext, out: str | None) -> AuditRepor
             return await audit_plainly(ledgers, registrations, out_directory=out, on_progress=progress.update)
 
 
+def _ledger_id(row: dict[str, object]) -> int:
+    return int(str(row["ledger_id"]))
+
+
 def _print(context: CommandContext, report: AuditReport, out: str | None, seconds: float) -> None:
+    from runtime.replication.audit import ReplicationState
+
     console = context.console
     under_replicated = [_row(ledger) for ledger in report.under_replicated]
     if console.form is OutputForm.NAME:
@@ -126,7 +133,15 @@ def _print(context: CommandContext, report: AuditReport, out: str | None, second
         "unreadable_ledgers": unreadable,
         "truncated": report.is_truncated,
     }
-    console.record("AuditReport", body, show={"payload_bytes": size, "seconds": decimal}, details=details)
+    unreadable_state = {"replication": ReplicationState.UNREADABLE.value}
+    findings = sorted([*under_replicated, *(row | unreadable_state for row in unreadable)], key=_ledger_id)
+    console.record(
+        "AuditReport",
+        body,
+        show={"payload_bytes": size, "seconds": decimal},
+        details=details,
+        lines=Lines(_FINDING_COLUMNS, findings),
+    )
     console.table("Replication by bookie", _BOOKIE_COLUMNS, bookies)
     console.table("Under-replicated ledgers", _LEDGER_COLUMNS, under_replicated)
     console.table("Unreadable ledgers", _UNREADABLE_COLUMNS, unreadable)

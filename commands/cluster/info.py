@@ -22,14 +22,14 @@ async def show_info(context: CommandContext) -> None:
         summary = await read_cluster_summary(store, uri.root)
         layout = summary.info.layout
         body = {
-            "auditorElected": summary.is_auditor_elected,
-            "auditorId": summary.auditor_id,
-            "clusterUnderReplicated": summary.is_under_replicated,
-            "ledgerReplicationEnabled": summary.is_replication_enabled,
-            "totalBookiesCount": summary.known_count,
-            "writableBookiesCount": summary.writable_count,
-            "readonlyBookiesCount": summary.read_only_count,
-            "unavailableBookiesCount": summary.unavailable_count,
+            "auditor_elected": summary.is_auditor_elected,
+            "auditor_id": summary.auditor_id,
+            "cluster_under_replicated": summary.is_under_replicated,
+            "ledger_replication_enabled": summary.is_replication_enabled,
+            "total_bookies_count": summary.known_count,
+            "writable_bookies_count": summary.writable_count,
+            "readonly_bookies_count": summary.read_only_count,
+            "unavailable_bookies_count": summary.unavailable_count,
             "bkctl": {
                 "metadata_uri": str(uri),
                 "instance_id": summary.info.instance_id,

@@ -15,7 +15,7 @@ from commands.context import CommandContext
 from commands.errors import InvalidArgumentError
 from commands.outcome import Outcome
 from commands.parse import parse_ledger_id
-from commands.rendering import Column, counted, decimal, size
+from commands.rendering import Column, Lines, counted, decimal, size
 
 if TYPE_CHECKING:
     from runtime.replication.checker import CheckTotals, LedgerCheck
@@ -60,7 +60,8 @@ async def verify(
 
     Nothing is fenced, nothing is written. Copies that are missing, corrupt, failed (the bookie is up and answers with
     an error, as for a damaged entry log), unreachable (no answer) or different are counted apart. Clean ledgers are
-    listed only when they are named. Exit code 10 when anything is wrong.
+    listed only when they are named; -o csv has one row for each listed ledger. A bookie that does not answer is asked
+    once more, and its copies then count as unreachable. Exit code 10 when anything is wrong.
     """
     if is_all and ledgers:
         raise InvalidArgumentError(f"--all is every ledger: leave out {' '.join(ledgers)}, or --all")
@@ -122,7 +123,8 @@ def _print(
     if console.form is OutputForm.NAME:
         console.rows("LedgerVerification", _COLUMNS, rows, name="ledger_id", is_truncated=is_truncated)
         return
-    console.record("LedgerVerification", body, show={"bytes_read": size, "seconds": decimal}, details=details)
+    show = {"bytes_read": size, "seconds": decimal}
+    console.record("LedgerVerification", body, show=show, details=details, lines=Lines(_COLUMNS, rows))
     console.table("Ledgers", _COLUMNS, rows)
     console.table("Bad copies", _DEFECT_COLUMNS, defects)
 

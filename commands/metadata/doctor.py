@@ -122,7 +122,8 @@ def _print(context: CommandContext, report: DoctorReport, findings: Sequence[Fin
     for rule_id, count in report.counts.items():
         of_rule = [found for found in findings if found.rule.id == rule_id]
         if of_rule:
-            console.table(_heading(of_rule[0].rule, count), _RULE_COLUMNS, [_row(found) for found in of_rule])
+            heading = _heading(of_rule[0].rule, count, min(_LINE_MAX, console.width or _LINE_MAX))
+            console.table(heading, _RULE_COLUMNS, [_row(found) for found in of_rule])
 
 
 def _row(found: Finding) -> dict[str, object]:
@@ -136,11 +137,11 @@ def _row(found: Finding) -> dict[str, object]:
     }
 
 
-def _heading(rule: Rule, count: int) -> str:
+def _heading(rule: Rule, count: int, width: int) -> str:
     lines = [f"{rule.severity.name} {rule.id}: {counted(count, 'finding')}"]
     generic_cure = rule.cure.format(path="ZNODE", subject="ID")
     for text in (rule.consequence, f"Way out: {generic_cure}"):
-        lines += textwrap.wrap(text, _LINE_MAX, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
-from commands.rendering import Column, counted
+from commands.rendering import Column, Lines, counted
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.java_bookie import require_stopped, require_version_files
 from commands.storage.own_storage import PLAN_COLUMNS, OwnStorage, make_plan, open_own_storage
@@ -39,8 +39,8 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
     Entry logs, journals, marks and VERSION files stay as they are, and nothing is deleted. Interleaved and Sorted
     storage bring keys, fences, explicit LACs and places of entries in their .idx files; of DbLedgerStorage all of it is
     built from entry logs and journals, and every ledger is then fenced. Where something cannot be read, its ledgers
-    answer "unknown" until the integrity check has mended them, and the exit code is 9. A run that was cut off is ended
-    by the same command.
+    answer "unknown" until the integrity check has repaired them, and the exit code is 9; -o csv lists what cannot be
+    read. If interrupted, run the same command again to finish.
     """
     from commands.safety.change import open_change
     from commands.safety.confirmation import settle_empty_plan, settle_plan
@@ -110,5 +110,6 @@ def _tell(context: CommandContext, storage: str | None, report: BuildReport) -> 
         "entries_copied": report.copied_entry_count,
         "unreadable": report.unreadable_count,
     }
-    context.console.record("StorageAdopted", body, name="ledgers", details={"unreadable_items": unreadable})
+    details, lines = {"unreadable_items": unreadable}, Lines(_UNREADABLE_COLUMNS, unreadable)
+    context.console.record("StorageAdopted", body, name="ledgers", details=details, lines=lines)
     context.console.table("What could not be read", _UNREADABLE_COLUMNS, unreadable)

@@ -67,7 +67,7 @@ async def test_bkctl_survives_what_java_does_not(
     assert "a,b:3181" in listed.stderr
     assert "10.0.0.8 :3181" in listed.stderr
     info = await bkctl(java, "cluster", "info", "-o", "json")
-    assert info.json()["clusterUnderReplicated"]
+    assert info.json()["cluster_under_replicated"]
     await bkctl(java, "cookie", "list")
     ledgers = await bkctl(java, "ledger", "list", "-o", "json")
     assert {row["ledger_id"]: row["state"] for row in ledgers.json()["items"]} == {"0": "open", "77": "unreadable"}

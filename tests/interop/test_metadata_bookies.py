@@ -100,7 +100,9 @@ async def test_a_java_bookie_lives_in_our_cluster_and_in_what_we_restore(
 
     instance_id = (await bkctl(java, "cluster", "instance-id", "-o", "name")).stdout.strip()
     rows = (await bkctl(java, "bookie", "list", "-o", "json")).json()["items"]
-    assert rows == [{"id": bookie.id, "state": "writable", "address": bookie.id}]
+    assert [(row["id"], row["state"], row["reachable"], row["address"]) for row in rows] == [
+        (bookie.id, "writable", True, bookie.id)
+    ]
     cookie = (await CookieStore(store, root).read(bookie.id)).value
     assert (cookie.bookie_id, cookie.instance_id) == (bookie.id, instance_id)
     assert cookie.ledger_directories == (str(tmp_path / "data" / "ledgers"),)

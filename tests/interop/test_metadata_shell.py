@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tests.interop.java import JavaError
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import bkctl, init_by_java
 
+_CAPITAL = re.compile("[A-Z]")
 WRITABLE = "10.0.0.1:3181"
 READ_ONLY = "bk-3.example_com"
 ENDPOINTS: list[dict[str, Any]] = [
@@ -69,7 +71,8 @@ async def compare_summaries(java: JavaMetadata) -> dict[str, Any]:
     summary = await java.shell("clusterinfo")
     theirs = json.loads(next(value for value in summary.values("value") if value.startswith("{")))
     ours: dict[str, Any] = (await bkctl(java, "cluster", "info", "-o", "json")).json()
-    assert {key: ours[key] for key in theirs} == theirs | {"auditorId": theirs["auditorId"] or None}
+    spelled = {_CAPITAL.sub(r"_\g<0>", key).lower(): value for key, value in theirs.items()}
+    assert {key: ours[key] for key in spelled} == spelled | {"auditor_id": theirs["auditorId"] or None}
     return ours
 
 
@@ -144,7 +147,7 @@ async def test_bkctl_reads_javas_cluster_registrations_and_cookies(
         assert found.value == cookie(bookie_id, instance_id)
         assert found.value.differences(cookie(bookie_id, instance_id)) == ()
     ours = await compare_summaries(java)
-    assert (ours["writableBookiesCount"], ours["readonlyBookiesCount"], ours["unavailableBookiesCount"]) == (1, 1, 1)
+    assert [ours[f"{mode}_bookies_count"] for mode in ("writable", "readonly", "unavailable")] == [1, 1, 1]
 
 
 async def test_a_registration_of_one_side_keeps_the_other_from_the_name(

@@ -190,7 +190,7 @@ def test_the_life_of_a_cluster_with_real_bookies(cluster: Cluster, tmp_path: Pat
     assert (report["ledgers_created"], report["first_new_ledger_id"]) == (5, "4294967296")
     for bookie in cluster.bookies:
         cluster.start_bookie(bookie.id)
-    assert run("cluster", "info")["writableBookiesCount"] == 3
+    assert run("cluster", "info")["writable_bookies_count"] == 3
     run("ledger", "verify", "--all")
     for ledger_id in run("ledger", "list")["items"]:  # type: ignore[attr-defined]
         result = run_bkctl("ledger", "read", str(ledger_id["ledger_id"]), timeout_s=120, **environment)
@@ -240,4 +240,4 @@ def _stop_bookies(cluster: Cluster) -> None:
     """In order, so that they are registered no longer."""
     for bookie in cluster.bookies:
         os.kill(bookie.pid, signal.SIGTERM)
-    wait_until(lambda: cluster.run("cluster", "info").json()["writableBookiesCount"] == 0)
+    wait_until(lambda: cluster.run("cluster", "info").json()["writable_bookies_count"] == 0)

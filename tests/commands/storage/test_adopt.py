@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import signal
 import struct
 import subprocess
@@ -26,7 +27,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JavaFolders:
     return java_folders("interleaved-4.18.0/crash", Path("data"))
 
 
-def run(java: JavaFolders, *words: str, verb: str = "adopt") -> BkctlResult:
+def run(java: JavaFolders, *words: str, verb: str = "adopt", form: str = "json") -> BkctlResult:
     config = java.config
     lists = (
         ("--journal-dir", config.journal_directories),
@@ -34,7 +35,7 @@ def run(java: JavaFolders, *words: str, verb: str = "adopt") -> BkctlResult:
         ("--index-dir", config.index_directories),
     )
     options = [word for option, paths in lists for path in paths for word in (option, path)]
-    return run_bkctl("storage", verb, *words, *options, "-o", "json")
+    return run_bkctl("storage", verb, *words, *options, "-o", form)
 
 
 def test_plan_adoption_and_a_second_run(java: JavaFolders) -> None:
@@ -46,7 +47,7 @@ def test_plan_adoption_and_a_second_run(java: JavaFolders) -> None:
         "b22be2fa-8dea-4cdb-a4a2-d7a429ae7b71",
     )
     assert {item["path"] for item in plan["items"]} == {
-        f"data/ledgers/current/{name}" for name in ("0", "ldb-ledgers", "ldb-locations")
+        f"{Path.cwd()}/data/ledgers/current/{name}" for name in ("0", "ldb-ledgers", "ldb-locations")
     }
     assert run(java).exit_code == 3, "nobody is there to ask"
     assert java.tree() == before
@@ -73,6 +74,13 @@ def test_what_is_unreadable_is_told(java: JavaFolders) -> None:
     result = run(java, "--yes")
     assert result.exit_code == 9
     assert "1.log is not there" in result.json()["unreadable_items"][0]["reason"]
+
+
+def test_csv_lists_what_is_unreadable(java: JavaFolders) -> None:
+    (java.indexes[0] / "1.log").unlink()
+    rows = list(csv.DictReader(run(java, "--yes", form="csv").stdout.splitlines()))
+    assert rows
+    assert "1.log is not there" in rows[0]["reason"]
 
 
 def test_folders_in_another_order_than_their_version_files_say(java: JavaFolders) -> None:
