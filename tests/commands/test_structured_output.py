@@ -91,7 +91,7 @@ class Invocations:
             "bookie info": (),
             "bookie list": (),
             "bookie start": (*bookie, "-n"),
-            "cluster backup": (str(folder / "backup"), "-n"),
+            "cluster backup": (str(folder / "backup"),),
             "cluster health-check disable": ("-n",),
             "cluster health-check enable": ("-n",),
             "cluster health-check status": (),
