@@ -40,7 +40,12 @@ def _global_options(
     ] = None,
     metadata_uri: Annotated[
         str | None,
-        typer.Option("--metadata-uri", "-u", metavar="URI", help="Cluster: zk+LAYOUT://HOST:PORT;HOST:PORT/ROOT."),
+        typer.Option(
+            "--metadata-uri",
+            "-u",
+            metavar="URI",
+            help="Cluster: zk+LAYOUT://HOST:PORT;HOST:PORT/ROOT or metadata-store:zk:HOST:PORT/PATH",
+        ),
     ] = None,
     conf: Annotated[
         str | None, typer.Option("--conf", "-c", metavar="FILE", help="An existing Java bk_server.conf.")

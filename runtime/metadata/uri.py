@@ -1,4 +1,8 @@
-"""Where a cluster's metadata is: ``zk+<layout>://<servers>/<ledgers root>``. Source: metadata sections 2.2 and 2.3."""
+"""Where a cluster's metadata is. Source: metadata sections 2.2 and 2.3.
+
+BookKeeper writes ``zk+<layout>://<servers>/<ledgers root>``. Pulsar writes ``metadata-store:zk:<servers>[/<path>]``:
+there the path is a ZooKeeper chroot, and the ledgers root is ``/ledgers`` below it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from runtime.errors import ConfigurationError
 from runtime.metadata.layout import LedgerTree
 
 EXAMPLE = "zk+hierarchical://localhost:2181/ledgers"
+PULSAR_EXAMPLE = "metadata-store:zk:localhost:2181"
 ROOT_DEFAULT = "/ledgers"
 
 _ANY_TREE = "null"
@@ -20,6 +25,9 @@ _PATH = re.compile(r"(?:[A-Za-z0-9_.!~*'();:@&=+$,/-]|%[0-9A-Fa-f]{2}|[^\x00-\x7
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _PATH_SAFE = "/-_.!~*'();:@&=+$,"
 _SHADED_PREFIX = "dlshade."
+_PULSAR_SCHEME = "metadata-store:"
+_PULSAR_BACKENDS = ("oxia", "etcd", "rocksdb", "memory")
+"""Backends of Pulsar other than ZooKeeper. Any other text after the scheme is a list of ZooKeeper servers, as in Pulsar."""
 
 
 class MetadataUri(msgspec.Struct, frozen=True):
@@ -28,7 +36,7 @@ class MetadataUri(msgspec.Struct, frozen=True):
     servers: str
     """Connect string of ZooKeeper, ``host:port,host:port``."""
     root: str
-    """Absolute path of the ledgers root; never a chroot, so it names the same nodes for everybody."""
+    """Absolute path of the ledgers root; every process sees the same nodes there, since no chroot is used."""
     tree: LedgerTree | None
 
     def __str__(self) -> str:
@@ -39,13 +47,42 @@ class MetadataUri(msgspec.Struct, frozen=True):
 def parse_metadata_uri(text: str) -> MetadataUri:
     """Parse as Java does; ConfigurationError in one sentence. Servers may be separated by ``;`` or ``,``."""
     text = text.strip()
+    if text.lower().startswith(_PULSAR_SCHEME):
+        return _parse_pulsar_uri(text)
     tree = _parse_scheme(text)
     rest = text.partition(":")[2].partition("#")[0].partition("?")[0]
     authority, slash, path = rest.removeprefix("//").partition("/")
-    servers = ",".join(part.strip() for part in authority.replace(";", ",").split(",") if part.strip())
+    servers = _parse_servers(authority)
     if not rest.startswith("//") or not servers:
-        raise ConfigurationError(f"metadata URI {text!r} names no ZooKeeper server: write {EXAMPLE}")
+        raise ConfigurationError(
+            f"metadata URI {text!r} names no ZooKeeper server: write {EXAMPLE}, or {PULSAR_EXAMPLE} as Pulsar does"
+        )
     return MetadataUri(servers=servers, root=_parse_root(text, slash + path), tree=tree)
+
+
+def _parse_pulsar_uri(text: str) -> MetadataUri:
+    """``metadata-store:zk:<servers>[/<path>][?<options>]``. Pulsar always uses the hierarchical layout."""
+    url = text[len(_PULSAR_SCHEME) :].partition("?")[0]
+    for backend in _PULSAR_BACKENDS:
+        if url.lower().startswith(f"{backend}:"):
+            raise ConfigurationError(
+                f"metadata URI {text!r}: the metadata is in {backend!r}, and bkctl supports only ZooKeeper; "
+                f"for ZooKeeper write {PULSAR_EXAMPLE}"
+            )
+    url = url[len("zk:") :] if url.lower().startswith("zk:") else url
+    authority, slash, path = url.partition("/")
+    servers = _parse_servers(authority)
+    if not servers:
+        raise ConfigurationError(f"metadata URI {text!r} names no ZooKeeper server: write {PULSAR_EXAMPLE}")
+    chroot = slash + path if path else ""  # Pulsar does not decode it
+    root = chroot + ROOT_DEFAULT
+    if not _is_usable_root(root):
+        raise ConfigurationError(f"metadata URI {text!r}: {chroot!r} is no ZooKeeper path: write {PULSAR_EXAMPLE}/path")
+    return MetadataUri(servers=servers, root=root, tree=LedgerTree.HIERARCHICAL)
+
+
+def _parse_servers(authority: str) -> str:
+    return ",".join(part.strip() for part in authority.replace(";", ",").split(",") if part.strip())
 
 
 def _parse_scheme(text: str) -> LedgerTree | None:
@@ -78,9 +115,13 @@ def _parse_root(text: str, raw_path: str) -> str:
         raise ConfigurationError(
             f"metadata URI {text!r}: '{root}' is no ledgers root since it ends with a slash: write it without"
         )
-    if any(name in {"", ".", ".."} for name in root[1:].split("/")) or _UNUSABLE.search(root):
+    if not _is_usable_root(root):
         raise ConfigurationError(f"metadata URI {text!r}: {root!r} is no ledgers root: write {EXAMPLE}")
     return root
+
+
+def _is_usable_root(root: str) -> bool:
+    return not any(name in {"", ".", ".."} for name in root[1:].split("/")) and not _UNUSABLE.search(root)
 
 
 def legacy_metadata_uri(servers: str, root: str | None = None, factory_class: str | None = None) -> str:

@@ -47,6 +47,27 @@ def test_as_java_reads_it(text: str, servers: str, root: str, tree: LedgerTree |
 
 
 @pytest.mark.parametrize(
+    ("text", "servers", "root"),
+    [
+        ("metadata-store:zk:h1:2181", "h1:2181", "/ledgers"),
+        ("metadata-store:zk:h1:2181/", "h1:2181", "/ledgers"),
+        ("metadata-store:zk:h1:2181/chroot", "h1:2181", "/chroot/ledgers"),
+        ("metadata-store:zk:h1:2181,h2:2182,h3/a/b", "h1:2181,h2:2182,h3", "/a/b/ledgers"),
+        ("metadata-store:zk:h1:2181;h2:2182/a", "h1:2181,h2:2182", "/a/ledgers"),
+        ("metadata-store:zk:h1:2181/ledgers", "h1:2181", "/ledgers/ledgers"),
+        ("metadata-store:h1:2181,h2/a", "h1:2181,h2", "/a/ledgers"),
+        ("metadata-store:zk:h1/a?sessionTimeout=30000", "h1", "/a/ledgers"),
+        ("Metadata-Store:ZK:h1/a%20b", "h1", "/a%20b/ledgers"),
+        ("metadata-store:zk:[::1]:2181/x", "[::1]:2181", "/x/ledgers"),
+    ],
+)
+def test_the_path_of_a_pulsar_uri_is_a_chroot_with_ledgers_below_it(text: str, servers: str, root: str) -> None:
+    uri = parse_metadata_uri(text)
+    assert uri == MetadataUri(servers=servers, root=root, tree=HIERARCHICAL)
+    assert parse_metadata_uri(str(uri)) == uri
+
+
+@pytest.mark.parametrize(
     ("servers", "hosts"),
     [
         ("h1", [("h1", 2181)]),
@@ -65,7 +86,18 @@ def test_the_client_understands_every_form_of_server(servers: str, hosts: list[t
         ("localhost:2181", "does not start with zk: write zk"),
         ("/ledgers", "does not start with zk"),
         ("etcd://h/x", "'etcd' is a backend that bkctl does not know"),
-        ("metadata-store:zk:h1:2181/ledgers", "'metadata-store' is a backend"),
+        ("metadata-store:oxia://h1:6648/bookkeeper", "the metadata is in 'oxia'"),
+        ("metadata-store:etcd:http://h1:2379", "the metadata is in 'etcd'"),
+        ("metadata-store:rocksdb:///data", "the metadata is in 'rocksdb'"),
+        ("metadata-store:", "names no ZooKeeper server: write metadata-store:zk:"),
+        ("metadata-store:zk:", "names no ZooKeeper server: write metadata-store:zk:"),
+        ("metadata-store:zk:;,/x", "names no ZooKeeper server"),
+        ("metadata-store:zk://h1:2181/x", "names no ZooKeeper server"),
+        ("metadata-store:zk:h1/x/", "'/x/' is no ZooKeeper path"),
+        ("metadata-store:zk:h1//x", "'//x' is no ZooKeeper path"),
+        ("metadata-store:zookeeper://h1/x", "'//h1/x' is no ZooKeeper path"),
+        ("metadata-store:zk:h1/a/../b", "is no ZooKeeper path"),
+        ("oxia://h1:6648/bookkeeper", "'oxia' is a backend"),
         ("zookeeper://h/x", "'zookeeper' is a backend"),
         ("zk+legacyhierarchical://h/x", "is no ledger layout in a URI; write zk"),
         ("zk+ms://h/x", "'ms' is no ledger layout"),
@@ -94,7 +126,11 @@ def test_one_sentence_for_nonsense(text: str, reason: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-@given(st.text(max_size=60) | st.from_regex(r"zk(\+[a-z]{0,5})?://[^/]{0,5}/.{0,9}", fullmatch=True))
+@given(
+    st.text(max_size=60)
+    | st.from_regex(r"zk(\+[a-z]{0,5})?://[^/]{0,5}/.{0,9}", fullmatch=True)
+    | st.from_regex(r"metadata-store:(zk:)?[^/]{0,5}(/.{0,9})?", fullmatch=True)
+)
 def test_any_text_is_read_back_or_refused(text: str) -> None:
     try:
         uri = parse_metadata_uri(text)
