@@ -10,6 +10,7 @@ from commands.cluster_access import open_store
 from commands.context import CommandContext
 
 if TYPE_CHECKING:
+    from runtime.metadata.auditor_election import Candidate
     from runtime.metadata.cluster import ClusterInfo
     from runtime.metadata.foreign_names import ForeignNames
     from runtime.metadata.replication_switches import ReplicationSwitches
@@ -57,6 +58,15 @@ async def readable(context: CommandContext, reading: Awaitable[T]) -> T | None:
     except MetadataFormatError as error:
         context.console.warn(str(error))
         return None
+
+
+def warn_of_second_auditor(context: CommandContext, pulsar_auditor: Candidate | None) -> None:
+    """Say that Pulsar's metadata driver has elected an auditor in addition to the one that was voted for."""
+    if pulsar_auditor is not None:
+        context.console.warn(
+            f"there is a second auditor: Pulsar's metadata driver elected {pulsar_auditor.bookie_id or 'one'} "
+            f"(underreplication/{pulsar_auditor.vote})"
+        )
 
 
 async def change_setting(

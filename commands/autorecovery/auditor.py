@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from commands.autorecovery.access import open_view
+from commands.autorecovery.access import open_view, warn_of_second_auditor
 from commands.command import command
 from commands.context import CommandContext
 from commands.errors import NotFoundError
@@ -19,14 +19,20 @@ def register(app: typer.Typer) -> None:
 
 
 async def show_auditor(context: CommandContext) -> None:
-    """Show the elected auditor, and the candidates that take over after it; exit code 4 when nobody is elected.
+    """Show the elected auditor and the candidates that take over after it; exit code 4 if no auditor is elected.
 
-    An auditor whose process hangs or dies stays elected until its ZooKeeper session ends.
+    An auditor whose process hangs or dies stays elected until its ZooKeeper session ends. The auditor of Pulsar's
+    metadata driver is shown with the vote "leader"; it has no candidates.
     """
-    from runtime.metadata.auditor_election import list_candidates
+    from runtime.metadata.auditor_election import list_candidates, read_pulsar_auditor
 
     async with open_view(context) as view:
         candidates = await list_candidates(view.store, view.root, view.foreign)
+        pulsar_auditor = await read_pulsar_auditor(view.store, view.root)
+    if candidates:
+        warn_of_second_auditor(context, pulsar_auditor)
+    elif pulsar_auditor is not None:
+        candidates = [pulsar_auditor]
     if not candidates:
         raise NotFoundError("no auditor is elected: no process with autorecovery runs in this cluster")
     if candidates[0].problem is not None:

@@ -6,7 +6,7 @@ import datetime
 
 import typer
 
-from commands.autorecovery.access import ReplicationView, open_view, readable
+from commands.autorecovery.access import ReplicationView, open_view, readable, warn_of_second_auditor
 from commands.autorecovery.note import SwitchNote, decode_note
 from commands.command import command
 from commands.context import CommandContext
@@ -25,7 +25,7 @@ async def show_status(context: CommandContext) -> None:
 
     At most 1000 marks are counted; bkctl autorecovery pending --count counts all.
     """
-    from runtime.metadata.auditor_election import read_auditor
+    from runtime.metadata.auditor_election import read_auditor, read_pulsar_auditor
     from runtime.metadata.replication_lock import list_locked_ids
     from runtime.metadata.replication_switches import PeriodicCheck
 
@@ -34,6 +34,8 @@ async def show_status(context: CommandContext) -> None:
         note = SwitchNote() if off is None else decode_note(off.note)
         is_overdue = note.until is not None and _is_past(note.until, view.now_ms)
         auditor = await read_auditor(view.store, view.root, view.foreign)
+        if auditor is not None and not auditor.is_pulsar:
+            warn_of_second_auditor(context, await read_pulsar_auditor(view.store, view.root))
         delay = await readable(context, view.switches.recovery_delay())
         pending, is_truncated = await _count_pending(view)
         checks = {

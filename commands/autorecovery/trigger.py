@@ -47,6 +47,11 @@ async def trigger(context: CommandContext) -> None:
         )
         if await change_setting(context, view, "trigger", items, rewrite) is None:
             return
+    if auditor.is_pulsar:
+        context.console.warn(
+            f"auditor {auditor.bookie_id} was elected by Pulsar's metadata driver, which misses the trigger before "
+            "Pulsar 2.11.3: restart it there"
+        )
     context.console.say("nothing to undo: the recovery delay is as it was")
     body: dict[str, object] = {"triggered": True, "auditor": auditor.bookie_id, "delay_s": delay.seconds}
     context.console.record("AuditTrigger", body, name="auditor")

@@ -2,6 +2,9 @@
 
 Votes are numbered ephemeral nodes; the lowest wins, each other candidate watches the one before it. Unlike Java's, our
 auditor watches its own vote too: when somebody deletes it, the next candidate takes over, and ours steps down.
+
+Pulsar's metadata driver has an election of its own: the auditor is whoever created the ephemeral node ``leader``. A
+cluster can have an auditor of each kind.
 """
 
 from __future__ import annotations
@@ -16,9 +19,14 @@ import msgspec
 from runtime.errors import ConflictError, MetadataFormatError, NodeExistsError, NoNodeError
 from runtime.ledger.bookie_id import is_valid_bookie_id
 from runtime.metadata.foreign_names import ForeignNames
-from runtime.metadata.paths import VOTE_PREFIX, Paths
+from runtime.metadata.paths import PULSAR_AUDITOR, VOTE_PREFIX, Paths
 from runtime.metadata.store import ANY_VERSION, MetadataStore, Node, Watch
-from runtime.metadata.under_replication_format import decode_vote, encode_vote, parse_vote_name
+from runtime.metadata.under_replication_format import (
+    decode_pulsar_auditor,
+    decode_vote,
+    encode_vote,
+    parse_vote_name,
+)
 from runtime.metadata.under_replication_tree import UnderReplicationTree
 
 logger = logging.getLogger(__name__)
@@ -30,13 +38,21 @@ _ATTEMPTS_MAX = 20
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A vote; ``bookie_id`` is None, and ``problem`` says why, when its bytes cannot be read."""
+    """A vote; ``bookie_id`` is None, and ``problem`` says why, when its bytes cannot be read.
+
+    ``vote`` is the name of its node, ``leader`` for Pulsar's auditor.
+    """
 
     vote: str
     bookie_id: str | None
     session_id: int
     since_ms: int
     problem: MetadataFormatError | None = None
+
+    @property
+    def is_pulsar(self) -> bool:
+        """Whether Pulsar's metadata driver elected it."""
+        return self.vote == PULSAR_AUDITOR
 
 
 class AuditorElection:
@@ -221,29 +237,36 @@ async def list_candidates(store: MetadataStore, root: str, foreign: ForeignNames
 
 
 async def read_auditor(store: MetadataStore, root: str, foreign: ForeignNames) -> Candidate | None:
-    """The auditor, None when nobody is elected. Two operations."""
+    """The auditor: the first vote, else Pulsar's auditor; None when there is neither. Two operations."""
     directory = Paths(root).auditor_election
     for _ in range(_ATTEMPTS_MAX):
         try:
             names = await store.children(directory)
         except NoNodeError:
-            return None
+            names = []
         votes = votes_among(names, directory, foreign)
         if not votes:
-            return None
+            return await read_pulsar_auditor(store, root)
         if candidate := await _read_candidate(store, directory, votes[0]):
             return candidate
     raise ConflictError(f"{directory}: auditors come and go all the time")
 
 
-async def _read_candidate(store: MetadataStore, directory: str, vote: str) -> Candidate | None:
+async def read_pulsar_auditor(store: MetadataStore, root: str) -> Candidate | None:
+    """The auditor that Pulsar's metadata driver elected; there may be a voted one as well. One operation."""
+    return await _read_candidate(store, Paths(root).under_replication, PULSAR_AUDITOR, decode_pulsar_auditor)
+
+
+async def _read_candidate(
+    store: MetadataStore, directory: str, vote: str, decode: Callable[[bytes], str] = decode_vote
+) -> Candidate | None:
     path = f"{directory}/{vote}"
     try:
         node = await store.get(path)
     except NoNodeError:
         return None
     try:
-        bookie_id, problem = decode_vote(node.data), None
+        bookie_id, problem = decode(node.data), None
     except MetadataFormatError as error:
         bookie_id, problem = None, MetadataFormatError(f"{path}: {error}", path)
     return Candidate(vote, bookie_id, node.stat.ephemeral_owner, node.stat.ctime_ms, problem)

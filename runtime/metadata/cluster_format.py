@@ -21,7 +21,6 @@ from runtime.metadata.store import MetadataStore
 from runtime.metadata.tree import delete_tree
 
 _NAMES_SHOWN_MAX = 5
-_LEADER = "leader"
 _LAST_TO_GO = (COOKIES, HEALTH_CHECK_DISABLED, UNDER_REPLICATION, LAYOUT, INSTANCE_ID)
 """Order of the end: who is killed in between still finds the cluster's identity, and can go on."""
 
@@ -39,7 +38,7 @@ async def require_nobody_connected(store: MetadataStore, root: str) -> None:
         )
     holders = [f"{paths.auditor_election}/{name}" for name in await _children(store, paths.auditor_election)]
     holders += [f"{paths.replication_locks}/{name}" for name in await _children(store, paths.replication_locks)]
-    holders += [path for path in (f"{paths.under_replication}/{_LEADER}",) if await store.exists(path) is not None]
+    holders += [path for path in (paths.pulsar_auditor,) if await store.exists(path) is not None]
     if holders:
         raise RefusedError(
             f"nothing was changed: an auditor or replication worker still runs, it holds {holders[0]}: "

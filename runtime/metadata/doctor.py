@@ -325,7 +325,7 @@ class _Examination:
             paths.instance_id,
             paths.cookies,
             paths.lost_bookie_recovery_delay,
-            f"{paths.under_replication}/leader",
+            paths.pulsar_auditor,
         )
         answers = await asyncio.gather(*(_is_there(self._store, path) for path in asked))
         return frozenset(itertools.compress(asked, answers))

@@ -141,8 +141,7 @@ def _registration_faults(paths: Paths, snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _election_faults(paths: Paths, snapshot: Snapshot) -> Iterator[Finding]:
-    leader = f"{paths.under_replication}/leader"
-    has_leader = leader in snapshot.present
+    has_leader = paths.pulsar_auditor in snapshot.present
     votes = {
         number: node for name, node in (snapshot.votes or {}).items() if (number := parse_vote_name(name)) is not None
     }
@@ -151,7 +150,9 @@ def _election_faults(paths: Paths, snapshot: Snapshot) -> Iterator[Finding]:
             yield finding("no-auditor", paths.auditor_election, "There is no vote.")
         return
     if has_leader:
-        yield finding("two-kinds-of-auditor", leader, "There is an auditor of Pulsar's driver beside the votes.")
+        yield finding(
+            "two-kinds-of-auditor", paths.pulsar_auditor, "Pulsar's driver elected an auditor, and there are votes."
+        )
     first = votes[min(votes)]
     if snapshot.elected is None:
         return

@@ -16,6 +16,7 @@ from runtime.metadata.paths import (
     ID_PREFIX,
     INSTANCE_ID,
     LAYOUT,
+    PULSAR_AUDITOR,
     READ_ONLY,
 )
 from runtime.metadata.replication_switches import PeriodicCheck
@@ -52,6 +53,7 @@ class Kind(enum.Enum):
     LOCK = "locks"
     ELECTION = "election"
     VOTE = "votes"
+    PULSAR_AUDITOR = "pulsar_auditors"
     SWITCH = "switches"
     STRAY = "strays"
     STRAY_AT_ROOT = "strays_at_root"
@@ -135,7 +137,7 @@ _UNDER_REPLICATION = {
     "disable": Kind.SWITCH,
     "lostBookieRecoveryDelay": Kind.SWITCH,
     "auditorelection": Kind.ELECTION,
-    "leader": Kind.SWITCH,
+    PULSAR_AUDITOR: Kind.PULSAR_AUDITOR,
     **{check.value: Kind.SWITCH for check in PeriodicCheck},
 }
 

@@ -26,6 +26,7 @@ from runtime.metadata.under_replication_format import (
     decode_check_time,
     decode_lock,
     decode_mark,
+    decode_pulsar_auditor,
     decode_vote,
 )
 
@@ -67,13 +68,13 @@ def examine(place: Place, node: Node, around: Surroundings) -> list[Finding]:
     is_ephemeral = node.stat.ephemeral_owner != 0
     if place.kind in _OF_SESSIONS and not is_ephemeral:
         found.append(finding("session-node-without-session", path, "It is persistent, and must be ephemeral."))
-    if place.kind in _PERSISTENT and is_ephemeral and place.name != "leader":
+    if place.kind in _PERSISTENT and is_ephemeral:
         problem = f"It is ephemeral, of session {node.stat.ephemeral_owner:#x}, and must be persistent."
         found.append(finding("node-of-a-session", path, problem, place.number))
     return found
 
 
-_OF_SESSIONS = {Kind.WRITABLE_BOOKIE, Kind.READ_ONLY_BOOKIE, Kind.LOCK, Kind.VOTE}
+_OF_SESSIONS = {Kind.WRITABLE_BOOKIE, Kind.READ_ONLY_BOOKIE, Kind.LOCK, Kind.VOTE, Kind.PULSAR_AUDITOR}
 _PERSISTENT = {
     Kind.INSTANCE_ID,
     Kind.LAYOUT,
@@ -233,9 +234,10 @@ def _examine_lock(path: str, place: Place, node: Node, _: Surroundings) -> Itera
         yield finding("unreadable-lock", path, sentence(error), place.number)
 
 
-def _examine_vote(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[Finding]:
+def _examine_vote(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[Finding]:
+    decode = decode_pulsar_auditor if place.kind is Kind.PULSAR_AUDITOR else decode_vote
     try:
-        decode_vote(node.data)
+        decode(node.data)
     except MetadataFormatError as error:
         yield finding("unreadable-vote", path, sentence(error))
 
@@ -315,6 +317,7 @@ _RULES: dict[Kind, Rules] = {
     Kind.LOCK: _examine_lock,
     Kind.ELECTION: _examine_election,
     Kind.VOTE: _examine_vote,
+    Kind.PULSAR_AUDITOR: _examine_vote,
     Kind.SWITCH: _examine_switch,
     Kind.STRAY: _examine_stray,
     Kind.STRAY_AT_ROOT: _examine_stray_at_root,

@@ -13,6 +13,7 @@ ID_PREFIX = "ID-"
 HIGH_ORDER_PREFIX = "HOB-"
 MARK_PREFIX = "urL"
 VOTE_PREFIX = "V_"
+PULSAR_AUDITOR = "leader"
 
 
 class Paths(msgspec.Struct, frozen=True):
@@ -84,6 +85,11 @@ class Paths(msgspec.Struct, frozen=True):
     def auditor_election(self) -> str:
         """Directory of votes; the lowest number wins."""
         return f"{self.under_replication}/auditorelection"
+
+    @property
+    def pulsar_auditor(self) -> str:
+        """Node of the auditor that Pulsar's metadata driver elected; an ephemeral node without a queue."""
+        return f"{self.under_replication}/{PULSAR_AUDITOR}"
 
     @property
     def lost_bookie_recovery_delay(self) -> str:

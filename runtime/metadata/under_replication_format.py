@@ -14,6 +14,7 @@ import msgspec
 from runtime.errors import MetadataFormatError
 from runtime.ledger.protobuf_text import Field, format_fields, parse_fields
 from runtime.metadata.paths import MARK_PREFIX, VOTE_PREFIX, mark_name
+from storage.json_text import JsonTextError, decode_json
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -89,6 +90,14 @@ def decode_vote(data: bytes) -> str:
     if not record.HasField("bookieId"):
         raise MetadataFormatError("vote: it names no bookie")
     return record.bookieId
+
+
+def decode_pulsar_auditor(data: bytes) -> str:
+    """The bookie id in the node of Pulsar's auditor, a JSON string; MetadataFormatError."""
+    try:
+        return decode_json(data, str)
+    except JsonTextError as error:
+        raise MetadataFormatError(f"Pulsar's auditor: {error}") from error
 
 
 def encode_check_time(time_ms: int) -> bytes:

@@ -27,7 +27,7 @@ _PATH_SAFE = "/-_.!~*'();:@&=+$,"
 _SHADED_PREFIX = "dlshade."
 _PULSAR_SCHEME = "metadata-store:"
 _PULSAR_BACKENDS = ("oxia", "etcd", "rocksdb", "memory")
-"""Backends of Pulsar other than ZooKeeper. Any other text after the scheme is a list of ZooKeeper servers, as in Pulsar."""
+"""Backends of Pulsar other than ZooKeeper. As in Pulsar, any other text is a list of ZooKeeper servers."""
 
 
 class MetadataUri(msgspec.Struct, frozen=True):

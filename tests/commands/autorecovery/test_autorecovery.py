@@ -242,6 +242,37 @@ async def test_auditor(stage: Stage) -> None:
     waiting.cancel()
 
 
+async def test_the_auditor_of_pulsars_driver(stage: Stage) -> None:
+    leader = stage.paths.pulsar_auditor
+    await stage.store.create(leader, f'"{A}"'.encode(), is_ephemeral=True, make_parents=True)
+    auditor = await stage.succeed("auditor")
+    assert (auditor["bookie_id"], auditor["vote"], auditor["candidates"]) == (A, "leader", [])
+    status = await stage.run("status")
+    assert (status.json()["auditor"], status.stderr) == (A, "")
+    await ReplicationSwitches(stage.store, stage.paths.root).set_recovery_delay(7)
+    triggered = await stage.run("trigger")
+    assert (triggered.exit_code, triggered.json()["auditor"]) == (0, A)
+    assert "misses the trigger before Pulsar 2.11.3" in triggered.stderr
+    info = await asyncio.to_thread(run_bkctl, "cluster", "info", BKCTL_METADATA_URI=stage.uri)
+    assert (info.json()["auditorElected"], info.json()["auditorId"]) == (True, A)
+
+    await stage.elect(B)
+    for arguments, name in ((("auditor",), "bookie_id"), (("status",), "auditor")):
+        result = await stage.run(*arguments)
+        assert result.json()[name] == B
+        assert f"Pulsar's metadata driver elected {A} (underreplication/leader)" in result.stderr
+    triggered = await stage.run("trigger")
+    assert (triggered.json()["auditor"], "misses" in triggered.stderr) == (B, False)
+
+
+async def test_a_pulsar_auditor_that_cannot_be_read_is_still_elected(stage: Stage) -> None:
+    await stage.store.create(stage.paths.pulsar_auditor, b"junk", is_ephemeral=True, make_parents=True)
+    result = await stage.run("auditor")
+    assert (result.exit_code, "underreplication/leader" in result.stderr) == (12, True)
+    status = await stage.run("status")
+    assert (status.json()["auditor"], "underreplication/leader" in status.stderr) == (None, True)
+
+
 async def test_delay(stage: Stage) -> None:
     path = stage.paths.lost_bookie_recovery_delay
     assert (await stage.succeed("delay", "set", "60", "--dry-run"))["items"][0]["action"] == "create"

@@ -46,7 +46,7 @@ FLAT, LEGACY = LedgerTree.FLAT, LedgerTree.LEGACY_HIERARCHICAL
         ("underreplication/locks/urL1", HIERARCHICAL, Kind.STRAY, None),
         (VOTE, HIERARCHICAL, Kind.VOTE, 0),
         ("underreplication/auditorelection/V_x", HIERARCHICAL, Kind.STRAY_VOTE, None),
-        ("underreplication/leader", HIERARCHICAL, Kind.SWITCH, None),
+        ("underreplication/leader", HIERARCHICAL, Kind.PULSAR_AUDITOR, None),
     ],
 )
 def test_every_path_has_its_place(path: str, tree: LedgerTree, kind: Kind, number: int | None) -> None:

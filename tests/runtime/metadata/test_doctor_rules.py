@@ -48,6 +48,8 @@ def test_an_empty_payload_is_fine_under_host_and_port_alone() -> None:
 
 def test_whose_node_it_is() -> None:
     assert rules("underreplication/leader", b'"b:1"', owner=5) == set()
+    assert rules("underreplication/leader", b'"b:1"') == {"session-node-without-session"}
+    assert rules("underreplication/leader", b"b:1", owner=5) == {"unreadable-vote"}
     assert rules("idgen/ID-0000000001", b"", owner=5) == set()
     assert rules("idgen/ID-0000000001", b"") == {"id-node-left"}
     assert rules("idgen/ID-2147483647", b"") == {"id-node-blocks-counter"}
