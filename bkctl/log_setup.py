@@ -37,6 +37,7 @@ def configure_logging(settings: Settings, *, is_server: bool) -> Callable[[], No
         handler.setFormatter(_clean_formatter(_FORM))
         levels[root] = logging.DEBUG if settings.is_debug else logging.INFO
         levels[logging.getLogger("asyncio")] = logging.INFO
+        levels[logging.getLogger("py4j")] = logging.WARNING  # logs every call between Python and Spark's JVM
         if not settings.is_debug:
             levels[logging.getLogger("runtime.metadata.zookeeper.kazoo")] = logging.ERROR  # every try to connect
     else:

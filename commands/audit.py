@@ -76,7 +76,6 @@ def audit(
         from spark_reports.report import audit_with_spark
 
         registrations = run_to_end(_registrations(context))
-        context.console.say("starting Spark on this machine")
         # Outside of the event loop: the job blocks, and Spark wants the signals.
         with sigterm_as_error():
             report = audit_with_spark(
@@ -85,6 +84,7 @@ def audit(
                 zookeeper=context.settings.zookeeper,
                 out_directory=out,
                 cores=cores,
+                on_starting=lambda: context.console.say("starting Spark on this machine"),
             )
     else:
         report = run_to_end(_audit_plainly(context, out))

@@ -100,15 +100,17 @@ def audit_with_spark(
     zookeeper: ZooKeeperConfig | None = None,
     out_directory: str | None = None,
     cores: int | None = None,
+    on_starting: Callable[[], None] = lambda: None,
 ) -> AuditReport:
     """Audit with Spark on ``cores`` of this machine (None: all); the executors read their own ledgers from ZooKeeper.
 
-    Blocks for the whole job. RefusedError when ``out_directory`` is not empty; SparkReportError when Spark does not
-    start or a task fails. What Spark itself had to say is then logged, for debugging.
+    Blocks for the whole job. ``on_starting`` is called when all arguments have been checked and Spark starts.
+    ConfigurationError when SPARK_HOME is wrong; RefusedError when ``out_directory`` is not empty; SparkReportError when
+    Spark does not start or a task fails. What Spark itself reported is then logged, for debugging.
     """
     from spark_reports.session import local_session  # noqa: PLC0415
 
-    with new_report(out_directory), local_session(cores) as session:
+    with new_report(out_directory), local_session(cores, on_starting=on_starting) as session:
         return audit_in_session(
             session,
             metadata_uri,

@@ -8,11 +8,12 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from runtime.errors import ConfigurationError
 from spark_reports.errors import SparkReportError
 
 _LOG = logging.getLogger(__name__)
@@ -29,12 +30,17 @@ appender.file.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 
 @contextmanager
-def local_session(cores: int | None = None, *, log_path: str | None = None) -> Iterator[SparkSession]:
+def local_session(
+    cores: int | None = None, *, log_path: str | None = None, on_starting: Callable[[], None] = lambda: None
+) -> Iterator[SparkSession]:
     """A session for one report, stopped at the end. It starts a JVM, which takes some seconds.
 
     ``cores`` None: all of them. ``log_path``: where Spark and its JVM write what they have to say; None: nowhere that
-    stays, but when the report fails it is logged for debugging. Raises SparkReportError when Spark cannot start.
+    stays, but when the report fails it is logged for debugging. ``on_starting`` is called just before Spark
+    starts. Raises ConfigurationError when SPARK_HOME is wrong, SparkReportError when Spark cannot start.
     """
+    _check_spark_home()
+    on_starting()
     # A path of this virtual environment: the executors must import the same code (design, section 5).
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
@@ -77,6 +83,16 @@ def local_session(cores: int | None = None, *, log_path: str | None = None) -> I
                 yield session
             finally:
                 session.stop()
+
+
+def _check_spark_home() -> None:
+    """PySpark runs whatever SPARK_HOME names; without the variable it uses its own Spark."""
+    home = os.environ.get("SPARK_HOME")
+    if home is not None and not os.access(os.path.join(home, "bin", "spark-submit"), os.X_OK):
+        raise ConfigurationError(
+            f"SPARK_HOME={home} is no Spark installation: there is no bin/spark-submit; unset SPARK_HOME to use the "
+            "Spark that bkctl was installed with"
+        )
 
 
 @contextmanager

@@ -23,7 +23,7 @@ async def open_ledgers(metadata_uri: str, config: ZooKeeperConfig, shares_count:
     uri = parse_metadata_uri(metadata_uri)
     session = await ZooKeeperStore.connect(uri.servers, config)
     async with BudgetedStore(session, share_of_budget(config, shares_count)) as store:
-        yield await open_ledger_store(store, uri.root, uri.tree)
+        yield await open_ledger_store(store, uri.root, uri.tree, layout_config=config.layout)
 
 
 async def read_write_sets(ledgers: LedgerStore, subtree: str | None) -> AsyncGenerator[list[WriteSetRow], None]:

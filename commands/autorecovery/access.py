@@ -43,7 +43,7 @@ async def open_view(context: CommandContext) -> AsyncIterator[ReplicationView]:
     from runtime.net.loop import LoopClock
 
     async with open_store(context) as (store, uri):
-        info = await read_cluster_info(store, uri.root)
+        info = await read_cluster_info(store, uri.root, context.settings.zookeeper.layout)
         switches = ReplicationSwitches(store, uri.root)
         foreign = ForeignNames(context.console.warn)
         yield ReplicationView(store, uri.root, info, switches, foreign, LoopClock().now_ms())

@@ -39,7 +39,7 @@ async def _switch(context: CommandContext, *, is_enabled: bool) -> None:
     from runtime.metadata.paths import Paths
 
     async with open_store(context) as (store, uri):
-        info = await read_cluster_info(store, uri.root)
+        info = await read_cluster_info(store, uri.root, context.settings.zookeeper.layout)
         verb, undo = ("enable", "disable") if is_enabled else ("disable", "enable")
         is_due = await is_health_check_enabled(store, uri.root) is not is_enabled
         path = Paths(uri.root).health_check_disabled

@@ -19,7 +19,7 @@ async def show_info(context: CommandContext) -> None:
     from runtime.metadata.cluster_summary import read_cluster_summary
 
     async with open_store(context) as (store, uri):
-        summary = await read_cluster_summary(store, uri.root)
+        summary = await read_cluster_summary(store, uri.root, context.settings.zookeeper.layout)
         layout = summary.info.layout
         body = {
             "auditor_elected": summary.is_auditor_elected,

@@ -43,7 +43,7 @@ async def init(
         if await is_restore_unfinished(store, uri.root):
             raise RefusedError(f"nothing was changed: {unfinished_restore_text(uri.root)}")
         try:
-            existing = await read_cluster_info(store, uri.root)
+            existing = await read_cluster_info(store, uri.root, context.settings.zookeeper.layout)
         except ClusterNotFoundError:
             existing = None
         if existing is not None and not if_not_exists:
@@ -65,7 +65,8 @@ async def init(
                 items=({"action": "create", "path": uri.root},),
             )
             async with open_change(context, store, plan, has_lock=False) as change:
-                info, is_created = await init_cluster(store, uri.root, uri.tree, random.SystemRandom())
+                layout = context.settings.zookeeper.layout
+                info, is_created = await init_cluster(store, uri.root, uri.tree, random.SystemRandom(), layout)
                 change.details |= {"created": is_created, "instance_id": info.instance_id}
             body = {
                 "metadata_uri": str(uri),

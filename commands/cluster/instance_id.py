@@ -22,5 +22,5 @@ async def show_instance_id(context: CommandContext) -> None:
     from runtime.metadata.cluster import read_cluster_info
 
     async with open_store(context) as (store, uri):
-        info = await read_cluster_info(store, uri.root)
+        info = await read_cluster_info(store, uri.root, context.settings.zookeeper.layout)
         context.console.record("InstanceId", {"instance_id": info.instance_id, "root": uri.root}, name="instance_id")

@@ -51,7 +51,7 @@ async def claim_folders(
     The caller releases the locks. Raises CookieError and ConfigurationError with a way out, DirectoryLockedError,
     MetadataError, OSError; then nothing is locked.
     """
-    cluster = await read_cluster_info(store, uri.root)
+    cluster = await read_cluster_info(store, uri.root, config.zookeeper.layout)
     service = CookieCheckService(
         file_system,
         config.storage,

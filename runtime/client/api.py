@@ -64,7 +64,8 @@ class LedgerClient:
         zookeeper: ZooKeeperConfig | None = None,
         budget: RequestBudget | None = None,
     ) -> Self:
-        """Connect to the cluster whose metadata is at ``zk+<layout>://<servers>/<ledgers root>``, or as Pulsar names it.
+        """Connect to the cluster whose metadata is at ``zk+<layout>://<servers>/<ledgers root>``, or as Pulsar
+        names it.
 
         Bookies are connected to when they are first needed. ``budget``: how much of ZooKeeper all operations of this
         client together may use; None: as much as they like. Raises ConfigurationError, MetadataUnavailableError,

@@ -8,6 +8,7 @@ import uuid
 
 import msgspec
 
+from runtime.config import LayoutConfig
 from runtime.errors import ClusterNotFoundError, NodeExistsError, NoNodeError, RefusedError
 from runtime.metadata.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
 from runtime.metadata.paths import Paths
@@ -25,12 +26,19 @@ class ClusterInfo(msgspec.Struct, frozen=True):
     layout: LedgerLayout | None
 
 
-async def read_cluster_info(store: MetadataStore, root: str) -> ClusterInfo:
+async def read_cluster_info(store: MetadataStore, root: str, layout_config: LayoutConfig | None = None) -> ClusterInfo:
     """Identity of the cluster below ``root``; ClusterNotFoundError when there is none."""
     await require_cluster(store, root)
     return ClusterInfo(
-        root=root, instance_id=await read_instance_id(store, root), layout=await read_layout(store, root)
+        root=root,
+        instance_id=await read_instance_id(store, root),
+        layout=await _read_layout(store, root, layout_config),
     )
+
+
+async def _read_layout(store: MetadataStore, root: str, config: LayoutConfig | None) -> LedgerLayout | None:
+    is_shaded_factory_allowed = config is not None and config.is_shaded_factory_allowed
+    return await read_layout(store, root, is_shaded_factory_allowed=is_shaded_factory_allowed)
 
 
 async def require_cluster(store: MetadataStore, root: str) -> None:
@@ -49,12 +57,17 @@ async def read_instance_id(store: MetadataStore, root: str) -> str | None:
 
 
 async def init_cluster(
-    store: MetadataStore, root: str, tree: LedgerTree | None, random_source: random.Random
+    store: MetadataStore,
+    root: str,
+    tree: LedgerTree | None,
+    random_source: random.Random,
+    layout_config: LayoutConfig | None = None,
 ) -> tuple[ClusterInfo, bool]:
     """Create the cluster below ``root`` unless it is there; what it is, and whether this call created it.
 
     A new root appears complete in one transaction. In an existing one the missing directories and LAYOUT are added, and
     nothing else: a missing INSTANCEID stays missing, since cookies made without it would no longer match.
+    ``layout_config`` says which layout to record when ``tree`` is None.
     ConfigurationError when the existing layout is another one, RefusedError when a restore has not ended there:
     what it leaves missing keeps bookies out on purpose.
     """
@@ -64,17 +77,17 @@ async def init_cluster(
         CreateNode(paths.available),
         CreateNode(paths.read_only),
         CreateNode(paths.instance_id, new_instance_id(random_source).encode()),
-        CreateNode(paths.layout, encode_layout(LedgerLayout(tree or LedgerTree.HIERARCHICAL))),
+        CreateNode(paths.layout, encode_layout(LedgerLayout(choose_tree(None, tree, layout_config)))),
     ]
     is_created = await _create_root(store, nodes)
     if not is_created:
         if await is_restore_unfinished(store, root):
             raise RefusedError(f"nothing was changed: {unfinished_restore_text(root)}")
-        chosen_tree = choose_tree(await read_layout(store, root), tree)
+        chosen_tree = choose_tree(await _read_layout(store, root, layout_config), tree, layout_config)
         await _create_if_absent(store, paths.available)
         await _create_if_absent(store, paths.read_only)
         await _create_if_absent(store, paths.layout, encode_layout(LedgerLayout(chosen_tree)))
-    return await read_cluster_info(store, root), is_created
+    return await read_cluster_info(store, root, layout_config), is_created
 
 
 async def is_restore_unfinished(store: MetadataStore, root: str) -> bool:

@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 import msgspec
 
+from runtime.config import LayoutConfig
 from runtime.metadata.auditor_election import read_auditor
 from runtime.metadata.cluster import ClusterInfo, read_cluster_info
 from runtime.metadata.foreign_names import ForeignNames
@@ -39,9 +40,11 @@ class ClusterSummary(msgspec.Struct, frozen=True):
         return max(0, self.known_count - self.writable_count - self.read_only_count)
 
 
-async def read_cluster_summary(store: MetadataStore, root: str) -> ClusterSummary:
+async def read_cluster_summary(
+    store: MetadataStore, root: str, layout_config: LayoutConfig | None = None
+) -> ClusterSummary:
     """Look at a cluster; ClusterNotFoundError."""
-    info = await read_cluster_info(store, root)
+    info = await read_cluster_info(store, root, layout_config)
     client = RegistrationClient(store, root)
     registrations = await client.snapshot()
     foreign = ForeignNames()

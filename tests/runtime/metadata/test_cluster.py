@@ -6,9 +6,10 @@ import uuid
 
 import pytest
 
-from runtime.errors import ClusterNotFoundError, ConfigurationError
+from runtime.config import LayoutConfig
+from runtime.errors import ClusterNotFoundError, ConfigurationError, MetadataFormatError
 from runtime.metadata.cluster import init_cluster, read_cluster_info
-from runtime.metadata.layout import LedgerTree
+from runtime.metadata.layout import LedgerLayout, LedgerTree
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.runtime.golden_metadata import java_nodes
 
@@ -43,6 +44,27 @@ async def test_a_cluster_of_pulsar_keeps_its_identity(store: ZooKeeperStore, roo
     await store.delete(f"{root}/INSTANCEID")
     info, _ = await init_cluster(store, root, None, random.Random(1))
     assert info.instance_id is None
+
+
+async def test_settings_choose_the_layout_that_the_uri_leaves_open(store: ZooKeeperStore, root: str) -> None:
+    """With another layout than the ledgers have, bookies would delete them."""
+    flat = LayoutConfig(ledger_manager_type="flat")
+    info, _ = await init_cluster(store, root, None, random.Random(1), flat)
+    assert info.layout == LedgerLayout(LedgerTree.FLAT)
+    await store.delete(f"{root}/LAYOUT")
+    info, is_created = await init_cluster(store, root, None, random.Random(1), flat)
+    assert (info.layout, is_created) == (LedgerLayout(LedgerTree.FLAT), False)
+
+
+async def test_a_repackaged_class_is_read_where_the_settings_allow_it(store: ZooKeeperStore, root: str) -> None:
+    await store.create(
+        f"{root}/LAYOUT", b"2\ndlshade.org.apache.bookkeeper.meta.FlatLedgerManagerFactory:1", make_parents=True
+    )
+    with pytest.raises(MetadataFormatError, match="allowShadedLedgerManagerFactoryClass"):
+        await read_cluster_info(store, root)
+    allowed = LayoutConfig(is_shaded_factory_allowed=True)
+    assert (await read_cluster_info(store, root, allowed)).layout == LedgerLayout(LedgerTree.FLAT)
+    assert not (await init_cluster(store, root, None, random.Random(1), allowed))[1]
 
 
 async def test_two_at_the_same_time(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:

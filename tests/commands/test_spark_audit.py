@@ -1,0 +1,80 @@
+"""``bkctl audit --spark`` as a process: it reads the same tree as ``bkctl audit``, and what it writes to stderr."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from runtime.ledger.changes import new_ledger, to_closed
+from runtime.ledger.metadata import DigestType
+from runtime.metadata.layout import LedgerTree
+from runtime.metadata.ledgers import open_ledger_store
+from runtime.metadata.paths import Paths
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper import ZooKeeperStore
+from tests.processes import BkctlResult, run_bkctl
+
+pytestmark = pytest.mark.cluster
+
+STARTING = "starting Spark on this machine"
+
+
+class Stage(NamedTuple):
+    uri: str
+    conf: Path
+
+    def audit(self, *arguments: str, spark_home: Path | None = None) -> BkctlResult:
+        variables: dict[str, Any] = {} if spark_home is None else {"SPARK_HOME": str(spark_home)}
+        return run_bkctl("audit", *arguments, "--conf", str(self.conf), **variables)
+
+
+@pytest.fixture
+async def stage(metadata_uri: str, tmp_path: Path) -> AsyncIterator[Stage]:
+    """A flat cluster without LAYOUT, which only ``ledgerManagerType`` says. The bookie of its ledger is gone."""
+    uri = parse_metadata_uri(metadata_uri)
+    async with await ZooKeeperStore.connect(uri.servers) as store:
+        await store.create(Paths(uri.root).read_only, make_parents=True)
+        ledgers = await open_ledger_store(store, uri.root, LedgerTree.FLAT)
+        open_ledger = new_ledger(("gone:3181",), 1, 1, DigestType.CRC32C, b"")
+        await ledgers.create(to_closed(open_ledger, 9, 1000), ledger_id=7)
+        await store.delete(Paths(uri.root).layout)
+        conf = tmp_path / "bk_server.conf"
+        conf.write_text(f"metadataServiceUri=zk+null://{uri.servers}{uri.root}\nledgerManagerType=flat\n")
+        yield Stage(metadata_uri, conf)
+
+
+async def test_without_a_recorded_layout_spark_reads_the_same_tree(stage: Stage) -> None:
+    plain, spark = stage.audit(), stage.audit("--spark", "--cores", "1")
+    assert [row["ledger_id"] for row in plain.json()["under_replicated_ledgers"]] == ["7"]
+    assert (plain.exit_code, spark.exit_code) == (10, 10), spark
+    assert plain.json() | {"seconds": 0} == spark.json() | {"seconds": 0}
+
+
+async def test_debug_shows_no_traffic_of_the_spark_bridge(stage: Stage) -> None:
+    result = stage.audit("--spark", "--cores", "1", "--debug")
+    assert result.exit_code == 10
+    assert "runtime.metadata.zookeeper" in result.stderr
+    assert "py4j" not in result.stderr
+
+
+async def test_a_wrong_spark_home_is_named(stage: Stage, tmp_path: Path) -> None:
+    result = stage.audit("--spark", spark_home=tmp_path)
+    assert (result.exit_code, result.stdout) == (13, "")
+    assert result.stderr == (
+        f"error: SPARK_HOME={tmp_path} is no Spark installation: there is no bin/spark-submit; unset SPARK_HOME to use "
+        "the Spark that bkctl was installed with\n"
+    )
+
+
+async def test_arguments_are_checked_before_spark_starts(stage: Stage, tmp_path: Path) -> None:
+    for out in (tmp_path, stage.conf):
+        refused = stage.audit("--spark", "--out", str(out))
+        assert refused.exit_code == 3
+        assert STARTING not in refused.stderr
+    started = stage.audit("--spark", "--cores", "1", "--out", str(tmp_path / "new"))
+    assert (started.exit_code, started.stderr.splitlines()[0]) == (10, STARTING)
+    assert "write_sets" in os.listdir(tmp_path / "new")
