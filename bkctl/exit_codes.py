@@ -72,6 +72,7 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     runtime_errors.LedgerFencedError: ExitCode.CONFLICT,
     runtime_errors.FencedError: ExitCode.CONFLICT,
     storage_errors.DirectoryLockedError: ExitCode.CONFLICT,
+    storage_errors.DeletionPendingError: ExitCode.CONFLICT,
     runtime_errors.NoNodeError: ExitCode.NOT_FOUND,
     runtime_errors.ClusterNotFoundError: ExitCode.NOT_FOUND,
     runtime_errors.LedgerNotFoundError: ExitCode.NOT_FOUND,
@@ -89,8 +90,17 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     storage_errors.MasterKeyMismatchError: ExitCode.AUTH,
     runtime_errors.MetadataFormatError: ExitCode.INTEGRITY,
     runtime_errors.DigestMismatchError: ExitCode.INTEGRITY,
-    storage_errors.StorageError: ExitCode.INTEGRITY,
+    runtime_errors.EntryDigestError: ExitCode.INTEGRITY,
+    # Only what proves damage: a full disk, a failed write or an ended child process leaves the data as it was.
+    storage_errors.CorruptFileError: ExitCode.INTEGRITY,
+    storage_errors.JournalError: ExitCode.INTEGRITY,
+    storage_errors.JournalFailedError: ExitCode.FAILED,
+    storage_errors.JournalFullError: ExitCode.FAILED,
+    storage_errors.EntryLogError: ExitCode.INTEGRITY,
+    storage_errors.IndexDamagedError: ExitCode.INTEGRITY,
+    storage_errors.IndexMissingError: ExitCode.INTEGRITY,
     storage_errors.AdoptionRefusedError: ExitCode.REFUSED,
+    storage_errors.MisplacedLedgerError: ExitCode.REFUSED,
     KeyboardInterrupt: ExitCode.INTERRUPTED,
 }
 

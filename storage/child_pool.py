@@ -1,8 +1,9 @@
 """Child processes for work over all entries, spoken to over pipes. ``storage`` starts no thread and forks no pool.
 
 A child is ``python -P -m <module>``; it reads one JSON task per line and answers each with any number of lines
-``{"progress": n}`` and one line ``{"result": ...}`` or ``{"error": "sentence", "errno": n or null}``. It ends when its
-input does: so it ends with its parent, however that ended. A child writes in its working folder, under relative names,
+``{"progress": n}`` and one line ``{"result": ...}`` or ``{"error": "sentence", "errno": n or null}``, which
+also has the class and the fields of a ``StorageError``. It ends when its input does: so it ends with its parent,
+however that ended. A child writes in its working folder, under relative names,
 or in others made for the same job: once they are deleted, a child that outlived its parent can write nothing any more.
 """
 
@@ -20,6 +21,7 @@ from typing import IO, Any, Self, TypeVar
 
 import msgspec
 
+from storage import errors
 from storage.errors import ChildFailedError, StorageError
 from storage.ports import Progress
 
@@ -215,7 +217,7 @@ def _answer_to(task: object, handler: Callable[[Any, Progress], Any]) -> dict[st
     try:
         return {"result": handler(task, _report)}
     except StorageError as error:
-        return {"error": str(error), "errno": None}
+        return {"error": str(error), "errno": None, "kind": type(error).__name__, "fields": vars(error)}
     except OSError as error:
         return {"error": f"{error.filename}: {error.strerror}", "errno": error.errno, "path": error.filename}
 
@@ -239,4 +241,13 @@ def _result_of(answer: dict[str, Any], directory: str) -> Any:
         # A write through an open file has no path, and a child's own are relative: people must know which disk.
         path = os.path.join(directory, answer["path"]) if answer["path"] else directory
         raise OSError(answer["errno"], os.strerror(answer["errno"]), path)
-    raise StorageError(answer["error"])
+    # The class decides the exit code; its constructor may want other arguments than the finished sentence.
+    kind = _KINDS[answer["kind"]]
+    error = kind.__new__(kind, answer["error"])
+    vars(error).update(answer["fields"])
+    raise error
+
+
+_KINDS: dict[str, type[StorageError]] = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, StorageError)
+}

@@ -64,6 +64,44 @@ SERVERS = [
 ]
 
 
+DECIDED = {
+    1: """
+        BkctlError StorageError JournalFailedError JournalFullError IndexFailedError IndexFullError ChildFailedError
+        DiskUnusableError NoWritableDiskError NoRoomToStartError MemtableFullError EntryTooLargeError
+        ProtocolError MetadataError LedgerError TooManyPendingAddsError LedgerReadError LedgerRecoveryError
+        BookieFailedError RegistrationError
+    """,
+    3: "MisplacedLedgerError AdoptionRefusedError RefusedError CookieError",
+    4: "NoNodeError ClusterNotFoundError NoSuchEntryError NoSuchLedgerError LedgerNotFoundError BookieNotFoundError",
+    5: """
+        DirectoryLockedError DeletionPendingError PortInUseError ConflictError NodeExistsError BadVersionError
+        NotEmptyError FencedError LedgerExistsError LedgerClosedError LedgerFencedError
+    """,
+    6: "MetadataUnavailableError SessionExpiredError",
+    7: """
+        BookieError BookieReadOnlyError TooManyRequestsError BookieIOError BadRequestError UnknownLedgerStateError
+        BookieTimeoutError BookieUnavailableError NotEnoughBookiesError
+    """,
+    11: "MasterKeyMismatchError MetadataAuthError UnauthorizedError LedgerPasswordError",
+    12: """
+        CorruptFileError JournalError EntryLogError EntryLogMissingError EntryDamagedError IndexDamagedError
+        IndexMissingError EntryDigestError MetadataFormatError DigestMismatchError
+    """,
+    13: "ConfigurationError",
+}
+"""The exit code of every error of the two lower packages. A new error needs a decision: is anything damaged (12)?"""
+
+
+def test_the_exit_code_of_every_error_is_decided() -> None:
+    found: dict[int, set[str]] = {}
+    for module in (storage_errors, runtime_errors):
+        for kind in vars(module).values():
+            if isinstance(kind, type) and issubclass(kind, storage_errors.BkctlError):
+                code = exit_code_of_error(kind.__new__(kind), "bkctl ledger show")
+                found.setdefault(code, set()).add(kind.__name__)
+    assert found == {code: set(names.split()) for code, names in DECIDED.items()}
+
+
 @pytest.mark.parametrize(("error", "code"), ADMINISTRATIVE, ids=lambda value: type(value).__name__)
 def test_administrative_commands(error: BaseException, code: int) -> None:
     assert exit_code_of_error(error, "bkctl ledger show") == code

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from storage.child_pool import ChildPool, _Child
-from storage.errors import ChildFailedError
+from storage.child_pool import ChildPool, _answer_to, _Child, _result_of
+from storage.errors import ChildFailedError, CorruptFileError, IndexFullError, MisplacedLedgerError, StorageError
 from storage.probe_child import ProbeRows
 from storage.rebuild_tasks import JournalFindings, ReadJournal
 from tests.processes import bkctl_environment
@@ -48,6 +48,29 @@ def test_answers_longer_than_a_pipe_come_whole(tmp_path: Path) -> None:
         assert len(msgspec.json.encode(answer)) > 2 * 65536
         assert list(msgspec.convert(answer, JournalFindings, strict=False).ledgers) == list(range(5000))
     assert len(answers) == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CorruptFileError("run-1", 40, "file cut"),
+        IndexFullError("index: no room", 28),
+        MisplacedLedgerError("ledger 7 belongs elsewhere"),
+        StorageError("something else"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_a_child_keeps_its_class(error: StorageError) -> None:
+    """Else every error of a child would have the exit code of the whole family."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    answer = msgspec.json.decode(msgspec.json.encode(_answer_to(None, fail)))
+    with pytest.raises(StorageError) as raised:
+        _result_of(answer, "/data")
+    assert type(raised.value) is type(error)
+    assert (str(raised.value), vars(raised.value)) == (str(error), vars(error))
 
 
 def journal_tasks(tmp_path: Path) -> Iterator[ReadJournal]:
