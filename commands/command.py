@@ -63,7 +63,10 @@ def _global_options(
             "--rate", min=0, metavar="N", help="ZooKeeper operations a second at most (0: no limit); 5000 if absent."
         ),
     ] = None,
-    sort: Annotated[str | None, typer.Option("--sort", metavar="FIELD", help="Sort a listing by a field.")] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option("--sort", metavar="FIELD[:desc]", help="Sort a listing by a field; FIELD:desc: the largest first"),
+    ] = None,
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="List no more than N items.")] = None,
     no_headers: Annotated[bool | None, typer.Option("--no-headers", help="Tables and CSV without headings.")] = None,
     yes: Annotated[bool | None, typer.Option("--yes", "-y", help="Answer yes to the confirmation.")] = None,

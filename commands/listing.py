@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from commands import rendering
 from commands.config import OutputForm, Settings
@@ -13,6 +13,7 @@ from commands.rendering import Column, Row
 from commands.table_layout import Layout
 
 _ROWS_MEASURED = 1000
+_DIRECTIONS = ("asc", "desc")
 _INTEGER = re.compile(r"-?\d+", re.ASCII)
 
 
@@ -45,9 +46,7 @@ class Listing:
         write: Callable[[str], None],
         tables: TableWriter,
     ) -> None:
-        if settings.sort is not None and settings.sort not in {column.key for column in columns}:
-            names = ", ".join(column.key for column in columns)
-            raise InvalidArgumentError(f"cannot sort by '{settings.sort}': the fields of this listing are {names}")
+        self._order = None if settings.sort is None else _parse_order(settings.sort, columns)
         self._settings = settings
         self._form = form
         self._kind = kind
@@ -129,8 +128,8 @@ class Listing:
         return rendering.spelled(rendering.plain(row[self._name]))
 
     def _sort_and_cut(self) -> None:
-        if self._settings.sort is not None:
-            self._rows.sort(key=_sort_key(self._settings.sort))
+        if self._order is not None:
+            self._rows = self._order.sorted(self._rows)
             if self._settings.limit is not None and len(self._rows) > self._settings.limit:
                 del self._rows[self._settings.limit :]
                 self._is_truncated = True
@@ -139,13 +138,36 @@ class Listing:
         return self._settings.limit is not None and count >= self._settings.limit
 
 
-def _sort_key(key: str) -> Callable[[Row], tuple[bool, bool, float, str]]:
-    def key_of(row: Row) -> tuple[bool, bool, float, str]:
+class _Order(NamedTuple):
+    """What ``--sort`` asks for."""
+
+    field: str
+    is_descending: bool
+
+    def sorted(self, rows: list[Row]) -> list[Row]:
+        """Rows without a value are last in both directions; equal ones keep their order."""
+        known = [row for row in rows if row.get(self.field) is not None]
+        unknown = [row for row in rows if row.get(self.field) is None]
+        return sorted(known, key=_sort_key(self.field), reverse=self.is_descending) + unknown
+
+
+def _parse_order(text: str, columns: Sequence[Column]) -> _Order:
+    field, colon, direction = text.partition(":")
+    if field not in {column.key for column in columns}:
+        names = ", ".join(column.key for column in columns)
+        raise InvalidArgumentError(f"cannot sort by '{field}': the fields of this listing are {names}")
+    if colon and direction not in _DIRECTIONS:
+        raise InvalidArgumentError(f"cannot sort in the direction '{direction}': write {field}:asc or {field}:desc")
+    return _Order(field, direction == "desc")
+
+
+def _sort_key(key: str) -> Callable[[Row], tuple[bool, float, str]]:
+    def key_of(row: Row) -> tuple[bool, float, str]:
         value = row.get(key)
         text = rendering.plain(value)
         is_number = isinstance(value, (int, float)) or (
             isinstance(value, str) and _INTEGER.fullmatch(value) is not None
         )
-        return value is None, not is_number, float(text) if is_number and value is not None else 0.0, text
+        return not is_number, float(text) if is_number else 0.0, text
 
     return key_of

@@ -69,7 +69,7 @@ async def list_ledgers(
 
     A ledger whose metadata cannot be read is listed with the reason; a filter that needs the metadata leaves it out
     and tells how many were left out. With -o name or --count, and no such filter nor --sort, only ids are read, which
-    is much faster.
+    is much faster. Exit code 4 if --bookie names a bookie that is unknown to the cluster.
     """
     from runtime.ledger.metadata import LedgerState
     from runtime.replication.ledger_filter import LedgerFilter
@@ -86,16 +86,36 @@ async def list_ledgers(
         labels=tuple(map(parse_label, label or ())),
     )
     async with open_ledgers(context) as (store, ledgers):
+        if bookie is not None:
+            await _require_known(context, store, ledgers, bookie)
         if count:
             number = await _count(context, store, ledgers, wanted)
             context.console.record("LedgerCount", {"count": number}, name="count")
             return
         with context.console.listing("LedgerList", SUMMARY_COLUMNS, name="ledger_id") as listing:
-            is_by_id = context.settings.sort in {None, "ledger_id"}
+            is_by_id = context.settings.sort is None or context.settings.sort.partition(":")[0] == "ledger_id"
             if context.console.form is OutputForm.NAME and is_by_id and not wanted.needs_metadata:
                 await _list_ids(ledgers, wanted, listing)
             else:
                 await _list(context, store, ledgers, wanted, listing)
+
+
+async def _require_known(context: CommandContext, store: MetadataStore, ledgers: LedgerStore, bookie_id: str) -> None:
+    """BookieNotFoundError for an id that is most likely misspelt: no cookie, not registered, and no ledger names it."""
+    from runtime.errors import BookieNotFoundError
+    from runtime.metadata.bookie_references import find_references
+    from runtime.metadata.registration import RegistrationClient
+
+    client = RegistrationClient(store, ledgers.root)
+    if bookie_id in (await client.snapshot()).live or bookie_id in await client.with_cookie():
+        return
+    with context.console.progress("looking for the bookie in all ledgers") as progress:
+        references = await find_references(store, ledgers, [bookie_id], progress.update)
+    if not references.counts_at_most[bookie_id]:
+        raise BookieNotFoundError(
+            f"bookie {bookie_id} is unknown: it has no cookie, is not registered, and no ledger names it; bkctl bookie "
+            "list shows the bookies of this cluster"
+        )
 
 
 async def _count(context: CommandContext, store: MetadataStore, ledgers: LedgerStore, wanted: LedgerFilter) -> int:

@@ -131,6 +131,18 @@ async def test_every_form_has_the_same_ledgers(full: LedgerStage) -> None:
     assert [item["ledger_id"] for item in sizes["items"]] == ["6", "2"]
     named = await full.run("list", "--sort", "length_bytes", "--limit", "2", "-o", "name")
     assert named.stdout.split() == ["6", "2"]
+    largest = await full.succeed("list", "--sort", "length_bytes:desc", "--limit", "2")
+    assert [item["ledger_id"] for item in largest["items"]] == ["5", "2"]
+    for form in ("name", "jsonl", "table"):
+        backwards = (await full.run("list", "--sort", "ledger_id:desc", "-o", form, "--no-headers")).stdout
+        assert [text for text in expected if text in backwards] == expected
+        assert backwards.index(expected[-1]) < backwards.index(expected[0])
+    up = (await full.run("list", "--sort", "length_bytes:asc", "-o", "name")).stdout.split()
+    down = (await full.run("list", "--sort", "length_bytes:desc", "-o", "name")).stdout.split()
+    assert (up, down) == (
+        ["6", "2", "8", expected[-1], "5", "1", "3", "4", "7"],
+        ["5", "2", "8", expected[-1], "6", "1", "3", "4", "7"],
+    )
 
 
 async def test_wrong_words_are_usage(stage: LedgerStage) -> None:
@@ -143,6 +155,35 @@ async def test_wrong_words_are_usage(stage: LedgerStage) -> None:
     ):
         result = await stage.run("list", *arguments)
         assert (result.exit_code, result.stdout) == (2, ""), arguments
+
+
+async def test_an_unknown_field_or_direction_names_the_choices(stage: LedgerStage) -> None:
+    field = await stage.run("list", "--sort", "size:desc")
+    assert "cannot sort by 'size': the fields of this listing are ledger_id, state, " in field.stderr
+    for sort in ("ledger_id:down", "ledger_id:"):
+        direction = await stage.run("list", "--sort", sort)
+        assert (direction.exit_code, direction.stdout) == (2, "")
+        assert "write ledger_id:asc or ledger_id:desc" in direction.stderr
+
+
+async def test_an_unknown_bookie_is_not_found(stage: LedgerStage) -> None:
+    await stage.plant(1, CLOSED)
+    for form in ("json", "csv", "name"):
+        unknown = await stage.run("list", "--bookie", "b9:3181", "-o", form)
+        assert (unknown.exit_code, unknown.stdout) == (4, "")
+        assert (
+            "bookie b9:3181 is unknown: it has no cookie, is not registered, and no ledger names it" in unknown.stderr
+        )
+    assert (await stage.run("list", "--bookie", "b9:3181", "--count")).exit_code == 4
+    assert (await stage.run("list", "--bookie", "../x")).exit_code == 4
+    assert await ids(stage, "--bookie", "b1:3181") == [1], "a ledger names it"
+
+    await stage.store.create(stage.paths.cookie("b8:3181"), make_parents=True)
+    await stage.store.create(stage.paths.read_only_bookie("b7:3181"), is_ephemeral=True, make_parents=True)
+    for known in ("b8:3181", "b7:3181"):
+        assert await ids(stage, "--bookie", known) == []
+    await stage.plant(2, GARBAGE)
+    assert await ids(stage, "--bookie", "b9:3181") == [], "a ledger that cannot be read may name it"
 
 
 async def test_a_long_table_goes_on_below_its_first_rows(stage: LedgerStage) -> None:
