@@ -7,6 +7,16 @@ import typer
 from commands.cluster_access import open_store
 from commands.command import command
 from commands.context import CommandContext
+from commands.rendering import plain
+
+_SHOWN = {
+    "clusterUnderReplicated": lambda value: (
+        plain(value) if value is not None else "unknown: bkctl audit counts the copies"
+    ),
+    "ledgerReplicationEnabled": lambda value: (
+        plain(value) if value is not None else "unknown: it is switched on, and no auditor is elected"
+    ),
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -15,7 +25,11 @@ def register(app: typer.Typer) -> None:
 
 
 async def show_info(context: CommandContext) -> None:
-    """Show bookies by state, the auditor, and whether ledgers wait for replication."""
+    """Show bookies by state, the auditor, and whether ledgers wait for replication.
+
+    Only an auditor notices that ledgers miss copies. If none is elected, or bookies are down and no ledger is marked
+    yet, the answer is "unknown", null in JSON. bkctl audit counts the copies.
+    """
     from runtime.metadata.cluster_summary import read_cluster_summary
 
     async with open_store(context) as (store, uri):
@@ -36,4 +50,4 @@ async def show_info(context: CommandContext) -> None:
                 "layout": layout.tree.value if layout is not None else None,
             },
         }
-        context.console.record("ClusterInfo", body)
+        context.console.record("ClusterInfo", body, show=_SHOWN)

@@ -20,16 +20,19 @@ from runtime.metadata.under_replication import list_marks
 
 
 class ClusterSummary(msgspec.Struct, frozen=True):
-    """What ``cluster info`` shows; ``auditor_id`` is None when nobody is elected, or the vote cannot be read.
+    """What ``cluster info`` shows; ``auditor_id`` is None when no auditor is elected, or its vote cannot be read.
 
+    Only an auditor finds out whether ledgers miss copies. ``is_under_replicated`` is None, not known, if no ledger is
+    marked and either no auditor works or bookies are not registered, which it may not have noticed yet.
+    ``is_replication_enabled`` is None if the switch is on and no auditor is elected.
     ``known_count`` counts the bookies that own a cookie: all that ever joined and were not decommissioned.
     """
 
     info: ClusterInfo
     is_auditor_elected: bool
     auditor_id: str | None
-    is_under_replicated: bool
-    is_replication_enabled: bool
+    is_under_replicated: bool | None
+    is_replication_enabled: bool | None
     known_count: int
     writable_count: int
     read_only_count: int
@@ -49,16 +52,21 @@ async def read_cluster_summary(
     registrations = await client.snapshot()
     foreign = ForeignNames()
     auditor = await read_auditor(store, root, foreign)
-    return ClusterSummary(
+    has_mark = await _has_mark(store, root, foreign)
+    is_switched_on = await ReplicationSwitches(store, root).is_enabled()
+    summary = ClusterSummary(
         info=info,
         is_auditor_elected=auditor is not None,
         auditor_id=None if auditor is None else auditor.bookie_id,
-        is_under_replicated=await _has_mark(store, root, foreign),
-        is_replication_enabled=await ReplicationSwitches(store, root).is_enabled(),
+        is_under_replicated=True if has_mark else None,
+        is_replication_enabled=None if is_switched_on and auditor is None else is_switched_on,
         known_count=len(await client.with_cookie()),
         writable_count=len(registrations.writable),
         read_only_count=len(registrations.read_only),
     )
+    if not has_mark and summary.is_replication_enabled and not summary.unavailable_count:
+        return msgspec.structs.replace(summary, is_under_replicated=False)
+    return summary
 
 
 async def _has_mark(store: MetadataStore, root: str, foreign: ForeignNames) -> bool:

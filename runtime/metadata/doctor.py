@@ -19,7 +19,7 @@ import msgspec
 
 from runtime.config import LayoutConfig
 from runtime.errors import ClusterNotFoundError, MetadataAuthError, MetadataFormatError, NoNodeError, RefusedError
-from runtime.metadata.doctor_bookies import Snapshot, compare
+from runtime.metadata.doctor_bookies import Reference, References, Snapshot, compare, still_named
 from runtime.metadata.doctor_catalogue import RULES, Finding, Rule, Severity, finding
 from runtime.metadata.doctor_places import Kind, Place, is_below_stray, place_of
 from runtime.metadata.doctor_rules import Surroundings, examine
@@ -186,6 +186,7 @@ class _Examination:
         self._settle_s = settle_s
         self._suspects: list[Place] = []
         self._owned: list[Place] = []
+        self._references = References()
 
     # -- node by node -----------------------------------------------------------------------------------------------
 
@@ -219,6 +220,8 @@ class _Examination:
         found = examine(place, node, self._around)
         if place.kind in {Kind.MARK, Kind.LOCK}:
             self._owned.append(place)
+        elif place.kind is Kind.LEDGER:
+            self._references.note(self._path(place), node.data)
         if all(each.rule.is_settled for each in found):
             for each in found:
                 self._notes.add(each)
@@ -267,18 +270,35 @@ class _Examination:
 
     async def compare(self) -> str | None:
         """Report what two snapshots of bookies and votes show alike; the instance id."""
-        snapshot = await self._snapshot()
+        snapshot = await self._snapshot(self._references.by_bookie)
         found = list(compare(self._around.root, snapshot))
         if found:
             await asyncio.sleep(self._settle_s)
-            snapshot = await self._snapshot()
-            again = {(each.rule.id, each.path) for each in compare(self._around.root, snapshot)}
+            snapshot = await self._snapshot(await self._references_left(snapshot))
+            again = {(each.rule.id, each.path, each.subject) for each in compare(self._around.root, snapshot)}
             for each in found:
-                if (each.rule.id, each.path) in again:
+                if (each.rule.id, each.path, each.subject) in again:
                     self._notes.add(each)
         return snapshot.instance_id.data.decode("utf-8", "replace") if snapshot.instance_id else None
 
-    async def _snapshot(self) -> Snapshot:
+    async def _references_left(self, snapshot: Snapshot) -> dict[str, Reference]:
+        """Bookies that are named and not registered, and that are named still: a recovery may have replaced them."""
+        left: dict[str, Reference] = {}
+        registered = {*(snapshot.writable or {}), *(snapshot.read_only or {})}
+        for bookie_id, reference in snapshot.references.items():
+            if bookie_id not in registered:
+                ledgers = [await self._data_at(path) for path in reference.first_paths]
+                if still_named(reference, bookie_id, ledgers):
+                    left[bookie_id] = reference
+        return left
+
+    async def _data_at(self, path: str) -> bytes:
+        try:
+            return (await self._store.get(path)).data
+        except (NoNodeError, MetadataAuthError):
+            return b""
+
+    async def _snapshot(self, references: Mapping[str, Reference]) -> Snapshot:
         paths = self._paths
         election = Place(paths.auditor_election[len(paths.root) + 1 :], Kind.ELECTION)
         instance = Place(paths.instance_id[len(paths.root) + 1 :], Kind.INSTANCE_ID)
@@ -297,6 +317,7 @@ class _Examination:
             elected=await self._read(election),
             instance_id=await self._read(instance),
             present=await self._present(),
+            references=references,
         )
 
     async def _nodes_in(self, directory: str) -> dict[str, Node] | None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 import msgspec
 
 from runtime.errors import MetadataFormatError
 from runtime.ledger.bookie_id import is_valid_bookie_id, parse_host_and_port
+from runtime.ledger.metadata_format import decode_unsound_metadata
 from runtime.metadata.cookies import Cookie, decode_cookie
 from runtime.metadata.doctor_catalogue import Finding, finding
 from runtime.metadata.doctor_rules import sentence, shown
@@ -20,6 +21,8 @@ from runtime.metadata.paths import Paths
 from runtime.metadata.service_info import decode_service_info
 from runtime.metadata.store import Node
 from runtime.metadata.under_replication_format import decode_vote, parse_vote_name
+
+_PATHS_KEPT_MAX = 10
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -34,6 +37,42 @@ class Snapshot(msgspec.Struct, frozen=True):
     instance_id: Node | None
     present: frozenset[str]
     """Paths that are there, among those that were asked for."""
+    references: Mapping[str, Reference] = {}
+    """Bookies that ledgers name."""
+
+
+class Reference(msgspec.Struct):
+    """How many ledgers name a bookie; of the first ones also the paths."""
+
+    ledgers_count: int = 0
+    first_paths: list[str] = []
+
+
+class References:
+    """Notes which bookies the ledgers of a walk name. Memory grows with the bookies only."""
+
+    def __init__(self) -> None:
+        self.by_bookie: dict[str, Reference] = {}
+
+    def note(self, path: str, data: bytes) -> None:
+        """Note the bookies of a ledger; one that cannot be read names none."""
+        for bookie_id in _named_in(data):
+            reference = self.by_bookie.setdefault(bookie_id, Reference())
+            reference.ledgers_count += 1
+            if len(reference.first_paths) < _PATHS_KEPT_MAX:
+                reference.first_paths.append(path)
+
+
+def still_named(reference: Reference, bookie_id: str, ledgers: Iterable[bytes]) -> bool:
+    """Whether a bookie is still named, ``ledgers`` being what the ledgers of ``first_paths`` hold now."""
+    return reference.ledgers_count > len(reference.first_paths) or any(bookie_id in _named_in(data) for data in ledgers)
+
+
+def _named_in(data: bytes) -> frozenset[str]:
+    try:
+        return decode_unsound_metadata(data).bookies()
+    except MetadataFormatError:
+        return frozenset()
 
 
 def compare(root: str, snapshot: Snapshot) -> Iterator[Finding]:
@@ -129,15 +168,31 @@ def _registration_faults(paths: Paths, snapshot: Snapshot) -> Iterator[Finding]:
         if sessions[0] != sessions[1]:
             problem = "Sessions {:#x} and {:#x} hold its two registrations.".format(*sessions)
             yield finding("registered-by-two-sessions", paths.read_only_bookie(name), problem)
+    if paths.available in snapshot.present:  # else that is the finding
+        yield from _down_bookies(paths, snapshot, writable.keys() | read_only.keys())
     if cookies is None:
         return
     for name in sorted(writable.keys() | read_only.keys()):
         if name not in cookies and is_valid_bookie_id(name):
             path = paths.writable_bookie(name) if name in writable else paths.read_only_bookie(name)
             yield finding("registered-without-cookie", path, f"There is no cookie of bookie {name}.")
-    for name in sorted(cookies):
-        if name not in writable and name not in read_only and is_valid_bookie_id(name):
+
+
+def _down_bookies(paths: Paths, snapshot: Snapshot, registered: Set[str]) -> Iterator[Finding]:
+    cookies = snapshot.cookies or {}
+    for name in sorted((cookies.keys() | snapshot.references.keys()) - registered):
+        if not is_valid_bookie_id(name):
+            continue
+        reference = snapshot.references.get(name)
+        if reference is None:
             yield finding("bookie-down", paths.cookie(name), f"Bookie {name} is not registered.")
+            continue
+        count = reference.ledgers_count
+        named = "1 ledger names it" if count == 1 else f"{count} ledgers name it"
+        path = paths.cookie(name) if name in cookies else reference.first_paths[0]
+        has_lost_cookie = snapshot.cookies is not None and name not in cookies
+        state = "has no cookie and is not registered" if has_lost_cookie else "is not registered"
+        yield finding("bookie-down-with-ledgers", path, f"Bookie {name} {state}, and {named}.", name)
 
 
 def _election_faults(paths: Paths, snapshot: Snapshot) -> Iterator[Finding]:

@@ -262,6 +262,12 @@ _WARNINGS = _rules(
         "cookie create --from-config on its machine brings the cookie back.",
     ),
     (
+        "bookie-down-with-ledgers",
+        "These ledgers miss a copy; when more of their bookies are lost, entries are lost.",
+        "Start the bookie. If it does not come back, bkctl recover failed-bookie {subject} copies its ledgers to other "
+        "bookies; bkctl decommission {subject} does that and takes the bookie out of the cluster.",
+    ),
+    (
         "registration-without-address",
         "Clients see the bookie and cannot reach it: every ledger that picks it begins with a failed write.",
         "Restart bookie {subject}; what it publishes lacks an endpoint bookie-rpc.",
@@ -344,8 +350,8 @@ _INFORMATION = _rules(
     Severity.INFORMATION,
     (
         "bookie-down",
-        "The bookie owns a cookie and is not registered: if it holds entries, they miss a copy.",
-        "bkctl audit counts the copies; start the bookie, or bkctl decommission {subject}.",
+        "The bookie has a cookie and is not registered. No ledger that could be read names it.",
+        "Start the bookie, or bkctl decommission {subject}.",
     ),
     (
         "ledger-ack-quorum-one",

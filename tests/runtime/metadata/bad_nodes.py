@@ -284,6 +284,9 @@ BAD_NODES = (
         {"00/0000/L0009": encode_ledger_metadata(CLOSED)},
         frozenset({"00/0000/L0009"}),
     ),
+    _bad("bookie down", "bookie-down-with-ledgers", f"available/{BOOKIES[1]}", MISSING)._replace(
+        path=f"cookies/{BOOKIES[1]}"
+    ),
     # ids
     _bad("high half too high", "high-order-out-of-range", "idgen-long/HOB-2147483648", b""),
     _bad("last ID node left", "id-node-blocks-counter", "idgen/ID-2147483647", b""),
@@ -327,7 +330,7 @@ BAD_NODES = (
 """Each is a warning or worse."""
 
 INFORMATION = (
-    _bad("bookie down", "bookie-down", f"available/{BOOKIES[1]}", MISSING)._replace(path=f"cookies/{BOOKIES[1]}"),
+    _bad("bookie down without ledgers", "bookie-down", "cookies/10.0.0.9:3181", cookie("10.0.0.9:3181", "/data")),
     _bad_ledger("ack quorum of one", "ledger-ack-quorum-one", _set(ackQuorumSize=1)),
     _bad("ledger of version 1", "ledger-format-one", LEDGER, _V1),
     _bad("empty bucket", "empty-ledger-directory", "00/0005", b""),

@@ -42,9 +42,32 @@ async def test_a_new_cluster_is_empty_and_looking_creates_nothing(stage: Stage) 
     assert (summary.known_count, summary.writable_count, summary.read_only_count) == (0, 0, 0)
     assert summary.unavailable_count == 0
     assert (summary.is_auditor_elected, summary.auditor_id) == (False, None)
-    assert not summary.is_under_replicated
-    assert summary.is_replication_enabled
+    assert (summary.is_under_replicated, summary.is_replication_enabled) == (None, None), "no auditor looks"
     assert await stage.store.children(stage.paths.root) == ["INSTANCEID", "LAYOUT", "available"]
+
+
+async def elect(stage: Stage) -> None:
+    await stage.put(f"{stage.paths.auditor_election}/V_0000000001", b'bookieId: "a:1"\n', is_ephemeral=True)
+
+
+async def test_under_replication_is_known_only_where_an_auditor_looks(stage: Stage) -> None:
+    async def known() -> tuple[bool | None, bool | None]:
+        summary = await stage.summary()
+        return summary.is_under_replicated, summary.is_replication_enabled
+
+    await stage.put(stage.paths.cookie("a:1"))
+    await stage.put(stage.paths.writable_bookie("a:1"), is_ephemeral=True)
+    assert await known() == (None, None)
+    await elect(stage)
+    assert await known() == (False, True)
+    await stage.put(stage.paths.cookie("b:1"))
+    assert await known() == (None, True), "the auditor may not have noticed yet that a bookie is down"
+    await stage.put(stage.paths.replication_disabled)
+    assert await known() == (None, False)
+    await stage.put(stage.paths.read_only_bookie("b:1"), is_ephemeral=True)
+    assert await known() == (None, False), "no auditor looks while replication is off"
+    await stage.put(stage.paths.mark(7), b'replica: "b:1"\n')
+    assert await known() == (True, False)
 
 
 async def test_bookies_are_counted_by_cookie_and_registration(stage: Stage) -> None:
@@ -71,16 +94,17 @@ async def test_the_lowest_vote_is_the_auditor(stage: Stage) -> None:
 
 
 async def test_a_mark_counts_and_an_empty_branch_does_not(stage: Stage) -> None:
+    await elect(stage)
     marks = stage.paths.under_replicated_ledgers
     await stage.put(f"{marks}/0000/0000/0000/0001")
-    assert not (await stage.summary()).is_under_replicated
+    assert (await stage.summary()).is_under_replicated is False
     await stage.put(f"{marks}/0000/0000/0000/0002/urL0000000002", b'replica: "10.0.0.1:3181"\n')
     assert (await stage.summary()).is_under_replicated
 
 
 async def test_the_switch_of_automatic_replication(stage: Stage) -> None:
     await stage.put(stage.paths.replication_disabled)
-    assert not (await stage.summary()).is_replication_enabled
+    assert (await stage.summary()).is_replication_enabled is False
 
 
 async def test_no_cluster(stage: Stage) -> None:

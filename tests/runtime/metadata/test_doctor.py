@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from runtime.ledger.changes import new_ledger, to_closed
+from runtime.ledger.metadata import DigestType
+from runtime.ledger.metadata_format import encode_ledger_metadata
 from runtime.metadata.doctor import DoctorReport, examine_cluster
 from runtime.metadata.doctor_catalogue import RULES, Severity
 from runtime.metadata.embedded import EmbeddedZooKeeper
@@ -232,13 +235,44 @@ async def test_a_bookie_that_changes_its_mode_is_never_gone(store: ZooKeeperStor
     assert (await examine(meddler, root)).findings == ()  # type: ignore[arg-type]
 
 
+async def test_a_bookie_that_is_replaced_meanwhile_misses_no_copy(store: ZooKeeperStore, root: str) -> None:
+    nodes = sound_cluster()
+    dead = BOOKIES[2]
+    del nodes[f"available/readonly/{dead}"]
+    await put(store, root, nodes)
+    [found] = (await examine(store, root)).findings
+    assert (found.rule.id, found.subject) == ("bookie-down-with-ledgers", dead)
+    assert found.problem == f"Bookie {dead} is not registered, and 2 ledgers name it."
+    assert f"bkctl recover failed-bookie {dead} " in found.cure
+    assert f"bkctl decommission {dead} " in found.cure
+
+    healed = encode_ledger_metadata(to_closed(new_ledger(BOOKIES[:2], 2, 2, DigestType.CRC32C, b""), 0, 1))
+
+    async def recover() -> None:
+        for path in (LEDGER, "00/0000/L0002"):
+            await store.set(f"{root}/{path}", healed, 0)
+
+    meddler = Meddler(store, {f"{root}/available/readonly": recover})
+    assert (await examine(meddler, root)).findings == ()  # type: ignore[arg-type]
+    [left] = (await examine(store, root)).findings
+    assert left.rule.id == "bookie-down"
+
+
+async def test_a_bookie_without_a_cookie_is_found_by_the_ledgers_that_name_it(store: ZooKeeperStore, root: str) -> None:
+    nodes = sound_cluster()
+    await put(store, root, {path: node for path, node in nodes.items() if not path.endswith(f"/{BOOKIES[2]}")})
+    [found] = (await examine(store, root)).findings
+    assert (found.rule.id, found.path, found.subject) == ("bookie-down-with-ledgers", f"{root}/{LEDGER}", BOOKIES[2])
+    assert "has no cookie and is not registered" in found.problem
+
+
 # -- trees of Java --------------------------------------------------------------------------------------------------
 
 
 NOBODY_ELECTED = {"no-auditor": {"underreplication/auditorelection"}}
 AT_WORK = {
     "forbidden-ledger-id": {FORBIDDEN},
-    "bookie-down": {"cookies/127.0.0.1:13384"},
+    "bookie-down-with-ledgers": {"cookies/127.0.0.1:13384"},
     "ledger-ack-quorum-one": {"00/0000/L0003"},
     "ledger-format-one": {"00/0000/L0010"},
     "empty-mark-directory": {"underreplication/ledgers/0000/0001/0000"},

@@ -1,0 +1,40 @@
+"""A killed bookie, real processes, no auditor: what ``cluster info`` and ``metadata doctor`` say of it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.processes import Cluster, run_bkctl_on_terminal
+
+pytestmark = pytest.mark.cluster
+
+DEADLINE_S = 120.0
+
+
+def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
+    written = cluster.run("ledger", "write-test", "--ledgers", "3", "--entries", "6", "-E", "3", "-W", "2")
+    assert written.exit_code == 0, written
+    sound = cluster.run("metadata", "doctor")
+    assert (sound.exit_code, [each["rule"] for each in sound.json()["findings"]]) == (0, ["no-auditor"])
+
+    dead = cluster.bookies[1].id
+    cluster.kill_bookie(dead)
+    deadline = time.monotonic() + DEADLINE_S
+    while cluster.run("cluster", "info").json()["unavailableBookiesCount"] == 0:
+        assert time.monotonic() < deadline, "the registration outlives its session"
+    info = cluster.run("cluster", "info").json()
+    assert (info["clusterUnderReplicated"], info["ledgerReplicationEnabled"]) == (None, None)
+    _, screen = run_bkctl_on_terminal("cluster", "info", BKCTL_METADATA_URI=cluster.metadata_uri)
+    shown = dict(line.split(maxsplit=1) for line in screen.splitlines())
+    assert shown["clusterUnderReplicated"].startswith("unknown")
+    assert shown["ledgerReplicationEnabled"].startswith("unknown")
+
+    found = cluster.run("metadata", "doctor", "--severity", "warning")
+    assert found.exit_code == 10
+    [finding] = found.json()["findings"]
+    assert (finding["severity"], finding["rule"]) == ("warning", "bookie-down-with-ledgers")
+    assert finding["problem"] == f"Bookie {dead} is not registered, and 3 ledgers name it."
+    assert f"bkctl recover failed-bookie {dead}" in finding["cure"]
+    assert f"bkctl decommission {dead}" in finding["cure"]
