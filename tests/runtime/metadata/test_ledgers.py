@@ -21,6 +21,7 @@ from runtime.errors import (
 )
 from runtime.ledger.changes import new_ledger, to_closed, to_in_recovery
 from runtime.ledger.metadata import DigestType
+from runtime.ledger.metadata_format import encode_ledger_metadata
 from runtime.metadata.cluster import init_cluster
 from runtime.metadata.layout import LedgerTree
 from runtime.metadata.ledgers import LedgerStore, open_ledger_store
@@ -129,6 +130,48 @@ async def test_a_lost_answer_to_a_create_is_settled_by_the_token(
     else:
         ledger_id, created = await ledgers.create(metadata)
         assert (await ledgers.read(ledger_id)).value == created.value
+
+
+class LosesRaces:
+    """The real store, but another client creates each ledger first, and the answer that says so is lost."""
+
+    def __init__(self, store: ZooKeeperStore, rival: bytes) -> None:
+        self._store = store
+        self._rival = rival
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        method: Callable[..., object] = getattr(self._store, name)
+        return method
+
+    async def create(self, path: str, data: bytes = b"", **options: bool) -> str:
+        if b"BookieMetadataFormatVersion" in data:
+            await self._store.create(path, self._rival, **options)
+            raise MetadataUnavailableError("the answer is lost")
+        return await self._store.create(path, data, **options)
+
+
+@pytest.mark.parametrize("format_version", [2, 3])
+@pytest.mark.parametrize(
+    "rival",
+    [
+        encode_ledger_metadata(msgspec.structs.replace(OPEN, creator_token=1)),
+        encode_ledger_metadata(OPEN),
+        encode_ledger_metadata(msgspec.structs.replace(OPEN, format_version=2)),
+        b"garbage",
+    ],
+    ids=["with a token", "without a token", "of an old format", "unreadable"],
+)
+@pytest.mark.parametrize("ledger_id", [7, None], ids=["id given", "id generated"])
+async def test_a_ledger_of_another_creator_is_not_ours_after_a_lost_answer(
+    store: ZooKeeperStore, root: str, format_version: int, rival: bytes, ledger_id: int | None
+) -> None:
+    """Two clients that both believe to own a ledger would both write to it."""
+    await open_new(store, root)
+    ledgers = await open_ledger_store(LosesRaces(store, rival), root)  # type: ignore[arg-type]
+    with pytest.raises(MetadataUnavailableError, match="the answer is lost"):
+        await ledgers.create(msgspec.structs.replace(OPEN, format_version=format_version), ledger_id=ledger_id)
+    (stored,) = await collect(ledgers.list_ids())
+    assert (await store.get(ledgers.path(stored))).data == rival
 
 
 async def test_a_create_that_did_not_happen_is_reported(store: ZooKeeperStore, root: str) -> None:

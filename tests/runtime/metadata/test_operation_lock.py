@@ -148,3 +148,30 @@ async def test_nothing_shares_a_cluster_that_is_replaced_as_a_whole(
         await share_cluster(store, root, RECOVERY, "1")
     assert await sharing_operations(store, root) == []
     await store.delete(operation_lock_path(root))
+
+
+class _LosesRace(CountingStore):
+    """Another process takes the lock first, and the answer that says so is lost."""
+
+    def __init__(self, store: ZooKeeperStore, rival: ZooKeeperStore) -> None:
+        super().__init__(store)
+        self._rival = rival
+
+    async def create(self, path: str, data: bytes = b"", **options: bool) -> str:
+        if options.get("is_ephemeral"):
+            await self._rival.create(path, data, is_ephemeral=True)
+            raise MetadataUnavailableError("the answer was lost")
+        return await super().create(path, data, **options)
+
+
+async def test_the_lock_of_another_session_is_not_ours_after_a_lost_answer(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, root: str
+) -> None:
+    if await store.exists(DIRECTORY) is None:
+        await store.create(DIRECTORY, make_parents=True)
+    with pytest.raises(MetadataUnavailableError, match="the answer was lost"):
+        await acquire_operation_lock(_LosesRace(store, other_store), root, ME)
+    stat = await store.exists(operation_lock_path(root))
+    assert stat is not None
+    assert stat.ephemeral_owner == other_store.session_id
+    await other_store.delete(operation_lock_path(root))

@@ -279,6 +279,40 @@ async def test_registering_twice_keeps_the_node(store: ZooKeeperStore, root: str
     assert await store.exists(f"{root}/available/bk-1") == before
 
 
+class RacingStore(CountingStore):
+    """Before the first registration is created, ``rival`` creates it in its own session."""
+
+    def __init__(self, store: ZooKeeperStore, rival: ZooKeeperStore) -> None:
+        super().__init__(store)
+        self._rival = rival
+
+    async def create(self, path: str, data: bytes = b"", **options: bool) -> str:
+        await self._rival.create(path, data, is_ephemeral=True)
+        return await super().create(path, data, **options)
+
+
+async def test_a_namesake_that_is_faster_keeps_the_registration(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, root: str
+) -> None:
+    client = await new_cluster(store, root)
+    registration = BookieRegistration(
+        RacingStore(store, other_store), root, "bk-1", INFO, session_timeout_ms=1, on_failed=lambda _: None
+    )
+    with pytest.raises(RegistrationError, match="another process registered as bk-1 at the same time"):
+        await registration.register(BookieMode.WRITABLE)
+    assert not registration.is_registered
+    assert await client.writable() == ["bk-1"]
+
+
+async def test_a_registration_whose_answer_was_lost_is_our_own(store: ZooKeeperStore, root: str) -> None:
+    await new_cluster(store, root)
+    registration = BookieRegistration(
+        RacingStore(store, store), root, "bk-1", INFO, session_timeout_ms=1, on_failed=lambda _: None
+    )
+    await registration.register(BookieMode.WRITABLE)
+    assert registration.is_registered
+
+
 @pytest.mark.parametrize("mode", BookieMode)
 async def test_a_lost_session_is_followed_by_a_new_registration(
     store: ZooKeeperStore, other_store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str, mode: BookieMode
