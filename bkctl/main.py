@@ -21,7 +21,7 @@ from commands.config import GlobalFlags, Settings
 from commands.console import Console, standard_console
 from commands.context import BookieFlags, BookieSettings, CommandContext
 from commands.errors import ChangeCutOffError, ReaderGoneError, StoppedBySignalError
-from runtime.errors import MetadataUnavailableError
+from runtime.errors import MetadataOutageError, MetadataUnavailableError
 from storage.errors import BkctlError
 
 
@@ -105,8 +105,9 @@ def _run(command_line: Sequence[str], invocation: CommandLineInvocation) -> int:
 
 def describe(error: BaseException, settings: Settings) -> str:
     """One sentence that says what happened, and the way out where the roof knows one."""
-    # Whoever is in the middle of a change is not sent to another cluster.
-    is_at_start = isinstance(error, MetadataUnavailableError) and not isinstance(error, ChangeCutOffError)
+    # In the middle of a job, another cluster is not what helps.
+    is_amid_work = isinstance(error, (ChangeCutOffError, MetadataOutageError))
+    is_at_start = isinstance(error, MetadataUnavailableError) and not is_amid_work
     if is_at_start and settings.metadata_uri is not None:
         return (
             f"{error}; check that ZooKeeper runs there, or name another cluster with --metadata-uri "

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from commands.command import command, group
 from commands.context import CommandContext
+from commands.ledger.id_files import read_ledger_ids
+from commands.outages import OUTAGE_MAX_DEFAULT, OutageMax, told_when_cut_off
 from commands.outcome import Outcome
 from commands.parse import parse_bookie_id
+from commands.rendering import counted
 from commands.replication_access import (
     failure_rows,
     note_end,
     open_recovery,
+    plan_rows,
     print_report,
     progress_reporter,
     settle_recovery,
+    shortened,
     waiting_sentence,
 )
 
@@ -33,29 +40,45 @@ app = group("")
 async def decommission(
     context: CommandContext,
     bookie_id: Annotated[str, typer.Argument(metavar="ID", help="ID of the stopped bookie.")],
+    accept_loss: Annotated[
+        str | None,
+        typer.Option(
+            "--accept-loss",
+            metavar="FILE",
+            help="Ledger ids, one per line: leave these ledgers as they are if it is proven that entries are lost.",
+        ),
+    ] = None,
+    outage_max: OutageMax = OUTAGE_MAX_DEFAULT,
 ) -> Outcome:
     """Remove a stopped bookie from the cluster: re-replicate its ledgers, then delete its cookie.
 
     The cookie is deleted only when a new scan over all ledgers finds no reference and the bookie is not registered,
     and only at the version read before. A copy is kept in the trash. Safe to interrupt and to run again.
+    Waits for ZooKeeper when it stops answering. A ledger whose entries are lost cannot be moved and keeps the cookie,
+    unless its loss is accepted: it then stays unchanged and still names the bookie.
     """
     from commands.safety.change import open_change
     from runtime.replication.decommission import Decommission
 
     parse_bookie_id(bookie_id)
+    accepted = frozenset(read_ledger_ids(accept_loss)) if accept_loss is not None else frozenset()
     console = context.console
-    async with open_recovery(context) as access:
+    async with open_recovery(context, outage_max) as access:
         operation = Decommission(access.recovery, access.cookies)
         if context.settings.is_rehearsal:
-            found = await operation.preview(bookie_id)
+            found = await operation.preview(bookie_id, accepted)
             if found.recovery.registered:
                 console.warn(f"bookie {bookie_id} is registered; stop it before you decommission it")
         else:
-            found = await operation.plan(bookie_id, lambda waiting_id: console.say(waiting_sentence(waiting_id)))
+            found = await operation.plan(bookie_id, lambda each: console.say(waiting_sentence(each)), accepted)
         plan = _change_plan(access, found)
         if not await settle_recovery(context, plan, found.recovery, is_empty=False):
             return Outcome.OK
-        async with open_change(context, access.store, plan, is_shared=True) as change:
+        ledgers = len(found.recovery.ledgers)
+        async with told_when_cut_off(context, ledgers, "; the cookie comes last") as job, AsyncExitStack() as stack:
+            change = await access.recovery.outage.outlast(
+                lambda: stack.enter_async_context(open_change(context, access.store, plan, is_shared=True))
+            )
 
             def keep_cookie(node: Node) -> None:
                 change.require_lock()
@@ -63,31 +86,53 @@ async def decommission(
 
             await access.recovery.require_down([bookie_id])
             with console.progress("decommissioning") as progress:
-                report = await operation.run(
-                    found, progress_reporter(progress), before_scan=change.renew_share, keep_cookie=keep_cookie
-                )
+                job.show = progress_reporter(progress)
+                report = await operation.run(found, job.note, before_scan=change.renew_share, keep_cookie=keep_cookie)
             note_end(change, _report_body(report), decommission_outcome(report))
-    failures = [row for recovery in report.recoveries for row in failure_rows(recovery)]
-    print_report(context, "DecommissionReport", _report_body(report), failures)
-    if report.refusal is not None:
-        console.error(report.refusal)
+    _print_result(context, report)
     return decommission_outcome(report)
 
 
+def _print_result(context: CommandContext, report: DecommissionReport) -> None:
+    failures = [row for recovery in report.recoveries for row in failure_rows(recovery)]
+    print_report(context, "DecommissionReport", _report_body(report), failures)
+    if report.accepted:
+        context.console.warn(
+            f"{counted(len(report.accepted), 'ledger')} with lost entries stay as they are and still name bookie "
+            f"{report.bookie_id}: {shortened(report.accepted)}"
+        )
+    if report.refusal is not None:
+        context.console.error(report.refusal + _advice(report))
+
+
+def _advice(report: DecommissionReport) -> str:
+    """What helps against ledgers that no other run will move."""
+    from runtime.replication.ledger_outcome import FailureReason
+
+    reasons = {failure.reason for recovery in report.recoveries for failure in recovery.failures}
+    if reasons.isdisjoint({FailureReason.LOST, FailureReason.NOT_CLOSED}):
+        return ""
+    return "; for ledgers whose entries are lost, see --accept-loss and bkctl ledger delete --force-open"
+
+
 def _change_plan(access: ReplicationAccess, found: DecommissionPlan) -> Plan:
-    """The recovery, then the cookie's deletion."""
-    if found.cookie_version is None:
-        return access.change_plan("decommission", found.recovery)
-    path = access.cookies.path(found.bookie_id)
-    return access.change_plan(
-        "decommission",
-        found.recovery,
-        more_summary=(
-            f"will delete the cookie of bookie {found.bookie_id} when no ledger references it; afterwards the bookie "
-            "can only start as a new one, with empty directories",
-        ),
-        more_items=({"action": "delete cookie", "path": path, "expected_version": found.cookie_version},),
-    )
+    """The recovery, the ledgers whose loss is accepted, then the cookie's deletion."""
+    rows = plan_rows(msgspec.structs.replace(found.recovery, ledgers=found.accepted))
+    items = [{"action": "accept loss", "path": access.ledgers.path(int(str(row["ledger_id"]))), **row} for row in rows]
+    summary = []
+    if items:
+        summary.append(
+            f"will leave {counted(len(items), 'ledger')} as they are, with entries proven lost; they will still name "
+            f"bookie {found.bookie_id}"
+        )
+    if found.cookie_version is not None:
+        path = access.cookies.path(found.bookie_id)
+        items.append({"action": "delete cookie", "path": path, "expected_version": found.cookie_version})
+        summary.append(
+            f"will delete the cookie of bookie {found.bookie_id} when no other ledger references it; afterwards the "
+            "bookie can only start as a new one, with empty directories"
+        )
+    return access.change_plan("decommission", found.recovery, more_summary=summary, more_items=items)
 
 
 def decommission_outcome(report: DecommissionReport) -> Outcome:
@@ -107,6 +152,7 @@ def _report_body(report: DecommissionReport) -> dict[str, object]:
         "is_registered_again": report.is_registered_again,
         "ledgers_scanned": report.ledgers_scanned,
         "remaining_ledgers": [str(ledger_id) for ledger_id in report.remaining],
+        "accepted_losses": [str(ledger_id) for ledger_id in report.accepted],
         "ledgers": sum(recovery.ledgers for recovery in report.recoveries),
         "ledgers_repaired": sum(recovery.ledgers_repaired for recovery in report.recoveries),
         "ledgers_repaired_by_others": sum(recovery.ledgers_repaired_by_others for recovery in report.recoveries),

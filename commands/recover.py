@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from commands.command import command, group
 from commands.context import CommandContext
 from commands.help_page import HelpGroup
+from commands.outages import OUTAGE_MAX_DEFAULT, OutageMax, told_when_cut_off
 from commands.outcome import Outcome
 from commands.parse import parse_bookie_id
 from commands.replication_access import (
@@ -55,11 +57,13 @@ def _group() -> None:
 async def failed_bookie(
     context: CommandContext,
     bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Bookies that will not come back.")],
+    outage_max: OutageMax = OUTAGE_MAX_DEFAULT,
 ) -> Outcome:
     """Copy all entries of failed bookies to other bookies, and remove the failed ones from the ledgers' metadata.
 
     Holds each ledger's replication lock, verifies every copy, and changes metadata by compare-and-set. Safe to
-    interrupt and to run again. The cookies stay: bkctl decommission also deletes the cookie.
+    interrupt and to run again. Waits for ZooKeeper when it stops answering. The cookies stay: bkctl decommission also
+    deletes the cookie.
 
     Short form: bkctl recover ID...
     """
@@ -67,7 +71,7 @@ async def failed_bookie(
 
     for bookie_id in bookie_ids:
         parse_bookie_id(bookie_id)
-    async with open_recovery(context) as access:
+    async with open_recovery(context, outage_max) as access:
         recovery, console = access.recovery, context.console
         if context.settings.is_rehearsal:
             for bookie_id in sorted(access.registrations.live.intersection(bookie_ids)):
@@ -81,10 +85,14 @@ async def failed_bookie(
         if not found.ledgers:
             report = await recovery.run(found)
         else:
-            async with open_change(context, access.store, plan, is_shared=True) as change:
+            async with told_when_cut_off(context, len(found.ledgers)) as job, AsyncExitStack() as stack:
+                change = await recovery.outage.outlast(
+                    lambda: stack.enter_async_context(open_change(context, access.store, plan, is_shared=True))
+                )
                 await recovery.require_down(bookie_ids)
                 with console.progress("recovering") as progress:
-                    report = await recovery.run(found, progress_reporter(progress))
+                    job.show = progress_reporter(progress)
+                    report = await recovery.run(found, job.note)
                 note_end(change, report_body(report), outcome_of(report))
     print_report(context, "RecoveryReport", report_body(report), failure_rows(report))
     return outcome_of(report)

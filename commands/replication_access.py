@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commands.cluster_access import open_client
 from commands.context import CommandContext
+from commands.outages import report_outage
 from commands.outcome import Outcome
+from commands.parse import parse_duration_s
 from commands.progress import Progress
 from commands.rendering import Column, counted, decimal, size
 
@@ -80,8 +83,11 @@ class ReplicationAccess(NamedTuple):
 
 
 @asynccontextmanager
-async def open_recovery(context: CommandContext) -> AsyncIterator[ReplicationAccess]:
-    """Parts for one run; ConfigurationError, MetadataUnavailableError, ClusterNotFoundError."""
+async def open_recovery(context: CommandContext, outage_max: str) -> AsyncIterator[ReplicationAccess]:
+    """Parts for one run; ConfigurationError, InvalidArgumentError, MetadataUnavailableError, ClusterNotFoundError.
+
+    ``outage_max`` is the duration given by ``--metadata-outage-max``.
+    """
     import asyncio
 
     from runtime.metadata.cluster import read_instance_id
@@ -91,12 +97,15 @@ async def open_recovery(context: CommandContext) -> AsyncIterator[ReplicationAcc
     from runtime.replication.bookie_recovery import BookieRecovery
     from runtime.replication.config import ReplicationConfig
 
+    config = ReplicationConfig(metadata_outage_max_s=parse_duration_s(outage_max))
     async with open_client(context) as client:
         store, root = client.store, client.ports.ledgers.root
         registration = RegistrationClient(store, root)
         cookies = CookieStore(store, root)
         locks = ReplicationLocks(store, root, await asyncio.to_thread(canonical_host_name))
-        recovery = BookieRecovery(client.ports, registration, cookies, locks, ReplicationConfig())
+        recovery = BookieRecovery(
+            client.ports, registration, cookies, locks, config, partial(report_outage, context.console)
+        )
         yield ReplicationAccess(
             recovery,
             cookies,
@@ -154,7 +163,6 @@ def plan_body(plan: RecoveryPlan) -> dict[str, object]:
         "ledgers_without_target": plan.ledgers_without_target,
         "ledgers_unreadable": len(plan.unreadable),
         "targets": list(plan.targets),
-        "registered": list(plan.registered),
     }
 
 
@@ -184,7 +192,7 @@ def plan_summary(plan: RecoveryPlan) -> list[str]:
             f"{counted(plan.entries, 'entry', 'entries')} to copy to {counted(len(plan.targets), 'bookie')}"
         ]
     else:
-        summary = [f"nothing to recover: none of {scanned} references {bookies}"]
+        summary = [f"nothing to recover: none of {scanned} must be moved from {bookies}"]
     if fenced := sum(ledger.needs_fencing for ledger in plan.ledgers):
         summary.append(f"will fence and close {counted(fenced, 'open ledger')} first, which stops the writers")
     if plan.ledgers_without_target:
@@ -236,11 +244,12 @@ def print_report(
 ) -> None:
     """Print a report, and for people the failures below it."""
     context.console.record(kind, body, show=REPORT_SHOW, details={"failures": failures})
-    shown = [row | {"ledger_ids": _shortened(row["ledger_ids"])} for row in failures]
+    shown = [row | {"ledger_ids": shortened(row["ledger_ids"])} for row in failures]
     context.console.table("Failures", FAILURE_COLUMNS, shown)
 
 
-def _shortened(ledger_ids: object) -> str:
-    assert isinstance(ledger_ids, list)
-    text = ", ".join(ledger_ids[:_IDS_SHOWN_MAX])
+def shortened(ledger_ids: object) -> str:
+    """The first ids, and how many more there are."""
+    assert isinstance(ledger_ids, (list, tuple))
+    text = ", ".join(map(str, ledger_ids[:_IDS_SHOWN_MAX]))
     return f"{text} and {len(ledger_ids) - _IDS_SHOWN_MAX} more" if len(ledger_ids) > _IDS_SHOWN_MAX else text

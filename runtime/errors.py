@@ -9,7 +9,8 @@ BkctlError
 ├── EntryDigestError            an entry body is damaged, or is not the entry that was asked for
 ├── MetadataError
 │   ├── MetadataUnavailableError   no answer from the metadata store, or the session is gone
-│   │   └── SessionExpiredError    the session ended: its ephemeral nodes are gone
+│   │   ├── SessionExpiredError    the session ended: its ephemeral nodes are gone
+│   │   └── MetadataOutageError    a run waited for the metadata store as long as it may
 │   ├── NoNodeError
 │   ├── NodeExistsError
 │   ├── BadVersionError         compare-and-set lost
@@ -75,6 +76,10 @@ class MetadataUnavailableError(MetadataError):
 
 class SessionExpiredError(MetadataUnavailableError):
     """The session ended: its ephemeral nodes and locks are gone."""
+
+
+class MetadataOutageError(MetadataUnavailableError):
+    """A run waited for the metadata store as long as it may; the store still does not answer."""
 
 
 class NoNodeError(MetadataError):

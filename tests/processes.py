@@ -183,6 +183,7 @@ class Cluster:
         self.directory = directory
         self.metadata_uri = ""
         self.bookies: list[BookieProcess] = []
+        self.zookeeper_pid = 0
         self._pids: set[int] = set()
 
     def up(self, bookie_count: int) -> None:
@@ -232,4 +233,5 @@ class Cluster:
         ]
         self._pids.update(bookie.pid for bookie in self.bookies if bookie.pid)
         if state["zookeeper"].get("pid"):
-            self._pids.add(state["zookeeper"]["pid"])
+            self.zookeeper_pid = state["zookeeper"]["pid"]
+            self._pids.add(self.zookeeper_pid)

@@ -22,6 +22,8 @@ from runtime.replication.copies import CopyReader
 from runtime.replication.ledger_outcome import FailureReason, LedgerFailure, LedgerRepaired
 from runtime.replication.ledger_repair import LedgerRepair, RepairTools
 from runtime.replication.live_bookies import LiveBookies, TargetChooser
+from runtime.replication.loss_proof import LossProof
+from runtime.replication.metadata_outage import MetadataOutage, OutageWait
 from runtime.replication.parallel import for_each_bounded
 from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
 from runtime.replication.recovery_report import RecoveryReport, recovery_report
@@ -53,12 +55,18 @@ class BookieRecovery:
         cookies: CookieStore,
         locks: ReplicationLocks,
         config: ReplicationConfig,
+        on_outage: Callable[[MetadataOutage], None] = lambda _: None,
     ) -> None:
+        """``on_outage`` is called when the metadata store stops answering and the run waits, and when it goes on."""
         self._ports = ports
         self._registration = registration
         self._cookies = cookies
         self._locks = locks
         self._config = config
+        self._on_outage = on_outage
+        self.outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, on_outage)
+        """Waits for the metadata store in all but ``run``; also for what is built on this recovery."""
+        self.loss_proof = LossProof(ports, registration, config)
 
     async def require_down(self, bookie_ids: Collection[str], on_wait: Callable[[str], None] | None = None) -> None:
         """Return when none of the bookies is registered; RefusedError if one serves, or stays registered.
@@ -69,7 +77,7 @@ class BookieRecovery:
         deadline_ns = self._ports.clock.monotonic_ns() + int(self._config.registration_wait_s * 1e9)
         told: set[str] = set()
         while True:
-            registered = await self.registered(bookie_ids)
+            registered = await self.outage.outlast(lambda: self.registered(bookie_ids))
             if not registered:
                 return
             for bookie_id in registered:
@@ -107,8 +115,11 @@ class BookieRecovery:
     async def scan(self, bookie_ids: Collection[str], ledger_ids: Collection[int] | None = None) -> RecoveryPlan:
         """Find all ledgers that name any of the bookies, by one pass over the metadata of all ledgers.
 
-        ``ledger_ids`` limits the plan to some of them.
+        ``ledger_ids`` limits the plan to some of them. MetadataOutageError.
         """
+        return await self.outage.outlast(lambda: self._scan(bookie_ids, ledger_ids))
+
+    async def _scan(self, bookie_ids: Collection[str], ledger_ids: Collection[int] | None) -> RecoveryPlan:
         failed = frozenset(bookie_ids)
         plans: list[LedgerPlan] = []
         unreadable: list[LedgerFailure] = []
@@ -146,10 +157,12 @@ class BookieRecovery:
     ) -> RecoveryReport:
         """Carry out a plan; every ledger is looked at afresh. Safe to interrupt and to run again.
 
-        ``on_progress`` is called at most ten times a second, and once at the end. The bookies must be down: call
-        ``require_down`` first. Raises MetadataUnavailableError when the metadata store goes away.
+        ``on_progress`` is called at most ten times a second, and once at the end, whatever ends the run. The bookies
+        must be down: call ``require_down`` first. An outage of the metadata store is waited out; MetadataOutageError
+        when it is too long.
         """
-        return await _RecoveryRun(self._ports, self._registration, self._locks, self._config, plan, on_progress).run()
+        ports = (self._ports, self._registration, self._locks)
+        return await _RecoveryRun(*ports, self._config, plan, on_progress, self._on_outage).run()
 
 
 class _RecoveryRun:
@@ -163,6 +176,7 @@ class _RecoveryRun:
         config: ReplicationConfig,
         plan: RecoveryPlan,
         on_progress: Callable[[RecoveryProgress], None] | None,
+        on_outage: Callable[[MetadataOutage], None],
     ) -> None:
         self._ports = ports
         self._config = config
@@ -170,16 +184,19 @@ class _RecoveryRun:
         self._failed = frozenset(plan.bookie_ids)
         self._on_progress = on_progress
         self._progress_at_ns = 0
-        self._live_bookies = LiveBookies(registration, ports.clock)
+        self._on_outage = on_outage
+        self._outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, self._report_outage)
+        self._live_bookies = LiveBookies(registration, ports.clock, config.registration_wait_s, plan.targets)
         window = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
-        copies = CopyReader(ports.bookies, ports.clock, window, config, self._live_bookies.is_live)
+        self._copies = CopyReader(ports.bookies, ports.clock, window, config, self._live_bookies.is_live)
         self._repair = LedgerRepair(
             RepairTools(
                 ports=ports,
                 locks=locks,
-                replicator=Replicator(ports, copies, window, config, self._count_copied),
+                replicator=Replicator(ports, self._copies, window, config, self._count_copied),
                 live_bookies=self._live_bookies,
                 targets=TargetChooser(self._live_bookies, ports.suspects, ports.clock),
+                outage=self._outage,
                 config=config,
             )
         )
@@ -194,9 +211,11 @@ class _RecoveryRun:
         started_ns = self._ports.clock.monotonic_ns()
         for bookie_id in self._failed:
             self._ports.suspects.add(bookie_id)  # so that closing a ledger does not choose them again
-        await self._live_bookies.refresh()
-        await for_each_bounded(self._ledger_ids(), self._repair_one, self._config.ledgers_in_parallel)
-        self._report_progress(is_last=True)
+        try:
+            await self._outage.outlast(self._live_bookies.refresh)
+            await for_each_bounded(self._ledger_ids(), self._repair_one, self._config.ledgers_in_parallel)
+        finally:
+            self._report_progress(is_last=True)
         seconds = (self._ports.clock.monotonic_ns() - started_ns) / 1e9
         return recovery_report(self._plan, self._results, seconds)
 
@@ -207,12 +226,17 @@ class _RecoveryRun:
     async def _repair_one(self, ledger_id: int) -> None:
         self._current[ledger_id] = None
         try:
-            result = await self._repair.repair(ledger_id, self._failed)
+            result = await self._outage.outlast(lambda: self._repair.repair(ledger_id, self._failed))
             self._results.append(result)
             self._ledgers_failed += bool(result.failures)
         finally:
             del self._current[ledger_id]
         self._report_progress()
+
+    def _report_outage(self, outage: MetadataOutage) -> None:
+        self._live_bookies.note_outage(is_over=outage.is_over)
+        self._copies.note_outage()
+        self._on_outage(outage)
 
     def _count_copied(self, entries: int, bytes_copied: int) -> None:
         self._entries_copied += entries

@@ -36,6 +36,8 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Time between two attempts to take that lock."""
     registration_wait_s: Annotated[float, Meta(ge=0)] = 30.0
     """Longest wait for the registration of a killed bookie to lapse; its session outlives it (zkTimeout)."""
+    metadata_outage_max_s: PositiveFloat = 600.0
+    """Longest wait for a metadata store that stopped answering, before the run ends."""
     metadata_attempts_max: PositiveInt = 50
     """Compare-and-set attempts for one ledger before its recovery gives up."""
     metadata_reads_in_flight_max: PositiveInt = 256

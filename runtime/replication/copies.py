@@ -97,6 +97,10 @@ class CopyReader:
         self._asking_again: dict[str, asyncio.Future[None]] = {}
         """Bookies that did not answer and are being asked again; the future ends when the outcome is known."""
 
+    def note_outage(self) -> None:
+        """The metadata store was away, and with it the addresses of bookies: their silence then says nothing."""
+        self._silent.clear()
+
     async def read_all(self, bookie_ids: Sequence[str], credentials: LedgerCredentials, entry_id: int) -> list[Copy]:
         """The copies of one entry on these bookies, asked all at once, in the order of ``bookie_ids``."""
         return await asyncio.gather(*(self.read(bookie_id, credentials, entry_id) for bookie_id in bookie_ids))

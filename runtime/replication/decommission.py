@@ -7,34 +7,53 @@ registrations are read once more: a bookie that was only silent may have come ba
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import functools
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 import msgspec
 
-from runtime.errors import BadVersionError, NoNodeError, RefusedError
+from runtime.errors import (
+    BadVersionError,
+    LedgerNotFoundError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    NoNodeError,
+    RefusedError,
+)
 from runtime.metadata.cookies import CookieStore
 from runtime.metadata.store import Node
 from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
-from runtime.replication.recovery_plan import RecoveryPlan
+from runtime.replication.loss_proof import named_reasons
+from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan
 from runtime.replication.recovery_report import RecoveryReport
 
 PASSES_MAX = 3
 """Recoveries run at most: a ledger created during the first may name the bookie too."""
 
+_REGISTERED_AGAIN = (
+    "bookie {0} registered again while its cookie was deleted, so new ledgers may be on it: make sure that it is "
+    "stopped, then run bkctl decommission {0} again"
+)
+
 
 class DecommissionPlan(msgspec.Struct, frozen=True):
-    """What a decommission would do. ``cookie_version`` None: the bookie has no cookie, only ledgers name it."""
+    """What a decommission would do. ``cookie_version`` None: the bookie has no cookie, only ledgers name it.
+
+    ``accepted``: ledgers with lost entries that stay as they are and still name the bookie; not in ``recovery``.
+    """
 
     bookie_id: str
     cookie_version: int | None
     recovery: RecoveryPlan
+    accepted: tuple[LedgerPlan, ...] = ()
 
 
 class DecommissionReport(msgspec.Struct, frozen=True):
     """What a decommission did. ``refusal`` None: the bookie is gone from this cluster, cookie and all.
 
     Otherwise ``refusal`` is the sentence why not. ``remaining`` are the ledgers that still name the bookie, or may
-    (metadata that cannot be read). ``is_registered_again``: it came back while its cookie was deleted.
+    (metadata that cannot be read). ``is_registered_again``: it came back while its cookie was deleted. ``accepted``
+    name it, too: their loss was accepted.
     """
 
     bookie_id: str
@@ -43,6 +62,7 @@ class DecommissionReport(msgspec.Struct, frozen=True):
     remaining: tuple[int, ...]
     is_cookie_deleted: bool
     refusal: str | None
+    accepted: tuple[int, ...] = ()
     is_registered_again: bool = False
 
     @property
@@ -62,23 +82,52 @@ class Decommission:
     def __init__(self, recovery: BookieRecovery, cookies: CookieStore) -> None:
         self._recovery = recovery
         self._cookies = cookies
+        self._is_delete_in_doubt = False
+        """Whether a delete of the cookie was sent and not answered."""
 
-    async def plan(self, bookie_id: str, on_wait: Callable[[str], None] | None = None) -> DecommissionPlan:
+    async def plan(
+        self,
+        bookie_id: str,
+        on_wait: Callable[[str], None] | None = None,
+        accepted_losses: Collection[int] = (),
+    ) -> DecommissionPlan:
         """``preview`` of a bookie that is down; RefusedError while it is registered.
 
         For ``on_wait`` see ``BookieRecovery.require_down``.
         """
         await self._recovery.require_down([bookie_id], on_wait)
-        return await self.preview(bookie_id)
+        return await self.preview(bookie_id, accepted_losses)
 
-    async def preview(self, bookie_id: str) -> DecommissionPlan:
+    async def preview(self, bookie_id: str, accepted_losses: Collection[int] = ()) -> DecommissionPlan:
         """Find what references the bookie, whether it is down or not; writes nothing.
 
-        BookieNotFoundError when it is not registered, has no cookie, and no ledger references it.
+        BookieNotFoundError when it is not registered, has no cookie, and no ledger references it. RefusedError when one
+        of the ``accepted_losses`` names the bookie and is not proven lost; one that does not name it is left out.
         """
-        cookie = await self._cookies.find(bookie_id)
+        cookie = await self._recovery.outage.outlast(lambda: self._cookies.find(bookie_id))
         plan = await self._recovery.plan([bookie_id])
-        return DecommissionPlan(bookie_id, None if cookie is None else cookie.version, plan)
+        accepted = tuple(ledger for ledger in plan.ledgers if ledger.ledger_id in accepted_losses)
+        unreadable = [(each.ledger_id, each.detail) for each in plan.unreadable if each.ledger_id in accepted_losses]
+        unproven = unreadable + await self._unproven(bookie_id, [ledger.ledger_id for ledger in accepted])
+        if unproven:
+            raise RefusedError(f"nothing was changed: these losses are not proven: {named_reasons(unproven)}")
+        version = None if cookie is None else cookie.version
+        return DecommissionPlan(bookie_id, version, plan.without(accepted_losses), accepted)
+
+    async def _unproven(self, bookie_id: str, ledger_ids: Iterable[int]) -> list[tuple[int, str]]:
+        """Those ledgers that are not proven lost, and why."""
+        unproven = []
+        for ledger_id in ledger_ids:
+            proof = functools.partial(self._recovery.loss_proof.why_not_lost, ledger_id, bookie_id)
+            try:
+                reason = await self._recovery.outage.outlast(proof)
+            except LedgerNotFoundError:
+                continue  # deleted meanwhile: it names no bookie
+            except MetadataFormatError as error:
+                reason = str(error)
+            if reason is not None:
+                unproven.append((ledger_id, reason))
+        return unproven
 
     async def run(
         self,
@@ -92,47 +141,70 @@ class Decommission:
 
         ``before_scan`` is awaited before each scan that may prove that no ledger references the bookie.
         ``keep_cookie`` is called with the cookie before it is deleted; if it raises RefusedError the cookie stays.
-        Raises RefusedError when the bookie is registered again, MetadataUnavailableError.
+        An outage of the metadata store is waited out. Raises RefusedError when the bookie is registered again,
+        MetadataOutageError.
         """
         bookie_id = plan.bookie_id
         recoveries: list[RecoveryReport] = []
+        accepted = {ledger.ledger_id for ledger in plan.accepted}
         todo = plan.recovery
-        while True:
-            if todo.ledgers:
-                recoveries.append(await self._recovery.run(todo, on_progress))
+        scanned = todo if todo.ledgers else await self._scan(bookie_id, before_scan)
+        todo = scanned.without(accepted)
+        while todo.ledgers:
+            recoveries.append(await self._recovery.run(todo, on_progress))
+            scanned = await self._scan(bookie_id, before_scan)
+            todo = scanned.without(accepted)
+            if len(recoveries) >= PASSES_MAX or not recoveries[-1].is_complete:
+                break
+        fresh: RecoveryPlan | None = scanned
+
+        async def finish() -> DecommissionReport:
+            nonlocal fresh
+            # A scan from before an outage is old: it no longer proves that the cookie may go.
+            found, fresh = fresh or await self._scan(bookie_id, before_scan), None
+            named = {ledger.ledger_id for ledger in found.ledgers}
+            unreadable = {failure.ledger_id for failure in found.unreadable}
+            remaining = tuple(sorted(named - accepted | unreadable))
+            still_accepted = tuple(sorted(named & accepted))
+            refusal, is_deleted = await self._why_kept(bookie_id, remaining, still_accepted), False
+            if refusal is None:
+                refusal, is_deleted = await self._delete_cookie(plan, keep_cookie)
+            # A bookie that registers looks at its cookie afterwards, so that one of the two always sees the other.
+            is_registered_again = refusal is None and bool(await self._recovery.registered([bookie_id]))
+            return DecommissionReport(
+                bookie_id,
+                tuple(recoveries),
+                found.ledgers_scanned,
+                remaining,
+                is_deleted,
+                _REGISTERED_AGAIN.format(bookie_id) if is_registered_again else refusal,
+                still_accepted,
+                is_registered_again,
+            )
+
+        return await self._recovery.outage.outlast(finish)
+
+    async def _scan(self, bookie_id: str, before_scan: Callable[[], Awaitable[None]] | None) -> RecoveryPlan:
+        """What names the bookie now; after an outage the share of the cluster is renewed before the next scan."""
+
+        async def scan() -> RecoveryPlan:
             if before_scan is not None:
                 await before_scan()
-            todo = await self._recovery.scan([bookie_id])
-            is_stuck = bool(recoveries) and not recoveries[-1].is_complete
-            if not todo.ledgers or is_stuck or len(recoveries) >= PASSES_MAX:
-                break
-        remaining = tuple(
-            sorted({ledger.ledger_id for ledger in todo.ledgers} | {failure.ledger_id for failure in todo.unreadable})
-        )
-        refusal, is_cookie_deleted = await self._delete_cookie(plan, remaining, keep_cookie)
-        # A bookie that registers looks at its cookie afterwards, so that one of the two always sees the other.
-        is_registered_again = refusal is None and bool(await self._recovery.registered([bookie_id]))
-        if is_registered_again:
-            refusal = (
-                f"bookie {bookie_id} registered again while its cookie was deleted, so new ledgers may be on it: make "
-                f"sure that it is stopped, then run bkctl decommission {bookie_id} again"
-            )
-        return DecommissionReport(
-            bookie_id,
-            tuple(recoveries),
-            todo.ledgers_scanned,
-            remaining,
-            is_cookie_deleted,
-            refusal,
-            is_registered_again,
-        )
+            return await self._recovery.scan([bookie_id])
 
-    async def _delete_cookie(
-        self, plan: DecommissionPlan, remaining: tuple[int, ...], keep_cookie: Callable[[Node], None] | None
-    ) -> tuple[str | None, bool]:
+        return await self._recovery.outage.outlast(scan)
+
+    async def _why_kept(self, bookie_id: str, remaining: tuple[int, ...], accepted: tuple[int, ...]) -> str | None:
+        """Which ledgers forbid to delete the cookie, or None."""
         if remaining:
             ledgers = "1 ledger still names" if len(remaining) == 1 else f"{len(remaining)} ledgers still name"
-            return f"{ledgers} bookie {plan.bookie_id}, or may: its cookie is kept", False
+            return f"{ledgers} bookie {bookie_id}, or may: its cookie is kept"
+        unproven = await self._unproven(bookie_id, accepted)
+        return f"no longer proven lost: {named_reasons(unproven)}: the cookie is kept" if unproven else None
+
+    async def _delete_cookie(
+        self, plan: DecommissionPlan, keep_cookie: Callable[[Node], None] | None
+    ) -> tuple[str | None, bool]:
         try:
             await self._recovery.require_down([plan.bookie_id])
             if plan.cookie_version is None:
@@ -140,11 +212,15 @@ class Decommission:
             node = await self._cookies.read_node(plan.bookie_id)
             if keep_cookie is not None and node.stat.version == plan.cookie_version:
                 keep_cookie(node)
-            await self._cookies.delete(plan.bookie_id, plan.cookie_version)
+            try:
+                await self._cookies.delete(plan.bookie_id, plan.cookie_version)
+            except MetadataUnavailableError:
+                self._is_delete_in_doubt = True
+                raise
         except RefusedError as error:
             return f"{error}: its cookie is kept", False
         except BadVersionError:
             return f"the cookie of bookie {plan.bookie_id} was written meanwhile: it is kept", False
         except NoNodeError:
-            return None, False  # somebody else deleted it
+            return None, self._is_delete_in_doubt  # deleted by us if the answer was lost, else by another process
         return None, True

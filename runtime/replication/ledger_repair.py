@@ -16,7 +16,6 @@ from runtime.errors import (
     BadVersionError,
     ConflictError,
     LedgerNotFoundError,
-    MetadataError,
     MetadataFormatError,
     MetadataUnavailableError,
     SessionExpiredError,
@@ -31,8 +30,12 @@ from runtime.replication.entry_ranges import EntryRange
 from runtime.replication.fragments import Fragment, fragments_naming, stripe_count
 from runtime.replication.ledger_outcome import FailureReason, LedgerFailure, LedgerRepaired
 from runtime.replication.live_bookies import LiveBookies, TargetChooser
+from runtime.replication.metadata_outage import OutageWait
 from runtime.replication.replicator import Replicator, SourceDefect, StripeJob
 from storage.errors import BkctlError
+
+LOCK_LOSSES_MAX = 5
+"""So often the repair of one ledger begins again after its lock was lost with the session."""
 
 _Change: TypeAlias = dict[int, dict[int, str]]
 """First entry of a segment to its new bookies by ensemble index: one compare-and-set for the whole ledger."""
@@ -73,6 +76,7 @@ class RepairTools:
     replicator: Replicator
     live_bookies: LiveBookies
     targets: TargetChooser
+    outage: OutageWait
     config: ReplicationConfig
 
 
@@ -87,19 +91,22 @@ class LedgerRepair:
     async def repair(self, ledger_id: int, failed: frozenset[str]) -> LedgerRepaired:
         """Move all that the metadata places on the ``failed`` bookies.
 
-        What fails is in the result; raised is MetadataUnavailableError alone, when the metadata store is gone.
+        What fails is in the result. MetadataUnavailableError when the metadata store does not answer before or after
+        the work under the lock: call again. MetadataOutageError when an outage during that work was too long.
         """
-        for _ in range(2):
+        for _ in range(LOCK_LOSSES_MAX):
             try:
                 lock = await self._acquire(ledger_id, failed)
             except SessionExpiredError:
+                self._tools.live_bookies.note_outage()
                 continue
             if isinstance(lock, LedgerRepaired):
                 return lock
             try:
                 return await _Repair(self._tools, lock, ledger_id, failed).run()
             except _LockLostError:
-                continue  # with a new session: lock again, look again (replication section 15.1, item 11)
+                # With a new session: lock again, look again (replication section 15.1, item 11).
+                self._tools.live_bookies.note_outage()
             except MetadataFormatError as error:
                 return _failed(ledger_id, FailureReason.METADATA_UNREADABLE, str(error))
             except MetadataUnavailableError:
@@ -109,7 +116,7 @@ class LedgerRepair:
             finally:
                 await lock.release()
         finished = await self._finished_by_others(ledger_id, failed)
-        return finished or _failed(ledger_id, FailureReason.LOCK_LOST, "the metadata session ended twice")
+        return finished or _failed(ledger_id, FailureReason.LOCK_LOST, f"{LOCK_LOSSES_MAX} times in a row")
 
     async def _acquire(self, ledger_id: int, failed: frozenset[str]) -> ReplicationLock | LedgerRepaired:
         """The lock; or the result, when the ledger no longer needs repair or the lock stays taken."""
@@ -154,6 +161,7 @@ class _Repair:
         self._replicator = tools.replicator
         self._live_bookies = tools.live_bookies
         self._targets = tools.targets
+        self._outage = tools.outage
         self._config = tools.config
         self._ledger_id = ledger_id
         self._failed = failed
@@ -167,9 +175,9 @@ class _Repair:
 
     async def run(self) -> LedgerRepaired:
         """Repair until nothing names the failed bookies any more, but for what is reported."""
-        error: MetadataError | None = None
         for attempt in range(1, self._config.metadata_attempts_max + 1):
             try:
+                await self._live_bookies.refresh()
                 versioned = await self._read_closed()
                 metadata = versioned.value
                 change = await self._prepare(metadata)
@@ -187,12 +195,16 @@ class _Repair:
                 return LedgerRepaired(ledger_id=self._ledger_id, was_deleted=True)  # nothing to repair (T14)
             except (BadVersionError, MetadataUnavailableError) as conflict:
                 # The race, or the answer, is lost: either way the stored metadata says what is left to do.
+                if isinstance(conflict, MetadataUnavailableError):
+                    await self._outage.wait(conflict)
+                    # Bookies are found by the metadata store: without it a good one may have failed.
+                    self._failures.clear()
+                    self._unusable.clear()
                 self._require_lock()
-                if isinstance(error, MetadataUnavailableError) and isinstance(conflict, MetadataUnavailableError):
-                    raise
-                error = conflict
                 await self._ports.clock.sleep(pause_s(attempt, self._config, self._ports.clock))
             else:
+                if self._failures:
+                    self._require_lock()  # when the session ends, bookies are missing that are not dead
                 return self._result(metadata)
         detail = f"{self._config.metadata_attempts_max} attempts in a row were overtaken"
         return _failed(self._ledger_id, FailureReason.CONFLICT, detail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Collection
 
@@ -12,16 +13,33 @@ from runtime.ports import Clock
 
 REFRESH_S = 2.0
 """Longest time that a list of registered bookies is believed."""
+RETURN_POLL_S = 0.5
+"""Time between two looks for bookies that have not registered again yet."""
 
 
 class LiveBookies:
     """The registered bookies, read again when the last list is older than ``REFRESH_S``."""
 
-    def __init__(self, registration: RegistrationClient, clock: Clock) -> None:
+    def __init__(
+        self,
+        registration: RegistrationClient,
+        clock: Clock,
+        return_wait_s: float = 0.0,
+        known: Collection[str] = (),
+    ) -> None:
+        """``return_wait_s``: longest wait, after an outage, for bookies that were registered before it.
+
+        ``known`` were registered before the first list is read here.
+        """
         self._registration = registration
         self._clock = clock
+        self._return_wait_ns = int(return_wait_s * 1e9)
+        self._expected: frozenset[str] = frozenset()
+        self._expected_until_ns: float = 0
         self._registrations = Registrations(writable=(), read_only=())
         self._live: frozenset[str] = frozenset()
+        self._known = frozenset(known)
+        """All bookies that were registered at any time, but for those that did not come back after an outage."""
         self._read_at_ns: int | None = None
         self._reading = asyncio.Lock()
 
@@ -30,10 +48,31 @@ class LiveBookies:
         async with self._reading:
             now_ns = self._clock.monotonic_ns()
             if self._read_at_ns is None or now_ns - self._read_at_ns > age_max_s * 1e9:
-                self._registrations = await self._registration.snapshot()
-                self._live = frozenset(self._registrations.writable) | frozenset(self._registrations.read_only)
+                self._registrations = await self._read()
+                self._live = self._registrations.live
                 self._read_at_ns = now_ns
         return self._registrations
+
+    async def _read(self) -> Registrations:
+        while True:
+            registrations = await self._registration.snapshot()
+            if self._expected and self._clock.monotonic_ns() >= self._expected_until_ns:
+                self._expected, self._known = frozenset(), registrations.live
+            self._known |= registrations.live
+            if self._expected <= registrations.live:
+                return registrations
+            await self._clock.sleep(RETURN_POLL_S)
+
+    def note_outage(self, *, is_over: bool = True) -> None:
+        """The metadata store does not answer, or was away (``is_over``), so the sessions of bookies may have ended.
+
+        Such a bookie is missing from the list until it has registered again. To take it for dead would leave ledgers
+        unrepaired, so for a while each list is read until it has all bookies that were known before. Not only the first
+        one: the server may answer us before it ends the sessions of the others.
+        """
+        self._expected = self._known
+        self._expected_until_ns = self._clock.monotonic_ns() + self._return_wait_ns if is_over else math.inf
+        self._read_at_ns = None
 
     def is_live(self, bookie_id: str) -> bool:
         """Whether the last list had the bookie, writable or read-only."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from runtime.ledger.metadata import LedgerMetadata
@@ -62,6 +64,12 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(
             any(len(targets.difference(part.ensemble)) < len(part.failed_bookies) for part in ledger.fragments)
             for ledger in self.ledgers
+        )
+
+    def without(self, ledger_ids: Collection[int]) -> RecoveryPlan:
+        """The plan for all other ledgers."""
+        return msgspec.structs.replace(
+            self, ledgers=tuple(ledger for ledger in self.ledgers if ledger.ledger_id not in ledger_ids)
         )
 
     @property

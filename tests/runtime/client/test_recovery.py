@@ -603,7 +603,7 @@ async def test_the_last_spare_replaces_the_member_that_is_not_registered(world: 
     recovering = asyncio.create_task(world.recover(ledger_id, PATIENT))
     await unanswered.arrived()
     await refused.arrived()
-    await world.unregister("b1")
+    await world.withdraw("b1")
     refused.release()
     stored = await recovering
     assert segments(stored) == {0: ("b4", "b2", "b3")}

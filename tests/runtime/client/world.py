@@ -13,7 +13,7 @@ from runtime.client.api import LedgerClient
 from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.client.suspects import SuspectBookies
 from runtime.client.writer import LedgerWriter
-from runtime.config import ClientConfig
+from runtime.config import ClientConfig, ZooKeeperConfig
 from runtime.errors import BookieError
 from runtime.ledger.changes import new_ledger
 from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
@@ -97,6 +97,11 @@ class World:
         await init_cluster(store, parsed.root, parsed.tree, random.Random(1))
         return cls(uri, store, await open_ledger_store(store, parsed.root, parsed.tree))
 
+    @property
+    def store(self) -> HeldStore:
+        """The other client's session."""
+        return self._store
+
     async def close(self) -> None:
         for client in self._clients:
             await client.close()
@@ -119,20 +124,36 @@ class World:
                 session_timeout_ms=10_000,
                 on_failed=_must_not_fail,
             )
-            await registration.register(mode)
             self._registrations[name] = registration
+            await registration.register(mode)
             started.append(bookie)
         return started
 
-    async def unregister(self, name: str) -> None:
-        """Take a bookie out of the registrations; it keeps its connections."""
-        await self._registrations[name].unregister()
+    async def withdraw(self, *names: str) -> None:
+        """Withdraw the registrations of bookies; they keep their connections."""
+        for name in names:
+            await self._registrations[name].unregister()
 
-    async def client(self, config: ClientConfig | None = None, clock: Clock | None = None) -> Client:
-        """Another client, with its own session and connections; ``clock`` None: one that shows real time."""
+    async def register(self, *names: str) -> None:
+        """Register them again."""
+        for name in names:
+            await self._registrations[name].register(BookieMode.WRITABLE)
+
+    async def client(
+        self,
+        config: ClientConfig | None = None,
+        clock: Clock | None = None,
+        *,
+        servers: str | None = None,
+        zookeeper: ZooKeeperConfig | None = None,
+    ) -> Client:
+        """Another client, with its own session and connections.
+
+        ``clock`` None: one that shows real time. ``servers`` is another address of the same ZooKeeper.
+        """
         config = config or ClientConfig()
         clock = clock or LoopClock(seed=1)
-        store = await HeldStore.connect(self._uri.servers)
+        store = await HeldStore.connect(servers or self._uri.servers, zookeeper)
         registrations = RegistrationClient(store, self._uri.root)
 
         async def resolve(bookie_id: str) -> tuple[str, int]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from runtime.errors import BookieNotFoundError, NoNodeError, RefusedError
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.registration import BookieMode
-from runtime.metadata.store import Versioned
+from runtime.metadata.store import ANY_VERSION, Versioned
+from runtime.protocol.status import Status
 from runtime.replication.decommission import DecommissionReport
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import Stage, length_of
@@ -189,3 +193,148 @@ async def test_an_id_that_never_existed_is_not_found(stage: Stage) -> None:
     await stage.start("b2", "b3")
     with pytest.raises(BookieNotFoundError):
         await stage.decommission().plan("b1")
+
+
+# -- losses that are accepted ------------------------------------------------------------------------------------
+
+
+async def accept(stage: Stage, bookie_id: str, *ledger_ids: int) -> DecommissionReport:
+    decommission = stage.decommission()
+    return await decommission.run(await decommission.plan(bookie_id, accepted_losses=ledger_ids))
+
+
+def two_copies(last_entry_id: int = 4) -> LedgerMetadata:
+    return ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=last_entry_id, length=length_of(last_entry_id + 1))
+
+
+async def test_a_proven_loss_that_is_accepted_keeps_no_cookie_and_changes_no_ledger(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    await stage.add_cookie("b1")
+    ids = [await stage.store(two_copies()) for _ in range(3)]
+    del stage.bookies["b2"].ledgers[ids[1]].entries[3]
+    before = await stage.read(ids[1])
+
+    report = await accept(stage, "b1", ids[1], 999_999)
+
+    assert (report.is_complete, report.is_cookie_deleted) == (True, True)
+    assert (report.accepted, report.remaining) == ((ids[1],), ())
+    assert report.recoveries[0].ledgers_repaired == 2
+    assert await stage.read(ids[1]) == before
+    assert await stage.cookies.ids() == []
+
+    again = await accept(stage, "b1", ids[1])
+    assert (again.is_complete, again.accepted) == (True, (ids[1],))
+
+
+async def test_a_ledger_of_one_copy_is_proven_lost(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=4, length=length_of(5)))
+    assert (await accept(stage, "b1", ledger_id)).accepted == (ledger_id,)
+
+
+async def test_an_open_ledger_without_copies_that_nothing_can_close_is_proven_lost(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    await stage.add_cookie("b1")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 1, state=LedgerState.OPEN))
+    assert not (await run(stage, "b1")).is_complete, "the dead end"
+    assert (await accept(stage, "b1", ledger_id)).is_cookie_deleted
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("held", "bookie b2 has a good copy of entry 0"),
+        ("not registered", "bookie b2 does not deny having entry 0: not registered"),
+        ("silent", "bookie b2 does not deny having entry 0: "),
+        ("failing", "bookie b2 does not deny having entry 0: it answered: "),
+        ("damaged", "bookie b2 does not deny having entry 0: "),
+        ("open and held", "bookie b2 has entry 4"),
+        ("open and not registered", "bookie b2 is not registered"),
+        ("open and silent", "bookie b2: "),
+        ("open and closable", "it can be closed, so it can be moved"),
+        ("empty", "its segment has no entry on this bookie, so it can be moved"),
+        ("one segment of two", "bookie b2 has a good copy of entry 5"),
+        ("unreadable", "metadata"),
+    ],
+)
+async def test_a_loss_that_is_not_proven_is_refused_by_name_before_anything_is_changed(
+    stage: Stage, what: str, reason: str
+) -> None:
+    await stage.start("b3", "b2")
+    await stage.add_cookie("b1")
+    is_open = what.startswith("open")
+    ack_quorum = 2 if what == "open and closable" else 1
+    sample = ledger({0: ["b1", "b2"]}, 2, ack_quorum, state=LedgerState.OPEN) if is_open else two_copies()
+    if what == "empty":
+        sample = two_copies(-1)
+    if what == "one segment of two":
+        sample = ledger({0: ["b1", "b2"], 5: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10))
+    refused = await stage.store(sample)
+    others = [await stage.store(two_copies()) for _ in range(2)]
+    if what == "open and held":
+        stage.world.put(stage.bookies["b2"], refused, 4)
+    elif what == "one segment of two":
+        for entry_id in range(5):
+            del stage.bookies["b2"].ledgers[refused].entries[entry_id]
+    elif what.endswith("not registered"):
+        await stage.world.withdraw("b2")
+    elif what.endswith("silent"):
+        stage.bookies["b2"].hang("read")
+    elif what == "failing":
+        stage.bookies["b2"].refuse("read", Status.IO_ERROR)
+    elif what == "damaged":
+        for entry_id in range(5):
+            stage.bookies["b2"].damage(refused, entry_id)
+    elif what == "unreadable":
+        path = stage.ledgers.path(refused)
+        await stage.client.store.set(path, b"garbage", ANY_VERSION)
+    before = [await stage.client.store.get(stage.ledgers.path(each)) for each in (refused, *others)]
+
+    with pytest.raises(RefusedError, match=f"nothing was changed: .*ledger {refused}: .*{reason}"):
+        await stage.decommission().plan("b1", accepted_losses=[refused])
+
+    assert [await stage.client.store.get(stage.ledgers.path(each)) for each in (refused, *others)] == before
+    assert await stage.cookies.ids() == ["b1"]
+
+
+async def test_a_loss_of_which_the_metadata_changed_during_the_check_is_not_proven(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    await stage.add_cookie("b1")
+    ledger_id = await stage.store(two_copies())
+    del stage.bookies["b2"].ledgers[ledger_id]
+    held = stage.bookies["b2"].hold("read")
+    planning = asyncio.create_task(stage.decommission().plan("b1", accepted_losses=[ledger_id]))
+    await held.arrived()
+    await stage.world.change(ledger_id, custom_metadata=())
+    held.release()
+    with pytest.raises(RefusedError, match=f"ledger {ledger_id}: its metadata was changed during the check"):
+        await planning
+
+
+async def test_a_loss_that_is_no_longer_proven_at_the_end_keeps_the_cookie(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    await stage.add_cookie("b1")
+    ledger_id = await stage.store(two_copies())
+    found = stage.bookies["b2"].ledgers[ledger_id].entries.pop(3)
+    decommission = stage.decommission()
+    plan = await decommission.plan("b1", accepted_losses=[ledger_id])
+    stage.bookies["b2"].ledgers[ledger_id].entries[3] = found  # its disk is back
+
+    report = await decommission.run(plan)
+
+    assert report.refusal is not None
+    assert "no longer proven lost" in report.refusal
+    assert await stage.cookies.ids() == ["b1"]
+
+
+async def test_without_the_word_of_the_operator_a_loss_keeps_the_cookie(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    await stage.add_cookie("b1")
+    lost = [await stage.store(two_copies()) for _ in range(2)]
+    for ledger_id in lost:
+        del stage.bookies["b2"].ledgers[ledger_id]
+
+    report = await accept(stage, "b1", lost[0])
+
+    assert (report.remaining, report.accepted) == ((lost[1],), (lost[0],))
+    assert await stage.cookies.ids() == ["b1"]

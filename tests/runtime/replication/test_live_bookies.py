@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
+import pytest
+
 from runtime.client.suspects import SuspectBookies
-from runtime.metadata.registration import BookieMode
+from runtime.metadata.registration import BookieMode, RegistrationClient, Registrations
 from runtime.replication.live_bookies import LiveBookies, TargetChooser
 from tests.runtime.replication.stage import Stage
 
@@ -55,3 +58,75 @@ async def test_a_read_only_bookie_is_live_and_is_never_a_target(stage: Stage) ->
     assert await chooser.choose({"b1"}, 1) is None, "not after the second look at the registrations either"
     assert live.is_live("b1")
     assert live.is_live("b2")
+
+
+class ListedInTurn(RegistrationClient):
+    """Answers with these lists, one after the other; the last one stays."""
+
+    def __init__(self, stage: Stage, *lists: tuple[str, ...]) -> None:
+        super().__init__(stage.client.store, stage.ledgers.root)
+        self.lists = list(lists)
+
+    async def snapshot(self) -> Registrations:
+        return Registrations(writable=self.lists.pop(0) if len(self.lists) > 1 else self.lists[0], read_only=())
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        [("b1",), ("b1", "b2")],
+        [(), ("b2",), ("b1", "b2")],
+    ],
+    ids=["one is late", "both are late"],
+)
+async def test_after_an_outage_bookies_that_were_known_are_waited_for(
+    stage: Stage, after: list[tuple[str, ...]]
+) -> None:
+    registration = ListedInTurn(stage, ("b1", "b2"), *after)
+    live = LiveBookies(registration, stage.client.ports.clock, return_wait_s=60.0)
+    await live.refresh()
+    live.note_outage()
+    assert (await live.refresh()).writable == ("b1", "b2")
+
+
+async def test_a_session_that_the_server_ends_after_its_first_answer_is_waited_for_too(stage: Stage) -> None:
+    registration = ListedInTurn(stage, ("b1", "b2"), ("b1", "b2"), ("b1",), ("b1", "b2"))
+    live = LiveBookies(registration, stage.client.ports.clock, return_wait_s=60.0)
+    await live.refresh()
+    live.note_outage()
+    await live.refresh()
+    assert (await live.refresh(0)).writable == ("b1", "b2")
+
+
+async def test_a_list_that_was_read_before_the_outage_was_noticed_makes_no_bookie_unknown(stage: Stage) -> None:
+    registration = ListedInTurn(stage, ("b1", "b2"), ("b1",), ("b1",), ("b1", "b2"))
+    live = LiveBookies(registration, stage.client.ports.clock, return_wait_s=60.0)
+    await live.refresh()
+    assert (await live.refresh(0)).writable == ("b1",)
+    live.note_outage()
+    assert (await live.refresh()).writable == ("b1", "b2")
+
+
+async def test_a_list_that_is_read_while_the_outage_lasts_waits_however_long_that_is(stage: Stage) -> None:
+    registration = ListedInTurn(stage, ("b1", "b2"), ("b1",), ("b1", "b2"))
+    live = LiveBookies(registration, stage.client.ports.clock, return_wait_s=0.0)
+    await live.refresh()
+    live.note_outage(is_over=False)
+    assert (await live.refresh()).writable == ("b1", "b2")
+
+
+async def test_bookies_known_from_the_plan_are_waited_for_when_the_run_begins_in_an_outage(stage: Stage) -> None:
+    registration = ListedInTurn(stage, (), ("b1",))
+    live = LiveBookies(registration, stage.client.ports.clock, return_wait_s=60.0, known=["b1"])
+    live.note_outage()
+    assert (await live.refresh()).writable == ("b1",)
+
+
+async def test_a_bookie_that_does_not_come_back_is_given_up(stage: Stage) -> None:
+    registration = ListedInTurn(stage, ("b1", "b2"), ("b1",))
+    live = LiveBookies(registration, stage.client.ports.clock, return_wait_s=0.1)
+    await live.refresh()
+    live.note_outage()
+    async with asyncio.timeout(30):
+        assert (await live.refresh()).writable == ("b1",)
+    assert not live.is_live("b2")

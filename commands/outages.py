@@ -1,0 +1,110 @@
+"""Outages of ZooKeeper during a long job: what is printed while it waits, and when it ends before its work is done."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.console import Console
+from commands.context import CommandContext
+from commands.errors import ChangeCutOffError
+from commands.rendering import counted, size
+from commands.safety.audit_trail import mask_secrets
+from runtime.errors import MetadataUnavailableError
+from storage.errors import BkctlError
+
+if TYPE_CHECKING:
+    from runtime.replication.bookie_recovery import RecoveryProgress
+    from runtime.replication.metadata_outage import MetadataOutage
+
+OutageMax = Annotated[
+    str,
+    typer.Option(
+        "--metadata-outage-max",
+        metavar="DURATION",
+        help="Wait so long for a ZooKeeper that stopped answering; then end.",
+    ),
+]
+OUTAGE_MAX_DEFAULT = "10m"
+
+
+def report_outage(console: Console, outage: MetadataOutage) -> None:
+    """Print since when a job waits for ZooKeeper, and until when; and that it goes on."""
+    since = datetime.datetime.fromtimestamp(outage.since_ms / 1000, datetime.UTC)
+    if outage.is_over:
+        console.warn(f"ZooKeeper answers again; it was away since {since:%H:%M:%S} UTC. Continuing")
+        return
+    until = since + datetime.timedelta(seconds=outage.wait_max_s)
+    console.warn(
+        f"ZooKeeper does not answer since {since:%H:%M:%S} UTC: waiting for it until {until:%H:%M:%S} UTC at most "
+        f"({outage.reason})"
+    )
+
+
+class JobProgress:
+    """Passes the moments of a job on, and keeps the last one for the case that the job is cut off."""
+
+    def __init__(self, ledgers: int, rest: str) -> None:
+        self._ledgers = ledgers
+        self._rest = rest
+        self._last: RecoveryProgress | None = None
+        self.show: Callable[[RecoveryProgress], None] = lambda _: None
+
+    def note(self, moment: RecoveryProgress) -> None:
+        """Take a moment of the run."""
+        self._last = moment
+        self.show(moment)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run reported a moment."""
+        return self._last is not None
+
+    def sentence(self) -> str:
+        """What is done, and what is left."""
+        last = self._last
+        if last is None:
+            return f"stopped before the first of {counted(self._ledgers, 'ledger')} was finished{self._rest}"
+        left = last.ledgers_total - last.ledgers_done
+        done = f"{last.ledgers_done - last.ledgers_failed} of {counted(last.ledgers_total, 'ledger')} finished"
+        failed = f", {last.ledgers_failed} failed" if last.ledgers_failed else ""
+        copied = f"{counted(last.entries_copied, 'entry', 'entries')} ({size(last.bytes_copied)}) copied"
+        return f"stopped before the end: {done}{failed}, {left} left; {copied}{self._rest}"
+
+
+@asynccontextmanager
+async def told_when_cut_off(context: CommandContext, ledgers: int, rest: str = "") -> AsyncIterator[JobProgress]:
+    """If the work inside ends early, for whatever reason: print what is done, what is left, and how to continue.
+
+    ``rest`` ends the sentence about what is left. ChangeCutOffError when ZooKeeper is the reason.
+    """
+    progress = JobProgress(ledgers, rest)
+    try:
+        yield progress
+    except BaseException as error:
+        if isinstance(error, BkctlError) and not isinstance(error, MetadataUnavailableError) and not progress.has_begun:
+            raise  # refused before the first change: the error says it all
+        context.console.warn(progress.sentence())
+        context.console.warn(f"to continue: {continuing_command(context.settings.command_line)}")
+        if isinstance(error, MetadataUnavailableError):
+            raise ChangeCutOffError(str(error), error.path) from error
+        raise
+
+
+def continuing_command(command_line: tuple[str, ...]) -> str:
+    """The same command; without its saved plan, which no longer fits once a part of it is done."""
+    words: list[str] = []
+    is_skipping = False
+    for word in command_line:
+        if is_skipping or word.startswith("--apply="):
+            is_skipping = False
+        elif word == "--apply":
+            is_skipping = True
+        else:
+            words.append(word)
+    return shlex.join(["bkctl", *mask_secrets(words)])

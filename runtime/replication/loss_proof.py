@@ -1,0 +1,136 @@
+"""Proving that a ledger cannot be moved away from a dead bookie because entries are lost.
+
+The proof asks every other bookie that should hold them. Only "no such entry" and "no such ledger" count: a bookie that
+is not registered, does not answer, or answers with an error or a damaged copy proves nothing. Nothing is fenced or
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
+from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
+from runtime.ledger.coverage import QuorumCoverage
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.write_set import write_set
+from runtime.metadata.registration import RegistrationClient
+from runtime.replication.byte_window import ByteWindow, Lease
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_estimate
+from runtime.replication.fragments import Fragment, fragments_naming, stripe
+from runtime.replication.parallel import for_each_leased
+from storage.ids import INVALID_ENTRY_ID
+
+
+class _LostEntryError(Exception):
+    """One lost entry is enough: the fragment cannot be moved."""
+
+
+class LossProof:
+    """Proofs for ledgers that name a dead bookie."""
+
+    def __init__(self, ports: ClientPorts, registration: RegistrationClient, config: ReplicationConfig) -> None:
+        self._ports = ports
+        self._registration = registration
+        self._config = config
+
+    async def why_not_lost(self, ledger_id: int, dead: str) -> str | None:
+        """None when each fragment that names the ``dead`` bookie is proven lost; else a sentence why not.
+
+        A fragment is lost when every other bookie of the write set of one of its entries denies having that entry. An
+        open last segment is lost when every other bookie denies having any entry of it, and these answers do not
+        suffice to close the ledger. LedgerNotFoundError, MetadataFormatError, MetadataUnavailableError.
+        """
+        stored = await self._ports.ledgers.read(ledger_id)
+        live = (await self._registration.snapshot()).live
+        for fragment in fragments_naming(stored.value, [dead]):
+            if fragment.is_open:
+                reason = await self._why_open_not_lost(ledger_id, stored.value, fragment, dead, live)
+            else:
+                reason = await self._why_closed_not_lost(ledger_id, stored.value, fragment, dead, live)
+            if reason is not None:
+                return reason
+        if (await self._ports.ledgers.read(ledger_id)).version != stored.version:
+            return "its metadata was changed during the check"
+        return None
+
+    async def _why_closed_not_lost(
+        self, ledger_id: int, metadata: LedgerMetadata, fragment: Fragment, dead: str, live: frozenset[str]
+    ) -> str | None:
+        window = ByteWindow(self._config.bytes_in_flight_max, self._config.entries_in_flight_max)
+        reader = CopyReader(self._ports.bookies, self._ports.clock, window, self._config, live.__contains__)
+        credentials = credentials_of(ledger_id, metadata)
+        sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+        first_unproven: dict[int, str] = {}
+
+        async def check(entry_id: int, lease: Lease) -> None:
+            members = dict.fromkeys(fragment.ensemble[index] for index in write_set(entry_id, *sizes))
+            copies = await reader.read_all([member for member in members if member != dead], credentials, entry_id)
+            lease.resize(sum(len(copy.body) for copy in copies))
+            good = next((copy for copy in copies if copy.state is CopyState.PRESENT), None)
+            unproven = good or next((copy for copy in copies if copy.state is not CopyState.MISSING), None)
+            if unproven is None:
+                raise _LostEntryError
+            if entry_id < min(first_unproven, default=entry_id + 1):
+                first_unproven.clear()
+                first_unproven[entry_id] = _sentence(entry_id, unproven)
+
+        try:
+            entry_bytes = entry_bytes_estimate(metadata) * metadata.write_quorum_size
+            await for_each_leased(_stored_entries(fragment, sizes), check, window, lambda: entry_bytes)
+        except _LostEntryError:
+            return None
+        return next(iter(first_unproven.values()), "its segment has no entry on this bookie, so it can be moved")
+
+    async def _why_open_not_lost(
+        self, ledger_id: int, metadata: LedgerMetadata, fragment: Fragment, dead: str, live: frozenset[str]
+    ) -> str | None:
+        credentials = credentials_of(ledger_id, metadata)
+        coverage = QuorumCoverage(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+        first_entry_id = metadata.last_segment.first_entry_id
+        for index, bookie_id in enumerate(fragment.ensemble):
+            if bookie_id == dead:
+                continue
+            if bookie_id not in live:
+                return f"bookie {bookie_id} is not registered"
+            last_entry_id = await last_entry_on(self._ports, bookie_id, credentials)
+            if isinstance(last_entry_id, str):
+                return last_entry_id
+            if last_entry_id >= first_entry_id:
+                return f"bookie {bookie_id} has entry {last_entry_id}"
+            coverage.mark_known(index)
+        return "it can be closed, so it can be moved" if coverage.is_covered else None
+
+
+async def last_entry_on(
+    ports: ClientPorts, bookie_id: str, credentials: LedgerCredentials, *, is_fencing: bool = False
+) -> int | str:
+    """The last entry of the ledger on this bookie, -1 when it denies having any; a sentence when it says neither."""
+    fence_with = credentials.master_key if is_fencing else None
+    try:
+        reply = await ports.bookies.read(bookie_id, credentials.ledger_id, INVALID_ENTRY_ID, fence_with=fence_with)
+        return credentials.codec.decode(None, reply.body).entry_id
+    except (NoSuchEntryError, NoSuchLedgerError):
+        return INVALID_ENTRY_ID
+    except BookieError as error:
+        return str(error)
+    except EntryDigestError as error:
+        return f"bookie {bookie_id} has a damaged last entry: {error}"
+
+
+def _stored_entries(fragment: Fragment, sizes: tuple[int, int]) -> Iterator[int]:
+    for index in fragment.bookie_indexes:
+        yield from stripe(fragment.entries, index, *sizes)
+
+
+def _sentence(entry_id: int, copy: Copy) -> str:
+    if copy.state is CopyState.PRESENT:
+        return f"bookie {copy.bookie_id} has a good copy of entry {entry_id}"
+    return f"bookie {copy.bookie_id} does not deny having entry {entry_id}: {copy.reason}"
+
+
+def named_reasons(reasons: Sequence[tuple[int, str]], count_max: int = 5) -> str:
+    """The first ledgers with their reasons, and how many more there are."""
+    named = "; ".join(f"ledger {ledger_id}: {reason}" for ledger_id, reason in reasons[:count_max])
+    return named if len(reasons) <= count_max else f"{named}; and {len(reasons) - count_max} more"

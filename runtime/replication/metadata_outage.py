@@ -1,0 +1,92 @@
+"""Waiting while the metadata store does not answer, so that a long run survives an outage.
+
+Whatever failed is done again from its beginning: it reads what is stored now, and takes its locks again. So nothing is
+carried out on what was known before the outage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from runtime.errors import MetadataOutageError, MetadataUnavailableError
+from runtime.ports import Clock
+
+T = TypeVar("T")
+
+PROBE_PAUSE_S = 1.0
+"""Pause between two attempts to reach the store. An attempt itself waits for the connection."""
+
+ATTEMPTS_MAX = 10
+"""Attempts at one piece of work, each after an outage: one that itself breaks the connection must not go on forever."""
+
+
+class MetadataOutage(msgspec.Struct, frozen=True):
+    """An outage as it is reported: once when the wait begins, and once more, with ``is_over``, when it ends."""
+
+    since_ms: int
+    wait_max_s: float
+    reason: str
+    is_over: bool = False
+
+
+class OutageWait:
+    """The wait that all parts of a run share: one of them asks the store, the others wait for its answer."""
+
+    def __init__(
+        self,
+        probe: Callable[[], Awaitable[object]],
+        clock: Clock,
+        wait_max_s: float,
+        on_outage: Callable[[MetadataOutage], None],
+    ) -> None:
+        """``probe`` is any read. ``on_outage`` is called when an outage begins and when it is over."""
+        self._probe = probe
+        self._clock = clock
+        self._wait_max_s = wait_max_s
+        self._on_outage = on_outage
+        self._outage: MetadataOutage | None = None
+        self._deadline_ns = 0
+        self._one_probes = asyncio.Lock()
+
+    async def outlast(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of ``work``, which is done again from its beginning after each outage; MetadataOutageError."""
+        for _ in range(ATTEMPTS_MAX - 1):
+            try:
+                return await work()
+            except MetadataUnavailableError as error:
+                await self.wait(error)
+        return await work()
+
+    async def wait(self, error: MetadataUnavailableError) -> None:
+        """Return when the store answers again after this ``error``.
+
+        MetadataOutageError when it does not within the longest wait, which counts from the first error.
+        """
+        if isinstance(error, MetadataOutageError):
+            raise error
+        if self._outage is None:
+            self._outage = MetadataOutage(self._clock.now_ms(), self._wait_max_s, str(error))
+            self._deadline_ns = self._clock.monotonic_ns() + int(self._wait_max_s * 1e9)
+            self._on_outage(self._outage)
+        async with self._one_probes:
+            while self._outage is not None:
+                if await self._answers(error):
+                    outage, self._outage = self._outage, None
+                    self._on_outage(msgspec.structs.replace(outage, is_over=True))
+                else:
+                    await self._clock.sleep(PROBE_PAUSE_S)
+
+    async def _answers(self, error: MetadataUnavailableError) -> bool:
+        left_s = (self._deadline_ns - self._clock.monotonic_ns()) / 1e9
+        if left_s <= 0:
+            raise MetadataOutageError(f"ZooKeeper was away for more than {self._wait_max_s:g} s: {error}") from error
+        try:
+            async with asyncio.timeout(left_s):
+                await self._probe()
+        except (MetadataUnavailableError, TimeoutError):
+            return False
+        return True

@@ -1,0 +1,170 @@
+"""Recoveries of bookies while the real ZooKeeper stands still, or is killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from runtime.metadata.embedded import EmbeddedZooKeeper
+from runtime.metadata.ledgers import open_ledger_store
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper import ZooKeeperStore
+from tests.processes import COMMAND_TIMEOUT_S, Cluster, bkctl_command, bkctl_environment, kill_and_wait
+
+LEDGERS = 40
+SESSION_TIMEOUT_S = 10.0
+"""What bkctl and its bookies ask for by default."""
+AWAY = "ZooKeeper does not answer since"
+BACK = "ZooKeeper answers again"
+
+
+class Scene:
+    """A cluster with a dead bookie, and a command that works slowly enough to be met by an outage in the middle."""
+
+    def __init__(self, cluster: Cluster, log: Path) -> None:
+        self.cluster = cluster
+        self.log = log
+        written = cluster.run(
+            "ledger", "write-test", "--ledgers", str(LEDGERS), "--entries", "20", "-E", "2", "-W", "2", "-A", "2"
+        )
+        assert written.exit_code == 0, written.stderr
+        self.dead = next(each.id for each in cluster.bookies if len(self.referencing(each.id)) >= LEDGERS // 4)
+        cluster.kill_bookie(self.dead)
+        self.planned = len(self.referencing(self.dead))
+
+    def referencing(self, bookie_id: str) -> list[int]:
+        """Ledgers whose metadata names the bookie."""
+
+        async def read() -> list[int]:
+            uri = parse_metadata_uri(self.cluster.metadata_uri)
+            async with await ZooKeeperStore.connect(uri.servers) as store:
+                ledgers = await open_ledger_store(store, uri.root, uri.tree)
+                found = [each async for each in ledgers.read_all()]
+            return [ledger_id for ledger_id, stored in found if bookie_id in stored.value.bookies()]  # type: ignore[union-attr]
+
+        return asyncio.run(read())
+
+    @contextmanager
+    def begun(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A command whose run has repaired some ledgers, and not all."""
+        environment = bkctl_environment(BKCTL_METADATA_URI=self.cluster.metadata_uri)
+        with open(self.log, "wb") as log:
+            # The rate makes it slow: a ledger takes some ten operations.
+            command = bkctl_command(*arguments, "--yes", "--rate", "8")
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+        try:
+            while (left := len(self.referencing(self.dead))) == self.planned:
+                assert process.poll() is None, self.said()
+            assert left > 0, "it was too fast to be met in the middle"
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, text: str, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + COMMAND_TIMEOUT_S
+        while text not in self.said():
+            assert process.poll() is None, self.said()
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.05)
+
+    def end_of(self, process: subprocess.Popen[bytes]) -> int:
+        return process.wait(COMMAND_TIMEOUT_S)
+
+    def require_all_recovered(self) -> None:
+        assert self.referencing(self.dead) == []
+        verified = self.cluster.run("ledger", "verify", "--all")
+        assert verified.exit_code == 0, verified.stdout
+
+
+@pytest.fixture
+def scene(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> Scene:
+    return Scene(start_cluster(4), tmp_path / "command.log")
+
+
+@contextmanager
+def standing_still(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_an_outage_longer_than_the_session_is_waited_out(scene: Scene) -> None:
+    with scene.begun("decommission", scene.dead) as process:
+        with standing_still(scene.cluster.zookeeper_pid):
+            scene.wait_for(AWAY, process)
+            time.sleep(SESSION_TIMEOUT_S)  # the length of the outage is the scenario
+            assert process.poll() is None, scene.said()
+        assert scene.end_of(process) == 0, scene.said()
+    assert BACK in scene.said()
+    scene.require_all_recovered()
+    assert scene.dead not in scene.cluster.run("cookie", "list", "-o", "name").stdout.split()
+
+
+def test_a_zookeeper_that_is_killed_and_started_again_is_waited_for(scene: Scene) -> None:
+    cluster = scene.cluster
+    with scene.begun("recover", "failed-bookie", scene.dead) as process:
+        kill_and_wait(cluster.zookeeper_pid)
+        scene.wait_for(AWAY, process)
+        time.sleep(SESSION_TIMEOUT_S)
+        port = int(cluster.metadata_uri.partition("://")[2].partition("/")[0].rpartition(":")[2])
+        server = asyncio.run(EmbeddedZooKeeper.start(str(Path(cluster.directory) / "zookeeper"), port=port))
+        try:
+            assert scene.end_of(process) == 0, scene.said()
+            assert BACK in scene.said()
+            scene.require_all_recovered()
+        finally:
+            asyncio.run(server.stop())
+
+
+def test_an_outage_that_is_too_long_ends_it_with_the_command_that_continues(scene: Scene) -> None:
+    with (
+        scene.begun("recover", "failed-bookie", scene.dead, "--metadata-outage-max", "1s") as process,
+        standing_still(scene.cluster.zookeeper_pid),
+    ):
+        assert scene.end_of(process) == 6, scene.said()
+    said = scene.said()
+    assert "ZooKeeper was away for more than 1 s" in said
+    assert "another cluster" not in said
+    left = scene.referencing(scene.dead)
+    assert 0 < len(left) < scene.planned
+    assert f"of {scene.planned} ledgers finished, " in said
+    words = shlex.split(continuing(said))
+    assert words[:4] == ["bkctl", "recover", "failed-bookie", scene.dead]
+    continued = scene.cluster.run(*words[1 : words.index("--rate")])
+    assert continued.exit_code == 0, continued.stderr
+    scene.require_all_recovered()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_with_the_command_that_continues(scene: Scene, number: signal.Signals, code: int) -> None:
+    with scene.begun("decommission", scene.dead) as process:
+        process.send_signal(number)
+        assert scene.end_of(process) == code, scene.said()
+    said = scene.said()
+    assert f"of {scene.planned} ledgers finished, " in said
+    assert "the cookie comes last" in said
+    words = shlex.split(continuing(said))
+    assert words[:3] == ["bkctl", "decommission", scene.dead]
+    continued = scene.cluster.run(*words[1 : words.index("--rate")])
+    assert continued.exit_code == 0, continued.stderr
+    scene.require_all_recovered()
+
+
+def continuing(said: str) -> str:
+    """The command that a message names."""
+    return said.partition("to continue: ")[2].partition("\n")[0]
