@@ -10,7 +10,8 @@ from commands.cluster_access import open_client
 from commands.command import command
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError
-from commands.ledger.changing import FAILURE_COLUMNS, change_ledgers, outcome_of
+from commands.ledger.changing import FAILURE_COLUMNS, Tally, change_ledgers, outcome_of
+from commands.ledger.force_open import last_looks, require_empty
 from commands.ledger.id_files import all_ledger_ids
 from commands.ledger.rows import owner_text, state_name
 from commands.outcome import Outcome
@@ -31,6 +32,7 @@ PLAN_COLUMNS = (
     Column("owner", "OWNER"),
 )
 _NAMED_MAX = 5
+_UNCLOSED = {"open", "in-recovery"}
 
 
 def register(app: typer.Typer) -> None:
@@ -49,15 +51,20 @@ async def delete(
     unreadable: Annotated[
         bool, typer.Option("--unreadable", help="Also those whose metadata nobody can read, whatever their state.")
     ] = False,
+    force_open: Annotated[
+        bool,
+        typer.Option("--force-open", help="Also open ledgers and ledgers in recovery that have no entry anywhere."),
+    ] = False,
     changes_rate: Annotated[
         float | None, typer.Option("--rate", metavar="N", min=0, help="Delete at most so many a second.")
     ] = None,
 ) -> Outcome:
     """Delete ledgers for good: their metadata now, their entries when bookies next collect garbage.
 
-    The plan shows whose they are. Ledgers that are open or in recovery are refused. What is deleted is kept in a trash
-    file first, which bkctl ledger import takes back; until bookies have collected, that brings the entries back too.
-    The id must be typed, or given by --confirm; of several ledgers, their number.
+    The plan shows whose they are. Ledgers that are open or in recovery are refused. --force-open deletes them too and
+    stops their writers, unless a bookie has an entry or a registered bookie does not answer. What is deleted is kept in
+    a trash file first, which bkctl ledger import takes back; until bookies have collected, that brings the entries back
+    too. The id must be typed, or given by --confirm; of several ledgers, their number.
     """
     from commands.safety.change import open_change
     from commands.safety.confirmation import settle_plan
@@ -69,31 +76,36 @@ async def delete(
     ledger_ids = all_ledger_ids(ledger, from_file)
     async with open_client(context) as client:
         found, gone = await _find(client, ledger_ids, named)
-        _require_deletable(found, is_unreadable_allowed=unreadable)
-        plan = await _plan(client, found, gone)
+        _require_deletable(found, is_unreadable_allowed=unreadable, is_open_allowed=force_open)
+        forced = [int(item["ledger_id"]) for item in found if item["state"] in _UNCLOSED]
+        plan = await _plan(client, found, gone, await require_empty(client, forced), is_forced=force_open)
         if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
             return Outcome.OK
         versions = {int(item["ledger_id"]): item["expected_version"] for item in plan.items}
-        async with open_change(context, client.store, plan) as change:
+        async with open_change(context, client.store, plan) as change, last_looks(client, forced) as guarded:
             tally = await change_ledgers(
                 context,
                 client,
                 change,
-                _decision(versions),
+                guarded(_decision(versions)),
                 each_of(versions),
                 description="deleting",
                 total=len(versions),
                 rate=changes_rate,
             )
-        body = {
-            "deleted": tally.changed,
-            "gone_already": gone + tally.unchanged,
-            "failed": tally.failed,
-            "trash": change.trash.path,
-        }
-        context.console.record("LedgerDelete", body, name="deleted", details={"failures": tally.failures})
-        context.console.table("Not deleted", FAILURE_COLUMNS, tally.failures)
+        _print_result(context, tally, gone, change.trash.path)
         return outcome_of(tally, "deleted")
+
+
+def _print_result(context: CommandContext, tally: Tally, gone: int, trash_path: str | None) -> None:
+    body = {
+        "deleted": tally.changed,
+        "gone_already": gone + tally.unchanged,
+        "failed": tally.failed,
+        "trash": trash_path,
+    }
+    context.console.record("LedgerDelete", body, name="deleted", details={"failures": tally.failures})
+    context.console.table("Not deleted", FAILURE_COLUMNS, tally.failures)
 
 
 async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[int]) -> tuple[list[dict[str, Any]], int]:
@@ -136,22 +148,24 @@ def _item(ledger: StoredLedger) -> dict[str, Any]:
     }
 
 
-def _require_deletable(items: list[dict[str, Any]], *, is_unreadable_allowed: bool) -> None:
-    refused = {"open", "in-recovery"} | (set() if is_unreadable_allowed else {"unreadable"})
+def _require_deletable(items: list[dict[str, Any]], *, is_unreadable_allowed: bool, is_open_allowed: bool) -> None:
+    refused = (set() if is_open_allowed else _UNCLOSED) | (set() if is_unreadable_allowed else {"unreadable"})
     kept = [item for item in items if item["state"] in refused]
     if not kept:
         return
     named = ", ".join(f"ledger {item['ledger_id']} is {item['state']}" for item in kept[:_NAMED_MAX])
     more = f" and {len(kept) - _NAMED_MAX} more are not closed either" if len(kept) > _NAMED_MAX else ""
     way_out = (
-        "somebody may be writing there; only what is closed may go"
+        "a writer may be active; --force-open deletes ledgers that are not closed and have no entry on any bookie"
         if any(item["state"] != "unreadable" for item in kept)
         else "--unreadable deletes those too, whatever their state was"
     )
     raise RefusedError(f"nothing was changed: {named}{more}: {way_out}")
 
 
-async def _plan(client: LedgerClient, items: list[dict[str, Any]], gone: int) -> Plan:
+async def _plan(
+    client: LedgerClient, items: list[dict[str, Any]], gone: int, warnings: list[str], *, is_forced: bool
+) -> Plan:
     from commands.safety.plan import Plan
     from runtime.metadata.cluster import read_instance_id
 
@@ -163,6 +177,8 @@ async def _plan(client: LedgerClient, items: list[dict[str, Any]], gone: int) ->
     summary += [f"owner: {owner}" for owner in owners[:_NAMED_MAX]]
     summary += [f"and {counted(len(owners) - _NAMED_MAX, 'more owner')}"] if len(owners) > _NAMED_MAX else []
     summary += [f"gone already: {counted(gone, 'ledger')} of the file"] if gone else []
+    summary += warnings[:_NAMED_MAX]
+    summary += [f"and {len(warnings) - _NAMED_MAX} more that are not closed"] if len(warnings) > _NAMED_MAX else []
     return Plan(
         command="ledger delete",
         tier=3,
@@ -171,6 +187,7 @@ async def _plan(client: LedgerClient, items: list[dict[str, Any]], gone: int) ->
         subject=str(items[0]["ledger_id"]) if len(items) == 1 else str(len(items)),
         summary=tuple(summary),
         items=tuple(items),
+        arguments={"force_open": True} if is_forced else {},
     )
 
 

@@ -1,0 +1,88 @@
+"""Deleting ledgers that are not closed: only where no bookie has an entry, and under the replication lock."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from commands.cluster_access import registrations_of
+from runtime.errors import LedgerNotFoundError, RefusedError
+
+if TYPE_CHECKING:
+    from runtime.client import LedgerClient
+    from runtime.metadata.ledger_changes import Decide, Step
+    from runtime.metadata.stored_ledgers import StoredLedger
+    from runtime.replication.last_look import LastLook
+
+
+async def require_empty(client: LedgerClient, ledger_ids: Sequence[int]) -> list[str]:
+    """A sentence for the plan about each ledger; RefusedError when a bookie has an entry of one, or may have."""
+    sentences = []
+    for ledger_id in ledger_ids:
+        look = await _look(client, ledger_id)
+        if look.reason is not None:
+            raise RefusedError(f"nothing was changed: ledger {ledger_id} is not closed, and {look.reason}")
+        sentence = f"ledger {ledger_id} is not closed; no registered bookie has an entry of it"
+        if look.unseen:
+            sentence += f". Not asked, because they are down: {', '.join(look.unseen)}"
+        sentences.append(sentence)
+    return sentences
+
+
+@asynccontextmanager
+async def last_looks(client: LedgerClient, ledger_ids: Sequence[int]) -> AsyncIterator[Callable[[Decide], Decide]]:
+    """Lock the ledgers and look at every bookie once more, fencing; what is yielded adds the result to a decision.
+
+    The look comes in two steps: a ledger that turns out to have entries is not fenced for nothing.
+    """
+    import asyncio
+
+    from runtime.metadata.replication_lock import ReplicationLock, ReplicationLocks, canonical_host_name
+
+    if not ledger_ids:
+        yield lambda decide: decide
+        return
+    host = await asyncio.to_thread(canonical_host_name)
+    locks = ReplicationLocks(client.store, client.ports.ledgers.root, host)
+    reasons: dict[int, str] = {}
+    held: dict[int, ReplicationLock] = {}
+
+    def guarded(decide: Decide) -> Decide:
+        from runtime.metadata.ledger_changes import Action, Step
+
+        def decide_if_empty(ledger_id: int, stored: StoredLedger | None) -> Step:
+            if ledger_id in held and not held[ledger_id].is_held:
+                return Step(Action.FAIL, reason="its replication lock was lost: run it again")
+            if ledger_id in reasons:
+                return Step(Action.FAIL, reason=reasons[ledger_id])
+            return decide(ledger_id, stored)
+
+        return decide_if_empty
+
+    async with AsyncExitStack() as stack:
+        for ledger_id in ledger_ids:
+            lock = await locks.acquire(ledger_id)
+            if lock is None:
+                reasons[ledger_id] = "another process holds its replication lock: run it again later"
+                continue
+            held[ledger_id] = await stack.enter_async_context(lock)
+            for is_fencing in (False, True):
+                look = await _look(client, ledger_id, is_fencing=is_fencing)
+                if look.reason is not None:
+                    reasons[ledger_id] = look.reason
+                    break
+        yield guarded
+
+
+async def _look(client: LedgerClient, ledger_id: int, *, is_fencing: bool = False) -> LastLook:
+    from runtime.replication.last_look import LastLook, look_for_entries
+
+    try:
+        stored = await client.ports.ledgers.read(ledger_id)
+    except LedgerNotFoundError:
+        return LastLook(None, ())  # deleted meanwhile
+    if stored.value.is_closed:
+        return LastLook("it was closed meanwhile: delete it without --force-open", ())
+    registration = registrations_of(client)
+    return await look_for_entries(client.ports, registration, ledger_id, stored.value, is_fencing=is_fencing)

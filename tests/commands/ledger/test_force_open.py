@@ -1,0 +1,170 @@
+"""Ledgers that are not closed and have no entry anywhere: the way to delete them, or to leave them behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from runtime.client import LedgerClient
+from runtime.client.writer import LedgerWriter
+from runtime.errors import LedgerError, LedgerFencedError
+from runtime.ledger.changes import new_ledger
+from runtime.ledger.metadata import DigestType
+from runtime.metadata.replication_lock import ReplicationLocks
+from tests.processes import Cluster, TerminalSession
+
+
+@asynccontextmanager
+async def client_of(cluster: Cluster) -> AsyncIterator[LedgerClient]:
+    client = await LedgerClient.connect(cluster.metadata_uri)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def open_ledger_on(client: LedgerClient, *bookie_ids: str) -> int:
+    """An open ledger without entries that nothing can close once the first of its two bookies is gone."""
+    ledger_id, _ = await client.ports.ledgers.create(new_ledger(bookie_ids, 2, 1, DigestType.CRC32C, b""))
+    return ledger_id
+
+
+async def test_the_decommission_of_its_bookie_ends_only_when_it_is_deleted_or_its_loss_accepted(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    dead, other, _ = (bookie.id for bookie in cluster.bookies)
+    async with client_of(cluster) as client:
+        first, second = [await open_ledger_on(client, dead, other) for _ in range(2)]
+        run = cluster.run
+        await asyncio.to_thread(cluster.kill_bookie, dead)
+
+        stuck = await asyncio.to_thread(run, "decommission", dead, "--yes")
+        assert stuck.exit_code in {1, 9}
+        assert "2 ledgers still name bookie" in stuck.stderr
+        assert "see --accept-loss and bkctl ledger delete --force-open" in stuck.stderr
+
+        number = str(first)
+        assert (await asyncio.to_thread(run, "ledger", "delete", number, "--confirm", number)).exit_code == 3
+        assert (await asyncio.to_thread(run, "ledger", "delete", number, "--force-open", "--yes")).exit_code == 3
+        before = await client.ports.ledgers.read(first)
+        planned = await asyncio.to_thread(run, "ledger", "delete", number, "--force-open", "--dry-run", "-o", "json")
+        assert planned.exit_code == 0
+        assert f"Not asked, because they are down: {dead}" in planned.stdout
+        assert await client.ports.ledgers.read(first) == before
+        deleted = await asyncio.to_thread(run, "ledger", "delete", number, "--force-open", "--confirm", number)
+        assert deleted.exit_code == 0, deleted.stderr
+        assert Path(deleted.json()["trash"]).exists()
+
+        ids = tmp_path / "ids"
+        ids.write_text(f"{first}\n{second}\n")
+        seen = await client.ports.ledgers.read(second)
+        for _ in range(2):  # the second time there is no cookie left
+            done = await asyncio.to_thread(run, "decommission", dead, "--accept-loss", str(ids), "--yes", "-o", "json")
+            assert done.exit_code == 0, done.stderr
+            report = done.json()
+            assert (report["is_complete"], report["accepted_losses"]) == (True, [str(second)])
+            assert f"still name bookie {dead}: {second}" in done.stderr
+        assert await client.ports.ledgers.read(second) == seen
+        cookies = await asyncio.to_thread(run, "cookie", "list", "-o", "name")
+        assert dead not in cookies.stdout.split()
+        refused = await asyncio.to_thread(run, "decommission", dead, "--yes")
+        assert refused.exit_code in {1, 9}
+
+
+async def test_a_loss_that_is_not_proven_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    dead, other, _ = (bookie.id for bookie in cluster.bookies)
+    async with client_of(cluster) as client:
+        ledger_id = await open_ledger_on(client, dead, other)
+        await asyncio.to_thread(cluster.kill_bookie, dead)
+        ids = tmp_path / "ids"
+        ids.write_text(f"{ledger_id}\n")
+        os.kill(cluster.bookie(other).pid, signal.SIGSTOP)
+        try:
+            arguments = ["decommission", dead, "--accept-loss", str(ids), "--yes"]
+            refused = await asyncio.to_thread(cluster.run, *arguments)
+        finally:
+            os.kill(cluster.bookie(other).pid, signal.SIGCONT)
+        assert refused.exit_code == 3, refused
+        assert f"ledger {ledger_id}: bookie {other}" in refused.stderr
+        assert dead in (await asyncio.to_thread(cluster.run, "cookie", "list", "-o", "name")).stdout.split()
+
+
+async def started_writer(client: LedgerClient, *, entries: int) -> LedgerWriter:
+    writer = await client.create(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
+    for _ in range(entries):
+        await writer.append(b"an entry")
+    return writer
+
+
+async def test_a_ledger_with_entries_is_refused_and_its_writer_goes_on(cluster: Cluster) -> None:
+    async with client_of(cluster) as client:
+        writer = await started_writer(client, entries=3)
+        number = str(writer.ledger_id)
+        refused = await asyncio.to_thread(cluster.run, "ledger", "delete", number, "--force-open", "--confirm", number)
+        assert refused.exit_code == 3
+        assert "has entry 2" in refused.stderr
+        assert await writer.append(b"one more") == 3
+
+
+async def test_a_registered_bookie_that_is_silent_may_have_entries(cluster: Cluster) -> None:
+    async with client_of(cluster) as client:
+        writer = await started_writer(client, entries=0)
+        number = str(writer.ledger_id)
+        silent = cluster.bookies[2]
+        os.kill(silent.pid, signal.SIGSTOP)
+        try:
+            refused = await asyncio.to_thread(
+                cluster.run, "ledger", "delete", number, "--force-open", "--confirm", number
+            )
+        finally:
+            os.kill(silent.pid, signal.SIGCONT)
+        assert refused.exit_code == 3
+        assert f"bookie {silent.id}" in refused.stderr
+        await client.ports.ledgers.read(writer.ledger_id)
+
+
+async def test_the_last_look_finds_an_entry_that_was_written_while_the_operator_was_asked(cluster: Cluster) -> None:
+    async with client_of(cluster) as client:
+        writer = await started_writer(client, entries=0)
+        number = str(writer.ledger_id)
+        terminal = await asyncio.to_thread(
+            TerminalSession, "ledger", "delete", number, "--force-open", BKCTL_METADATA_URI=cluster.metadata_uri
+        )
+        with terminal as session:
+            await asyncio.to_thread(session.wait_for, f"Type {number} to go ahead")
+            await writer.append(b"just in time")
+            session.type(f"{number}\n")
+            assert await asyncio.to_thread(session.exit_code) == 5
+        assert "has entry 0" in session.screen
+        assert await writer.append(b"and it was not fenced") == 1
+
+
+async def test_a_writer_of_a_deleted_ledger_gets_no_acknowledgement(cluster: Cluster) -> None:
+    async with client_of(cluster) as client:
+        writer = await started_writer(client, entries=0)
+        number = str(writer.ledger_id)
+        deleted = await asyncio.to_thread(cluster.run, "ledger", "delete", number, "--force-open", "--confirm", number)
+        assert deleted.exit_code == 0, deleted.stderr
+        with pytest.raises(LedgerError) as raised:
+            await writer.append(b"too late")
+        assert isinstance(raised.value, LedgerFencedError)
+
+
+async def test_a_ledger_that_is_being_repaired_is_left(cluster: Cluster) -> None:
+    async with client_of(cluster) as client:
+        writer = await started_writer(client, entries=0)
+        number = str(writer.ledger_id)
+        locks = ReplicationLocks(client.store, client.ports.ledgers.root, "another host")
+        lock = await locks.acquire(writer.ledger_id)
+        assert lock is not None
+        left = await asyncio.to_thread(cluster.run, "ledger", "delete", number, "--force-open", "--confirm", number)
+        assert left.exit_code == 5
+        assert "another process holds its replication lock" in left.stderr
+        await client.ports.ledgers.read(writer.ledger_id)
+        await lock.release()
