@@ -59,7 +59,7 @@ class CommandLineInvocation:
             self.console.warn(warning)
         is_server = exit_codes.is_logging_command(command_path)
         self._at_end.callback(configure_logging(self.settings, is_server=is_server))
-        loader = _BookieSettingsLoader(sources, lambda: read_sources(merged, self._environment))
+        loader = _BookieSettingsLoader(sources, lambda: read_sources(flags, self._environment))
         return CommandContext(self.settings, self.console, loader)
 
 

@@ -10,10 +10,10 @@ from commands.context import CommandContext
 from commands.rendering import plain
 
 _SHOWN = {
-    "clusterUnderReplicated": lambda value: (
+    "cluster_under_replicated": lambda value: (
         plain(value) if value is not None else "unknown: bkctl audit counts the copies"
     ),
-    "ledgerReplicationEnabled": lambda value: (
+    "ledger_replication_enabled": lambda value: (
         plain(value) if value is not None else "unknown: it is switched on, and no auditor is elected"
     ),
 }

@@ -99,7 +99,7 @@ class CopyReader:
 
     def note_outage(self) -> None:
         """The metadata store was away, and with it the addresses of bookies: their silence then says nothing."""
-        self._silent.clear()
+        self._silent_until_ns.clear()
 
     async def read_all(self, bookie_ids: Sequence[str], credentials: LedgerCredentials, entry_id: int) -> list[Copy]:
         """The copies of one entry on these bookies, asked all at once, in the order of ``bookie_ids``."""

@@ -256,5 +256,5 @@ def test_the_outcome_of_a_decommission() -> None:
     ):
         report = DecommissionReport(BOOKIE, recoveries, 2, (), refusal is None, refusal)
         assert decommission_outcome(report) is outcome
-    came_back = DecommissionReport(BOOKIE, (), 2, (), True, "registered again", True)
+    came_back = DecommissionReport(BOOKIE, (), 2, (), True, "registered again", is_registered_again=True)
     assert decommission_outcome(came_back) is Outcome.PARTIAL

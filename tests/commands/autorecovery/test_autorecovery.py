@@ -254,7 +254,7 @@ async def test_the_auditor_of_pulsars_driver(stage: Stage) -> None:
     assert (triggered.exit_code, triggered.json()["auditor"]) == (0, A)
     assert "misses the trigger before Pulsar 2.11.3" in triggered.stderr
     info = await asyncio.to_thread(run_bkctl, "cluster", "info", BKCTL_METADATA_URI=stage.uri)
-    assert (info.json()["auditorElected"], info.json()["auditorId"]) == (True, A)
+    assert (info.json()["auditor_elected"], info.json()["auditor_id"]) == (True, A)
 
     await stage.elect(B)
     for arguments, name in ((("auditor",), "bookie_id"), (("status",), "auditor")):

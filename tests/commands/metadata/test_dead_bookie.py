@@ -22,14 +22,14 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
     dead = cluster.bookies[1].id
     cluster.kill_bookie(dead)
     deadline = time.monotonic() + DEADLINE_S
-    while cluster.run("cluster", "info").json()["unavailableBookiesCount"] == 0:
+    while cluster.run("cluster", "info").json()["unavailable_bookies_count"] == 0:
         assert time.monotonic() < deadline, "the registration outlives its session"
     info = cluster.run("cluster", "info").json()
-    assert (info["clusterUnderReplicated"], info["ledgerReplicationEnabled"]) == (None, None)
+    assert (info["cluster_under_replicated"], info["ledger_replication_enabled"]) == (None, None)
     _, screen = run_bkctl_on_terminal("cluster", "info", BKCTL_METADATA_URI=cluster.metadata_uri)
     shown = dict(line.split(maxsplit=1) for line in screen.splitlines())
-    assert shown["clusterUnderReplicated"].startswith("unknown")
-    assert shown["ledgerReplicationEnabled"].startswith("unknown")
+    assert shown["cluster_under_replicated"].startswith("unknown")
+    assert shown["ledger_replication_enabled"].startswith("unknown")
 
     found = cluster.run("metadata", "doctor", "--severity", "warning")
     assert found.exit_code == 10
