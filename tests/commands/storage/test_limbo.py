@@ -58,7 +58,7 @@ def test_plan_end_and_a_second_run(folders: Folders) -> None:
     assert [(each["action"], each["ledger_id"]) for each in plan["items"]] == [
         ("end limbo", each) for each in ("2", "8", "1", "3")
     ]
-    assert "of 1 of them there is nothing here" in " ".join(plan["summary"])
+    assert "1 of them have no entries here at all" in " ".join(plan["summary"])
     assert "will be permanent and silent" in plan["summary"][0]
     assert limbo(folders) == [1, 2, 3, 8]
     refused = folders.run("limbo", "end")
