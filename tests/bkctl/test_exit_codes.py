@@ -69,7 +69,7 @@ DECIDED = {
         BkctlError StorageError JournalFailedError JournalFullError IndexFailedError IndexFullError ChildFailedError
         DiskUnusableError NoWritableDiskError NoRoomToStartError MemtableFullError EntryTooLargeError
         ProtocolError MetadataError LedgerError TooManyPendingAddsError LedgerReadError LedgerRecoveryError
-        BookieFailedError RegistrationError
+        BookieFailedError RegistrationError LedgerCollectedError
     """,
     3: "MisplacedLedgerError AdoptionRefusedError RefusedError CookieError",
     4: "NoNodeError ClusterNotFoundError NoSuchEntryError NoSuchLedgerError LedgerNotFoundError BookieNotFoundError",
@@ -77,7 +77,7 @@ DECIDED = {
         DirectoryLockedError DeletionPendingError PortInUseError ConflictError NodeExistsError BadVersionError
         NotEmptyError FencedError LedgerExistsError LedgerClosedError LedgerFencedError
     """,
-    6: "MetadataUnavailableError SessionExpiredError",
+    6: "MetadataUnavailableError MetadataOutageError SessionExpiredError",
     7: """
         BookieError BookieReadOnlyError TooManyRequestsError BookieIOError BadRequestError UnknownLedgerStateError
         BookieTimeoutError BookieUnavailableError NotEnoughBookiesError
