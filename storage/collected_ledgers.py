@@ -2,7 +2,7 @@
 
 The collector drops the copy of a closed ledger whose metadata no longer names this bookie, and the fence goes with its
 row. A writer that does not know that the ledger is closed could then append here again. So the id of such a ledger is
-recorded first, in ``bkctl.collected`` beside the entry logs, outside of the index: ordinary adds are refused, and every
+recorded first, in ``bkctl.collected`` next to the entry logs, outside the index: ordinary adds are refused, and every
 row that is made of the ledger again is fenced. The id is removed when the ledger is gone from the metadata.
 
 Layout: the 16 bytes ``bkctl.collected1``, then one record of 16 bytes for each ledger, in any order: i64 ledger id, and

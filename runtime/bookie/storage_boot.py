@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class ReplayStoppedError(Exception):
-    """The boot was cancelled: nobody waits for the replay."""
+    """The boot was cancelled, so the replay stops."""
 
 
 BOOT_LANE = CHECKPOINT_LANE

@@ -3,8 +3,8 @@
 Votes are numbered ephemeral nodes; the lowest wins, each other candidate watches the one before it. Unlike Java's, our
 auditor watches its own vote too: when somebody deletes it, the next candidate takes over, and ours steps down.
 
-Pulsar's metadata driver has an election of its own: the auditor is whoever created the ephemeral node ``leader``. A
-cluster can have an auditor of each kind.
+Pulsar's metadata driver has an election of its own. The auditor is the process that created the ephemeral node
+``leader``. A cluster can have an auditor of each kind.
 """
 
 from __future__ import annotations

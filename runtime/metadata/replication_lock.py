@@ -200,7 +200,7 @@ class ReplicationLocks:
         return await read_lock_holder(self._store, self._paths.root, ledger_id)
 
     async def look_at(self, ledger_id: int) -> HeldLock | None:
-        """The lock as it is stored, whoever holds it; None when it is free."""
+        """The lock as it is stored, of any holder; None when it is free."""
         return await _read_lock(self._store, self._paths, ledger_id)
 
     async def close(self) -> None:
