@@ -14,6 +14,7 @@ arguments that do not change any more. The lane side is three parts that the eng
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable, Mapping, Sequence
 
@@ -163,8 +164,9 @@ class LedgerDirectoryEngine:
         return list(self._ledgers)
 
     def find_misplaced_ledger(self, position: int, directory_count: int) -> LedgerId | None:
-        """A ledger that does not belong in the directory at this position of the list, if there is one."""
-        return next((ledger_id for ledger_id in self._ledgers if ledger_id % directory_count != position), None)
+        """A ledger, or the fence of a collected one, that does not belong in the directory at this position."""
+        known = itertools.chain(self._ledgers, self.collected.ids())
+        return next((ledger_id for ledger_id in known if ledger_id % directory_count != position), None)
 
     def set_master_key(self, ledger_id: LedgerId, master_key: bytes) -> bool:
         """Store a ledger's key (rules: ``LedgerIndex.set_master_key``); returns whether the row is new or changed."""

@@ -11,7 +11,7 @@ from commands.command import command
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError
 from commands.ledger.changing import FAILURE_COLUMNS, Tally, change_ledgers, outcome_of
-from commands.ledger.force_open import last_looks, require_empty
+from commands.ledger.force_open import last_looks, require_empty, sentence_of
 from commands.ledger.id_files import all_ledger_ids
 from commands.ledger.rows import owner_text, state_name
 from commands.outcome import Outcome
@@ -78,11 +78,12 @@ async def delete(
         found, gone = await _find(client, ledger_ids, named)
         _require_deletable(found, is_unreadable_allowed=unreadable, is_open_allowed=force_open)
         forced = [int(item["ledger_id"]) for item in found if item["state"] in _UNCLOSED]
-        plan = await _plan(client, found, gone, await require_empty(client, forced), is_forced=force_open)
+        looks = await require_empty(client, forced)
+        plan = await _plan(client, found, gone, [sentence_of(*each) for each in looks.items()], is_forced=force_open)
         if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
             return Outcome.OK
         versions = {int(item["ledger_id"]): item["expected_version"] for item in plan.items}
-        async with open_change(context, client.store, plan) as change, last_looks(client, forced) as guarded:
+        async with open_change(context, client.store, plan) as change, last_looks(client, looks) as guarded:
             tally = await change_ledgers(
                 context,
                 client,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -16,23 +16,30 @@ if TYPE_CHECKING:
     from runtime.replication.last_look import LastLook
 
 
-async def require_empty(client: LedgerClient, ledger_ids: Sequence[int]) -> list[str]:
-    """A sentence for the plan about each ledger; RefusedError when a bookie has an entry of one, or may have."""
-    sentences = []
+async def require_empty(client: LedgerClient, ledger_ids: Sequence[int]) -> dict[int, LastLook]:
+    """What the bookies say about each ledger; RefusedError when a bookie has an entry of one, or may have."""
+    looks = {}
     for ledger_id in ledger_ids:
         look = await _look(client, ledger_id)
         if look.reason is not None:
             raise RefusedError(f"nothing was changed: ledger {ledger_id} is not closed, and {look.reason}")
-        sentence = f"ledger {ledger_id} is not closed; no registered bookie has an entry of it"
-        if look.unseen:
-            sentence += f". Not asked, because they are down: {', '.join(look.unseen)}"
-        sentences.append(sentence)
-    return sentences
+        looks[ledger_id] = look
+    return looks
+
+
+def sentence_of(ledger_id: int, look: LastLook) -> str:
+    """For the plan."""
+    sentence = f"ledger {ledger_id} is not closed; no registered bookie has an entry of it"
+    return f"{sentence}. Not asked, because they are down: {', '.join(look.unseen)}" if look.unseen else sentence
 
 
 @asynccontextmanager
-async def last_looks(client: LedgerClient, ledger_ids: Sequence[int]) -> AsyncIterator[Callable[[Decide], Decide]]:
+async def last_looks(
+    client: LedgerClient, planned: Mapping[int, LastLook]
+) -> AsyncIterator[Callable[[Decide], Decide]]:
     """Lock the ledgers and look at every bookie once more, fencing; what is yielded adds the result to a decision.
+
+    ``planned``: what was found for the plan. A bookie that went down since then is a reason to delete nothing.
 
     The look comes in two steps: a ledger that turns out to have entries is not fenced for nothing.
     """
@@ -40,7 +47,7 @@ async def last_looks(client: LedgerClient, ledger_ids: Sequence[int]) -> AsyncIt
 
     from runtime.metadata.replication_lock import ReplicationLock, ReplicationLocks, canonical_host_name
 
-    if not ledger_ids:
+    if not planned:
         yield lambda decide: decide
         return
     host = await asyncio.to_thread(canonical_host_name)
@@ -61,7 +68,7 @@ async def last_looks(client: LedgerClient, ledger_ids: Sequence[int]) -> AsyncIt
         return decide_if_empty
 
     async with AsyncExitStack() as stack:
-        for ledger_id in ledger_ids:
+        for ledger_id, before in planned.items():
             lock = await locks.acquire(ledger_id)
             if lock is None:
                 reasons[ledger_id] = "another process holds its replication lock: run it again later"
@@ -69,8 +76,12 @@ async def last_looks(client: LedgerClient, ledger_ids: Sequence[int]) -> AsyncIt
             held[ledger_id] = await stack.enter_async_context(lock)
             for is_fencing in (False, True):
                 look = await _look(client, ledger_id, is_fencing=is_fencing)
-                if look.reason is not None:
+                gone = sorted(set(look.unseen).difference(before.unseen))
+                if gone:
+                    reasons[ledger_id] = f"bookie {gone[0]} was asked for the plan and is down now: run it again"
+                elif look.reason is not None:
                     reasons[ledger_id] = look.reason
+                if ledger_id in reasons:
                     break
         yield guarded
 

@@ -137,8 +137,10 @@ async def require_no_ledgers(
     return CookieCheck(decide(evidence, is_loss_accepted=is_loss_accepted), evidence, check.stored_version)
 
 
-async def require_same_cookie(store: CookieStore, cookie: Cookie) -> None:
+async def require_same_cookie(store: CookieStore, config: StorageConfig, cookie: Cookie) -> None:
     """RegistrationError unless the stored cookie is still the one that this process started with.
+
+    Directories are compared as ``CookieCheckService`` compares them: by where they are, however they are spelled.
 
     A bookie that was silent for a while may have been decommissioned meanwhile; then no ledger may be placed on it.
     """
@@ -150,11 +152,12 @@ async def require_same_cookie(store: CookieStore, cookie: Cookie) -> None:
         raise RegistrationError(
             f"the stored cookie of bookie {bookie_id} cannot be read ({error}): {advice}"
         ) from error
-    if stored is None:
+    known = None if stored is None else spelled_as(config, stored.value)
+    if known is None:
         raise RegistrationError(
             f"bookie {bookie_id} no longer has a cookie, so it was decommissioned or its cookie was deleted: {advice}"
         )
-    differences = ", ".join(difference.field for difference in cookie.differences(stored.value))
+    differences = ", ".join(difference.field for difference in cookie.differences(known))
     if differences:
         raise RegistrationError(
             f"bookie {bookie_id} has another cookie than when this process started ({differences}): {advice}"

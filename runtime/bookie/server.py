@@ -228,7 +228,9 @@ class BookieServer:
             rpc_service_info(self._identity.host, self.port, f"bkctl {importlib.metadata.version('bkctl')}"),
             session_timeout_ms=self._config.zookeeper.session_timeout_ms,
             on_failed=self._fail,
-            require_cookie=functools.partial(require_same_cookie, CookieStore(store, uri.root), self._cookie),
+            require_cookie=functools.partial(
+                require_same_cookie, CookieStore(store, uri.root), self._config.storage, self._cookie
+            ),
         )
 
     def _budgeted(self, store: ZooKeeperStore) -> BudgetedStore:

@@ -240,18 +240,19 @@ class BookieRegistration:
             await self._hold(read_only_path)
             await self._drop(writable_path)
         if is_new:
-            await self._require_cookie_or_withdraw()
+            await self._require_cookie_or_withdraw(sessions_lost_count)
         if self._sessions_lost_count != sessions_lost_count:
             raise MetadataUnavailableError("the ZooKeeper session expired during the registration")
         self._is_registered = True
 
-    async def _require_cookie_or_withdraw(self) -> None:
+    async def _require_cookie_or_withdraw(self, sessions_lost_count: int) -> None:
         try:
             await self._require_cookie()
         except MetadataUnavailableError:
             raise  # no answer: the registration ends with the session, or the next attempt checks again
         except BkctlError:
-            await asyncio.gather(*map(self._take_back, self._both_paths()))
+            if self._sessions_lost_count == sessions_lost_count:  # else the node there may be of another process
+                await asyncio.gather(*map(self._take_back, self._both_paths()))
             raise
 
     def _both_paths(self) -> tuple[str, str]:

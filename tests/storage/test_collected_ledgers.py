@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from storage.collected_ledgers import (
     decode_collected,
     encode_collected,
 )
-from storage.errors import CorruptFileError, StorageError
+from storage.errors import CorruptFileError, MisplacedLedgerError, StorageError
 from storage.filenames import COLLECTED
 from storage.ids import LEDGER_ID_MAX
 from storage.ledger_storage import LedgerStorage
@@ -246,3 +247,15 @@ def test_a_damaged_record_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(CorruptFileError, match="damaged record of a collected ledger at offset 16"):
         open_engine(tmp_path)
     engine.close()
+
+
+def test_a_fence_in_a_directory_that_is_no_longer_asked_for_it_stops_the_start(tmp_path: Path) -> None:
+    """Directories were added after all copies had been collected: no row tells that the list has changed."""
+    config = config_below(tmp_path)
+    storage = open_storage(config)
+    storage.replay()
+    storage.engine_of(5).collected.append(5)
+    storage.close()
+    directories = (*config.ledger_directories, str(tmp_path / "another"))
+    with pytest.raises(MisplacedLedgerError, match="ledger 5"):
+        open_storage(msgspec.structs.replace(config, ledger_directories=directories, index_directories=())).close()

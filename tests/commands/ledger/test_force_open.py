@@ -16,6 +16,7 @@ from runtime.client.writer import LedgerWriter
 from runtime.errors import LedgerError, LedgerFencedError
 from runtime.ledger.changes import new_ledger
 from runtime.ledger.metadata import DigestType
+from runtime.metadata.registration import RegistrationClient
 from runtime.metadata.replication_lock import ReplicationLocks
 from tests.processes import Cluster, TerminalSession
 
@@ -143,6 +144,28 @@ async def test_the_last_look_finds_an_entry_that_was_written_while_the_operator_
             assert await asyncio.to_thread(session.exit_code) == 5
         assert "has entry 0" in session.screen
         assert await writer.append(b"and it was not fenced") == 1
+
+
+async def test_bookies_that_went_down_while_the_operator_was_asked_may_have_entries(cluster: Cluster) -> None:
+    async with client_of(cluster) as client:
+        writer = await started_writer(client, entries=0)
+        number = str(writer.ledger_id)
+        registration = RegistrationClient(client.store, client.ports.ledgers.root)
+        terminal = await asyncio.to_thread(
+            TerminalSession, "ledger", "delete", number, "--force-open", BKCTL_METADATA_URI=cluster.metadata_uri
+        )
+        with terminal as session:
+            await asyncio.to_thread(session.wait_for, f"Type {number} to go ahead")
+            await writer.append(b"acknowledged")
+            for bookie in cluster.bookies:
+                await asyncio.to_thread(cluster.kill_bookie, bookie.id)
+            async with asyncio.timeout(60):
+                while (await registration.snapshot()).live:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            session.type(f"{number}\n")
+            assert await asyncio.to_thread(session.exit_code) == 5
+        assert "is down now" in session.screen
+        await client.ports.ledgers.read(writer.ledger_id)
 
 
 async def test_a_writer_of_a_deleted_ledger_gets_no_acknowledgement(cluster: Cluster) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from runtime.bookie.server import BookieServer
 from runtime.config import BookieConfig, ZooKeeperConfig
 from runtime.errors import RegistrationError
-from runtime.metadata.cookies import CookieStore
+from runtime.metadata.cookies import CookieStore, encode_cookie
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.paths import Paths
 from runtime.metadata.registration import RegistrationClient
@@ -144,6 +145,25 @@ async def test_with_its_cookie_it_registers_again_and_goes_on(
         cookie = await cluster.cookies.read(BOOKIE_ID)
         await cluster.cookies.delete(BOOKIE_ID, cookie.version)
         await cluster.cookies.create(cookie.value)  # the same again, from a backup
+        link.restore()
+        await cluster.wait_registered(is_registered=True)
+        assert not running.done()
+
+
+async def test_a_cookie_that_spells_its_directories_in_another_way_is_the_same(
+    boot: Boot, bookie_config: BookieConfig, linked_config: BookieConfig, cluster: Cluster, link: TcpLink
+) -> None:
+    """Java writes the text of its settings, even with a slash at the end."""
+    async with boot(bookie_config):
+        pass
+    cookie = await cluster.cookies.read(BOOKIE_ID)
+    directories = cookie.value.ledger_directories
+    spelled = msgspec.structs.replace(cookie.value, ledger_directories=tuple(f"{path}/" for path in directories))
+    await cluster.cookies.write(spelled, cookie.version)
+    for directory in (*directories, *cookie.value.journal_directories):
+        (Path(directory) / "current" / "VERSION").write_bytes(encode_cookie(spelled))
+    async with serving(linked_config) as running:
+        await lose_session(cluster, link)
         link.restore()
         await cluster.wait_registered(is_registered=True)
         assert not running.done()

@@ -350,6 +350,29 @@ async def test_a_namesake_that_came_meanwhile_ends_the_renewal(tmp_path: Path) -
             await store.close()
 
 
+async def test_who_withdraws_with_another_session_leaves_the_registration_of_a_namesake(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str
+) -> None:
+    """Frozen between its create and the second look at the cookie; the id was given to a new bookie meanwhile."""
+    client = await new_cluster(other_store, root)
+    lost = asyncio.Event()
+    store.on_session_lost(lost.set)
+    looks = 0
+
+    async def require_cookie() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            await asyncio.to_thread(expire, session_of(store), zookeeper)
+            await lost.wait()
+            await Bookie(other_store, root).registration.register(BookieMode.WRITABLE)
+            raise GONE
+
+    with pytest.raises(RegistrationError, match="the cookie is gone"):
+        await Bookie(store, root, require_cookie=require_cookie).registration.register(BookieMode.WRITABLE)
+    assert await client.writable() == ["bk-1"]
+
+
 async def test_unregistered_is_not_renewed(store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str) -> None:
     client = await new_cluster(store, root)
     registration = Bookie(store, root).registration
