@@ -245,10 +245,10 @@ def peak_kibibytes(planted: Planted, findings_count: int = 0) -> int:
 @pytest.mark.parametrize(
     ("name", "command"),
     [
-        ("garbage delay", "autorecovery delay set 0 --yes"),
-        ("no delay", "autorecovery delay set 0 --yes"),
-        ("garbage check time", "autorecovery reset-checks --yes"),
-        ("check time in the future", "autorecovery reset-checks --yes"),
+        ("garbage delay", "autorecovery delay set 0"),
+        ("no delay", "autorecovery delay set 0"),
+        ("garbage check time", "autorecovery reset-checks"),
+        ("check time in the future", "autorecovery reset-checks"),
         ("no LAYOUT", "cluster init --if-not-exists"),
         ("no available", "cluster init --if-not-exists"),
         ("garbage ledger", "ledger delete --unreadable 1 --confirm 1"),

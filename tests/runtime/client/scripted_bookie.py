@@ -137,8 +137,9 @@ class ScriptedBookie:
     def drop(self, kind: str, entry_id: int | None = None, times: int | None = None) -> None:
         """Cut the connection instead of an answer."""
 
-        def action(connection: Responder, _txn_id: int, _request: Request, _serve: Callable[[], None]) -> None:
+        def action(connection: Responder, txn_id: int, request: Request, _serve: Callable[[], None]) -> None:
             cast("ServerConnection", connection).abort()
+            _answer(connection, txn_id, request, Status.IO_ERROR)  # goes nowhere; ends the request for the listener
 
         self._rules.append(Rule(kind, entry_id, action, times))
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.runtime.client.world import World
-from tests.runtime.replication.stage import Stage
+from tests.runtime.replication.stage import Stage, SteppedStage
 
 
 @pytest.fixture
@@ -18,3 +18,9 @@ async def stage(metadata_uri: str) -> AsyncIterator[Stage]:
         yield await Stage.build(world)
     finally:
         await world.close()
+
+
+@pytest.fixture
+async def stepped(stage: Stage) -> SteppedStage:
+    """No bookie runs yet, and no time passes by itself."""
+    return await SteppedStage.build(stage.world)

@@ -5,7 +5,9 @@ A bookie that was never started is a dead one: metadata names it, nobody is regi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
 
 from runtime.config import ClientConfig
 from runtime.ledger.metadata import LedgerMetadata
@@ -21,7 +23,10 @@ from runtime.replication.decommission import Decommission
 from runtime.replication.fragments import segment_entries
 from runtime.replication.recovery_report import RecoveryReport
 from tests.runtime.client.scripted_bookie import ScriptedBookie
-from tests.runtime.client.world import Client, World, payload
+from tests.runtime.client.world import TIMEOUT_S, Client, World, answers_so_far, payload
+from tests.runtime.net.stepped_clock import SteppedClock
+
+T = TypeVar("T")
 
 PATIENT = ClientConfig(add_timeout_s=60, read_timeout_s=60)
 """No bookie of these tests stays silent: a request that is held is answered, or its connection is cut."""
@@ -118,3 +123,35 @@ class Stage:
 def length_of(entry_count: int) -> int:
     """Payload bytes of a ledger that ``Stage.store`` fills."""
     return sum(len(payload(entry_id)) for entry_id in range(entry_count))
+
+
+class SteppedStage(Stage):
+    """A stage whose client sees time pass only in ``advance``: for bookies that do not answer."""
+
+    def __init__(self, world: World, client: Client, clock: SteppedClock) -> None:
+        super().__init__(world, client)
+        self._clock = clock
+
+    @classmethod
+    async def build(cls, world: World) -> SteppedStage:
+        clock = SteppedClock()
+        return cls(world, await world.client(clock=clock), clock)
+
+    async def advance(self, seconds: float) -> None:
+        """Let all answers that are on their way arrive, then let time pass."""
+        await _settle()
+        await answers_so_far(self.client, *self.bookies)
+        self._clock.advance(seconds)
+        await _settle()
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of work that waits for time-outs and pauses."""
+        task = asyncio.create_task(work)
+        while not task.done():
+            await self.advance(TIMEOUT_S)
+        return task.result()
+
+
+async def _settle() -> None:
+    for _ in range(20):  # more steps than any chain of wake-ups in these tests has
+        await asyncio.sleep(0)

@@ -12,9 +12,9 @@ from runtime.protocol.digest import master_key
 from runtime.protocol.status import Status
 from runtime.replication.byte_window import ByteWindow
 from runtime.replication.copies import CopyReader, CopyState
-from tests.runtime.client.world import credentials
+from tests.runtime.client.world import TIMEOUT_S, credentials
 from tests.runtime.replication.samples import ledger
-from tests.runtime.replication.stage import QUICK, Stage
+from tests.runtime.replication.stage import QUICK, Stage, SteppedStage
 
 
 def reader(stage: Stage, *registered: str, silence_pause_s: float = QUICK.silence_pause_s) -> CopyReader:
@@ -46,13 +46,13 @@ async def test_only_the_two_negatives_are_missing(
     assert not copy.reason.startswith("bookie")
 
 
-async def test_a_silent_bookie_is_asked_once_more_and_then_left_alone(stage: Stage) -> None:
-    await stage.start("b1")
-    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
-    bookie, copies, keys = stage.bookies["b1"], reader(stage, "b1", silence_pause_s=3600), credentials(ledger_id)
+async def test_a_silent_bookie_is_asked_once_more_and_then_left_alone(stepped: SteppedStage) -> None:
+    await stepped.start("b1")
+    ledger_id = await stepped.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
+    bookie, copies, keys = stepped.bookies["b1"], reader(stepped, "b1", silence_pause_s=3600), credentials(ledger_id)
     bookie.hang("read")
 
-    found = await asyncio.gather(*(copies.read("b1", keys, entry_id) for entry_id in range(4)))
+    found = await stepped.finish(copies.read_all(["b1"] * 4, keys, 0))
     assert bookie.count("read") == 5, "one request for all four reads that got no answer"
     found += [await copies.read("b1", keys, entry_id) for entry_id in range(4, 10)]
 
@@ -61,46 +61,49 @@ async def test_a_silent_bookie_is_asked_once_more_and_then_left_alone(stage: Sta
     assert all(copy.reason for copy in found)
 
 
-async def test_reads_that_begin_while_a_silent_bookie_is_asked_again_share_the_outcome(stage: Stage) -> None:
-    await stage.start("b1")
-    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
-    bookie, copies, keys = stage.bookies["b1"], reader(stage, "b1", silence_pause_s=3600), credentials(ledger_id)
+async def test_reads_that_begin_while_a_silent_bookie_is_asked_again_share_the_outcome(stepped: SteppedStage) -> None:
+    await stepped.start("b1")
+    ledger_id = await stepped.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
+    bookie, copies, keys = stepped.bookies["b1"], reader(stepped, "b1", silence_pause_s=3600), credentials(ledger_id)
     held = bookie.hold("read")
     first = asyncio.create_task(copies.read("b1", keys, 0))
+    await held.arrived(1)
+    await stepped.advance(TIMEOUT_S)
+    await stepped.advance(QUICK.backoff_max_s)
     await held.arrived(2)
 
     assert (await copies.read("b1", keys, 1, attempts_max=1)).state is CopyState.UNREACHABLE
     assert not first.done(), "a caller that has other bookies to ask does not wait"
-    assert (await copies.read("b1", keys, 2)).state is CopyState.UNREACHABLE
+    assert (await stepped.finish(copies.read("b1", keys, 2))).state is CopyState.UNREACHABLE
     assert (await first).state is CopyState.UNREACHABLE
     assert bookie.count("read") == 2
 
 
-async def test_a_silent_bookie_is_asked_again_by_one_read_after_the_pause(stage: Stage) -> None:
-    await stage.start("b1")
-    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
-    bookie, copies, keys = stage.bookies["b1"], reader(stage, "b1", silence_pause_s=0.5), credentials(ledger_id)
+async def test_a_silent_bookie_is_asked_again_by_one_read_after_the_pause(stepped: SteppedStage) -> None:
+    await stepped.start("b1")
+    ledger_id = await stepped.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
+    bookie, copies, keys = stepped.bookies["b1"], reader(stepped, "b1", silence_pause_s=60), credentials(ledger_id)
     bookie.hang("read")
-    await copies.read("b1", keys, 0)
+    await stepped.finish(copies.read("b1", keys, 0))
     assert bookie.count("read") == 2
-    await asyncio.sleep(0.5)
-    found = await asyncio.gather(*(copies.read("b1", keys, entry_id) for entry_id in range(10)))
+    await stepped.advance(60)
+    found = await stepped.finish(copies.read_all(["b1"] * 10, keys, 0))
     assert {copy.state for copy in found} == {CopyState.UNREACHABLE}
     assert bookie.count("read") == 3
 
     bookie.obey()
-    await asyncio.sleep(0.5)
+    await stepped.advance(60)
     assert (await copies.read("b1", keys, 0)).state is CopyState.PRESENT
-    found = await asyncio.gather(*(copies.read("b1", keys, entry_id) for entry_id in range(10)))
+    found = await copies.read_all(["b1"] * 10, keys, 0)
     assert {copy.state for copy in found} == {CopyState.PRESENT}
 
 
-async def test_one_time_out_is_not_silence(stage: Stage) -> None:
-    await stage.start("b1")
-    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
-    copies, keys = reader(stage, "b1", silence_pause_s=3600), credentials(ledger_id)
-    stage.bookies["b1"].hang("read", times=3)
-    found = await asyncio.gather(*(copies.read("b1", keys, entry_id) for entry_id in range(3)))
+async def test_one_time_out_is_not_silence(stepped: SteppedStage) -> None:
+    await stepped.start("b1")
+    ledger_id = await stepped.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
+    copies, keys = reader(stepped, "b1", silence_pause_s=3600), credentials(ledger_id)
+    stepped.bookies["b1"].hang("read", times=3)
+    found = await stepped.finish(copies.read_all(["b1"] * 3, keys, 0))
     assert {copy.state for copy in found} == {CopyState.PRESENT}
 
 
@@ -116,12 +119,15 @@ async def test_a_bookie_without_a_connection_gets_the_attempts_that_a_restart_ta
     assert bookie.count("read") == asked + QUICK.attempts_max
 
 
-async def test_a_read_that_was_cancelled_leaves_the_asking_to_the_others(stage: Stage) -> None:
-    await stage.start("b1")
-    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
-    bookie, copies, keys = stage.bookies["b1"], reader(stage, "b1", silence_pause_s=3600), credentials(ledger_id)
+async def test_a_read_that_was_cancelled_leaves_the_asking_to_the_others(stepped: SteppedStage) -> None:
+    await stepped.start("b1")
+    ledger_id = await stepped.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
+    bookie, copies, keys = stepped.bookies["b1"], reader(stepped, "b1", silence_pause_s=3600), credentials(ledger_id)
     held = bookie.hold("read")
     first = asyncio.create_task(copies.read("b1", keys, 0))
+    await held.arrived(1)
+    await stepped.advance(TIMEOUT_S)
+    await stepped.advance(QUICK.backoff_max_s)
     await held.arrived(2)
     second = asyncio.create_task(copies.read("b1", keys, 1))
     await asyncio.sleep(0)
