@@ -30,8 +30,8 @@ class MemoryBudget:
         self._requests_bytes_max = bytes_max // 4
         self._frames_bytes_max = bytes_max // 8
         self._answers_bytes_max = bytes_max // 8 * 3
-        self.read_lane_bytes_max = bytes_max // 8
-        """Share of each of the two lanes of reads."""
+        self.read_lane_bytes_max = bytes_max // 12
+        """Share of each of the three lanes of reads."""
         self._on_requests_full = on_requests_full
         self._on_requests_low = on_requests_low
         self._requests_bytes = 0

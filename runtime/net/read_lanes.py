@@ -1,8 +1,9 @@
 """Reads of all connections that wait for their turn.
 
-Reads that need the disk wait here. There are two lanes, one for ordinary reads and one for urgent ones (high priority,
-or with a fence), so that a backlog of ordinary reads does not delay a recovery. In each lane the connections take
-turns: a client with thousands of reads delays another client's read by one round, not by its whole backlog.
+Reads that need the disk wait here. There are three lanes: ordinary reads, reads with high priority, and reads with a
+fence. So a backlog of ordinary reads does not delay a recovery, and fences that wait for a journal without room delay
+no other read. In each lane the connections take turns: a client with thousands of reads delays another client's read
+by one round, not by its whole backlog.
 
 A waiting read holds only its request. It costs the memory of an answer from the moment its turn comes.
 """
@@ -19,11 +20,11 @@ from runtime.protocol.messages import ListEntriesCall, ReadCall, ReadLacCall
 
 AnyReadCall: TypeAlias = ReadCall | ReadLacCall | ListEntriesCall
 
-ORDINARY_UNDER_WAY_MAX = 32
-"""Ordinary reads that the handler works on. Few, because a read that comes next waits until these are answered."""
+UNDER_WAY_MAX = 32
+"""Reads without a fence that the handler works on. Few, because the next read waits until these are answered."""
 
-URGENT_UNDER_WAY_MAX = 256
-"""Urgent reads that the handler works on. More, because those with a fence wait for a sync of the journal."""
+FENCING_UNDER_WAY_MAX = 256
+"""Reads with a fence that the handler works on. More, because they wait for a sync of the journal."""
 
 WAITING_READS_MAX = 10_000
 """Reads of one connection that may wait in one lane; further ones are refused."""
@@ -112,15 +113,16 @@ class ReadLane:
 
 
 class ReadLanes:
-    """Both lanes of one listener."""
+    """The lanes of one listener."""
 
     def __init__(self, lane_bytes_max: int) -> None:
-        self.ordinary = ReadLane(lane_bytes_max, ORDINARY_UNDER_WAY_MAX)
-        self.urgent = ReadLane(lane_bytes_max, URGENT_UNDER_WAY_MAX)
+        self.ordinary = ReadLane(lane_bytes_max, UNDER_WAY_MAX)
+        self.urgent = ReadLane(lane_bytes_max, UNDER_WAY_MAX)
+        self.fencing = ReadLane(lane_bytes_max, FENCING_UNDER_WAY_MAX)
 
 
 class ConnectionReads:
-    """The reads of one connection: those that wait in either lane, and those under way.
+    """The reads of one connection: those that wait in any lane, and those under way.
 
     ``begin`` hands a read to the handler.
     """
@@ -128,35 +130,41 @@ class ConnectionReads:
     def __init__(self, lanes: ReadLanes, begin: Callable[[AnyReadCall], None]) -> None:
         self._ordinary = _ReadQueue(lanes.ordinary, begin)
         self._urgent = _ReadQueue(lanes.urgent, begin)
+        self._fencing = _ReadQueue(lanes.fencing, begin)
+        self._queues = (self._ordinary, self._urgent, self._fencing)
 
     def submit(self, call: AnyReadCall) -> bool:
         """Begin a read now or when its turn comes. False: too many are waiting, refuse it."""
-        is_urgent = isinstance(call, ReadCall) and (call.is_high_priority or call.fence_with is not None)
-        return (self._urgent if is_urgent else self._ordinary).submit(call)
+        queue = self._ordinary
+        if isinstance(call, ReadCall) and call.fence_with is not None:
+            queue = self._fencing
+        elif isinstance(call, ReadCall) and call.is_high_priority:
+            queue = self._urgent
+        return queue.submit(call)
 
     def end(self, txn_id: int) -> None:
         """A read was answered."""
-        if not self._ordinary.under_way.end(txn_id):
-            self._urgent.under_way.end(txn_id)
+        any(queue.under_way.end(txn_id) for queue in self._queues)
 
     def note_answer(self, size_bytes: int) -> None:
         """The size of the last answer is the best estimate for the next one."""
-        self._ordinary.next_cost_bytes = self._urgent.next_cost_bytes = max(_READ_COST_BYTES_MIN, size_bytes)
+        for queue in self._queues:
+            queue.next_cost_bytes = max(_READ_COST_BYTES_MIN, size_bytes)
 
     def hold(self) -> None:
         """Begin no reads: the peer does not take its answers."""
-        self._ordinary.hold()
-        self._urgent.hold()
+        for queue in self._queues:
+            queue.hold()
 
     def go_on(self) -> None:
         """The peer takes its answers again."""
-        self._ordinary.go_on()
-        self._urgent.go_on()
+        for queue in self._queues:
+            queue.go_on()
 
     def drop(self) -> None:
         """The connection is gone: forget the reads that wait. Those under way count until the handler answers."""
-        self._ordinary.drop()
-        self._urgent.drop()
+        for queue in self._queues:
+            queue.drop()
 
 
 class _ReadQueue:

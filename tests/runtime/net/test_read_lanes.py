@@ -13,11 +13,11 @@ from tests.runtime.net.memory_bookie import memory_bookie
 from tests.runtime.net.test_listener import add_frame, peer_of
 
 KIBIBYTE = 1024
-ORDINARY_MAX, URGENT_MAX = 32, 256
+ORDINARY_MAX, FENCING_MAX = 32, 256
 
 
 class Lanes:
-    """Two lanes of 32 MiB each; ``begun`` has the reads that began, by connection and transaction id."""
+    """Lanes of 32 MiB each; ``begun`` has the reads that began, by connection and transaction id."""
 
     def __init__(self, lane_bytes_max: int = 32 * 1024 * KIBIBYTE) -> None:
         self._lanes = ReadLanes(lane_bytes_max)
@@ -65,6 +65,19 @@ async def test_a_new_read_does_not_overtake_those_that_wait() -> None:
     assert lanes.begun == [f"a{ORDINARY_MAX}"]
 
 
+async def test_reads_with_a_fence_that_wait_for_the_journal_hold_up_no_other_urgent_read() -> None:
+    lanes = Lanes()
+    a, b = lanes.connection("a"), lanes.connection("b")
+    for txn_id in range(FENCING_MAX + 10):
+        assert a.submit(read(txn_id, fence_with=b"key", is_high_priority=True))
+    assert len(lanes.begun) == FENCING_MAX
+    b.submit(read(1, is_high_priority=True))
+    assert lanes.begun[-1] == "b1"
+    a.end(0)
+    await ticks()
+    assert lanes.begun[-1] == f"a{FENCING_MAX}"
+
+
 async def test_urgent_reads_have_a_lane_of_their_own() -> None:
     lanes = Lanes()
     a, b = lanes.connection("a"), lanes.connection("b")
@@ -99,8 +112,8 @@ async def test_one_connection_has_10_000_waiting_reads_at_most() -> None:
     reads = Lanes().connection("a")
     taken = [reads.submit(read(txn_id)) for txn_id in range(10_100)]
     assert taken.index(False) == ORDINARY_MAX + 10_000
-    taken = [reads.submit(read(txn_id, is_high_priority=True)) for txn_id in range(10_300)]
-    assert taken.index(False) == URGENT_MAX + 10_000
+    taken = [reads.submit(read(txn_id, fence_with=b"key")) for txn_id in range(10_300)]
+    assert taken.index(False) == FENCING_MAX + 10_000
 
 
 async def test_no_read_begins_while_its_peer_takes_no_answers() -> None:
@@ -134,7 +147,7 @@ async def test_reads_under_way_cost_as_much_as_the_last_answer() -> None:
 
 
 async def test_reads_beyond_the_limit_are_refused_and_adds_go_on() -> None:
-    limits = ListenerLimits(memory_bytes_max=1024 * KIBIBYTE)  # 128 reads may wait, 64 of one connection
+    limits = ListenerLimits(memory_bytes_max=1536 * KIBIBYTE)  # 128 reads may wait, 64 of one connection
     async with memory_bookie(limits) as bookie, peer_of(bookie.port) as greedy, peer_of(bookie.port) as other:
         bookie.entries[1, 0] = b"body"
         bookie.is_holding = True
@@ -151,7 +164,7 @@ async def test_reads_beyond_the_limit_are_refused_and_adds_go_on() -> None:
 
 
 async def test_waiting_reads_of_a_connection_that_is_gone_are_forgotten() -> None:
-    limits = ListenerLimits(memory_bytes_max=1024 * KIBIBYTE)  # one read under way
+    limits = ListenerLimits(memory_bytes_max=1536 * KIBIBYTE)  # one read under way
     async with memory_bookie(limits) as bookie, peer_of(bookie.port) as other:
         bookie.is_holding = True
         async with peer_of(bookie.port) as gone:
