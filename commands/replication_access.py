@@ -154,6 +154,7 @@ def plan_body(plan: RecoveryPlan) -> dict[str, object]:
     """A plan as a structured result."""
     return {
         "bookie_ids": list(plan.bookie_ids),
+        "registered": list(plan.registered),
         "ledgers_scanned": plan.ledgers_scanned,
         "ledgers": len(plan.ledgers),
         "fragments": plan.fragments,
