@@ -181,12 +181,19 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 def normal_directory(path: str) -> str:
     """The path as an absolute one, without repeated slashes, a slash at its end, and "." parts; "" stays "".
 
-    Links and ".." parts stay: behind a link, ".." leads elsewhere than the text suggests.
+    Links and ".." parts stay: behind a link, ".." leads elsewhere than the text suggests. Only ".." at the beginning of
+    a relative path is resolved, because the working directory is known without links.
     """
     if not path:
         return path
-    absolute = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
-    return "/" + "/".join(part for part in absolute.split("/") if part not in {"", "."})
+    parts = [part for part in path.split("/") if part not in {"", "."}]
+    if not os.path.isabs(path):
+        base = os.getcwd()
+        while parts and parts[0] == "..":
+            base = os.path.dirname(base)
+            del parts[0]
+        parts = [*(part for part in base.split("/") if part), *parts]
+    return "/" + "/".join(parts)
 
 
 class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -303,6 +303,17 @@ def test_directories_are_absolute_and_without_stray_slashes(tmp_path: Path, monk
     assert storage.index_directories == (f"{tmp_path}/i1", f"{tmp_path}/i2")
 
 
+def test_parent_directories_at_the_beginning_of_a_relative_path_are_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a" / "b")
+    flags = BookieFlags(journal_directories=("../j",), ledger_directories=("./../../l", "../../../../../../../../m"))
+    storage = resolve(flags, GlobalFlags(metadata_uri="zk://h/ledgers")).config.storage
+    assert storage.journal_directories == (f"{tmp_path}/a/j",)
+    assert storage.ledger_directories == (f"{tmp_path}/l", "/m")
+
+
 def test_one_directory_spelled_in_two_ways_is_listed_twice() -> None:
     flags = BookieFlags(journal_directories=("/j",), ledger_directories=("/l", "/l/"))
     with pytest.raises(ConfigurationError, match="a directory is listed twice"):
