@@ -12,6 +12,7 @@ from commands.cluster_access import open_ledgers, open_store, require_metadata_u
 from commands.command import command, group
 from commands.config import OutputForm
 from commands.context import CommandContext
+from commands.errors import InvalidArgumentError
 from commands.outcome import Outcome
 from commands.rendering import Column, Lines, decimal, size
 
@@ -68,6 +69,8 @@ def audit(
     """
     from commands.event_loop import run_to_end, sigterm_as_error
 
+    if cores is not None and not is_spark:
+        raise InvalidArgumentError("--cores is for Spark: give --spark too, or leave out --cores")
     started_s = time.monotonic()
     if is_spark:
         from runtime.metadata.embedded import find_java

@@ -78,3 +78,9 @@ async def test_arguments_are_checked_before_spark_starts(stage: Stage, tmp_path:
     started = stage.audit("--spark", "--cores", "1", "--out", str(tmp_path / "new"))
     assert (started.exit_code, started.stderr.splitlines()[0]) == (10, STARTING)
     assert "write_sets" in os.listdir(tmp_path / "new")
+
+
+async def test_cores_without_spark_are_a_usage_error(stage: Stage) -> None:
+    result = stage.audit("--cores", "1")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "give --spark too" in result.stderr
