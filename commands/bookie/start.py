@@ -46,6 +46,7 @@ async def start(
         for warning in settings.warnings:
             context.console.warn(warning)
         if context.settings.is_dry_run:
+            await _require_meant_cluster(context)
             body: dict[str, object] = msgspec.to_builtins(settings.config)
             context.console.record("BookieConfig", body)
         else:
@@ -55,10 +56,23 @@ async def start(
                 reloader = Reloader(lambda: context.load_bookie_settings(flags), log, stop.request)
                 reloader.follow_signal()
                 try:
+                    await _require_meant_cluster(context)
                     await _run(context, settings, stop, reloader)
                 except Exception as error:
                     log.note_failure(error)
                     raise
+
+
+async def _require_meant_cluster(context: CommandContext) -> None:
+    """RefusedError when the context pins another instance id: the bookie would write its cookie to that cluster."""
+    if context.settings.pinned_instance_id is None:
+        return
+    from commands.cluster_access import open_store
+    from commands.safety.confirmation import require_pinned_instance
+    from runtime.metadata.cluster import read_instance_id
+
+    async with open_store(context, takes_part_for_whole=False) as (store, uri):
+        require_pinned_instance(context, await read_instance_id(store, uri.root))
 
 
 async def _run(context: CommandContext, settings: BookieSettings, stop: ServerStop, reloader: Reloader) -> None:

@@ -211,3 +211,30 @@ def test_no_cluster_and_no_server_are_told_apart(
     assert "no ZooKeeper server answers at 127.0.0.1:1 (waited 0.5 s)" in silent.stderr
     assert "WARNING" not in silent.stderr, "the tries to connect are for --debug"
     assert not (tmp_path / "j1").exists()
+
+
+def test_a_context_pinned_to_another_cluster_is_refused_before_a_cookie_is_written(
+    start: Callable[..., RunningBookie], metadata_uri: str, tmp_path: Path
+) -> None:
+    assert run_bkctl("cluster", "init", "-u", metadata_uri).exit_code == 0
+    instance_id = run_bkctl("cluster", "instance-id", "-o", "name", "-u", metadata_uri).stdout.strip()
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'[contexts.other]\nmetadata_uri = "{metadata_uri}"\ninstance_id = "another"\n'
+        f'[contexts.own]\nmetadata_uri = "{metadata_uri}"\ninstance_id = "{instance_id}"\n'
+    )
+    arguments = (
+        *("--config", str(config), "--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l")),
+        *("--port", str(free_port()), "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"),
+    )
+    for form in ((), ("-n",)):
+        refused = run_bkctl("bookie", "start", *arguments, "--context", "other", *form)
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert f"is pinned to instance id another, but this cluster's is {instance_id}" in refused.stderr
+    assert run_bkctl("cookie", "list", "-o", "name", "-u", metadata_uri).stdout == ""
+    assert not (tmp_path / "j").exists()
+    shown = run_bkctl("bookie", "start", *arguments, "--context", "own", "-n")
+    assert shown.exit_code == 0, shown.stderr
+    bookie = start(*arguments, "--context", "own")
+    bookie.wait_serving()
+    assert bookie.end() == 0
