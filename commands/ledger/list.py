@@ -111,10 +111,12 @@ async def _require_known(context: CommandContext, store: MetadataStore, ledgers:
         return
     with context.console.progress("looking for the bookie in all ledgers") as progress:
         references = await find_references(store, ledgers, [bookie_id], progress.update)
-    if not references.counts_at_most[bookie_id]:
+    if not references.counts[bookie_id]:
+        number = references.unreadable_count
+        unreadable = f" ({counted(number, 'ledger')} cannot be read)" if number else ""
         raise BookieNotFoundError(
-            f"bookie {bookie_id} is unknown: it has no cookie, is not registered, and no ledger names it; bkctl bookie "
-            "list shows the bookies of this cluster"
+            f"bookie {bookie_id} is unknown: it has no cookie, is not registered, and no ledger names it{unreadable}; "
+            "bkctl bookie list shows the bookies of this cluster"
         )
 
 
