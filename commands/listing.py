@@ -151,6 +151,13 @@ class _Order(NamedTuple):
         return sorted(known, key=_sort_key(self.field), reverse=self.is_descending) + unknown
 
 
+def require_no_listing_options(settings: Settings) -> None:
+    """InvalidArgumentError for options of a listing, when ``--count`` asks for the number alone."""
+    for option, value in (("--sort", settings.sort), ("--limit", settings.limit)):
+        if value is not None:
+            raise InvalidArgumentError(f"--count lists nothing: leave out {option}, or --count")
+
+
 def _parse_order(text: str, columns: Sequence[Column]) -> _Order:
     field, colon, direction = text.partition(":")
     if field not in {column.key for column in columns}:

@@ -10,6 +10,7 @@ import typer
 from commands.autorecovery.access import ReplicationView, open_view, readable
 from commands.command import command
 from commands.context import CommandContext
+from commands.listing import require_no_listing_options
 from commands.outcome import Outcome
 from commands.parse import parse_duration_s
 from commands.rendering import Column, time_text
@@ -65,6 +66,8 @@ async def list_pending(
     """
     from runtime.metadata.under_replication import list_marks
 
+    if count:
+        require_no_listing_options(context.settings)
     age_s_min = 0.0 if stuck_for is None else parse_duration_s(stuck_for)
     number = 0
     async with (

@@ -15,11 +15,11 @@ from commands.config import OutputForm
 from commands.context import CommandContext
 from commands.ledger.id_files import read_ledger_ids
 from commands.ledger.rows import SUMMARY_COLUMNS, stored_row
+from commands.listing import Listing, require_no_listing_options
 from commands.parse import parse_label, parse_moment_ms, parse_size_bytes
 from commands.rendering import counted
 
 if TYPE_CHECKING:
-    from commands.listing import Listing
     from runtime.metadata.ledgers import LedgerStore
     from runtime.metadata.store import MetadataStore
     from runtime.replication.ledger_filter import LedgerFilter
@@ -74,6 +74,8 @@ async def list_ledgers(
     from runtime.ledger.metadata import LedgerState
     from runtime.replication.ledger_filter import LedgerFilter
 
+    if count:
+        require_no_listing_options(context.settings)
     now_ms = int(time.time() * 1000)
     wanted = LedgerFilter(
         excluded_ids=frozenset() if not_in is None else frozenset(read_ledger_ids(not_in)),
@@ -86,28 +88,33 @@ async def list_ledgers(
         labels=tuple(map(parse_label, label or ())),
     )
     async with open_ledgers(context) as (store, ledgers):
-        if bookie is not None:
-            await _require_known(context, store, ledgers, bookie)
+        await _require_known(context, store, ledgers, wanted.bookie_id)
         if count:
             number = await _count(context, store, ledgers, wanted)
             context.console.record("LedgerCount", {"count": number}, name="count")
             return
         with context.console.listing("LedgerList", SUMMARY_COLUMNS, name="ledger_id") as listing:
-            is_by_id = context.settings.sort is None or context.settings.sort.partition(":")[0] == "ledger_id"
-            if context.console.form is OutputForm.NAME and is_by_id and not wanted.needs_metadata:
+            if _needs_only_ids(context, wanted):
                 await _list_ids(ledgers, wanted, listing)
             else:
                 await _list(context, store, ledgers, wanted, listing)
 
 
-async def _require_known(context: CommandContext, store: MetadataStore, ledgers: LedgerStore, bookie_id: str) -> None:
+def _needs_only_ids(context: CommandContext, wanted: LedgerFilter) -> bool:
+    is_by_id = context.settings.sort is None or context.settings.sort.partition(":")[0] == "ledger_id"
+    return context.console.form is OutputForm.NAME and is_by_id and not wanted.needs_metadata
+
+
+async def _require_known(
+    context: CommandContext, store: MetadataStore, ledgers: LedgerStore, bookie_id: str | None
+) -> None:
     """BookieNotFoundError for an id that is most likely misspelt: no cookie, not registered, and no ledger names it."""
     from runtime.errors import BookieNotFoundError
     from runtime.metadata.bookie_references import find_references
     from runtime.metadata.registration import RegistrationClient
 
     client = RegistrationClient(store, ledgers.root)
-    if bookie_id in (await client.snapshot()).live or bookie_id in await client.with_cookie():
+    if bookie_id is None or bookie_id in (await client.snapshot()).live or bookie_id in await client.with_cookie():
         return
     with context.console.progress("looking for the bookie in all ledgers") as progress:
         references = await find_references(store, ledgers, [bookie_id], progress.update)

@@ -17,7 +17,7 @@ from runtime.ledger.metadata import DigestType, LedgerMetadata
 from runtime.ledger.metadata_format import encode_ledger_metadata
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from tests.commands.ledger.conftest import BOOKIES, CLOSED, OPEN, LedgerStage, labelled
-from tests.processes import run_bkctl_on_terminal
+from tests.processes import run_bkctl, run_bkctl_on_terminal
 
 GARBAGE = b"BookieMetadataFormatVersion\t3\n\xff\xff"
 AGES_MS = {2: 1_600_000_000_000, 5: 1_700_000_000_000}  # 2020-09-13, 2023-11-14
@@ -154,6 +154,14 @@ async def test_wrong_words_are_usage(stage: LedgerStage) -> None:
     ):
         result = await stage.run("list", *arguments)
         assert (result.exit_code, result.stdout) == (2, ""), arguments
+
+
+async def test_a_count_takes_no_options_of_a_listing(stage: LedgerStage) -> None:
+    for option in (["--sort", "ledger_id"], ["--limit", "1"]):
+        for command in (["ledger", "list"], ["autorecovery", "pending"]):
+            result = await asyncio.to_thread(run_bkctl, *command, "--count", *option, "-u", stage.uri)
+            assert (result.exit_code, result.stdout) == (2, ""), command
+            assert f"--count lists nothing: leave out {option[0]}, or --count" in result.stderr
 
 
 async def test_an_unknown_field_or_direction_names_the_choices(stage: LedgerStage) -> None:
