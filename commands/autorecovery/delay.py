@@ -18,7 +18,7 @@ _KIND = "RecoveryDelay"
 
 @command(app, "get")
 async def get_delay(context: CommandContext) -> None:
-    """Show the delay; exit code 4 while no auditor ever ran and nobody set it."""
+    """Show the delay; exit code 4 if no auditor ever ran and the delay was never set."""
     async with open_view(context) as view:
         delay = await view.switches.recovery_delay()
     if delay is None:

@@ -61,8 +61,8 @@ async def list_pending(
 ) -> Outcome:
     """List the ledgers that are marked as under-replicated, by id, with the bookies they miss and who works on them.
 
-    A ledger that misses no bookie wants a better placement. A mark that cannot be read is listed with the reason
-    whatever the filters, for nobody knows what it names; it is never repaired: clear it by hand.
+    A ledger that misses no bookie wants a better placement. A mark that cannot be read is listed with the reason,
+    whatever the filters, because it could name any bookie. It is never repaired: clear it by hand.
     """
     from runtime.metadata.under_replication import list_marks
 

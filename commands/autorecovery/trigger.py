@@ -17,8 +17,8 @@ def register(app: typer.Typer) -> None:
 async def trigger(context: CommandContext) -> None:
     """Have the auditor look for lost bookies at once, and mark what they held, whatever the recovery delay.
 
-    It is refused while autorecovery is disabled or nobody is elected, for nothing would happen. The auditor answers
-    nothing: watch bkctl autorecovery pending.
+    It is refused while autorecovery is disabled or no auditor is elected. The auditor sends no answer: see bkctl
+    autorecovery pending for the result.
     """
     from runtime.errors import ConflictError, RefusedError
     from runtime.metadata.auditor_election import read_auditor
@@ -26,10 +26,10 @@ async def trigger(context: CommandContext) -> None:
 
     async with open_view(context) as view:
         if not await view.switches.is_enabled():
-            raise RefusedError("autorecovery is disabled, nobody would audit: bkctl autorecovery enable")
+            raise RefusedError("autorecovery is disabled, so no audit would run: bkctl autorecovery enable")
         auditor = await read_auditor(view.store, view.root, view.foreign)
         if auditor is None:
-            raise RefusedError("no auditor is elected, nobody would audit: start a process with autorecovery")
+            raise RefusedError("no auditor is elected: start a process with autorecovery")
         delay = await view.switches.recovery_delay()
         path = Paths(view.root).lost_bookie_recovery_delay
         if delay is None:

@@ -49,7 +49,7 @@ async def delete(
         str | None, typer.Option("--from-file", metavar="FILE", help="Ledger ids, one per line; absent ones are fine.")
     ] = None,
     unreadable: Annotated[
-        bool, typer.Option("--unreadable", help="Also those whose metadata nobody can read, whatever their state.")
+        bool, typer.Option("--unreadable", help="Also those whose metadata cannot be read, in any state.")
     ] = False,
     force_open: Annotated[
         bool,

@@ -44,8 +44,8 @@ async def export(
 ) -> Outcome:
     """Write the metadata of ledgers as JSON Lines: bytes, version, and what the bytes say.
 
-    Files are readable for their owner alone: metadata holds passwords in the clear. A ledger that nobody can decode is
-    exported too, with the reason. A whole cluster with all that belongs to it is saved by bkctl cluster backup.
+    Files are readable for their owner alone: metadata holds passwords in the clear. A ledger whose metadata cannot be
+    decoded is exported too, with the reason. bkctl cluster backup saves a whole cluster with all that belongs to it.
     """
     if all_ledgers == bool(ledger):
         raise InvalidArgumentError("name the ledgers to export, or give --all")

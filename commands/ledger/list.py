@@ -16,7 +16,7 @@ from commands.context import CommandContext
 from commands.ledger.id_files import read_ledger_ids
 from commands.ledger.rows import SUMMARY_COLUMNS, stored_row
 from commands.listing import Listing, require_no_listing_options
-from commands.parse import parse_label, parse_moment_ms, parse_size_bytes
+from commands.parse import parse_bookie_id, parse_label, parse_moment_ms, parse_size_bytes
 from commands.rendering import counted
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ async def list_ledgers(
     now_ms = int(time.time() * 1000)
     wanted = LedgerFilter(
         excluded_ids=frozenset() if not_in is None else frozenset(read_ledger_ids(not_in)),
-        bookie_id=bookie,
+        bookie_id=None if bookie is None else parse_bookie_id(bookie),
         state=None if state is None else LedgerState[state.name],
         created_before_ms=None if created_before is None else parse_moment_ms(created_before, now_ms),
         created_after_ms=None if created_after is None else parse_moment_ms(created_after, now_ms),
@@ -175,5 +175,5 @@ async def _list(
             if listing is not None:
                 listing.add(stored_row(ledger))
     if not_judged:
-        context.console.warn(f"left out, for nobody can read their metadata: {counted(not_judged, 'ledger')}")
+        context.console.warn(f"left out because their metadata cannot be read: {counted(not_judged, 'ledger')}")
     return number

@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
 async def rewrite(
     context: CommandContext,
     source: Annotated[
-        str | None, typer.Option("--from", metavar="ID", help="The old bookie id: nobody may be registered by it.")
+        str | None, typer.Option("--from", metavar="ID", help="The old bookie id; no bookie may be registered with it.")
     ] = None,
     destination: Annotated[
         str | None, typer.Option("--to", metavar="ID", help="The new id of the same bookie, which must run.")
@@ -58,7 +58,7 @@ async def rewrite(
     ] = None,
     include_open: Annotated[
         bool,
-        typer.Option("--include-open", help="Also open last segments: only when nobody writes or recovers any more."),
+        typer.Option("--include-open", help="Also open last segments. Only when no client writes or recovers them."),
     ] = False,
     changes_rate: Annotated[
         float | None, typer.Option("--rate", metavar="N", min=0, help="Rewrite at most so many ledgers a second.")

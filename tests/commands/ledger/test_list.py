@@ -109,7 +109,7 @@ async def test_what_cannot_be_read_is_a_row_with_the_reason(full: LedgerStage) -
     assert "ledger metadata" in row["problem"]
     filtered = await full.run("list", "--state", "open")
     assert filtered.exit_code == 0
-    assert "left out, for nobody can read their metadata: 1 ledger\n" in filtered.stderr
+    assert "left out because their metadata cannot be read: 1 ledger\n" in filtered.stderr
     assert (await full.run("list")).stderr == ""
 
 
@@ -151,6 +151,8 @@ async def test_wrong_words_are_usage(stage: LedgerStage) -> None:
         ["--label", "=x"],
         ["--state", "lost"],
         ["--sort", "nothing"],
+        ["--bookie", ""],
+        ["--bookie", "../x"],
     ):
         result = await stage.run("list", *arguments)
         assert (result.exit_code, result.stdout) == (2, ""), arguments
@@ -182,7 +184,6 @@ async def test_an_unknown_bookie_is_not_found(stage: LedgerStage) -> None:
             "bookie b9:3181 is unknown: it has no cookie, is not registered, and no ledger names it" in unknown.stderr
         )
     assert (await stage.run("list", "--bookie", "b9:3181", "--count")).exit_code == 4
-    assert (await stage.run("list", "--bookie", "../x")).exit_code == 4
     assert await ids(stage, "--bookie", "b1:3181") == [1], "a ledger names it"
 
     await stage.store.create(stage.paths.cookie("b8:3181"), make_parents=True)
