@@ -130,12 +130,10 @@ def _print(context: CommandContext, report: AuditReport, out: str | None, second
     bookies = [_row(bookie) for bookie in report.bookies]
     unreadable = [_row(ledger) for ledger in report.unreadable]
     body = _row(report.summary) | {"seconds": round(seconds, 3), "out": os.path.abspath(out) if out else None}
-    details = {
-        "bookies": bookies,
-        "under_replicated_ledgers": under_replicated,
-        "unreadable_ledgers": unreadable,
-        "truncated": report.is_truncated,
-    }
+    details = console.cut(
+        {"bookies": bookies, "under_replicated_ledgers": under_replicated, "unreadable_ledgers": unreadable},
+        is_truncated=report.is_truncated,
+    )
     unreadable_state = {"replication": ReplicationState.UNREADABLE.value}
     findings = sorted([*under_replicated, *(row | unreadable_state for row in unreadable)], key=_ledger_id)
     console.record(

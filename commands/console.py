@@ -102,21 +102,28 @@ class Console:
         if listing.layout is not None:
             self._say_hidden(listing.layout)
 
-    def table(self, title: str, columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    def cut(self, lists: Mapping[str, Sequence[Row]], *, is_truncated: bool = False) -> dict[str, object]:
+        """Details of a record: each list cut at ``--limit``, and ``truncated``, which says whether a row is missing."""
+        limit = self._settings.limit
+        is_cut = limit is not None and any(len(rows) > limit for rows in lists.values())
+        return {**{key: rows[:limit] for key, rows in lists.items()}, "truncated": is_truncated or is_cut}
+
+    def table(self, title: str, columns: Sequence[Column], rows: Sequence[Row], *, is_cut: bool = True) -> None:
         """A further table below a record, for people; structured forms carry the same rows inside the record.
 
-        It is cut at ``--limit``, or where a screen would scroll away.
+        It ends at ``--limit`` if ``is_cut`` (for some commands the option means something else), or at 50 rows.
         """
         if not self.is_for_people or not rows:
             return
-        rows_max = _TABLE_ROWS_MAX if self._settings.limit is None else self._settings.limit
+        limit = self._settings.limit if is_cut else None
+        rows_max = _TABLE_ROWS_MAX if limit is None else limit
         self._write("")
         self._write(rendering.clean(title, "\n"))
         shown_rows = rows[:rows_max]
         layout = self.layout(rendering.shown_columns(columns, self.form), shown_rows)
         self._write(self.table_text(layout, shown_rows))
         if len(rows) > rows_max:
-            self._write(f"... and {len(rows) - rows_max} more (-o json has them all)")
+            self._write(f"... and {len(rows) - rows_max} more" + (" (-o json has them all)" if limit is None else ""))
         self._say_hidden(layout)
 
     def raw(self, data: bytes) -> None:
@@ -192,7 +199,8 @@ class Console:
         keys = list(fields) if lines is None else [column.key for column in lines.columns]
         if self._settings.has_headers:
             self._write(rendering.to_csv_line(keys))
-        for row in [fields] if lines is None else lines.rows:
+        rows_max = self._settings.limit if lines is None or lines.is_cut else None
+        for row in [fields] if lines is None else lines.rows[:rows_max]:
             self._write(rendering.to_csv_line(map(row.get, keys)))
 
     def _write_fields(self, body: Row, show: Mapping[str, Callable[[object], str]]) -> None:

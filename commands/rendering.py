@@ -108,10 +108,14 @@ class Column(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Rows that are what a record is about: a form of one line per row prints them, not the record's own fields."""
+    """Rows that are what a record is about: a form of one line per row prints them, not the record's own fields.
+
+    ``is_cut``: whether ``--limit`` cuts them. For a plan it does not: there the option limits the changes.
+    """
 
     columns: Sequence[Column]
     rows: Sequence[Row]
+    is_cut: bool = True
 
 
 def envelope(kind: str, body: Row) -> dict[str, object]:

@@ -229,7 +229,7 @@ def _report(
         "undo_file": undo_file,
     }
     context.console.record("LedgerRewriteBookie", body, name="changed", details={"failures": tally.failures})
-    context.console.table("Not rewritten", FAILURE_COLUMNS, tally.failures)
+    context.console.table("Not rewritten", FAILURE_COLUMNS, tally.failures, is_cut=False)
     is_limit_reached = limit is not None and tally.changed >= limit
     if after.ledgers:
         context.console.warn(f"the old id is still in {counted(after.ledgers, 'ledger')}: run it again")

@@ -118,8 +118,8 @@ def _print(
     body: dict[str, object] = {"ledgers": totals.ledgers, "ledgers_clean": totals.ledgers_clean}
     body |= msgspec.to_builtins(totals)
     body["seconds"] = round(seconds, 3)
-    details = {"items": rows, "defects": defects, "truncated": is_truncated}
     console = context.console
+    details = console.cut({"items": rows, "defects": defects}, is_truncated=is_truncated)
     if console.form is OutputForm.NAME:
         console.rows("LedgerVerification", _COLUMNS, rows, name="ledger_id", is_truncated=is_truncated)
         return

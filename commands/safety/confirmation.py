@@ -85,8 +85,9 @@ def print_plan(
     body = plan.body() | dict(totals or {})
     sentences = body.pop("summary")
     details = {"summary": sentences, "items": list(plan.items)}
-    context.console.record("Plan", body, name="plan_hash", details=details, lines=Lines(columns, plan.items))
-    context.console.table("Changes", columns, plan.items)
+    lines = Lines(columns, plan.items, is_cut=False)
+    context.console.record("Plan", body, name="plan_hash", details=details, lines=lines)
+    context.console.table("Changes", columns, plan.items, is_cut=False)
     if context.console.is_for_people:
         for sentence in sentences:
             context.console.say(sentence)

@@ -88,7 +88,7 @@ def _tell(
         "StorageIndexCheck",
         body,
         name="is_sound",
-        details={"directories": directories, "findings": findings},
+        details=context.console.cut({"directories": directories, "findings": findings}),
         lines=Lines(_FINDING_COLUMNS, findings),
     )
     context.console.table("Directories", _DIRECTORY_COLUMNS, directories)

@@ -65,9 +65,8 @@ def _show_all(context: CommandContext, own: OwnStorage) -> None:
         rows += found
         flags = own_flags if position == 0 else flags
     body = {"needs_integrity_check": bool(flags & 1)}
-    context.console.record(
-        "StorageIndex", body, name="needs_integrity_check", details={"indexes": rows}, lines=Lines(_COLUMNS, rows)
-    )
+    details, lines = context.console.cut({"indexes": rows}), Lines(_COLUMNS, rows)
+    context.console.record("StorageIndex", body, name="needs_integrity_check", details=details, lines=lines)
     context.console.table("Indexes", _COLUMNS, rows)
     if lost:
         raise lost[0].as_error(advise_on_lost_index(own.file_system, own.config))

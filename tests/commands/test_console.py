@@ -183,9 +183,24 @@ def test_csv_of_a_record_that_has_lines_is_its_lines() -> None:
             screen = Screen(form(OutputForm.CSV, has_headers=has_headers))
             screen.console.record("Thing", {"sum": 5}, name="sum", lines=Lines(COLUMNS, rows))
             assert screen.out.getvalue().splitlines() == lines[not has_headers :]
+    for is_cut, lines in (
+        (True, ["id,bytes,note", '10,2048,"a,b"']),
+        (False, ["id,bytes,note", '10,2048,"a,b"', "9,,", "11,5,[bold]x"]),
+    ):
+        screen = Screen(form(OutputForm.CSV, limit=1))
+        screen.console.record("Thing", {"sum": 5}, name="sum", lines=Lines(COLUMNS, ROWS, is_cut=is_cut))
+        assert screen.out.getvalue().splitlines() == lines
     screen = Screen(form(OutputForm.NAME))
     screen.console.record("Thing", {"sum": 5}, name="sum", lines=Lines(COLUMNS, ROWS))
     assert screen.out.getvalue() == "5\n"
+
+
+def test_lists_inside_a_record_end_at_the_limit() -> None:
+    lists = {"long": ROWS, "short": ROWS[:1]}
+    for limit, long_count, is_truncated in ((None, 3, False), (3, 3, False), (2, 2, True), (1, 1, True), (0, 0, True)):
+        details = Screen(form(OutputForm.JSON, limit=limit)).console.cut(lists)
+        assert details == {"long": ROWS[:long_count], "short": ROWS[: min(long_count, 1)], "truncated": is_truncated}
+    assert Screen(form(OutputForm.JSON)).console.cut(lists, is_truncated=True)["truncated"]
 
 
 def test_a_table_below_a_record_is_for_people_and_ends_where_the_screen_does() -> None:
@@ -196,7 +211,7 @@ def test_a_table_below_a_record_is_for_people_and_ends_where_the_screen_does() -
         lines = screen.out.getvalue().splitlines()
         assert lines[:2] == ["", "Things"]
         assert len(lines) == 4 + shown + 1
-        assert lines[-1] == f"... and {60 - shown} more (-o json has them all)"
+        assert lines[-1] == f"... and {60 - shown} more" + (" (-o json has them all)" if shown == 50 else "")
     for output in (OutputForm.JSON, OutputForm.CSV):
         screen = Screen(form(output))
         screen.console.table("Things", COLUMNS, rows)

@@ -120,3 +120,12 @@ async def test_a_context_pinned_to_another_cluster_is_refused(stage: MakeStage) 
     assert await settle_plan(stage(**settings, pinned_instance_id="i").context, PLAN)
     with pytest.raises(RefusedError, match="context prod is pinned to instance id j, but this cluster's is i"):
         await settle_plan(stage(**settings, pinned_instance_id="j").context, PLAN)
+
+
+async def test_a_plan_is_shown_whole_whatever_the_limit(stage: MakeStage) -> None:
+    for form in (OutputForm.CSV, OutputForm.JSON, OutputForm.TABLE):
+        shown = [stage(is_dry_run=True, output=form, limit=limit) for limit in (None, 0)]
+        for each in shown:
+            assert not await settle_plan(each.context, PLAN)
+        assert shown[0].out.getvalue() == shown[1].out.getvalue()
+        assert str(PLAN.items[0]["path"]) in shown[0].out.getvalue()
