@@ -65,7 +65,8 @@ def audit(
 
     Copies are counted against the registered bookies; no entry is read (bkctl ledger verify does that). A bookie that
     ledgers name and that is not registered counts as unregistered. With and without --spark the result is the same.
-    -o csv has one row for each ledger that misses copies or cannot be read. Exit code 10 when there is one.
+    -o csv has one row, and -o name one id, for each ledger that misses copies or cannot be read. Exit code 10 when
+    there is one.
     """
     from commands.event_loop import run_to_end, sigterm_as_error
 
@@ -122,20 +123,18 @@ def _print(context: CommandContext, report: AuditReport, out: str | None, second
 
     console = context.console
     under_replicated = [_row(ledger) for ledger in report.under_replicated]
+    unreadable = [_row(ledger) for ledger in report.unreadable]
+    unreadable_state = {"replication": ReplicationState.UNREADABLE.value}
+    findings = sorted([*under_replicated, *(row | unreadable_state for row in unreadable)], key=_ledger_id)
     if console.form is OutputForm.NAME:
-        console.rows(
-            "AuditReport", _LEDGER_COLUMNS, under_replicated, name="ledger_id", is_truncated=report.is_truncated
-        )
+        console.rows("AuditReport", _FINDING_COLUMNS, findings, name="ledger_id", is_truncated=report.is_truncated)
         return
     bookies = [_row(bookie) for bookie in report.bookies]
-    unreadable = [_row(ledger) for ledger in report.unreadable]
     body = _row(report.summary) | {"seconds": round(seconds, 3), "out": os.path.abspath(out) if out else None}
     details = console.cut(
         {"bookies": bookies, "under_replicated_ledgers": under_replicated, "unreadable_ledgers": unreadable},
         is_truncated=report.is_truncated,
     )
-    unreadable_state = {"replication": ReplicationState.UNREADABLE.value}
-    findings = sorted([*under_replicated, *(row | unreadable_state for row in unreadable)], key=_ledger_id)
     console.record(
         "AuditReport",
         body,

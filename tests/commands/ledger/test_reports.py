@@ -49,3 +49,8 @@ async def test_lists_in_json_are_cut_at_the_limit(damaged: LedgerStage) -> None:
     assert (len(verified["defects"]), verified["ledgers"]) == (2, 5)
     complete = json.loads((await report(damaged, "ledger", "verify", "--all", "-o", "json", "--limit", "99")).stdout)
     assert (len(complete["items"]), complete["truncated"]) == (5, False)
+
+
+async def test_names_are_those_of_all_ledgers_with_findings(damaged: LedgerStage) -> None:
+    assert (await report(damaged, "audit", "-o", "name")).stdout.split() == ["1", "2", "3", "4", "5"]
+    assert (await report(damaged, "audit", "-o", "name", "--limit", "2")).stdout.split() == ["1", "2"]
