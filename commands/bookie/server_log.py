@@ -61,7 +61,11 @@ class ServerLog:
         path = None if settings.path is None else os.path.abspath(settings.path)
         if path != self._path:
             logger.warning("setting changed that needs a restart: the log file")
-        self.set_level(settings)
+        level, was = settings.level.upper(), logging.getLevelName(self._root.level)
+        if not self._is_debug and level != was:
+            self._root.setLevel(logging.INFO)  # the change is logged at any level
+            logger.info("setting changed: log level = %s (was %s)", level.lower(), was.lower())
+            self.set_level(settings)
 
     def note_failure(self, error: BaseException) -> None:
         """The last line of a log file says why the bookie ended; on stderr the command itself says so."""

@@ -58,7 +58,7 @@ class LiveSettings:
         if others := [name for name in changed if name not in LIVE]:
             logger.warning("settings changed that need a restart: %s", ", ".join(others))
         if not changed:
-            logger.info("settings reloaded: nothing has changed")
+            logger.info("settings reloaded: no setting of the bookie has changed")
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -57,7 +57,7 @@ def test_rates_are_taken_over_and_logged_once(caplog: pytest.LogCaptureFixture) 
         "setting changed: garbage_collection.metadata_operations_per_s_max = 1000.0 (was 7)",
         "setting changed: integrity.bytes_per_s_max = 52428800 (was 1000)",
         "setting changed: zookeeper.scan_operations_per_s_max = 5000.0 (was 8)",
-        "settings reloaded: nothing has changed",
+        "settings reloaded: no setting of the bookie has changed",
     ]
 
 
