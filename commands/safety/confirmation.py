@@ -70,7 +70,8 @@ def _rehearse(context: CommandContext, plan: Plan, columns: tuple[Column, ...], 
         return False
     if settings.plan_out_path is not None:
         save_plan(plan, settings.plan_out_path)
-        context.console.say(f"plan saved in {settings.plan_out_path}: go ahead with --apply")
+        next_step = ": go ahead with --apply" if plan.items else ""
+        context.console.say(f"plan saved in {settings.plan_out_path}{next_step}")
     print_plan(context, plan, columns, totals)
     return True
 

@@ -115,6 +115,17 @@ async def test_a_saved_plan_is_compared_with_an_empty_one_too(stage: MakeStage, 
         settle_empty_plan(applying, empty)
 
 
+async def test_a_saved_plan_without_changes_does_not_ask_to_be_applied(stage: MakeStage, tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.json")
+    saving = stage(plan_out_path=path)
+    assert not await settle_plan(saving.context, PLAN)
+    assert saving.err.getvalue() == f"plan saved in {path}: go ahead with --apply\n"
+    empty = msgspec.structs.replace(PLAN, items=(), summary=("nothing to do",))
+    saving = stage(plan_out_path=path)
+    assert not settle_empty_plan(saving.context, empty)
+    assert saving.err.getvalue() == f"plan saved in {path}\n"
+
+
 async def test_a_context_pinned_to_another_cluster_is_refused(stage: MakeStage) -> None:
     settings = {"confirmed_name": "b1", "context_name": "prod"}
     assert await settle_plan(stage(**settings, pinned_instance_id="i").context, PLAN)
