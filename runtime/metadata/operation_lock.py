@@ -132,7 +132,7 @@ async def share_cluster(store: MetadataStore, root: str, holder: OperationHolder
     path = operation_lock_path(root)
     share_path = f"{path}{_SHARE}{share_id}"
     lock = OperationLock(store, share_path)
-    if not await _take(store, share_path, holder):
+    if not await _take(store, share_path, holder) and not await _is_of_session(store, share_path):
         raise OperationLockedError(share_path, holder)
     lock.require_held()
     found = await _read_holder(store, path)
@@ -168,10 +168,16 @@ async def _take(store: MetadataStore, path: str, holder: OperationHolder) -> boo
         ) from error
     except MetadataUnavailableError:
         # The answer may have been lost, not the request.
-        stat = await store.exists(path)
-        if stat is None or stat.ephemeral_owner != session_id or store.session_id != session_id:
+        if not await _is_of_session(store, path) or store.session_id != session_id:
             raise
     return True
+
+
+async def _is_of_session(store: MetadataStore, path: str) -> bool:
+    """Whether this session created the node: an earlier attempt did, if its answer was lost."""
+    session_id = store.session_id
+    stat = await store.exists(path)
+    return stat is not None and stat.ephemeral_owner == session_id == store.session_id
 
 
 async def _create_directory(store: MetadataStore) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from runtime.errors import MetadataUnavailableError, RefusedError, SessionExpiredError
@@ -13,7 +15,7 @@ from runtime.metadata.operation_lock import (
     share_cluster,
     sharing_operations,
 )
-from runtime.metadata.store import Node
+from runtime.metadata.store import Node, NodeStat
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of
@@ -134,6 +136,48 @@ async def test_several_may_share_the_cluster(store: ZooKeeperStore, other_store:
             assert await sharing_operations(store, f"{root}-2") == []
             assert await sharing_operations(store, root[:-1]) == []
     await first.release()
+    assert await sharing_operations(store, root) == []
+
+
+class _LosesAnswers(CountingStore):
+    """The create of an ephemeral node is carried out; its answer and that of the next look at it are lost."""
+
+    def __init__(self, store: ZooKeeperStore) -> None:
+        super().__init__(store)
+        self.answers_to_lose = 2
+
+    async def create(self, path: str, data: bytes = b"", **options: bool) -> str:
+        created = await super().create(path, data, **options)
+        if options.get("is_ephemeral"):
+            self._lose_answer()
+        return created
+
+    async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
+        stat = await super().exists(path, on_change)
+        if self.answers_to_lose == 1:
+            self._lose_answer()
+        return stat
+
+    def _lose_answer(self) -> None:
+        if self.answers_to_lose > 0:
+            self.answers_to_lose -= 1
+            raise MetadataUnavailableError("the answer was lost")
+
+
+async def test_an_operation_finds_its_own_share_after_lost_answers(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, root: str
+) -> None:
+    if await store.exists(DIRECTORY) is None:
+        await store.create(DIRECTORY, make_parents=True)
+    lossy = _LosesAnswers(store)
+    with pytest.raises(MetadataUnavailableError, match="the answer was lost"):
+        await share_cluster(lossy, root, RECOVERY, "1")
+    assert lossy.answers_to_lose == 0
+    with pytest.raises(OperationLockedError, match="recover failed-bookie"):
+        await share_cluster(other_store, root, RECOVERY, "1")
+    async with await share_cluster(lossy, root, RECOVERY, "1") as share:
+        share.require_held()
+        assert await sharing_operations(store, root) == [RECOVERY]
     assert await sharing_operations(store, root) == []
 
 
