@@ -177,7 +177,7 @@ async def _is_of_session(store: MetadataStore, path: str) -> bool:
     """Whether this session created the node: an earlier attempt did, if its answer was lost."""
     session_id = store.session_id
     stat = await store.exists(path)
-    return stat is not None and stat.ephemeral_owner == session_id == store.session_id
+    return stat is not None and stat.ephemeral_owner == session_id == store.session_id != 0
 
 
 async def _create_directory(store: MetadataStore) -> None:
