@@ -191,8 +191,11 @@ def _down_bookies(paths: Paths, snapshot: Snapshot, registered: Set[str]) -> Ite
         named = "1 ledger names it" if count == 1 else f"{count} ledgers name it"
         path = paths.cookie(name) if name in cookies else reference.first_paths[0]
         has_lost_cookie = snapshot.cookies is not None and name not in cookies
-        state = "has no cookie and is not registered" if has_lost_cookie else "is not registered"
-        yield finding("bookie-down-with-ledgers", path, f"Bookie {name} {state}, and {named}.", name)
+        if has_lost_cookie:
+            problem = f"Bookie {name} has no cookie and is not registered, and {named}."
+            yield finding("removed-bookie-with-ledgers", path, problem, name)
+        else:
+            yield finding("bookie-down-with-ledgers", path, f"Bookie {name} is not registered, and {named}.", name)
 
 
 def _election_faults(paths: Paths, snapshot: Snapshot) -> Iterator[Finding]:

@@ -268,6 +268,14 @@ _WARNINGS = _rules(
         "bookies; bkctl decommission {subject} does that and takes the bookie out of the cluster.",
     ),
     (
+        "removed-bookie-with-ledgers",
+        "These ledgers still reference a bookie that was removed, or whose cookie was lost. They miss a copy, and the "
+        "bookie cannot start.",
+        "bkctl recover failed-bookie {subject} moves what still has copies. bkctl ledger delete removes lost ledgers "
+        "whose loss was accepted. If only the cookie was lost, bkctl cookie create --from-config on the bookie's "
+        "machine brings it back.",
+    ),
+    (
         "registration-without-address",
         "Clients see the bookie and cannot reach it: every ledger that picks it begins with a failed write.",
         "Restart bookie {subject}; what it publishes lacks an endpoint bookie-rpc.",

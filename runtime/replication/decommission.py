@@ -47,6 +47,11 @@ class DecommissionPlan(msgspec.Struct, frozen=True):
     recovery: RecoveryPlan
     accepted: tuple[LedgerPlan, ...] = ()
 
+    @property
+    def kept(self) -> str:
+        """The end of a sentence about what forbids to delete the cookie."""
+        return "" if self.cookie_version is None else ": its cookie is kept"
+
 
 class DecommissionReport(msgspec.Struct, frozen=True):
     """What a decommission did. ``refusal`` None: the bookie is gone from this cluster, cookie and all.
@@ -166,7 +171,7 @@ class Decommission:
             unreadable = {failure.ledger_id for failure in found.unreadable}
             remaining = tuple(sorted(named - accepted | unreadable))
             still_accepted = tuple(sorted(named & accepted))
-            refusal, is_deleted = await self._why_kept(bookie_id, remaining, still_accepted), False
+            refusal, is_deleted = await self._why_kept(plan, remaining, still_accepted), False
             if refusal is None:
                 refusal, is_deleted = await self._delete_cookie(plan, keep_cookie)
             # A bookie that registers looks at its cookie afterwards, so that one of the two always sees the other.
@@ -194,13 +199,15 @@ class Decommission:
 
         return await self._recovery.outage.outlast(scan)
 
-    async def _why_kept(self, bookie_id: str, remaining: tuple[int, ...], accepted: tuple[int, ...]) -> str | None:
+    async def _why_kept(
+        self, plan: DecommissionPlan, remaining: tuple[int, ...], accepted: tuple[int, ...]
+    ) -> str | None:
         """Which ledgers forbid to delete the cookie, or None."""
         if remaining:
             ledgers = "1 ledger still names" if len(remaining) == 1 else f"{len(remaining)} ledgers still name"
-            return f"{ledgers} bookie {bookie_id}, or may: its cookie is kept"
-        unproven = await self._unproven(bookie_id, accepted)
-        return f"no longer proven lost: {named_reasons(unproven)}: the cookie is kept" if unproven else None
+            return f"{ledgers} bookie {plan.bookie_id}, or may{plan.kept}"
+        unproven = await self._unproven(plan.bookie_id, accepted)
+        return f"no longer proven lost: {named_reasons(unproven)}{plan.kept}" if unproven else None
 
     async def _delete_cookie(
         self, plan: DecommissionPlan, keep_cookie: Callable[[Node], None] | None
@@ -218,7 +225,7 @@ class Decommission:
                 self._is_delete_in_doubt = True
                 raise
         except RefusedError as error:
-            return f"{error}: its cookie is kept", False
+            return f"{error}{plan.kept}", False
         except BadVersionError:
             return f"the cookie of bookie {plan.bookie_id} was written meanwhile: it is kept", False
         except NoNodeError:

@@ -262,8 +262,13 @@ async def test_a_bookie_without_a_cookie_is_found_by_the_ledgers_that_name_it(st
     nodes = sound_cluster()
     await put(store, root, {path: node for path, node in nodes.items() if not path.endswith(f"/{BOOKIES[2]}")})
     [found] = (await examine(store, root)).findings
-    assert (found.rule.id, found.path, found.subject) == ("bookie-down-with-ledgers", f"{root}/{LEDGER}", BOOKIES[2])
+    removed = BOOKIES[2]
+    assert (found.rule.id, found.path, found.subject) == ("removed-bookie-with-ledgers", f"{root}/{LEDGER}", removed)
     assert "has no cookie and is not registered" in found.problem
+    assert "Start the bookie" not in found.cure
+    assert "bkctl decommission" not in found.cure
+    assert f"bkctl recover failed-bookie {removed} moves what still has copies" in found.cure
+    assert "bkctl ledger delete removes lost ledgers" in found.cure
 
 
 # -- trees of Java --------------------------------------------------------------------------------------------------

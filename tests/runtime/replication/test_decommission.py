@@ -164,6 +164,20 @@ async def test_without_a_cookie_the_references_are_removed_all_the_same(stage: S
     assert not report.is_cookie_deleted
 
 
+async def test_without_a_cookie_no_cookie_is_said_to_be_kept(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5)))
+    del stage.bookies["b2"].ledgers[ledger_id]
+    assert (await run(stage, "b1")).refusal == "1 ledger still names bookie b1, or may"
+
+    decommission = stage.decommission()
+    plan = await decommission.plan("b1", accepted_losses=[ledger_id])
+    await stage.start("b1")
+    report = await decommission.run(plan)
+    assert report.refusal is not None
+    assert "cookie" not in report.refusal
+
+
 async def test_a_ledger_that_appears_after_an_empty_plan_is_moved_too(stage: Stage) -> None:
     await stage.start("b2", "b3")
     await stage.add_cookie("b1")
