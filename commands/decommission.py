@@ -121,16 +121,18 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan) -> Plan:
     items = [{"action": "accept loss", "path": access.ledgers.path(int(str(row["ledger_id"]))), **row} for row in rows]
     summary = []
     if items:
-        summary.append(
-            f"will leave {counted(len(items), 'ledger')} as they are, with entries proven lost; they will still name "
-            f"bookie {found.bookie_id}"
-        )
+        left = "1 ledger as it is" if len(items) == 1 else f"{len(items)} ledgers as they are"
+        they = "it" if len(items) == 1 else "they"
+        summary.append(f"will leave {left}, with entries proven lost; {they} will still name bookie {found.bookie_id}")
     if found.cookie_version is not None:
         path = access.cookies.path(found.bookie_id)
         items.append({"action": "delete cookie", "path": path, "expected_version": found.cookie_version})
+        afterwards = "can only start as a new one, with empty directories"
+        if found.accepted:
+            afterwards = "cannot start as long as an accepted ledger names it; later it " + afterwards
         summary.append(
             f"will delete the cookie of bookie {found.bookie_id} when no other ledger references it; afterwards the "
-            "bookie can only start as a new one, with empty directories"
+            f"bookie {afterwards}"
         )
     return access.change_plan("decommission", found.recovery, more_summary=summary, more_items=items)
 

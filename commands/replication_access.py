@@ -160,7 +160,7 @@ def plan_body(plan: RecoveryPlan) -> dict[str, object]:
         "fragments": plan.fragments,
         "entries": plan.entries,
         "ledgers_fenced_first": sum(ledger.needs_fencing for ledger in plan.ledgers),
-        "ledgers_without_live_copy": sum(ledger.surviving_copies == 0 for ledger in plan.ledgers),
+        "ledgers_without_live_copy": len(plan.without_live_copy),
         "ledgers_without_target": plan.ledgers_without_target,
         "ledgers_unreadable": len(plan.unreadable),
         "targets": list(plan.targets),
@@ -187,13 +187,22 @@ def plan_summary(plan: RecoveryPlan) -> list[str]:
     """A plan in sentences for the operator who must confirm it."""
     bookies = ", ".join(plan.bookie_ids)
     scanned = counted(plan.ledgers_scanned, "ledger")
-    if plan.ledgers:
-        summary = [
-            f"will recover {len(plan.ledgers)} of {scanned} from {bookies}: {counted(plan.fragments, 'fragment')}, "
-            f"{counted(plan.entries, 'entry', 'entries')} to copy to {counted(len(plan.targets), 'bookie')}"
-        ]
-    else:
-        summary = [f"nothing to recover: none of {scanned} must be moved from {bookies}"]
+    movable = plan.without(plan.without_live_copy)
+    summary = []
+    if movable.ledgers:
+        summary.append(
+            f"will recover {len(movable.ledgers)} of {scanned} from {bookies}: "
+            f"{counted(movable.fragments, 'fragment')}, {counted(movable.entries, 'entry', 'entries')} to copy to "
+            f"{counted(len(plan.targets), 'bookie')}"
+        )
+    elif not plan.ledgers:
+        summary.append(f"nothing to recover: none of {scanned} must be moved from {bookies}")
+    if count := len(plan.without_live_copy):
+        which = "1 ledger has" if count == 1 else f"{count} ledgers have"
+        summary.append(
+            f"{which} entries without a live copy and cannot be moved completely unless a bookie with these entries "
+            "comes back"
+        )
     if fenced := sum(ledger.needs_fencing for ledger in plan.ledgers):
         summary.append(f"will fence and close {counted(fenced, 'open ledger')} first, which stops the writers")
     if plan.ledgers_without_target:
@@ -228,7 +237,7 @@ def report_body(report: RecoveryReport) -> dict[str, object]:
 
 def failure_rows(report: RecoveryReport) -> list[dict[str, object]]:
     """One row per reason, with the ids of the ledgers."""
-    details = {failure.reason.value: f"{failure.place}: {failure.detail}" for failure in reversed(report.failures)}
+    details = {failure.reason.value: f"{failure.place}: {failure.bare_detail}" for failure in reversed(report.failures)}
     return [
         {
             "reason": reason,

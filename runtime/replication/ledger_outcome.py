@@ -37,8 +37,13 @@ class LedgerFailure(msgspec.Struct, frozen=True):
         """Ledger, and entries where it concerns entries."""
         return f"ledger {self.ledger_id}" + (f", entries {format_ranges(self.entries)}" if self.entries else "")
 
+    @property
+    def bare_detail(self) -> str:
+        """The detail without the name of the ledger, with which the errors of ledgers begin."""
+        return self.detail.removeprefix(f"ledger {self.ledger_id}: ")
+
     def __str__(self) -> str:
-        return f"{self.place}: {self.reason.value}: {self.detail}"
+        return f"{self.place}: {self.reason.value}: {self.bare_detail}"
 
 
 class LedgerOutcome(enum.Enum):

@@ -66,6 +66,11 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
             for ledger in self.ledgers
         )
 
+    @property
+    def without_live_copy(self) -> frozenset[int]:
+        """Ledgers with entries of which no live bookie should have a copy."""
+        return frozenset(ledger.ledger_id for ledger in self.ledgers if ledger.surviving_copies == 0)
+
     def without(self, ledger_ids: Collection[int]) -> RecoveryPlan:
         """The plan for all other ledgers."""
         return msgspec.structs.replace(

@@ -1,0 +1,80 @@
+"""What the plans and reports of ``recover`` and ``decommission`` say."""
+
+from __future__ import annotations
+
+import pytest
+
+from commands.decommission import _change_plan
+from commands.replication_access import ReplicationAccess, failure_rows, plan_summary
+from runtime.replication.decommission import DecommissionPlan
+from runtime.replication.ledger_outcome import FailureReason, LedgerFailure, LedgerRepaired
+from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
+from runtime.replication.recovery_report import recovery_report
+from tests.runtime.replication.samples import ledger
+
+DEAD = frozenset({"b1"})
+LIVE = frozenset({"b2", "b3"})
+
+
+def lost(ledger_id: int) -> LedgerPlan:
+    """Entries 3 and 7 are on b1 and on b4, which is not live either."""
+    metadata = ledger({0: ["b1", "b2", "b3", "b4"]}, 2, 2, last_entry_id=9, length=100)
+    return plan_ledger(ledger_id, metadata, 0, DEAD, LIVE)
+
+
+def movable(ledger_id: int) -> LedgerPlan:
+    return plan_ledger(ledger_id, ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100), 0, DEAD, LIVE)
+
+
+def plan(*ledgers: LedgerPlan) -> RecoveryPlan:
+    return RecoveryPlan(bookie_ids=("b1",), ledgers_scanned=5, ledgers=ledgers, unreadable=(), targets=("b3", "b5"))
+
+
+def test_a_plan_promises_nothing_for_ledgers_without_a_live_copy() -> None:
+    will = "will recover 1 of 5 ledgers from b1: 1 fragment, 10 entries to copy to 2 bookies"
+    end = "entries without a live copy and cannot be moved completely unless a bookie with these entries comes back"
+    assert plan_summary(plan(movable(1))) == [will]
+    assert plan_summary(plan(lost(2), movable(1))) == [will, f"1 ledger has {end}"]
+    assert plan_summary(plan(lost(2), lost(3), lost(4))) == [f"3 ledgers have {end}"]
+    assert plan_summary(plan()) == ["nothing to recover: none of 5 ledgers must be moved from b1"]
+
+
+class Paths:
+    """Paths of a cluster, without the cluster."""
+
+    root = "/ledgers"
+
+    def path(self, name: object) -> str:
+        return f"/ledgers/{name}"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "left", "afterwards"),
+    [
+        ((), None, "the bookie can only start as a new one, with empty directories"),
+        ((lost(2),), "will leave 1 ledger as it is, with entries proven lost; it will still name bookie b1", ""),
+        (
+            (lost(2), lost(3)),
+            "will leave 2 ledgers as they are, with entries proven lost; they will still name bookie b1",
+            "",
+        ),
+    ],
+)
+def test_the_plan_of_a_decommission_says_when_the_bookie_can_start(
+    accepted: tuple[LedgerPlan, ...], left: str | None, afterwards: str
+) -> None:
+    access = ReplicationAccess(None, Paths(), None, None, Paths(), None)  # type: ignore[arg-type]
+    *before, cookie = _change_plan(access, DecommissionPlan("b1", 3, plan(), accepted)).summary
+    assert before[1:] == ([] if left is None else [left])
+    afterwards = afterwards or (
+        "the bookie cannot start as long as an accepted ledger names it; later it can only start as a new one, "
+        "with empty directories"
+    )
+    assert cookie.endswith(f"; afterwards {afterwards}")
+
+
+def test_a_failure_names_its_ledger_once() -> None:
+    failure = LedgerFailure(17, FailureReason.NOT_CLOSED, (), "ledger 17: recovery stopped")
+    report = recovery_report(plan(), [LedgerRepaired(ledger_id=17, failures=(failure,))], 1.0)
+    assert [row["detail"] for row in failure_rows(report)] == ["ledger 17: recovery stopped"]
+    assert str(failure) == "ledger 17: the ledger could not be closed: recovery stopped"
