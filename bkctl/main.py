@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bkctl.early_stop  # noqa: F401  before the imports that take long
+
+# isort: split
 import contextlib
 import os
 import sys
