@@ -197,11 +197,10 @@ def plan_summary(plan: RecoveryPlan) -> list[str]:
         )
     elif not plan.ledgers:
         summary.append(f"nothing to recover: none of {scanned} must be moved from {bookies}")
-    if count := len(plan.without_live_copy):
-        which = "1 ledger has" if count == 1 else f"{count} ledgers have"
+    if plan.without_live_copy:
         summary.append(
-            f"{which} entries without a live copy and cannot be moved completely unless a bookie with these entries "
-            "comes back"
+            f"will not move {counted(len(plan.without_live_copy), 'ledger')} completely unless a bookie comes back: "
+            "some entries have no live copy"
         )
     if fenced := sum(ledger.needs_fencing for ledger in plan.ledgers):
         summary.append(f"will fence and close {counted(fenced, 'open ledger')} first, which stops the writers")

@@ -32,10 +32,10 @@ def plan(*ledgers: LedgerPlan) -> RecoveryPlan:
 
 def test_a_plan_promises_nothing_for_ledgers_without_a_live_copy() -> None:
     will = "will recover 1 of 5 ledgers from b1: 1 fragment, 10 entries to copy to 2 bookies"
-    end = "entries without a live copy and cannot be moved completely unless a bookie with these entries comes back"
+    end = "completely unless a bookie comes back: some entries have no live copy"
     assert plan_summary(plan(movable(1))) == [will]
-    assert plan_summary(plan(lost(2), movable(1))) == [will, f"1 ledger has {end}"]
-    assert plan_summary(plan(lost(2), lost(3), lost(4))) == [f"3 ledgers have {end}"]
+    assert plan_summary(plan(lost(2), movable(1))) == [will, f"will not move 1 ledger {end}"]
+    assert plan_summary(plan(lost(2), lost(3), lost(4))) == [f"will not move 3 ledgers {end}"]
     assert plan_summary(plan()) == ["nothing to recover: none of 5 ledgers must be moved from b1"]
 
 
