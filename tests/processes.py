@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import pty
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 from runtime.metadata.server_ports import choose_server_ports
 
@@ -21,6 +25,7 @@ COMMAND_TIMEOUT_S = 120.0
 """Far above any honest answer: it only keeps a hung process from hanging the test run."""
 
 _END_TIMEOUT_S = 20.0
+_COMMAND_SERVER = str(Path(__file__).with_name("command_server.py"))
 
 
 class BkctlResult(NamedTuple):
@@ -97,8 +102,76 @@ def bkctl_environment(**variables: str) -> dict[str, str]:
     return inherited | {"NO_COLOR": "1", "COLUMNS": "160", "BKCTL_CONFIG": os.devnull} | variables
 
 
+class _CommandServer:
+    """Runs commands in forks of a process that has imported bkctl: see ``tests/command_server.py``."""
+
+    def __init__(self) -> None:
+        self._requests, requests = socket.socketpair()
+        with requests:
+            number = requests.fileno()
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", _COMMAND_SERVER, str(number)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=bkctl_environment(),
+                pass_fds=[number],
+            )
+        atexit.register(self._stop)
+
+    def run(self, arguments: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> BkctlResult:
+        """Run one command to its end. Any thread may call this."""
+        answers, theirs = socket.socketpair()
+        with (
+            answers,
+            open(os.memfd_create("stdout"), "w+b") as stdout,
+            open(os.memfd_create("stderr"), "w+b") as stderr,
+        ):
+            directory = os.open(".", os.O_PATH)
+            with theirs:
+                descriptors = [stdout.fileno(), stderr.fileno(), directory, theirs.fileno()]
+                socket.send_fds(self._requests, [b"!"], descriptors)
+            os.close(directory)
+            request = {"arguments": arguments, "environment": environment}
+            answers.settimeout(timeout_s)
+            with answers.makefile("rb") as stream:
+                pid = int(stream.readline())
+                with open(os.pidfd_open(pid), "rb") as process:
+                    answers.sendall(json.dumps(request).encode() + b"\n")
+                    try:
+                        exit_code = int(stream.readline() or -1)  # -1: it was killed
+                    except TimeoutError:
+                        kill_and_wait(pid)
+                        raise
+                    ended = select.poll()
+                    ended.register(process)
+                    ended.poll()  # returns once its files are closed and its locks released
+            return BkctlResult(exit_code, _written(stdout), _written(stderr))
+
+    def _stop(self) -> None:
+        self._requests.close()
+        self._process.wait()
+
+
+def _written(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode()
+
+
+@functools.cache
+def _command_server() -> _CommandServer:
+    return _CommandServer()
+
+
 def run_bkctl(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S, **variables: str) -> BkctlResult:
-    """Run a bkctl command to its end without a terminal; ``variables`` are added to its environment."""
+    """Run a bkctl command to its end without a terminal; ``variables`` are added to its environment.
+
+    What Python reads before it runs bkctl (``-X`` options, ``PYTHON*`` variables, limits) needs ``spawn_bkctl``.
+    """
+    return _command_server().run(arguments, bkctl_environment(**variables), timeout_s)
+
+
+def spawn_bkctl(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S, **variables: str) -> BkctlResult:
+    """As ``run_bkctl``, in a process that starts as an operator's does: new interpreter, imports, real exit."""
     finished = subprocess.run(
         bkctl_command(*arguments),
         stdin=subprocess.DEVNULL,

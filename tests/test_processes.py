@@ -1,0 +1,44 @@
+"""``run_bkctl`` answers like a process that an operator starts, and commands do not affect each other."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.processes import processes_below, run_bkctl, spawn_bkctl
+
+NOWHERE = ("-u", "zk://127.0.0.1:1/ledgers", "--timeout", "100ms")
+COMMANDS = (
+    ("--version",),
+    ("no-such-command",),
+    ("bookie", "list", *NOWHERE),
+    ("bookie", "list", *NOWHERE, "--debug", "-o", "no-such-form"),
+    ("cookie", "generate", "bookie-1", "--instance-id", "", "--journal-dir", "j", "--ledger-dir", "l"),
+    ("bookie", "start", "--port", "-1"),
+)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_the_answer_is_that_of_a_new_interpreter(arguments: tuple[str, ...]) -> None:
+    assert run_bkctl(*arguments) == spawn_bkctl(*arguments)
+
+
+def test_environment_and_folder_are_those_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bkctl.toml").write_text("[zookeeper]\nno_such_key = 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert "no_such_key" in run_bkctl("bookie", "list", BKCTL_CONFIG="bkctl.toml").stderr
+    assert "no_such_key" not in run_bkctl("bookie", "list").stderr
+
+
+async def test_commands_run_from_threads_at_the_same_time() -> None:
+    results = await asyncio.gather(*(asyncio.to_thread(run_bkctl, *arguments) for arguments in COMMANDS))
+    assert results == [run_bkctl(*arguments) for arguments in COMMANDS]
+
+
+def test_a_command_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TimeoutError):
+        run_bkctl("bookie", "list", "-u", "zk://127.0.0.1:1/ledgers", "--timeout", "1h", timeout_s=0.5)
+    assert processes_below(tmp_path) == []
