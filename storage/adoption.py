@@ -55,7 +55,7 @@ from storage.journaled_rows import read_journaled_ledgers
 from storage.ledger_index import NEEDS_INTEGRITY_CHECK
 from storage.log_mark import NO_MARK, read_last_mark
 from storage.mixed_logs import write_mixed_logs
-from storage.ports import FileSystem, OpenIndexStore
+from storage.ports import Children, FileSystem, OpenIndexStore
 from storage.rebuild import IndexRebuild, plan_rebuild
 from storage.seal import open_sealed_index
 
@@ -115,6 +115,7 @@ def survey_adoption(fs: FileSystem, config: StorageConfig) -> AdoptionSurvey | N
 def adopt(
     fs: FileSystem,
     open_index: OpenIndexStore,
+    children: Children,
     config: StorageConfig,
     *,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
@@ -138,7 +139,7 @@ def adopt(
     else:
         require_nothing_written_since(fs, config, path, note)
     if survey.storage is JavaStorage.DATABASES:
-        report = _rebuild(fs, open_index, config, on_progress)
+        report = _rebuild(fs, open_index, children, config, on_progress)
     _put_in_place(fs, config, note)
     remove_note(fs, path)
     return report
@@ -264,13 +265,17 @@ def _build(
 
 
 def _rebuild(
-    fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig, on_progress: Callable[[int, int], None]
+    fs: FileSystem,
+    open_index: OpenIndexStore,
+    children: Children,
+    config: StorageConfig,
+    on_progress: Callable[[int, int], None],
 ) -> BuildReport:
     """Our indexes where they are not there yet, from logs and journals: rows fenced, an integrity check asked for."""
     plans = plan_rebuild(fs, open_index, config, None)
     if not any(plan.databases for plan in plans):
         return BuildReport()
-    rebuilt = IndexRebuild(fs, open_index, config, _Watch(on_progress), are_logs_vouched_for=True).run(plans)
+    rebuilt = IndexRebuild(fs, open_index, children, config, _Watch(on_progress), are_logs_vouched_for=True).run(plans)
     report = BuildReport(
         ledger_count=sum(directory.ledger_count for directory in rebuilt.directories),
         entry_count=sum(directory.row_count for directory in rebuilt.directories),

@@ -1,7 +1,7 @@
-"""What the process that reads whole entry logs for compaction says, message by message, on its standard output.
+"""Tasks of the child process that reads whole entry logs for compaction, and the parts of its answers.
 
-Each message is a 4-byte length and MessagePack. The child is ``storage.compaction_scan_child``; this module is for both
-sides and imports nothing that a bookie has no use for.
+The child module is ``storage.compaction_scan_child``. This module is for both sides and imports nothing that a bookie
+does not need.
 """
 
 from __future__ import annotations
@@ -14,11 +14,24 @@ import msgspec
 
 from storage.ids import EntryId, EntryLogId, LedgerId
 
-LENGTH: Final = struct.Struct("<I")
-"""In front of every message."""
+CHILD_MODULE: Final = "storage.compaction_scan_child"
 
 ROW: Final = struct.Struct("<qqqq")
 """Ledger id, entry id, offset of the body, bytes of the body."""
+
+
+class MeasureLogs(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Say what each log holds: one MeasuredLog or UnreadableLog for each."""
+
+    directory: str
+    log_ids: list[EntryLogId]
+
+
+class ScanEntries(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """List the entries of a log: any number of ScannedRows, then a ScanEnd; or an UnreadableLog."""
+
+    directory: str
+    log_id: EntryLogId
 
 
 class ScannedRows(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -224,6 +224,10 @@ class OsFileSystem:
             raise
         self.sync_directory(os.path.dirname(path))
 
+    def size(self, path: str) -> int:
+        """Length of a file in bytes; FileNotFoundError if absent."""
+        return os.stat(path).st_size
+
     def list_directory(self, path: str) -> list[str]:
         """Sorted names in a folder; FileNotFoundError if absent."""
         return sorted(os.listdir(path))

@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from storage.child_pool import ChildPool, core_count
 from storage.config import StorageConfig
 from storage.engine_indexes import open_or_view_index
 from storage.entry_log_reader import list_entry_logs
@@ -25,7 +24,7 @@ from storage.index_state import DATABASES, IndexCondition, IndexState, inspect_i
 from storage.ledger_index import LedgerIndex
 from storage.location_index import KEY_BYTES, KEY_END, LOCATION_BYTES
 from storage.log_shortfalls import PIECE_ROW_COUNT, UNMEASURED, LogShortfall, LogShortfalls
-from storage.ports import FileSystem, OpenIndexStore
+from storage.ports import Children, FileSystem, OpenIndexStore
 from storage.probe_child import PROBLEM_COUNT_MAX, LocationProblem, Probed, ProbeRows
 from storage.rebuild_directory import RebuildWatch
 from storage.seal import SealedIndex
@@ -62,9 +61,15 @@ class IndexCheck:
     """Checks the directories of a bookie one after the other; their folders must be locked."""
 
     def __init__(
-        self, filesystem: FileSystem, open_index: OpenIndexStore, config: StorageConfig, watch: RebuildWatch
+        self,
+        filesystem: FileSystem,
+        open_index: OpenIndexStore,
+        children: Children,
+        config: StorageConfig,
+        watch: RebuildWatch,
     ) -> None:
         self._filesystem = filesystem
+        self._children = children
         self._open_index = open_index
         self._config = config
         self._watch = watch
@@ -102,9 +107,8 @@ class IndexCheck:
     def _check_locations(self, found: DirectoryCheck, rows: SealedIndex, ledger_ids: set[LedgerId] | None) -> None:
         self._watch.begin(f"probing the locations of {os.path.dirname(found.ledger_directory)}", 0)
         shortfalls = LogShortfalls(dict.fromkeys(list_entry_logs(self._filesystem, found.ledger_directory), UNMEASURED))
-        with ChildPool(CHILD_MODULE, found.index_directory, core_count()) as pool:
-            for _, answer in pool.run(self._tasks(found, rows, ledger_ids, shortfalls), self._watch.advance):
-                probed = msgspec.convert(answer, Probed)
+        with self._children.pool(CHILD_MODULE, found.index_directory, self._children.core_count) as pool:
+            for _, probed in pool.run(self._tasks(found, rows, ledger_ids, shortfalls), Probed, self._watch.advance):
                 found.problem_count += probed.problem_count
                 found.problems += probed.problems[: PROBLEM_COUNT_MAX - len(found.problems)]
         found.missing_logs = shortfalls.found()

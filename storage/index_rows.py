@@ -7,6 +7,8 @@ log to the newest, so of two rows with one key the one in the later run holds.
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -15,6 +17,7 @@ import msgspec
 import numpy as np
 
 from storage.log_scan import Int64Array
+from storage.ports import File, FileSystem
 
 SAMPLE_ROW_COUNT: Final = 16_384
 """Of a run every so manieth key is remembered, to cut all runs into ranges of about one size."""
@@ -74,24 +77,22 @@ def newest_rows(rows: Rows) -> Rows:
     return rows.take(is_last)
 
 
-def write_run(path: str, rows: Rows) -> Run:
+def write_run(fs: FileSystem, path: str, rows: Rows) -> Run:
     """Write rows that ``newest_rows`` gave, at least one; not synced. OSError."""
-    with open(path, "xb") as file:
-        file.writelines(np.ascontiguousarray(column).data for column in rows)
+    with contextlib.closing(fs.create(path)) as file:
+        file.pwritev([np.ascontiguousarray(column).data.cast("B") for column in rows], 0)
     sampled = rows.take(slice(None, None, SAMPLE_ROW_COUNT))
     samples = tuple(zip(sampled.ledger_ids.tolist(), sampled.entry_ids.tolist(), strict=True))
     last = (int(rows.ledger_ids[-1]), int(rows.entry_ids[-1]))
     return Run(os.path.basename(path), rows.row_count, samples, last)
 
 
-def read_run(directory: str, run: Run, lower: Key | None, upper: Key | None) -> Rows:
+def read_run(fs: FileSystem, directory: str, run: Run, lower: Key | None, upper: Key | None) -> Rows:
     """Rows of a run from ``lower`` (included; None: the first) to ``upper`` (excluded; None: the end). OSError."""
-    path = os.path.join(directory, run.name)
-    mapped = np.memmap(path, np.int64, "r", shape=(_COLUMN_COUNT, run.row_count))
-    start = 0 if lower is None else _position(mapped, lower)
-    stop = run.row_count if upper is None else _position(mapped, upper)
-    with open(path, "rb") as file:
-        return Rows(*(_read_column(file, column * run.row_count + start, stop - start) for column in range(3)))
+    with contextlib.closing(fs.open(os.path.join(directory, run.name))) as file:
+        start = 0 if lower is None else _position(file, run, lower)
+        stop = run.row_count if upper is None else _position(file, run, upper)
+        return Rows(*(_read_column(file, run, column, start, stop) for column in range(_COLUMN_COUNT)))
 
 
 def cut_into_ranges(runs: Sequence[Run], row_count: int) -> Iterator[tuple[Key | None, Key | None]]:
@@ -124,13 +125,16 @@ def _order(rows: Rows) -> np.ndarray[Any, np.dtype[np.intp]]:
     return np.argsort(packed, kind="stable")
 
 
-def _position(columns: np.ndarray[Any, np.dtype[np.int64]], key: Key) -> int:
+def _position(file: File, run: Run, key: Key) -> int:
     """How many rows of a run are below ``key``."""
-    first = int(np.searchsorted(columns[0], key[0], "left"))
-    behind = int(np.searchsorted(columns[0], key[0], "right"))
-    return first + int(np.searchsorted(columns[1, first:behind], key[1], "left"))
+    start = max(0, bisect.bisect_left(run.samples, key) - 1) * SAMPLE_ROW_COUNT
+    stop = min(start + SAMPLE_ROW_COUNT, run.row_count)
+    ledger_ids, entry_ids = (_read_column(file, run, column, start, stop) for column in range(2))
+    first = int(np.searchsorted(ledger_ids, key[0], "left"))
+    behind = int(np.searchsorted(ledger_ids, key[0], "right"))
+    return start + first + int(np.searchsorted(entry_ids[first:behind], key[1], "left"))
 
 
-def _read_column(file: Any, first: int, count: int) -> Int64Array:
-    file.seek(first * _ITEM_BYTES)
-    return np.fromfile(file, np.int64, count)
+def _read_column(file: File, run: Run, column: int, start: int, stop: int) -> Int64Array:
+    data = file.pread((stop - start) * _ITEM_BYTES, (column * run.row_count + start) * _ITEM_BYTES)
+    return np.frombuffer(data, np.int64)

@@ -26,7 +26,7 @@ from storage.journal_catalog import read_catalog
 from storage.journal_reader import list_journals
 from storage.journal_writer import JournalWriter
 from storage.log_mark import NO_MARK, find_replay_start, write_last_mark
-from storage.ports import DirectoryLock, FileSystem, OpenIndexStore
+from storage.ports import Children, DirectoryLock, FileSystem, OpenIndexStore
 from storage.replay import JournalReplay, ReplayReport, checkpoint_now
 from storage.replay_ahead import ReplayAhead
 from storage.replay_flush import ReplayFlush
@@ -134,7 +134,7 @@ class LedgerStorage:
         earlier_starts: Mapping[int, LogMark] = NO_EARLIER_STARTS,
         room: DiskRoom | None = None,
         *,
-        has_children: bool = False,
+        children: Children | None = None,
         require_going: Callable[[], None] = go_on,
     ) -> ReplayReport:
         """Apply the journals, make all of it durable, move the marks, and begin new journals. Once, after ``open``.
@@ -143,7 +143,7 @@ class LedgerStorage:
         checkpoint to move (``flush_failure``); a journal without room for a new file begins it with its first group.
         None: there is always an attempt, and what fails is raised.
 
-        ``has_children``: whether long journals are read by child processes, on the real disk.
+        ``children``: read long journals; None: all is read in this process.
 
         ``require_going``: called between batches; what it raises ends the replay, and leaves what a kill would.
 
@@ -155,7 +155,7 @@ class LedgerStorage:
         journal_count = len(self._journal_directories)
         record_bytes_max = self._config.engine.entry_log.entry_bytes_max
         flush = ReplayFlush(self._engines, self._config.engine, room)
-        ahead = ReplayAhead(self._filesystem, self._config, self._engines, room, checkpoint_now)
+        ahead = ReplayAhead(self._filesystem, children, self._config, self._engines, room, checkpoint_now)
         ahead.clear()
         replay = JournalReplay(
             self._filesystem,
@@ -163,7 +163,7 @@ class LedgerStorage:
             journal_count,
             record_bytes_max,
             flush.make_room,
-            ahead if has_children else None,
+            ahead,
             require_going,
         )
         starts: list[LogMark] = []

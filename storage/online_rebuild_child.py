@@ -7,18 +7,13 @@ somebody else rebuilds, the folder is deleted, and a child that goes on for a mo
 
 from __future__ import annotations
 
-from storage.child_pool import ChildPool, core_count, serve
 from storage.entry_log_reader import list_entry_logs
 from storage.filenames import parse_claimed_entry_log_id
-from storage.filesystem import OsFileSystem
-from storage.index_store import open_plyvel
 from storage.online_rebuild_tasks import BuildLocations, BuiltLocations
-from storage.ports import Progress
+from storage.ports import ChildContext, ChildHandlers, Progress
 from storage.rebuild import CHILD_MODULE
 from storage.rebuild_directory import LocationRebuild
 from storage.scan_order import LogFolder, from_oldest
-
-_HERE = "."
 
 
 class _Watch:
@@ -31,24 +26,23 @@ class _Watch:
         """The stages are not told apart."""
 
 
-def build_locations(task: BuildLocations, report: Progress) -> BuiltLocations:
+def build_locations(task: BuildLocations, context: ChildContext) -> BuiltLocations:
     """Scan the logs that are there and make the database."""
-    filesystem = OsFileSystem()
+    filesystem, children, here = context.file_system, context.children, context.directory
     names = filesystem.list_directory(task.ledger_directory)
     claimed = {log_id for name in names if (log_id := parse_claimed_entry_log_id(name)) is not None}
     # What a compaction left is the collector's affair: of two logs with one entry the newer one counts.
     log_ids = from_oldest(list_entry_logs(filesystem, task.ledger_directory), claimed)
     folder = LogFolder(tuple(log_ids), (), (), ())
-    with ChildPool(CHILD_MODULE, _HERE, core_count()) as pool:
+    with children.pool(CHILD_MODULE, here, children.core_count) as pool:
         rebuild = LocationRebuild(
-            filesystem, task.config, task.position, task.ledger_directory, _HERE, pool, _Watch(report)
+            filesystem, task.config, task.position, task.ledger_directory, here, pool, _Watch(context.report)
         )
         scanned = rebuild.scan(folder, keeps_rows=True)
-        row_count = rebuild.load(open_plyvel, scanned.runs, task.known_ledgers)
+        row_count = rebuild.load(context.open_index, scanned.runs, task.known_ledgers)
     damaged_ledgers = sorted(scanned.affected(task.known_ledgers))
     damages = tuple((log.path, log.damage.reason) for log in scanned.damaged)
     return BuiltLocations(len(log_ids), scanned.entry_count, row_count, damages, damaged_ledgers)
 
 
-if __name__ == "__main__":
-    serve({BuildLocations: build_locations})
+HANDLERS: ChildHandlers = {BuildLocations: build_locations}

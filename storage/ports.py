@@ -1,15 +1,21 @@
-"""Ports of the storage floor: the disk and the index database.
+"""Ports of storage: the disk, the index database, and child processes.
 
-The real adapters are ``storage.filesystem.OsFileSystem`` and ``storage.index_store.PlyvelIndexStore``. A simulator
-implements the same protocols; one contract test suite per port holds all adapters to the docstrings below.
+The real adapters are ``storage.filesystem.OsFileSystem``, ``storage.index_store.PlyvelIndexStore`` and
+``storage.child_pool.ChildProcesses``. A simulator implements the same protocols; one contract test suite per port holds
+all adapters to the docstrings below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Task = TypeVar("Task", bound=msgspec.Struct)
+Answer = TypeVar("Answer")
 
 Progress: TypeAlias = Callable[[int], None]
 """Takes how much more of a long job is done now, in the job's own unit."""
@@ -85,6 +91,9 @@ class FileSystem(Protocol):
     def write_file_atomically(self, path: str, data: bytes) -> None:
         """Replace ``path`` by ``data``, all or nothing after a crash: temporary file, fsync, rename, dir fsync."""
 
+    def size(self, path: str) -> int:
+        """Length of a file in bytes; FileNotFoundError if absent."""
+
     def list_directory(self, path: str) -> list[str]:
         """Sorted names in a folder; FileNotFoundError if absent."""
 
@@ -147,3 +156,71 @@ class OpenIndexStore(Protocol):
         ``create`` False: IndexMissingError if absent. ``strict``: refuse (IndexDamagedError) on any damage found while
         opening, instead of dropping what is damaged.
         """
+
+
+class ChildPool(Protocol):
+    """Child processes that take tasks of one module; each runs one task at a time."""
+
+    def run(
+        self,
+        tasks: Iterable[Task],
+        answer_type: type[Answer],
+        on_progress: Progress | None = None,
+        patience_s: float | None = None,
+        ahead_count_max: int | None = None,
+    ) -> Iterator[tuple[Task, Answer]]:
+        """Give each task to a free child; yields every task with its answer, in the order in which they finish.
+
+        ``on_progress`` gets the amounts that the children report. ``patience_s``: a child that reports nothing for so
+        long while it has a task has failed; None: no limit. ``ahead_count_max``: limit for the number of tasks that are
+        handed out, counted from the oldest unfinished one; None: no limit.
+
+        ChildFailedError when a child cannot start or ends early; StorageError and OSError as the child raised them.
+        """
+
+    def stream(self, task: msgspec.Struct, part_type: Any) -> Iterator[Any]:
+        """Give a task to a child whose handler is a generator; yields its items as they come. Errors as ``run``.
+
+        ``part_type``: of the items; may be a union.
+        """
+
+    def stop(self) -> None:
+        """Kill the children. Any thread may call this. A ``run`` or ``stream`` under way fails: ChildFailedError."""
+
+
+class Children(Protocol):
+    """Child processes for work over whole files, which would block the parent for too long.
+
+    A child module has ``HANDLERS``, a mapping from task types to ``ChildHandler`` functions, and may have ``NICENESS``.
+    Tasks and answers are msgspec structs.
+    """
+
+    @property
+    def core_count(self) -> int:
+        """Cores that this process may use: more children than that make nothing faster."""
+
+    def pool(self, module: str, directory: str, count: int) -> AbstractContextManager[ChildPool]:
+        """Up to ``count`` children for the tasks of ``module``, started when needed and killed at the end of the block.
+
+        ``directory``: the children's working folder. A child also ends by itself, at its next report or answer, when
+        its parent has ended in any way. It writes only below its working folder, or in folders that were made for the
+        same job: once these are deleted, a child that outlives its parent for a moment can write nothing.
+        """
+
+
+class ChildContext(NamedTuple):
+    """The ports of a child, and its surroundings."""
+
+    file_system: FileSystem
+    open_index: OpenIndexStore
+    children: Children
+    directory: str
+    """The working folder, as the child must name it."""
+    report: Progress
+    """Tells the parent how much more of the task is done, and that the child is alive."""
+
+
+ChildHandler: TypeAlias = Callable[[Any, ChildContext], Any]
+"""Takes a task; returns the answer, or is a generator that yields its parts."""
+
+ChildHandlers: TypeAlias = Mapping[type[msgspec.Struct], ChildHandler]

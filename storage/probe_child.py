@@ -1,4 +1,4 @@
-"""Child of an index check: is an entry where a location row says, by 20 bytes of the log? See ``child_pool``."""
+"""Child of an index check: is an entry where a location row says, by 20 bytes of the log?"""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import os
 import msgspec
 import numpy as np
 
-from storage.child_pool import serve
 from storage.entry_log_format import BODY_OFFSET_MIN, ENTRY_BYTES_MIN, FRAME_START_BYTES
 from storage.filenames import entry_log_file_name
-from storage.filesystem import OsFileSystem
 from storage.framing import LENGTH_BYTES
 from storage.ids import EntryId, LedgerId
 from storage.index_rows import STORED_ROW
 from storage.log_scan import Int64Array
-from storage.ports import File, Progress
+from storage.ports import ChildContext, ChildHandlers, File, FileSystem
 
 PROBLEM_COUNT_MAX = 1000
 """Of one task; more are counted and not told."""
@@ -50,7 +48,7 @@ class Probed(msgspec.Struct, frozen=True):
     problem_count: int
 
 
-def probe_rows(task: ProbeRows, report: Progress) -> Probed:
+def probe_rows(task: ProbeRows, context: ChildContext) -> Probed:
     """Look every location up in its log."""
     rows = np.frombuffer(task.rows, STORED_ROW)
     problems: list[LocationProblem] = []
@@ -59,21 +57,23 @@ def probe_rows(task: ProbeRows, report: Progress) -> Probed:
         chosen = rows[rows["log_id"] == log_id]
         chosen = chosen[np.argsort(chosen["offset"], kind="stable")]
         name = entry_log_file_name(log_id) if log_id >= 0 else f"log {log_id}"
-        for position, reason in _probe_log(task, name, chosen):
+        for position, reason in _probe_log(context.file_system, task, name, chosen):
             count += 1
             if len(problems) < PROBLEM_COUNT_MAX:
                 row = chosen[position]
                 problems.append(
                     LocationProblem(int(row["ledger_id"]), int(row["entry_id"]), name, int(row["offset"]), reason)
                 )
-    report(len(rows))
+    context.report(len(rows))
     return Probed(problems, count)
 
 
-def _probe_log(task: ProbeRows, name: str, rows: np.ndarray[tuple[int], np.dtype[np.void]]) -> list[tuple[int, str]]:
+def _probe_log(
+    fs: FileSystem, task: ProbeRows, name: str, rows: np.ndarray[tuple[int], np.dtype[np.void]]
+) -> list[tuple[int, str]]:
     """Positions of rows of one log, sorted by offset, that name no entry, and why."""
     try:
-        file = OsFileSystem().open(os.path.join(task.directory, name))
+        file = fs.open(os.path.join(task.directory, name))
     except OSError as error:
         return [(position, f"the log cannot be opened ({error.strerror})") for position in range(len(rows))]
     try:
@@ -126,5 +126,4 @@ def _read_frames(
     return frames, reasons
 
 
-if __name__ == "__main__":
-    serve({ProbeRows: probe_rows})
+HANDLERS: ChildHandlers = {ProbeRows: probe_rows}

@@ -21,7 +21,6 @@ from typing import Final
 
 import msgspec
 
-from storage.child_pool import ChildPool, core_count
 from storage.config import StorageConfig
 from storage.errors import IndexDamagedError
 from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, current_directory, seal_file_name
@@ -29,7 +28,7 @@ from storage.ids import LedgerId
 from storage.index_state import DATABASES, IndexCondition, IndexState, inspect_index
 from storage.index_swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap
 from storage.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerIndex, LedgerRow
-from storage.ports import FileSystem, OpenIndexStore
+from storage.ports import Children, FileSystem, OpenIndexStore
 from storage.rebuild_directory import DamagedLog, LocationRebuild, RebuildWatch, ScannedDirectory
 from storage.rebuild_ledgers import ReadJournals, new_rows, read_journals, write_ledgers
 from storage.rebuild_limbo import DoubtedLedgers
@@ -121,7 +120,7 @@ def plan_rebuild(
             _require_ledger_rows(states[LEDGERS_DATABASE])
         logs = read_log_folder(filesystem, ledger_directory)
         names = filesystem.list_directory(ledger_directory)
-        sizes = (os.path.getsize(os.path.join(ledger_directory, name)) for name in names if name.endswith(".log"))
+        sizes = (filesystem.size(os.path.join(ledger_directory, name)) for name in names if name.endswith(".log"))
         is_version_lost = VERSION in names and not filesystem.exists(os.path.join(index_directory, VERSION))
         plans.append(
             DirectoryPlan(
@@ -138,6 +137,7 @@ class IndexRebuild:
         self,
         filesystem: FileSystem,
         open_index: OpenIndexStore,
+        children: Children,
         config: StorageConfig,
         watch: RebuildWatch,
         *,
@@ -147,6 +147,7 @@ class IndexRebuild:
         self._are_logs_vouched_for = are_logs_vouched_for
         self._filesystem = filesystem
         self._open_index = open_index
+        self._children = children
         self._config = config
         self._watch = watch
 
@@ -182,7 +183,7 @@ class IndexRebuild:
             return None
         directories = [current_directory(directory) for directory in self._config.journal_directories]
         folder = begin_rebuilt(self._filesystem, plan.path(LEDGERS_DATABASE))
-        with ChildPool(CHILD_MODULE, folder, core_count()) as pool:
+        with self._children.pool(CHILD_MODULE, folder, self._children.core_count) as pool:
             return read_journals(self._filesystem, directories, pool, self._watch)
 
     def _build(self, plan: DirectoryPlan, journaled: ReadJournals | None) -> _UnderWay:
@@ -192,8 +193,8 @@ class IndexRebuild:
         folder = [begin_rebuilt(self._filesystem, plan.path(database)) for database in plan.databases][-1]
         is_sound = plan.states[LEDGERS_DATABASE].condition is IndexCondition.SOUND
         rows = self._read_rows(plan) if is_sound else {}
-        child_count = min(core_count(), 1 + plan.log_bytes // _BYTES_PER_CHILD)
-        with ChildPool(CHILD_MODULE, folder, child_count) as pool:
+        child_count = min(self._children.core_count, 1 + plan.log_bytes // _BYTES_PER_CHILD)
+        with self._children.pool(CHILD_MODULE, folder, child_count) as pool:
             rebuild = LocationRebuild(
                 self._filesystem, self._config, plan.position, plan.ledger_directory, folder, pool, self._watch
             )

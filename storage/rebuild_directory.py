@@ -16,7 +16,6 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from storage.child_pool import ChildPool
 from storage.config import StorageConfig
 from storage.disk_room import DiskRoom
 from storage.errors import IndexDamagedError, MisplacedLedgerError
@@ -34,7 +33,7 @@ from storage.index_rows import Run, cut_into_ranges
 from storage.index_table import BLOCK_ROW_COUNT, TABLE_ROW_COUNT_MAX
 from storage.log_damage import LogDamage
 from storage.mixed_logs import read_mixed_logs
-from storage.ports import FileSystem, IndexStore, OpenIndexStore
+from storage.ports import ChildPool, FileSystem, IndexStore, OpenIndexStore
 from storage.rebuild_tasks import (
     RANGE_ROW_COUNT,
     RUN_ROW_COUNT,
@@ -126,7 +125,7 @@ class LocationRebuild:
         MisplacedLedgerError when a sound log holds a ledger of another directory; StorageError, OSError.
         """
         names = [entry_log_file_name(log_id) for log_id in folder.log_ids]
-        sizes = [os.path.getsize(os.path.join(self._directory, name)) for name in names]
+        sizes = [self._filesystem.size(os.path.join(self._directory, name)) for name in names]
         self._watch.begin("reading entry logs", sum(sizes))
         tasks = [
             ScanLog(
@@ -143,11 +142,11 @@ class LocationRebuild:
         ]
         # The largest first: so all children end at about the same time.
         tasks.sort(key=lambda task: sizes[task.rank], reverse=True)
-        answers = list(self._pool.run(tasks, self._watch.advance))
-        found = sorted(((task.rank, msgspec.convert(answer, ScannedLog)) for task, answer in answers), key=_rank)
+        answers = self._pool.run(tasks, ScannedLog, self._watch.advance)
+        found = sorted(((task.rank, log) for task, log in answers), key=_rank)
         for rank, log in found:
             self._require_routing(names[rank], log)
-        ids = [read_ids(os.path.join(self._work, log.ids_name)) for _, log in found]
+        ids = [read_ids(self._filesystem, os.path.join(self._work, log.ids_name)) for _, log in found]
         damaged = [
             DamagedLog(os.path.join(self._directory, names[rank]), log.damage)
             for rank, log in found
@@ -175,11 +174,10 @@ class LocationRebuild:
         row_count = sum(run.row_count for run in runs)
         DiskRoom(self._filesystem, [self._work]).require(row_count * _ROW_BYTES_MAX)
         if known_ledgers is not None:
-            write_ids(os.path.join(self._work, _KNOWN_NAME), known_ledgers)
+            write_ids(self._filesystem, os.path.join(self._work, _KNOWN_NAME), known_ledgers)
         self._watch.begin("writing the index", row_count)
         tasks = list(self._ranges(runs, range_row_count, None if known_ledgers is None else _KNOWN_NAME))
-        loaded = self._pool.run(tasks, self._watch.advance)
-        answers = [(task, msgspec.convert(answer, LoadedRange)) for task, answer in loaded]
+        answers = list(self._pool.run(tasks, LoadedRange, self._watch.advance))
         answers.sort(key=lambda answer: answer[0].table_number_first)
         tables = [table for _, loaded in answers for table in loaded.tables]
         self._write_manifest(tables)
@@ -209,7 +207,7 @@ class LocationRebuild:
         store = open_index(self._work, create=False, strict=True)
         try:
             for table in tables:
-                checks = list(read_checks(self._work, table.number))
+                checks = list(read_checks(self._filesystem, self._work, table.number))
                 blocks = -(-table.row_count // BLOCK_ROW_COUNT)
                 if len(checks) != blocks or not _holds(store, checks):
                     raise IndexDamagedError(f"{self._work}: the new index does not hold what was written; run it again")

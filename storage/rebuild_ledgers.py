@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from storage.child_pool import ChildPool
 from storage.errors import IndexDamagedError, JournalError
 from storage.filenames import journal_file_name
 from storage.ids import LedgerId
@@ -21,7 +20,7 @@ from storage.journal_catalog import read_catalog
 from storage.journal_reader import list_journals
 from storage.journaled_rows import JournaledLedger, note_later, row_with_journals
 from storage.ledger_index import LedgerRow, encode_row, flags_row
-from storage.ports import FileSystem, OpenIndexStore
+from storage.ports import ChildPool, FileSystem, OpenIndexStore
 from storage.rebuild_directory import RebuildWatch
 from storage.rebuild_limbo import DoubtedLedgers
 from storage.rebuild_tasks import JournalFindings, ReadJournal
@@ -50,11 +49,10 @@ def read_journals(
     tasks: list[ReadJournal] = []
     for directory in directories:
         tasks += _tasks_of(filesystem, os.path.abspath(directory), damages)
-    watch.begin("reading journals", sum(os.path.getsize(task.path) for task in tasks))
+    watch.begin("reading journals", sum(filesystem.size(task.path) for task in tasks))
     order = {task.path: position for position, task in enumerate(tasks)}
-    answers = sorted(pool.run(tasks, watch.advance), key=lambda answer: order[answer[0].path])
-    for _, answer in answers:
-        found = msgspec.convert(answer, JournalFindings, strict=False)
+    answers = sorted(pool.run(tasks, JournalFindings, watch.advance), key=lambda answer: order[answer[0].path])
+    for _, found in answers:
         note_later(ledgers, found.ledgers)
         if found.damage is not None:
             damages.append(found.damage)

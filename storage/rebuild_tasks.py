@@ -1,7 +1,8 @@
-"""What the parent and the children of an index rebuild tell each other, as JSON and in files of the working folder."""
+"""What the parent and the children of an index rebuild exchange, in messages and in files of the working folder."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -17,6 +18,7 @@ from storage.journaled_rows import JournaledLedger
 from storage.location_index import KEY_BYTES, LOCATION_BYTES
 from storage.log_damage import LogDamage
 from storage.log_scan import Int64Array
+from storage.ports import FileSystem
 
 RUN_ROW_COUNT: Final = 4_000_000
 """Rows that a scan sorts at a time: they and what the sort needs stay below 400 MB, however large the log."""
@@ -96,25 +98,29 @@ class JournalFindings(msgspec.Struct, frozen=True):
     damage: str | None
 
 
-def write_ids(path: str, ledger_ids: Iterable[LedgerId]) -> None:
-    """Write ledger ids to a file, ascending; OSError."""
-    np.array(sorted(ledger_ids), np.int64).tofile(path)
+def write_ids(fs: FileSystem, path: str, ledger_ids: Iterable[LedgerId]) -> None:
+    """Write ledger ids to a new file, ascending; not synced. OSError."""
+    _write_new(fs, path, np.array(sorted(ledger_ids), np.int64).tobytes())
 
 
-def read_ids(path: str) -> Int64Array:
+def read_ids(fs: FileSystem, path: str) -> Int64Array:
     """Ids that ``write_ids`` wrote; OSError."""
-    return np.fromfile(path, np.int64)
+    return np.frombuffer(fs.read_file(path), np.int64)
 
 
-def write_checks(number: int, keys: Bytes2d, values: Bytes2d) -> None:
-    """Note rows of a table, one of every block, for ``read_checks``; OSError."""
-    np.concatenate([keys, values], axis=1).tofile(_checks_name(number))
+def write_checks(fs: FileSystem, directory: str, number: int, keys: Bytes2d, values: Bytes2d) -> None:
+    """Note rows of a table, one of every block, for ``read_checks``; not synced. OSError."""
+    _write_new(fs, os.path.join(directory, _checks_name(number)), np.concatenate([keys, values], axis=1).tobytes())
 
 
-def read_checks(directory: str, number: int) -> Iterator[tuple[bytes, bytes]]:
+def _write_new(fs: FileSystem, path: str, data: bytes) -> None:
+    with contextlib.closing(fs.create(path)) as file:
+        file.pwrite(data, 0)
+
+
+def read_checks(fs: FileSystem, directory: str, number: int) -> Iterator[tuple[bytes, bytes]]:
     """Rows that LevelDB must find in a table, in key order; OSError."""
-    with open(os.path.join(directory, _checks_name(number)), "rb") as file:
-        data = file.read()
+    data = fs.read_file(os.path.join(directory, _checks_name(number)))
     for start in range(0, len(data), KEY_BYTES + LOCATION_BYTES):
         middle = start + KEY_BYTES
         yield data[start:middle], data[middle : middle + LOCATION_BYTES]

@@ -68,13 +68,13 @@ class JournalReplay:
         journal_count: int,
         record_bytes_max: int,
         make_room: Callable[[LedgerDirectoryEngine, bytes], bool],
-        ahead: ReplayAhead | None = None,
+        ahead: ReplayAhead,
         require_going: Callable[[], None] = go_on,
     ) -> None:
         """``record_bytes_max``: of the largest record that may have been journaled.
 
         ``make_room``: called for an entry that a write cache has refused; False: it does not take it now either.
-        ``ahead``: does the long stretches; None: there are no children.
+        ``ahead``: does the long stretches.
         ``require_going``: called between batches; what it raises ends the replay.
         """
         self._filesystem = filesystem
@@ -107,7 +107,7 @@ class JournalReplay:
             cataloged = None if catalog is None else catalog.find(journal_id)
             try:
                 read = start
-                if self._ahead is not None and cataloged is not None:
+                if cataloged is not None:
                     apply = functools.partial(self._apply, path, journal_index)
                     read = self._ahead.run(
                         path, journal_index, cataloged, start, self._unsynced_bytes_max, apply, self._require_going

@@ -16,25 +16,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
-
-import msgspec
+from typing import Final, NamedTuple, TypeAlias
 
 from storage.checkpoint import go_on
-from storage.child_pool import ChildPool, core_count
 from storage.config import MEBIBYTE, StorageConfig
 from storage.disk_room import DiskRoom, is_out_of_room
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import ChildFailedError, IndexFailedError, StorageError
 from storage.filenames import REPLAY_FOLDER_PREFIX, current_directory, entry_log_file_name
-from storage.ids import JournalId
+from storage.ids import EntryLogId, JournalId
 from storage.journal_catalog import CatalogedJournal
 from storage.journal_format import HEADER_BYTES, JournalRecord, JournalRecordKind
 from storage.kept_files import remove_files
 from storage.memtable import ENTRY_OVERHEAD_BYTES
-from storage.ports import FileSystem
+from storage.ports import Children, FileSystem
 from storage.replay_tasks import ReadStretch, StretchFound
 
 CHILD_MODULE: Final = "storage.replay_child"
@@ -76,13 +72,18 @@ class ReplayAhead:
     def __init__(
         self,
         filesystem: FileSystem,
+        children: Children | None,
         config: StorageConfig,
         engines: Sequence[LedgerDirectoryEngine],
         room: DiskRoom | None,
         checkpoint: Callable[[LedgerDirectoryEngine], None],
     ) -> None:
-        """``room`` None: it is not asked for. ``checkpoint``: empties the write cache of a directory, here and now."""
+        """``children`` None: nothing is read ahead. ``room`` None: it is not asked for.
+
+        ``checkpoint``: empties the write cache of a directory, here and now.
+        """
         self._filesystem = filesystem
+        self._children = children
         self._config = config
         self._engines = engines
         self._room = room
@@ -91,7 +92,9 @@ class ReplayAhead:
         # What the write caches, all of them empty meanwhile, would hold.
         self._held_bytes = config.engine.memtable_bytes_max * len(engines)
         self._child_count = min(
-            core_count(), CHILD_COUNT_MAX, self._held_bytes // (_HELD_FACTOR_MAX * STRETCH_BYTES_MIN)
+            children.core_count if children is not None else 0,
+            CHILD_COUNT_MAX,
+            self._held_bytes // (_HELD_FACTOR_MAX * STRETCH_BYTES_MIN),
         )
         """Fewer for small caches: a child must be able to hold the shortest stretch; 0: there are none."""
         self._stretch_bytes = STRETCH_BYTES_MIN
@@ -125,32 +128,35 @@ class ReplayAhead:
         """
         # Else where a group ends is not certain.
         is_plain = journal.has_checksums and not journal.is_loose
-        if not is_plain or not self._child_count:
+        if not is_plain or not self._child_count or self._children is None:
             return offset
         with contextlib.closing(self._filesystem.open(path)) as file:
             size_bytes = file.size()
         while size_bytes - offset >= FILE_BYTES_MIN and not self.failure and self._is_ready(size_bytes - offset):
             begin = max(offset, HEADER_BYTES)
             plan = _FilePlan(path, journal_index, journal.journal_id, begin, size_bytes, group_bytes_max)
-            offset = self._run_children(plan, apply, require_going)
+            offset = self._run_children(self._children, plan, apply, require_going)
             if offset - begin < FILE_BYTES_MIN:  # what has ended it so soon would do so again
                 break
         return offset
 
     def _run_children(
-        self, plan: _FilePlan, apply: Callable[[JournalRecord], None], require_going: Callable[[], None]
+        self,
+        children: Children,
+        plan: _FilePlan,
+        apply: Callable[[JournalRecord], None],
+        require_going: Callable[[], None],
     ) -> int:
         """Take stretches up to the first that cannot be taken whole; returns where the last group taken ends."""
         offset = plan.offset
-        name = f"{REPLAY_FOLDER_PREFIX}{os.getpid()}-{time.time_ns():x}"
-        folders = [os.path.join(directory, name) for directory in self._directories]
+        folders: list[str] = []
         try:
-            if not self._make_folders(folders):
+            if (log_ids := self._prepare(folders)) is None:
                 return offset
-            with ChildPool(CHILD_MODULE, folders[0], self._child_count) as pool:
-                tasks = self._tasks(plan, folders)
+            with children.pool(CHILD_MODULE, folders[0], self._child_count) as pool:
+                tasks = self._tasks(plan, folders, log_ids)
                 ahead_count_max = _AHEAD_FACTOR * self._child_count
-                answers = pool.run(tasks, patience_s=PATIENCE_S, ahead_count_max=ahead_count_max)
+                answers = pool.run(tasks, StretchFound, patience_s=PATIENCE_S, ahead_count_max=ahead_count_max)
                 stretches = _in_order(answers, plan.offset)
                 while (next_one := self._next(stretches)) is not None:
                     require_going()
@@ -181,7 +187,7 @@ class ReplayAhead:
             self.failure = error.cause
         except (StorageError, OSError) as error:
             # Of a child, or of the next log's id: if it is more than that, the replay without children meets it too.
-            self.failure = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            self.failure = _sentence(error)
         return None
 
     def _is_ready(self, left_bytes: int) -> bool:
@@ -223,15 +229,29 @@ class ReplayAhead:
             waiting_bytes = sum(engine.checkpoint_bytes for engine in self._engines)
             self._room.require_for_boot(_ROOM_FACTOR * journal_bytes + waiting_bytes)
 
-    def _make_folders(self, folders: Sequence[str]) -> bool:
+    def _prepare(self, folders: list[str]) -> list[EntryLogId] | None:
+        """Claim the log ids of the first stretch and make the folders of this run; None when that cannot be done now.
+
+        A log id is never given twice, so no folder has the name of an earlier one, in which a child may still write.
+        """
         try:
+            log_ids = self._claim_log_ids()
+        except (StorageError, OSError) as error:
+            self.failure = _sentence(error)
+            return None
+        try:
+            name = f"{REPLAY_FOLDER_PREFIX}{log_ids[0]:x}"
+            folders += [os.path.join(directory, name) for directory in self._directories]
             for folder in folders:
                 self._filesystem.make_directories(folder)
         except OSError as error:
             if not is_out_of_room(error):
                 raise
-            return False
-        return True
+            return None
+        return log_ids
+
+    def _claim_log_ids(self) -> list[EntryLogId]:
+        return [engine.claim_log_id() for engine in self._engines]
 
     def _remove_folder(self, folder: str) -> None:
         while True:
@@ -247,11 +267,12 @@ class ReplayAhead:
             else:
                 return
 
-    def _tasks(self, plan: _FilePlan, folders: Sequence[str]) -> Iterator[ReadStretch]:
+    def _tasks(self, plan: _FilePlan, folders: Sequence[str], log_ids: list[EntryLogId]) -> Iterator[ReadStretch]:
+        """``log_ids``: of the first stretch."""
         start = plan.offset
         while start < plan.size_bytes:
             stop = min(start + self._stretch_bytes, plan.size_bytes)
-            log_ids = [engine.claim_log_id() for engine in self._engines]
+            log_ids = log_ids or self._claim_log_ids()
             yield ReadStretch(
                 path=os.path.abspath(plan.path),
                 journal_id=plan.journal_id,
@@ -269,7 +290,7 @@ class ReplayAhead:
                     for folder, log_id in zip(folders, log_ids, strict=True)
                 ],
             )
-            start = stop
+            start, log_ids = stop, []
 
     def _take(self, task: ReadStretch, stretch: StretchFound, apply: Callable[[JournalRecord], None]) -> bool:
         """Give the logs of a stretch their places, apply the records that are no entries, then write the rows that
@@ -295,12 +316,16 @@ class ReplayAhead:
         return True
 
 
-def _in_order(answers: Iterable[tuple[ReadStretch, Any]], next_offset: int) -> Iterator[_Answer]:
+def _sentence(error: StorageError | OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+
+
+def _in_order(answers: Iterable[_Answer], next_offset: int) -> Iterator[_Answer]:
     """The stretches in the order of the file, from an offset on, whichever child was first."""
-    waiting: dict[int, tuple[ReadStretch, Any]] = {}
+    waiting: dict[int, _Answer] = {}
     for task, answer in answers:
         waiting[task.start_offset] = task, answer
         while next_offset in waiting:
-            found, told = waiting.pop(next_offset)
-            next_offset = found.stop_offset
-            yield found, msgspec.convert(told, StretchFound)
+            first = waiting.pop(next_offset)
+            next_offset = first[0].stop_offset
+            yield first

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from storage.child_pool import serve
 from storage.config import MEBIBYTE
 from storage.entry_log_format import (
     HEADER_BYTES,
@@ -22,7 +21,6 @@ from storage.entry_log_format import (
     encode_ledgers_map,
     encode_map_fields,
 )
-from storage.filesystem import OsFileSystem
 from storage.framing import LENGTH_BYTES, ReadWindow, framed_bytes
 from storage.ids import EntryId, EntryLocation, LedgerId, pack_location
 from storage.journal_batch import batched, entries_by_ledger
@@ -30,10 +28,9 @@ from storage.journal_checked import JournalGroup, find_group_end, read_group
 from storage.journal_format import VERSION_HEADER_BYTES, JournalRecord, JournalRecordKind, decode_record, decode_version
 from storage.location_index import KEY_BYTES, encode_keys, encode_locations
 from storage.memtable import Memtable
-from storage.ports import Progress
+from storage.ports import ChildContext, ChildHandlers
 from storage.replay_tasks import LedgerSummary, ReadStretch, StretchFound, StretchLog
 
-_FILESYSTEM = OsFileSystem()
 _SLICE_ENTRY_COUNT: Final = 8192
 _SLICE_BYTES: Final = MEBIBYTE
 """Entries framed and written at a time: they are still in the processor's cache then."""
@@ -98,18 +95,18 @@ class _Stretch:
         ids = (_IDS.unpack_from(group.data, start + LENGTH_BYTES) for start in group.starts if start < index)
         return any(ledger_id == record.ledger_id and entry_id >= 0 for ledger_id, entry_id in ids)
 
-    def write_logs(self, report: Progress) -> list[StretchLog]:
+    def write_logs(self, context: ChildContext) -> list[StretchLog]:
         """Write a log for each ledger directory that has entries, and sync it. OSError."""
         places = zip(self._tables, self._task.log_ids, self._task.log_paths, strict=True)
-        return [self._write_log(table, log_id, path, report) for table, log_id, path in places]
+        return [self._write_log(table, log_id, path, context) for table, log_id, path in places]
 
-    def _write_log(self, table: Memtable, log_id: int, path: str, report: Progress) -> StretchLog:
+    def _write_log(self, table: Memtable, log_id: int, path: str, context: ChildContext) -> StretchLog:
         log = StretchLog([], [], [])
         if table.used_bytes == 0:
             return log
         ledger_bytes: Counter[LedgerId] = Counter()
         position = HEADER_BYTES
-        file = _FILESYSTEM.create(path)
+        file = context.file_system.create(path)
         try:
             file.pwrite(encode_header(), 0)
             for part in table.slices(_SLICE_ENTRY_COUNT, _SLICE_BYTES):
@@ -128,7 +125,7 @@ class _Stretch:
                     ledger_bytes[ledger_id] += bounds[end] - bounds[start]
                     start = end
                 position += bounds[-1] - first
-                report(1)
+                context.report(1)
             file.pwrite(encode_ledgers_map(ledger_bytes), position)
             file.pwrite(encode_map_fields(position, len(ledger_bytes)), HEADER_MAP_FIELDS_OFFSET)
             file.sync()
@@ -140,9 +137,9 @@ class _Stretch:
         return log
 
 
-def read_stretch(task: ReadStretch, report: Progress) -> StretchFound:
+def read_stretch(task: ReadStretch, context: ChildContext) -> StretchFound:
     """The groups of a stretch, up to the first that is not whole or needs a look."""
-    file = _FILESYSTEM.open(task.path)
+    file = context.file_system.open(task.path)
     try:
         window = ReadWindow(file)
         start: int | None = task.start_offset
@@ -155,12 +152,12 @@ def read_stretch(task: ReadStretch, report: Progress) -> StretchFound:
         for groups in batched(_whole_groups(window, task, start)):
             assert isinstance(groups, list)
             taken = _take(stretch, groups)
-            report(1)
+            context.report(1)
             if taken:
                 end = groups[taken - 1].end_offset
             if taken < len(groups) or stretch.is_full:
                 break
-        return StretchFound(start, end, stretch.records, stretch.late_ledger_ids, stretch.write_logs(report))
+        return StretchFound(start, end, stretch.records, stretch.late_ledger_ids, stretch.write_logs(context))
     finally:
         file.close()
 
@@ -187,5 +184,4 @@ def _take(stretch: _Stretch, groups: list[JournalGroup]) -> int:
     return len(groups)
 
 
-if __name__ == "__main__":
-    serve({ReadStretch: read_stretch})
+HANDLERS: ChildHandlers = {ReadStretch: read_stretch}

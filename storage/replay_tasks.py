@@ -1,4 +1,4 @@
-"""What the parent and the children of a replay tell each other, as JSON; see ``replay_ahead``."""
+"""What the parent and the children of a replay tell each other; see ``replay_ahead``."""
 
 from __future__ import annotations
 

@@ -98,7 +98,8 @@ def _adopt(own: OwnStorage, progress: Progress, require_wanted: Callable[[], Non
     from storage.adoption import adopt as adopt_folders
     from storage.index_store import open_plyvel
 
-    return adopt_folders(own.file_system, open_plyvel, own.config, on_progress=shown_progress(progress, require_wanted))
+    shown = shown_progress(progress, require_wanted)
+    return adopt_folders(own.file_system, open_plyvel, own.children, own.config, on_progress=shown)
 
 
 def _tell(context: CommandContext, storage: str | None, report: BuildReport) -> None:

@@ -102,7 +102,7 @@ async def rebuild(
             with context.console.progress("rebuilding the index") as progress:
                 report = await work_beside_loop(
                     lambda require_wanted: IndexRebuild(
-                        own.file_system, open_plyvel, own.config, StageWatch(progress, require_wanted)
+                        own.file_system, open_plyvel, own.children, own.config, StageWatch(progress, require_wanted)
                     ).run(plans)
                 )
             change.details = {"is_complete": report.is_complete, "needs_integrity_check": report.needs_integrity_check}

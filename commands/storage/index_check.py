@@ -65,7 +65,9 @@ def _check(own: OwnStorage, progress: Progress, require_wanted: Callable[[], Non
     from storage.index_check import IndexCheck
     from storage.index_store import open_plyvel
 
-    return IndexCheck(own.file_system, open_plyvel, own.config, StageWatch(progress, require_wanted)).run()
+    return IndexCheck(
+        own.file_system, open_plyvel, own.children, own.config, StageWatch(progress, require_wanted)
+    ).run()
 
 
 def _tell(

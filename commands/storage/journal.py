@@ -175,7 +175,7 @@ def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
     start = LogMark(file.number, 0)
     storage = LedgerStorage.open(own.file_system, open_plyvel, own.config, time.time_ns() // 1_000_000, locks=())
     try:
-        return storage.replay({folders.index(file.folder): start}, has_children=True)
+        return storage.replay({folders.index(file.folder): start}, children=own.children)
     finally:
         storage.close()
 

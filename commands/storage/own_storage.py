@@ -19,6 +19,7 @@ from commands.rendering import Column
 if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from commands.storage.folder_locks import FolderLocks
+    from storage.child_pool import ChildProcesses
     from storage.config import StorageConfig
     from storage.filesystem import OsFileSystem
 
@@ -31,6 +32,7 @@ class OwnStorage(NamedTuple):
 
     config: StorageConfig
     file_system: OsFileSystem
+    children: ChildProcesses
     metadata_root: str
     """Root of the cluster by the settings, for plans and the audit trail; empty when no cluster is named."""
     locks: FolderLocks
@@ -46,12 +48,13 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
     is full becomes a NoRoomError.
     """
     from commands.storage.folder_locks import FolderLocks
+    from storage.child_pool import ChildProcesses
     from storage.filesystem import OsFileSystem
 
     bookie = load_config(context, flags)
     file_system = OsFileSystem()
     locks = FolderLocks(file_system, bookie.storage)
-    own = OwnStorage(bookie.storage, file_system, _root(bookie.metadata_uri), locks)
+    own = OwnStorage(bookie.storage, file_system, ChildProcesses(), _root(bookie.metadata_uri), locks)
     _require_folders(own)
     try:
         if is_locked:

@@ -9,7 +9,7 @@ from typing import Final
 
 from runtime.bookie.compaction import Compactor
 from runtime.bookie.compaction_room import CompactionRoom
-from runtime.bookie.compaction_scans import ChildLogScanner
+from runtime.bookie.compaction_scans import LogScanner
 from runtime.bookie.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.compaction_throttle import CompactionThrottle
 from runtime.bookie.garbage_collector import GarbageCollector
@@ -29,7 +29,7 @@ from runtime.ports import Clock, Workers
 from storage.disk_room import DiskRoom
 from storage.ids import LedgerId
 from storage.ledger_storage import LedgerStorage
-from storage.ports import FileSystem
+from storage.ports import Children, FileSystem
 
 _BATCH_COUNT_MAX: Final = 256
 """What is confirmed together must be done before the next checkpoint makes it look used."""
@@ -48,6 +48,7 @@ async def assemble_garbage_collector(
     uri: MetadataUri,
     store: MetadataStore,
     file_system: FileSystem,
+    children: Children,
     storage: LedgerStorage,
     workers: Workers,
     clock: Clock,
@@ -73,7 +74,9 @@ async def assemble_garbage_collector(
     throttles = [CompactionThrottle(clock, settings) for _ in storage.engines]
     for throttle in throttles:
         live.on_change(partial(_set_rate, throttle))
-    directories = await _directory_collectors(config, file_system, storage, workers, clock, room, metrics, throttles)
+    directories = await _directory_collectors(
+        config, file_system, children, storage, workers, clock, room, metrics, throttles
+    )
 
     async def open_ledgers() -> LedgerStore:
         return await open_ledger_store(budgeted, uri.root, uri.tree, layout_config=config.zookeeper.layout)
@@ -104,6 +107,7 @@ def _set_rate(throttle: CompactionThrottle, config: BookieConfig) -> None:
 async def _directory_collectors(
     config: BookieConfig,
     file_system: FileSystem,
+    children: Children,
     storage: LedgerStorage,
     workers: Workers,
     clock: Clock,
@@ -112,7 +116,7 @@ async def _directory_collectors(
     throttles: Sequence[CompactionThrottle],
 ) -> list[DirectoryCollector]:
     settings = config.garbage_collection
-    scanner = ChildLogScanner()
+    scanner = LogScanner(children, workers)
     scan_turn = asyncio.Lock()
     rooms: dict[int, CompactionRoom] = {}  # by disk: only who copies to the same one takes room from each other
     directories = []

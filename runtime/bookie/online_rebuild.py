@@ -37,7 +37,6 @@ from runtime.bookie.reads import READS_LANE, URGENT_READS_LANE
 from runtime.errors import ConflictError, RefusedError
 from runtime.metadata.registration import BookieMode
 from runtime.ports import Workers
-from storage.child_pool import ChildPool
 from storage.config import StorageConfig
 from storage.engine import LedgerDirectoryEngine
 from storage.entry_log_reader import list_entry_logs
@@ -46,7 +45,7 @@ from storage.filenames import LOCATIONS_DATABASE, current_directory, entry_log_f
 from storage.index_swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap, rebuilt_path
 from storage.ledger_storage import LedgerStorage
 from storage.online_rebuild_tasks import BuildLocations, BuiltLocations
-from storage.ports import FileSystem, OpenIndexStore
+from storage.ports import Children, FileSystem, OpenIndexStore
 from storage.rebuild_limbo import DoubtedLedgers
 from storage.seal import SealedIndex, open_sealed_index
 
@@ -106,6 +105,7 @@ class OnlineRebuild:
         parts: BookieParts,
         filesystem: FileSystem,
         open_index: OpenIndexStore,
+        children: Children,
         config: StorageConfig,
         workers: Workers,
         on_failed: Callable[[BaseException], None],
@@ -116,6 +116,7 @@ class OnlineRebuild:
         self._parts = parts
         self._filesystem = filesystem
         self._open_index = open_index
+        self._children = children
         self._config = config
         self._workers = workers
         self._is_running = False
@@ -215,9 +216,9 @@ class OnlineRebuild:
             ledger_directory=os.path.abspath(current_directory(self._config.ledger_directories[position])),
             known_ledgers=known_ledgers,
         )
-        with ChildPool(CHILD_MODULE, folder, 1) as pool:
-            ((_, answer),) = pool.run([task], self._advance)
-        return msgspec.convert(answer, BuiltLocations)
+        with self._children.pool(CHILD_MODULE, folder, 1) as pool:
+            ((_, built),) = pool.run([task], BuiltLocations, self._advance)
+        return built
 
     def _advance(self, amount: int) -> None:
         if self._is_stopped:
@@ -261,7 +262,7 @@ class OnlineRebuild:
     def _log_sizes(self, position: int) -> dict[str, int]:
         directory = current_directory(self._config.ledger_directories[position])
         names = map(entry_log_file_name, list_entry_logs(self._filesystem, directory))
-        return {name: os.path.getsize(os.path.join(directory, name)) for name in names}
+        return {name: self._filesystem.size(os.path.join(directory, name)) for name in names}
 
     def _discard(self, path: str) -> None:
         """A new database that counts already stays: the next start puts it in its place."""

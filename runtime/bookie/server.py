@@ -56,6 +56,7 @@ from runtime.net.listener_limits import ListenerLimits
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.ports import BookieInfo
 from storage import filenames
+from storage.child_pool import ChildProcesses
 from storage.dirty_marks import (
     crash_risk,
     leave_dirty_marks,
@@ -79,6 +80,7 @@ class BookieServer:
         self._config = config
         self._identity = resolve_identity(config)
         self._file_system = OsFileSystem()
+        self._children = ChildProcesses()
         self._machine_boot = read_machine_boot(self._file_system)
         self._disk_level = DiskState.WRITABLE
         self._modes = BookieModes(
@@ -184,7 +186,7 @@ class BookieServer:
             storage, self._handles, self._modes, self._adds, self._journals, checkpoints, collector, repair
         )
         self.online_rebuild = OnlineRebuild(
-            parts, self._file_system, open_plyvel, config.storage, self._workers, self._fail
+            parts, self._file_system, open_plyvel, self._children, config.storage, self._workers, self._fail
         )
         logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
 
@@ -213,7 +215,9 @@ class BookieServer:
             self._undo.callback(lock.release)
         self._known_as, self._instance_id, self._cookie = claim.known_as, claim.instance_id, claim.cookie
         marks = read_dirty_marks(self._file_system, self._ledger_folders(), self._machine_boot)
-        boot = StorageBoot(self._file_system, self._config.storage, marks, self._workers, self._disk_room())
+        boot = StorageBoot(
+            self._file_system, self._children, self._config.storage, marks, self._workers, self._disk_room()
+        )
         storage = await boot.open(open_plyvel, self._clock.now_ms(), claim.locks)
         # In the lane: a boot that is stopped leaves a job there, which has to end first.
         self._undo.push_async_callback(self._workers.run, BOOT_LANE, storage.close)
@@ -280,6 +284,7 @@ class BookieServer:
             uri,
             store,
             self._file_system,
+            self._children,
             storage,
             self._workers,
             self._clock,

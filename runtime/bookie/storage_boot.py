@@ -23,7 +23,7 @@ from storage.config import StorageConfig
 from storage.dirty_marks import DirtyMarks, forget_marks_of_lost_journals
 from storage.disk_room import DiskRoom
 from storage.ledger_storage import LedgerStorage
-from storage.ports import DirectoryLock, FileSystem, OpenIndexStore
+from storage.ports import Children, DirectoryLock, FileSystem, OpenIndexStore
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +40,16 @@ class StorageBoot:
     """The boot of one storage. ``marks``: what the process before left in the folders, which are locked."""
 
     def __init__(
-        self, file_system: FileSystem, config: StorageConfig, marks: DirtyMarks, workers: Workers, room: DiskRoom
+        self,
+        file_system: FileSystem,
+        children: Children,
+        config: StorageConfig,
+        marks: DirtyMarks,
+        workers: Workers,
+        room: DiskRoom,
     ) -> None:
         self._file_system = file_system
+        self._children = children
         self._config = config
         self._marks = marks
         self._workers = workers
@@ -81,7 +88,9 @@ class StorageBoot:
             if stopping.is_set():
                 raise ReplayStoppedError
 
-        replay = functools.partial(storage.replay, room=self._room, has_children=True, require_going=require_going)
+        replay = functools.partial(
+            storage.replay, room=self._room, children=self._children, require_going=require_going
+        )
         try:
             report = await self._workers.run(BOOT_LANE, replay)
         except asyncio.CancelledError:

@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from runtime.metadata.embedded import EmbeddedZooKeeper
+from storage.child_pool import ChildProcesses
 from storage.config import MEBIBYTE, EngineConfig, StorageConfig
 from storage.filenames import current_directory
 from storage.filesystem import OsFileSystem
@@ -101,7 +102,7 @@ def replay_here(source: str, directory: str, entry_count: int) -> float:
     os.sync()  # else the disk would still be writing the copy
     storage = open_storage(directory)
     begin = time.perf_counter()
-    report = storage.replay(has_children=True)
+    report = storage.replay(children=ChildProcesses())
     elapsed_s = time.perf_counter() - begin
     storage.close()
     assert report.entry_count == entry_count

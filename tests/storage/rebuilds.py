@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from storage.child_pool import ChildProcesses
 from storage.config import StorageConfig
 from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
 from storage.filesystem import OsFileSystem
@@ -86,7 +87,7 @@ def rebuild(
     locks = lock_directories(filesystem, config)
     try:
         plans = plan_rebuild(filesystem, open_index, config, chosen)
-        return IndexRebuild(filesystem, open_index, config, Watch()).run(plans)
+        return IndexRebuild(filesystem, open_index, ChildProcesses(), config, Watch()).run(plans)
     finally:
         for lock in locks:
             lock.release()

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from storage.adoption import AdoptionSurvey, JavaStorage, adopt, survey_adoption
+from storage.child_pool import ChildProcesses
 from storage.config import StorageConfig
 from storage.errors import (
     AdoptionRefusedError,
@@ -84,7 +85,7 @@ def test_folders_of_java(tmp_path: Path, image: str) -> None:
     )
     assert folders.tree() == before
     indexed = indexed_entries(folders)
-    report = adopt(FS, open_plyvel, folders.config)
+    report = adopt(FS, open_plyvel, ChildProcesses(), folders.config)
     assert (report.ledger_count, report.unreadable_count, report.copied_entry_count) == (survey.ledger_count, 0, 0)
     assert report.entry_count == len(indexed)
     after = folders.tree()
@@ -127,7 +128,7 @@ def test_entries_in_any_of_several_folders(tmp_path: Path, image: str) -> None:
     folders = spread(java_folders(image, tmp_path))
     logs_before = {path: data for path, data in folders.tree().items() if path.endswith(".log")}
     indexed = indexed_entries(folders)
-    report = adopt(FS, open_plyvel, folders.config)
+    report = adopt(FS, open_plyvel, ChildProcesses(), folders.config)
     assert report.unreadable_count == 0
     assert 0 < report.copied_entry_count < report.entry_count == len(indexed)
     logs_after = {path: data for path, data in folders.tree().items() if path.endswith(".log")}
@@ -143,11 +144,11 @@ def test_a_lost_index_is_rebuilt_from_mixed_logs(tmp_path: Path) -> None:
     """Its logs hold ledgers of other folders, which elsewhere is the sign of a list of folders that has changed."""
     folders = spread(java_folders("interleaved-4.18.0/replayed", tmp_path))
     indexed = indexed_entries(folders)
-    adopt(FS, open_plyvel, folders.config)
+    adopt(FS, open_plyvel, ChildProcesses(), folders.config)
     for index in folders.indexes:
         for database in ("ldb-ledgers", "ldb-locations"):
             shutil.rmtree(index / database)
-    IndexRebuild(FS, open_plyvel, folders.config, NobodyWatches()).run(
+    IndexRebuild(FS, open_plyvel, ChildProcesses(), folders.config, NobodyWatches()).run(
         plan_rebuild(FS, open_plyvel, folders.config, None)
     )
     with booted(folders.config) as storage:
@@ -155,7 +156,7 @@ def test_a_lost_index_is_rebuilt_from_mixed_logs(tmp_path: Path) -> None:
     for index in folders.indexes:
         (index / "bkctl.mixed-logs").unlink()
     with pytest.raises(MisplacedLedgerError):
-        IndexRebuild(FS, open_plyvel, folders.config, NobodyWatches()).run(
+        IndexRebuild(FS, open_plyvel, ChildProcesses(), folders.config, NobodyWatches()).run(
             plan_rebuild(FS, open_plyvel, folders.config, ("ldb-locations",))
         )
 
@@ -173,7 +174,7 @@ def test_what_cannot_be_read_is_unknown_and_never_denied(tmp_path: Path) -> None
     current = folders.indexes[0]
     (current / "1.log").unlink()
     (current / "0" / "6" / "6.idx").write_bytes(b"BKLE")
-    report = adopt(FS, open_plyvel, folders.config)
+    report = adopt(FS, open_plyvel, ChildProcesses(), folders.config)
     assert report.unreadable_count == 2
     assert any("1.log is not there" in each.reason for each in report.unreadable)
     with booted(folders.config) as storage:
@@ -193,7 +194,7 @@ def test_two_index_files_of_one_ledger(tmp_path: Path) -> None:
     twin.parent.mkdir(parents=True, exist_ok=True)
     twin.write_bytes(data)
     indexed = indexed_entries(folders)
-    assert adopt(FS, open_plyvel, folders.config).entry_count == len(indexed)
+    assert adopt(FS, open_plyvel, ChildProcesses(), folders.config).entry_count == len(indexed)
     with booted(folders.config) as storage:
         require_all(storage, indexed)
         assert row_of(storage, 1).is_fenced
@@ -203,7 +204,7 @@ def test_a_fence_that_only_a_journal_tells_of(tmp_path: Path) -> None:
     """Java brings the fence of ledger 2 back by replay and moves its mark, but its .idx file never says so."""
     folders = java_folders("interleaved-4.18.0/replayed", tmp_path)
     assert FILES["interleaved-4.18.0/replayed/ledgers/0/2/2.idx.gz"]["state"] == 0
-    adopt(FS, open_plyvel, folders.config)
+    adopt(FS, open_plyvel, ChildProcesses(), folders.config)
     with booted(folders.config) as storage:
         assert row_of(storage, 2).is_fenced
 
@@ -224,7 +225,7 @@ def test_an_old_journal_that_tells_of_former_ledgers_of_the_same_ids(tmp_path: P
     header = encode_file_header()
     journal = Path(folders.config.journal_directories[0]) / "current" / "1.txn"
     journal.write_bytes(header + group_bytes(former, len(header)))
-    adopt(FS, open_plyvel, folders.config)
+    adopt(FS, open_plyvel, ChildProcesses(), folders.config)
     with booted(folders.config) as storage:
         for each in (1, 2):
             row = row_of(storage, each)
@@ -239,7 +240,7 @@ def test_a_journal_that_cannot_be_read_fences_everything(tmp_path: Path) -> None
     data = bytearray(journal.read_bytes())
     data[512:516] = b"\xff\xff\x00\x00"
     journal.write_bytes(data)
-    report = adopt(FS, open_plyvel, folders.config)
+    report = adopt(FS, open_plyvel, ChildProcesses(), folders.config)
     assert [each.path for each in report.unreadable] == [str(journal)]
     with booted(folders.config) as storage:
         rows = [row_of(storage, each) for each in storage.engines[0].ledger_ids()]
@@ -290,7 +291,7 @@ def test_two_keys_of_one_ledger(tmp_path: Path) -> None:
     (folders.indexes[0] / "0" / "1").mkdir(parents=True, exist_ok=True)
     (folders.indexes[0] / "0" / "1" / "1.idx").write_bytes(data)
     with pytest.raises(AdoptionRefusedError, match="another key"):
-        adopt(FS, open_plyvel, folders.config)
+        adopt(FS, open_plyvel, ChildProcesses(), folders.config)
     with pytest.raises(IndexMissingError):
         boot(folders.config)
 
@@ -301,7 +302,7 @@ def test_a_bookie_that_never_stored_anything(tmp_path: Path) -> None:
     for log in folders.indexes[0].glob("*.log"):
         log.unlink()
     assert surveyed(folders).ledger_count == 0
-    adopt(FS, open_plyvel, folders.config)
+    adopt(FS, open_plyvel, ChildProcesses(), folders.config)
     boot(folders.config).close()
 
 
@@ -311,7 +312,7 @@ def test_a_bookie_killed_before_its_first_index_file(tmp_path: Path) -> None:
     shutil.rmtree(folders.indexes[0] / "0")
     (folders.indexes[0] / "lastMark").write_bytes(bytes(16))
     assert surveyed(folders).ledger_count == 0
-    adopt(FS, open_plyvel, folders.config)
+    adopt(FS, open_plyvel, ChildProcesses(), folders.config)
     with booted(folders.config) as storage:
         require_all(storage, folders.entries())
 
@@ -330,7 +331,7 @@ def test_every_cut_is_made_good(tmp_path: Path) -> None:
     folders = spread(java_folders("interleaved-4.18.0/crash", root), count=2)
     disk = PhotographedDisk(root)
     disk.photograph_into = tmp_path / "cuts"
-    adopt(disk, opening_watched(disk.photograph), folders.config)
+    adopt(disk, opening_watched(disk.photograph), ChildProcesses(), folders.config)
     disk.photograph("the end")
     moments = [moment for moment, _ in disk.photographs]
     assert {moment.split()[1] for moment in moments} >= {
@@ -357,9 +358,9 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
         failing = FailingOnce()
         failing.arm(moment)
         with pytest.raises((OSError, IndexFailedError)):
-            adopt(FS, opening_watched(failing), folders.config)
+            adopt(FS, opening_watched(failing), ChildProcesses(), folders.config)
         assert {path for path in tmp_path.rglob("*") if path.suffix != ".log" and path.name not in kept} == before
-    adopt(FS, open_plyvel, folders.config)
+    adopt(FS, open_plyvel, ChildProcesses(), folders.config)
 
 
 def test_a_bookie_that_ran_in_between(tmp_path: Path) -> None:
@@ -367,12 +368,12 @@ def test_a_bookie_that_ran_in_between(tmp_path: Path) -> None:
     folders = java_folders("interleaved-4.18.0/crash", root)
     disk = PhotographedDisk(root)
     disk.photograph_into = tmp_path / "cuts"
-    adopt(disk, open_plyvel, folders.config)
+    adopt(disk, open_plyvel, ChildProcesses(), folders.config)
     cut = next(path for _, path in disk.photographs if (path / "ledgers" / "current" / "bkctl.adoption").exists())
     moved = folders._replace(root=cut, config=_moved(folders, cut))
     (cut / "journal" / "current" / "1a1fb8b1bff.txn").write_bytes(b"")
     with pytest.raises(AdoptionRefusedError, match="a bookie has written since"):
-        adopt(FS, open_plyvel, moved.config)
+        adopt(FS, open_plyvel, ChildProcesses(), moved.config)
     (cut / "ledgers" / "current" / "bkctl.adoption").write_bytes(b"junk")
     with pytest.raises(CorruptFileError):
         survey_adoption(FS, moved.config)
@@ -411,7 +412,7 @@ def test_folders_of_java_with_rocksdb(tmp_path: Path, image: str) -> None:
     folders = java_folders(image, tmp_path)
     assert surveyed(folders).storage is JavaStorage.DATABASES
     before = {path: data for path, data in folders.tree().items() if path.endswith((".log", ".txn", "VERSION"))}
-    report = adopt(FS, open_plyvel, folders.config)
+    report = adopt(FS, open_plyvel, ChildProcesses(), folders.config)
     assert report.unreadable_count == 0
     assert before.items() <= folders.tree().items()
     for index in folders.indexes:
@@ -434,7 +435,7 @@ def test_every_cut_is_made_good_with_rocksdb(tmp_path: Path) -> None:
     folders = java_folders("db-4.14.7/crash", root)
     disk = PhotographedDisk(root)
     disk.photograph_into = tmp_path / "cuts"
-    adopt(disk, open_plyvel, folders.config)
+    adopt(disk, open_plyvel, ChildProcesses(), folders.config)
     disk.photograph("the end")
     # The rebuild has its own test of every cut: here those count between which a name came, went or changed.
     for moment, photograph in _distinct(disk.photographs, by_name=True):
@@ -447,7 +448,7 @@ def _require_made_good(folders: JavaFolders, moment: str, photograph: Path, *, a
         moved = folders._replace(root=root, config=_moved(folders, root))
         if survey_adoption(FS, moved.config) is not None:
             _require_no_boot(moved)
-            adopt(UnsyncedDisk(), open_plyvel, moved.config)
+            adopt(UnsyncedDisk(), open_plyvel, ChildProcesses(), moved.config)
         assert not list(root.rglob("bkctl.adoption")), moment
         with booted(moved.config) as storage:
             require_all(storage, moved.entries())

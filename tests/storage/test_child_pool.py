@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from storage.child_pool import ChildPool, _answer_to, _Child, _result_of
+from storage.child_pool import ChildProcesses, _Child
+from storage.child_protocol import Failure, MessageReader, Part, Progress, Result, error_of, failure_of, frame, raw
 from storage.errors import ChildFailedError, CorruptFileError, IndexFullError, MisplacedLedgerError, StorageError
 from storage.probe_child import ProbeRows
 from storage.rebuild_tasks import JournalFindings, ReadJournal
 from tests.processes import bkctl_environment
 from tests.storage.test_replay import key_record, write_journal
 
+CHILDREN = ChildProcesses()
+
 
 def test_a_child_whose_parent_was_killed_ends_quietly(tmp_path: Path) -> None:
     """What it prints lands in the log of a bookie that is already dead, as if this had been the cause."""
     task = ProbeRows(directory=str(tmp_path), rows=bytes(24), entry_bytes_max=1024)
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "storage.probe_child"],
+        [sys.executable, "-P", "-m", "storage.child_main", "storage.probe_child"],
         env=bkctl_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -31,7 +36,7 @@ def test_a_child_whose_parent_was_killed_ends_quietly(tmp_path: Path) -> None:
     ) as child:
         assert child.stdout is not None
         child.stdout.close()
-        _, said = child.communicate(msgspec.json.encode(task) + b"\n")
+        _, said = child.communicate(frame(task))
     assert said == b""
     assert child.returncode == 0
 
@@ -42,11 +47,11 @@ def test_answers_longer_than_a_pipe_come_whole(tmp_path: Path) -> None:
         tmp_path, *([key_record(number) for number in range(first, first + 500)] for first in range(0, 5000, 500))
     )
     task = ReadJournal(path=str(path), is_newest=True, cataloged=None)
-    with ChildPool("storage.rebuild_child", str(tmp_path), 1) as pool:
-        answers = [answer for _, answer in pool.run([task, task])]
+    with CHILDREN.pool("storage.rebuild_child", str(tmp_path), 1) as pool:
+        answers = [answer for _, answer in pool.run([task, task], JournalFindings)]
     for answer in answers:
-        assert len(msgspec.json.encode(answer)) > 2 * 65536
-        assert list(msgspec.convert(answer, JournalFindings, strict=False).ledgers) == list(range(5000))
+        assert len(msgspec.msgpack.encode(answer)) > 2 * 65536
+        assert list(answer.ledgers) == list(range(5000))
     assert len(answers) == 2
 
 
@@ -62,15 +67,46 @@ def test_answers_longer_than_a_pipe_come_whole(tmp_path: Path) -> None:
 )
 def test_an_error_of_a_child_keeps_its_class(error: StorageError) -> None:
     """Else every error of a child would have the exit code of the whole family."""
+    [failure] = MessageReader().feed(frame(failure_of(error)))
+    assert isinstance(failure, Failure)
+    found = error_of(failure, "/data")
+    assert type(found) is type(error)
+    assert (str(found), vars(found)) == (str(error), vars(error))
 
-    def fail(*_: object) -> None:
-        raise error
 
-    answer = msgspec.json.decode(msgspec.json.encode(_answer_to(None, fail)))
-    with pytest.raises(StorageError) as raised:
-        _result_of(answer, "/data")
-    assert type(raised.value) is type(error)
-    assert (str(raised.value), vars(raised.value)) == (str(error), vars(error))
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("run-1", "/data/run-1"), ("./run-1", "/data/run-1"), ("/other/1.log", "/other/1.log"), (None, "/data")],
+)
+def test_an_os_error_of_a_child_names_the_file(path: str | None, expected: str) -> None:
+    [failure] = MessageReader().feed(frame(failure_of(OSError(errno.ENOSPC, "no space", path))))
+    assert isinstance(failure, Failure)
+    found = error_of(failure, "/data")
+    assert isinstance(found, OSError)
+    assert (found.errno, found.filename) == (errno.ENOSPC, expected)
+
+
+@pytest.mark.parametrize("size_bytes", [1, 3, 5, 1000])
+def test_messages_come_whole_however_they_are_cut(size_bytes: int) -> None:
+    messages = [Progress(7), Part(raw([1, 2])), Part(raw(bytes(300))), Result(raw("done")), Progress(8)]
+    data = b"".join(map(frame, messages))
+    reader = MessageReader()
+    pieces = [data[start : start + size_bytes] for start in range(0, len(data), size_bytes)]
+    found = [message for piece in pieces for message in reader.feed(piece)]
+    assert [frame(message) for message in found] == [frame(message) for message in messages]
+
+
+def test_a_pool_that_is_stopped_fails_its_reader(tmp_path: Path) -> None:
+    """From another thread: the reader waits for a child that will never answer."""
+    task = next(journal_tasks(tmp_path))
+    with CHILDREN.pool("storage.rebuild_child", str(tmp_path), 1) as pool:
+        timer = threading.Timer(0.3, pool.stop)
+        timer.start()
+        with pytest.raises(ChildFailedError, match="was ended by signal 9"):
+            list(pool.run([task], JournalFindings))
+        timer.join()
+        with pytest.raises(ChildFailedError):
+            list(pool.stream(task, JournalFindings))
 
 
 def journal_tasks(tmp_path: Path) -> Iterator[ReadJournal]:
@@ -87,10 +123,10 @@ def test_tasks_wait_for_one_that_is_not_done(tmp_path: Path) -> None:
     """Else the answers of all that come behind it would have to be held."""
     answers: list[object] = []
     with (
-        ChildPool("storage.rebuild_child", str(tmp_path), 2) as pool,
-        pytest.raises(ChildFailedError, match="has said nothing for 1 s"),
+        CHILDREN.pool("storage.rebuild_child", str(tmp_path), 2) as pool,
+        pytest.raises(ChildFailedError, match="has said nothing for 5 s"),
     ):
-        answers.extend(pool.run(journal_tasks(tmp_path), patience_s=1, ahead_count_max=4))
+        answers.extend(pool.run(journal_tasks(tmp_path), JournalFindings, patience_s=5, ahead_count_max=4))
     assert len(answers) == 3
 
 
@@ -101,8 +137,8 @@ def test_a_child_that_does_not_end_holds_up_nobody(tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr("storage.child_pool._END_S_MAX", 0.1)
         patch.setattr(_Child, "kill", lambda child: children.append(child))  # noqa: PLW0108  only a function is bound
-        with ChildPool("storage.rebuild_child", str(tmp_path), 2) as pool, pytest.raises(ChildFailedError):
-            list(pool.run(journal_tasks(tmp_path), patience_s=1, ahead_count_max=2))
+        with CHILDREN.pool("storage.rebuild_child", str(tmp_path), 2) as pool, pytest.raises(ChildFailedError):
+            list(pool.run(journal_tasks(tmp_path), JournalFindings, patience_s=1, ahead_count_max=2))
     assert len(children) == 2
     for child in children:
         kill(child)
@@ -112,7 +148,7 @@ def test_a_child_that_does_not_end_holds_up_nobody(tmp_path: Path, monkeypatch: 
 def test_a_child_that_cannot_be_started_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with (
-        ChildPool("storage.rebuild_child", str(tmp_path), 1) as pool,
+        CHILDREN.pool("storage.rebuild_child", str(tmp_path), 1) as pool,
         pytest.raises(ChildFailedError, match=r"\(storage.rebuild_child\) could not be started \(No such file"),
     ):
-        list(pool.run(journal_tasks(tmp_path)))
+        list(pool.run(journal_tasks(tmp_path), JournalFindings))

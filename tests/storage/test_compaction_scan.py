@@ -1,21 +1,22 @@
-"""The scanning child: what it says of logs, in the messages that the bookie reads."""
+"""The scanning child: the messages about logs that the bookie reads."""
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from storage import compaction_scan_child
+from storage.child_pool import ChildProcesses
+from storage.child_protocol import frame
 from storage.compaction_scan import (
-    LENGTH,
+    CHILD_MODULE,
     MeasuredLog,
+    MeasureLogs,
     ScanEnd,
+    ScanEntries,
     ScanMessage,
     ScannedRows,
     UnreadableLog,
@@ -24,7 +25,10 @@ from storage.compaction_scan import (
 from storage.config import EntryLogConfig
 from storage.entry_log_writer import EntryLogWriter
 from storage.filesystem import OsFileSystem
+from storage.index_store import open_plyvel
+from storage.ports import Children
 from tests.processes import bkctl_environment
+from tests.sim.children import InProcessChildren
 from tests.storage.engines import entry
 
 
@@ -38,20 +42,14 @@ def write_log(root: Path, count: int, *, is_rolled: bool = True) -> None:
     writer.close()
 
 
-def messages_of(output: bytes) -> list[ScanMessage]:
-    decoder = msgspec.msgpack.Decoder(ScanMessage)
-    messages = []
-    while output:
-        (size,) = LENGTH.unpack_from(output)
-        messages.append(decoder.decode(output[LENGTH.size : LENGTH.size + size]))
-        output = output[LENGTH.size + size :]
-    return messages
+def told(task: MeasureLogs | ScanEntries, children: Children | None = None) -> list[ScanMessage]:
+    children = children or InProcessChildren(OsFileSystem(), open_plyvel)
+    with children.pool(CHILD_MODULE, task.directory, 1) as pool:
+        return list(pool.stream(task, ScanMessage))
 
 
-def said(*arguments: str) -> list[ScanMessage]:
-    output = io.BytesIO()
-    compaction_scan_child.main(list(arguments), output)
-    return messages_of(output.getvalue())
+def entries_of(root: Path) -> list[ScanMessage]:
+    return told(ScanEntries(directory=str(root), log_id=0))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2047, 2048, 2049, 5000])
@@ -59,7 +57,7 @@ def test_every_entry_in_file_order(tmp_path: Path, count: int) -> None:
     write_log(tmp_path, max(count, 1))
     if not count:
         (tmp_path / "0.log").write_bytes(b"")
-    *rows, end = said("entries", str(tmp_path), "0")
+    *rows, end = entries_of(tmp_path)
     found = [row for message in rows if isinstance(message, ScannedRows) for row in unpack_rows(message)]
     size_bytes = len(entry(0, 0))
     offsets = [1028 + number * (size_bytes + 4) for number in range(count)]
@@ -69,7 +67,7 @@ def test_every_entry_in_file_order(tmp_path: Path, count: int) -> None:
 
 def test_a_log_without_a_map_may_hide_something(tmp_path: Path) -> None:
     write_log(tmp_path, 5, is_rolled=False)
-    assert said("entries", str(tmp_path), "0")[-1] == ScanEnd(is_complete=False)
+    assert entries_of(tmp_path)[-1] == ScanEnd(is_complete=False)
 
 
 @pytest.mark.parametrize("offset", range(1024, 1048))
@@ -80,7 +78,7 @@ def test_a_scan_that_contradicts_the_map_is_not_complete(tmp_path: Path, offset:
     data = bytearray(path.read_bytes())
     data[offset] ^= 0x80
     path.write_bytes(data)
-    end = said("entries", str(tmp_path), "0")[-1]
+    end = entries_of(tmp_path)[-1]
     is_entry_id = 1036 < offset < 1044
     is_payload = offset >= 1044
     assert end == ScanEnd(is_complete=is_entry_id or is_payload)
@@ -94,7 +92,8 @@ def test_measures_by_map_and_by_scan(tmp_path: Path) -> None:
     write_log(tmp_path, 5, is_rolled=False)
     (other,) = [name for name in os.listdir(tmp_path) if name.endswith(".log") and name != "1f.log"]
     (tmp_path / "0.log").write_bytes(b"")
-    found = said("measure", str(tmp_path), "1f", other.removesuffix(".log"), "0", "77")
+    log_ids = [0x1F, int(other.removesuffix(".log"), 16), 0, 0x77]
+    found = told(MeasureLogs(directory=str(tmp_path), log_ids=log_ids))
     assert found[:3] == [MeasuredLog(0x1F, expected), MeasuredLog(int(other[:-4], 16), expected), MeasuredLog(0, {})]
     assert isinstance(found[3], UnreadableLog)
     assert "77.log" in found[3].reason
@@ -102,18 +101,25 @@ def test_measures_by_map_and_by_scan(tmp_path: Path) -> None:
 
 def test_as_a_process(tmp_path: Path) -> None:
     write_log(tmp_path, 3)
-    command = [sys.executable, "-P", "-m", "storage.compaction_scan_child", "entries", str(tmp_path), "0"]
-    finished = subprocess.run(command, env=bkctl_environment(), capture_output=True, check=True)
-    assert messages_of(finished.stdout) == said("entries", str(tmp_path), "0")
-    assert finished.stderr == b""
+    task = ScanEntries(directory=str(tmp_path), log_id=0)
+    assert told(task, ChildProcesses()) == told(task)
 
 
 def test_a_process_whose_reader_is_gone_ends_quietly(tmp_path: Path) -> None:
     write_log(tmp_path, 60_000)  # more than a pipe holds
-    command = [sys.executable, "-P", "-m", "storage.compaction_scan_child", "entries", str(tmp_path), "0"]
-    with subprocess.Popen(command, env=bkctl_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    command = [sys.executable, "-P", "-m", "storage.child_main", CHILD_MODULE]
+    with subprocess.Popen(
+        command,
+        env=bkctl_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
+        process.stdin.write(frame(ScanEntries(directory=str(tmp_path), log_id=0)))
+        process.stdin.flush()
         process.stdout.read(10)
         process.stdout.close()
         assert process.stderr.read() == b""

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from storage import rebuild_directory
+from storage.child_pool import ChildProcesses
 from storage.config import JournalConfig, StorageConfig
 from storage.entry_log_format import HEADER_BYTES, encode_header
 from storage.errors import IndexDamagedError, IndexMissingError, MisplacedLedgerError
@@ -472,5 +473,5 @@ def test_the_stages_are_told(config: StorageConfig) -> None:
     watch = Watch()
     from storage.rebuild import IndexRebuild
 
-    IndexRebuild(FS, open_plyvel, config, watch).run(plan_rebuild(FS, open_plyvel, config, None))
+    IndexRebuild(FS, open_plyvel, ChildProcesses(), config, watch).run(plan_rebuild(FS, open_plyvel, config, None))
     assert watch.stages == ["reading entry logs", "writing the index", "verifying the index"]

@@ -20,6 +20,7 @@ import crc32c
 import msgspec
 import pytest
 
+from storage.child_pool import ChildProcesses
 from storage.config import MEBIBYTE, EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
 from storage.disk_room import DiskRoom
 from storage.engine import LedgerDirectoryEngine
@@ -40,7 +41,7 @@ from storage.journal_reader import list_journals
 from storage.ledger_index import LedgerRow
 from storage.ledger_storage import LedgerStorage
 from storage.memtable import ENTRY_OVERHEAD_BYTES
-from storage.ports import DiskSpace
+from storage.ports import ChildContext, DiskSpace
 from storage.replay import ReplayReport, checkpoint_now
 from storage.replay_ahead import ReplayAhead
 from storage.replay_child import read_stretch
@@ -104,7 +105,7 @@ class Replayed(msgspec.Struct):
 def replayed(config: StorageConfig, *, has_children: bool, room: DiskRoom | None = None) -> Replayed:
     storage = opened(config)
     try:
-        report = storage.replay(has_children=has_children, room=room)
+        report = storage.replay(children=ChildProcesses() if has_children else None, room=room)
         found = Replayed(report, {}, {}, {})
         for engine in storage.engines:
             for ledger_id in engine.ledger_ids():
@@ -553,7 +554,7 @@ def entry_counts_of_logs(tmp_path: Path, cache_stretches: int, sizes_bytes: Sequ
     storage = opened(config)
     try:
         engines = storage.engines
-        ahead = ReplayAhead(FS, config, engines, None, checkpoint_now)
+        ahead = ReplayAhead(FS, ChildProcesses(), config, engines, None, checkpoint_now)
         engines[0].set_master_key(5, KEY)
         journal = CatalogedJournal(int(path.stem, 16), config.journal.preallocation_bytes, has_checksums=True)
         ahead.run(str(path), 0, journal, 0, 1 << 24, lambda _: None)
@@ -589,7 +590,6 @@ def test_logs_are_durable_before_rows_name_them(tmp_path: Path, monkeypatch: pyt
     write_journals(config, simple_groups(600))
     path = journal_path(config)
     disk = TracedDisk()
-    monkeypatch.setattr("storage.replay_child._FILESYSTEM", disk)
     task = ReadStretch(
         path=str(path),
         journal_id=int(path.stem, 16),
@@ -604,7 +604,8 @@ def test_logs_are_durable_before_rows_name_them(tmp_path: Path, monkeypatch: pyt
         log_ids=[7],
         log_paths=[str(tmp_path / "7.log")],
     )
-    [log] = read_stretch(task, lambda _: None).logs
+    context = ChildContext(disk, open_plyvel, ChildProcesses(), "", lambda _: None)
+    [log] = read_stretch(task, context).logs
     names = [name for name, file in disk.take_calls() if file == "7.log"]
     assert len(log.ledgers) == 2
     assert names == ["create", *["write"] * (len(names) - 2), "sync"]
@@ -612,7 +613,7 @@ def test_logs_are_durable_before_rows_name_them(tmp_path: Path, monkeypatch: pyt
     written: list[list[str]] = []
     engine = storage.engines[0]
     monkeypatch.setattr(engine, "write_locations", lambda *_: written.append([name for name, _ in disk.take_calls()]))
-    ahead = ReplayAhead(disk, config, [engine], None, checkpoint_now)
+    ahead = ReplayAhead(disk, ChildProcesses(), config, [engine], None, checkpoint_now)
     for ledger_id in (5, 6):
         engine.set_master_key(ledger_id, KEY)
     journal = CatalogedJournal(int(path.stem, 16), config.journal.preallocation_bytes, has_checksums=True)
@@ -637,7 +638,9 @@ def test_an_index_that_fails_before_it_ends_the_boot(tmp_path: Path) -> None:
 
     journal = CatalogedJournal(int(path.stem, 16), config.journal.preallocation_bytes, has_checksums=True)
     with pytest.raises(IndexFailedError):
-        ReplayAhead(FS, config, [engine], None, fail).run(str(path), 0, journal, 0, 1 << 24, lambda _: None)
+        ReplayAhead(FS, ChildProcesses(), config, [engine], None, fail).run(
+            str(path), 0, journal, 0, 1 << 24, lambda _: None
+        )
     storage.close()
 
 
@@ -660,6 +663,7 @@ def test_children_hold_no_more_than_a_cache_when_entries_become_small(
 REPLAY = """
 import sys, msgspec
 import storage.replay_ahead as ahead
+from storage.child_pool import ChildProcesses
 from storage.config import StorageConfig
 from storage.filesystem import OsFileSystem
 from storage.index_store import open_plyvel
@@ -668,7 +672,7 @@ ahead.FILE_BYTES_MIN, ahead.STRETCH_BYTES_MIN = int(sys.argv[2]) * 2, int(sys.ar
 config = msgspec.json.decode(sys.argv[1], type=StorageConfig)
 storage = LedgerStorage.open(OsFileSystem(), open_plyvel, config, 1)
 print("begun", flush=True)
-storage.replay(has_children=True)
+storage.replay(children=ChildProcesses())
 print("done", flush=True)
 """
 

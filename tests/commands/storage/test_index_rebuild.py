@@ -217,7 +217,7 @@ def test_a_file_that_takes_no_more_is_told_with_its_folder(folders: Folders) -> 
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18)),
     )
     rebuilt = current / f"{LOCATIONS_DATABASE}.rebuilt"
-    assert (result.returncode, result.stderr.splitlines()[-1]) == (1, f"error: {rebuilt}: File too large")
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (1, f"error: {rebuilt}/run-2-0: File too large")
     assert not rebuilt.exists()
 
 

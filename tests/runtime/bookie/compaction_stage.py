@@ -8,25 +8,27 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 from runtime.bookie.compaction import Compactor
 from runtime.bookie.compaction_room import CompactionRoom
-from runtime.bookie.compaction_scans import ChildLogScanner, LogScanner
+from runtime.bookie.compaction_scans import LogScanner
 from runtime.bookie.compaction_throttle import CompactionThrottle
 from runtime.bookie.garbage_collector_logs import DirectoryCollector
 from runtime.bookie.garbage_collector_metrics import GarbageCollectionMetrics
 from runtime.config import CompactionConfig, GarbageCollectionConfig
 from runtime.net.loop import LaneWorkers, LoopClock
-from storage.compaction_scan import ScanMessage
-from storage.compaction_scan_child import measure_logs, scan_log
+from storage.child_pool import ChildProcesses
 from storage.config import EngineConfig, EntryLogConfig
 from storage.disk_room import DiskRoom
 from storage.engine import LedgerDirectoryEngine
 from storage.filesystem import OsFileSystem
+from storage.index_store import open_plyvel
+from storage.ports import Children
 from storage.replay import checkpoint_now
 from tests.processes import bkctl_environment
+from tests.sim.children import InProcessChildren
 from tests.storage.engines import KEY, entry, open_engine
 from tests.storage.traced_disk import TracedDisk
 
@@ -98,7 +100,7 @@ class Stage:
     """An open directory."""
 
     def __init__(
-        self, root: Path, disk: TracedDisk, config: GarbageCollectionConfig, room: DiskRoom | None, scanner: LogScanner
+        self, root: Path, disk: TracedDisk, config: GarbageCollectionConfig, room: DiskRoom | None, children: Children
     ) -> None:
         self.root = root
         self.disk = disk
@@ -106,6 +108,7 @@ class Stage:
         self.metrics = GarbageCollectionMetrics()
         self.engine = open_engine(root, filesystem=disk, config=SMALL_LOGS)
         clock = LoopClock()
+        scanner = LogScanner(children, self.workers)
         self.compactor = Compactor(
             disk, self.engine, self.workers, scanner, CompactionThrottle(clock, config), config, self.metrics
         )
@@ -145,25 +148,15 @@ async def staged(
     disk: TracedDisk | None = None,
     config: GarbageCollectionConfig = FAST,
     room: DiskRoom | None = None,
-    scanner: LogScanner | None = None,
+    children: Children | None = None,
 ) -> AsyncIterator[Stage]:
-    stage = Stage(root, disk or TracedDisk(), config, room, scanner or ScansHere())
+    # Without processes: there are tests of very many rounds.
+    children = children or InProcessChildren(OsFileSystem(), open_plyvel)
+    stage = Stage(root, disk or TracedDisk(), config, room, children)
     try:
         yield stage
     finally:
         await stage.close()
-
-
-class ScansHere:
-    """The scans of the child process without the process: for tests of very many rounds."""
-
-    async def measure(self, directory: str, log_ids: Sequence[int]) -> AsyncGenerator[ScanMessage, None]:
-        for message in measure_logs(OsFileSystem(), directory, list(log_ids)):
-            yield message
-
-    async def entries(self, directory: str, log_id: int) -> AsyncGenerator[ScanMessage, None]:
-        for message in scan_log(OsFileSystem(), directory, log_id):
-            yield message
 
 
 class KillingDisk(TracedDisk):
@@ -194,7 +187,7 @@ async def kill_compaction(root: Path, operation: str, suffix: str, skipped_count
 
 async def _die_in_compaction(root: Path, operation: str, suffix: str, skipped_count: int) -> None:
     disk = KillingDisk(operation, suffix, skipped_count)
-    async with staged(root, disk=disk, config=TRANSACTIONAL, scanner=ChildLogScanner()) as stage:
+    async with staged(root, disk=disk, config=TRANSACTIONAL, children=ChildProcesses()) as stage:
         disk.is_armed = True
         await stage.round()
 

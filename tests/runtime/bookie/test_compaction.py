@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.compaction_scans import ChildLogScanner
 from runtime.bookie.compaction_survivors import COMPACTION_LANE
 from runtime.config import GarbageCollectionConfig
+from storage.child_pool import ChildProcesses
 from storage.entry_log_reader import EntryLogScan, list_entry_logs
 from storage.filenames import current_directory, entry_log_file_name
 from storage.filesystem import OsFileSystem
@@ -38,7 +38,7 @@ from tests.storage.golden_bookies import IMAGES, adopt, ledger_directories
 @MODES
 async def test_only_what_is_in_use_is_left(mixed: Path, config: GarbageCollectionConfig) -> None:
     before = log_names(mixed)
-    async with staged(mixed, config=config, scanner=ChildLogScanner()) as stage:
+    async with staged(mixed, config=config, children=ChildProcesses()) as stage:
         assert await stage.round() == 0
         require_stored(stage.engine, KEPT, ENTRIES)
         for ledger_id in GONE:
@@ -170,7 +170,7 @@ async def test_a_ledger_that_is_deleted_while_it_is_copied_does_not_come_back(
 
 @MODES
 async def test_reads_beside_compaction_never_fail(mixed: Path, config: GarbageCollectionConfig) -> None:
-    async with staged(mixed, config=config, scanner=ChildLogScanner()) as stage:
+    async with staged(mixed, config=config, children=ChildProcesses()) as stage:
         keys = [(ledger_id, entry_id) for ledger_id in KEPT for entry_id in ENTRIES]
         is_over = False
         reads_count = 0

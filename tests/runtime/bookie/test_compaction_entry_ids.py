@@ -9,11 +9,11 @@ import pytest
 
 from runtime.config import GarbageCollectionConfig
 from storage.compaction_quarantine import read_quarantine
-from storage.compaction_scan import ScanEnd
-from storage.compaction_scan_child import scan_log
+from storage.compaction_scan import CHILD_MODULE, ScanEnd, ScanEntries, ScanMessage
 from storage.errors import EntryDamagedError
 from storage.filenames import QUARANTINE
 from storage.filesystem import OsFileSystem
+from storage.index_store import open_plyvel
 from tests.runtime.bookie.compaction_stage import (
     SMALL_LOGS,
     Stage,
@@ -27,6 +27,7 @@ from tests.runtime.bookie.compaction_stage import (
     stored,
 )
 from tests.runtime.bookie.conftest import MODES
+from tests.sim.children import InProcessChildren
 from tests.storage.engines import open_engine
 from tests.storage.traced_disk import TracedDisk
 
@@ -63,7 +64,10 @@ def change_entry_id(log: Path, new_entry_id: int) -> None:
 
 
 def require_map_agrees(root: Path) -> None:
-    assert list(scan_log(OsFileSystem(), str(root), 0))[-1] == ScanEnd(is_complete=True)
+    children = InProcessChildren(OsFileSystem(), open_plyvel)
+    with children.pool(CHILD_MODULE, str(root), 1) as pool:
+        messages = list(pool.stream(ScanEntries(directory=str(root), log_id=0), ScanMessage))
+    assert messages[-1] == ScanEnd(is_complete=True)
 
 
 def require_all(stage: Stage) -> None:

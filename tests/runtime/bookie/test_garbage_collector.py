@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.compaction_scans import ChildLogScanner
+from runtime.bookie.compaction_scans import LogScanner
 from runtime.bookie.disk_rules import DiskState
 from runtime.bookie.preboot_check import set_integrity_flag
 from runtime.config import CompactionConfig, MajorCompactionConfig
 from runtime.errors import NoSuchEntryError, NoSuchLedgerError
 from runtime.metadata.store import ANY_VERSION
 from runtime.metadata.uri import parse_metadata_uri
+from runtime.net.loop import LaneWorkers
 from runtime.protocol.status import Status
+from storage.child_pool import ChildProcesses
 from storage.entry_log_format import HEADER_MAP_FIELDS_OFFSET
 from tests.runtime.bookie.collected_bookie import collected_bookie, until, with_settings
 
@@ -282,7 +284,7 @@ async def test_a_scan_that_is_killed_is_tried_again(
     async with collected_bookie(metadata_uri, tmp_path) as bookie:
         await bookie.write(range(20))
         await bookie.delete_metadata(range(15))
-        monkeypatch.setattr("runtime.bookie.compaction_scans._CHILD", "storage.no_such_module")
+        monkeypatch.setattr("runtime.bookie.compaction_scans.CHILD_MODULE", "storage.no_such_module")
         await bookie.collector.force()
         assert bookie.collector.metrics.rounds_failed_count == 1
         assert bookie.collector.metrics.logs_removed_count == 0
@@ -294,9 +296,11 @@ async def test_a_scan_that_is_killed_is_tried_again(
 
 async def test_a_scan_that_is_not_read_to_its_end_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "0.log").write_bytes(b"BKLO" + bytes(1020) + (bytes([0, 0, 0, 32]) + bytes(32)) * 100_000)
-    messages = ChildLogScanner().entries(str(tmp_path), 0)
+    workers = LaneWorkers()
+    messages = LogScanner(ChildProcesses(), workers).entries(str(tmp_path), 0)
     await anext(messages)
     await messages.aclose()
+    await workers.close()
     command = ["ps", "--ppid", str(os.getpid()), "-o", "args"]
     listed = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
     assert "compaction_scan" not in listed.stdout

@@ -11,6 +11,7 @@ import pytest
 
 from runtime.bookie.storage_boot import BOOT_LANE, StorageBoot
 from runtime.net.loop import LaneWorkers
+from storage.child_pool import ChildProcesses
 from storage.config import EngineConfig, StorageConfig
 from storage.dirty_marks import DirtyMarks
 from storage.disk_room import DiskRoom
@@ -42,7 +43,7 @@ async def test_a_replay_that_is_cancelled_stops_between_two_batches_and_loses_no
     config = journaled(tmp_path)
     workers = LaneWorkers()
     room = DiskRoom(FILE_SYSTEM, config.ledger_directories, 0)
-    boot = StorageBoot(FILE_SYSTEM, config, DirtyMarks(False, False), workers, room)
+    boot = StorageBoot(FILE_SYSTEM, ChildProcesses(), config, DirtyMarks(False, False), workers, room)
     storage = await boot.open(open_plyvel, NOW_MS, lock_directories(FILE_SYSTEM, config))
     engine = storage.engines[0]
     add_many = engine.add_many
@@ -76,7 +77,7 @@ async def test_an_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) 
     config = journaled(tmp_path)
     workers = LaneWorkers()
     room = DiskRoom(FILE_SYSTEM, config.ledger_directories, 0)
-    boot = StorageBoot(FILE_SYSTEM, config, DirtyMarks(False, False), workers, room)
+    boot = StorageBoot(FILE_SYSTEM, ChildProcesses(), config, DirtyMarks(False, False), workers, room)
     is_opening, gate = threading.Event(), threading.Event()
 
     def held_open(path: str, *, create: bool, strict: bool) -> IndexStore:

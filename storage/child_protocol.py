@@ -1,0 +1,118 @@
+"""What a parent and its child processes say to each other, and how it looks in a pipe.
+
+Each message is a 4-byte length and MessagePack. The parent sends tasks. The child answers each task with any number of
+``Progress`` and ``Part`` messages and then one ``Result`` or ``Failure``.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from storage import errors
+from storage.errors import StorageError
+
+LENGTH: Final = struct.Struct("<I")
+"""In front of every message."""
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """So much more of the task is done."""
+
+    amount: int
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A part of a streamed answer."""
+
+    data: msgspec.Raw
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The task is done; ``data`` is the answer, or nil at the end of a streamed one."""
+
+    data: msgspec.Raw
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The task has failed: an OSError if ``errno`` is set, else the StorageError class ``kind`` with its ``fields``."""
+
+    sentence: str
+    errno: int | None = None
+    path: str | None = None
+    kind: str = ""
+    fields: dict[str, Any] = {}
+
+
+Message: TypeAlias = Progress | Part | Result | Failure
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Message)
+
+
+def frame(message: msgspec.Struct) -> bytes:
+    """A message or a task as it goes into the pipe."""
+    encoded = _encoder.encode(message)
+    return LENGTH.pack(len(encoded)) + encoded
+
+
+def raw(value: Any) -> msgspec.Raw:
+    """An answer, or a part of one, for ``Result`` or ``Part``."""
+    return msgspec.Raw(_encoder.encode(value))
+
+
+class MessageReader:
+    """Puts messages together from the pieces in which they arrive."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._missing_bytes = LENGTH.size
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """The messages that are complete with ``data``; take them all before the next call."""
+        self._pieces.append(data)
+        self._missing_bytes -= len(data)
+        if self._missing_bytes > 0:  # a long answer arrives in many pieces, which are joined once
+            return
+        data = b"".join(self._pieces)
+        start = 0
+        missing_bytes = LENGTH.size - len(data)
+        while missing_bytes <= 0:
+            (size,) = LENGTH.unpack_from(data, start)
+            body, end = start + LENGTH.size, start + LENGTH.size + size
+            missing_bytes = end - len(data)
+            if missing_bytes <= 0:
+                yield _decoder.decode(memoryview(data)[body:end])
+                start = end
+                missing_bytes = start + LENGTH.size - len(data)
+        self._pieces = [data[start:]]
+        self._missing_bytes = missing_bytes
+
+
+def failure_of(error: StorageError | OSError) -> Failure:
+    """An error of a task, for the parent."""
+    if isinstance(error, OSError):
+        return Failure(f"{error.filename}: {error.strerror}", errno=error.errno or 0, path=error.filename)
+    return Failure(str(error), kind=type(error).__name__, fields=vars(error))
+
+
+def error_of(failure: Failure, directory: str) -> StorageError | OSError:
+    """The error as the child raised it. ``directory``: its working folder, in which its relative paths are."""
+    if failure.errno is not None:
+        # A write through an open file may have no path; the operator must know which disk it is about.
+        path = os.path.normpath(os.path.join(directory, failure.path or ""))
+        return OSError(failure.errno, os.strerror(failure.errno), path)
+    # The class decides the exit code; its constructor may want other arguments than the finished sentence.
+    kind = _KINDS[failure.kind]
+    error = kind.__new__(kind, failure.sentence)
+    vars(error).update(failure.fields)
+    return error
+
+
+_KINDS: dict[str, type[StorageError]] = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, StorageError)
+}
