@@ -6,12 +6,13 @@ WORKERS ?= auto
 ROUNDS ?= 20
 VENV_PYTHON := .venv/bin/python
 PYTEST := $(VENV_PYTHON) -m pytest --durations=15
+PYTEST_PARALLEL := $(PYTEST) -n $(WORKERS) --dist loadfile
 INTEROP_TARGET := tests/interop/target
 
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test fuzz interop bench demo lock clean
+.PHONY: help setup check test battery fuzz interop bench demo lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,7 +28,10 @@ check: setup ## the gate: format, lint, types, layers
 	.venv/bin/lint-imports --no-cache
 
 test: setup ## rings 1 to 3: unit tests, and real processes on this machine (PYTEST_ARGS=..., WORKERS=1)
-	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not interop" $(PYTEST_ARGS)
+	$(PYTEST_PARALLEL) -m "not interop and not battery" $(PYTEST_ARGS)
+
+battery: setup ## the long part of rings 1 to 3: most cuts and damages, kill loops, outages, the demo
+	$(PYTEST_PARALLEL) -m "battery and not interop" $(PYTEST_ARGS)
 
 fuzz: setup ## every property test ROUNDS times, each time with new random examples; a failure says how to repeat it
 	$(PYTEST) -n $(WORKERS) -m hypothesis --hypothesis-profile=default --property-rounds=$(ROUNDS) $(PYTEST_ARGS)

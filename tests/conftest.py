@@ -15,7 +15,14 @@ import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from runtime.metadata.embedded import EmbeddedZooKeeper
+from tests.orphans import OrphanKiller
 from tests.processes import Cluster
+from tests.rings import (  # noqa: F401  hooks of pytest
+    pytest_collection_modifyitems,
+    pytest_terminal_summary,
+    pytest_xdist_auto_num_workers,
+    pytest_xdist_make_scheduler,
+)
 from tests.test_repository import FLOORS, ROOT
 
 _root_numbers = itertools.count()
@@ -79,11 +86,13 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
     """One ZooKeeper server for the whole run; tests keep out of each other's way by ``metadata_uri``."""
-    server = asyncio.run(EmbeddedZooKeeper.start(str(tmp_path_factory.mktemp("zookeeper"))))
-    try:
-        yield server
-    finally:
-        asyncio.run(server.stop())
+    with OrphanKiller() as orphans:
+        server = asyncio.run(EmbeddedZooKeeper.start(str(tmp_path_factory.mktemp("zookeeper"))))
+        orphans.watch(server.pid)
+        try:
+            yield server
+        finally:
+            asyncio.run(server.stop())
 
 
 @pytest.fixture

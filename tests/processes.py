@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
 
 from runtime.metadata.server_ports import choose_server_ports
+from tests.orphans import OrphanKiller
 
 LOOPBACK = "127.0.0.1"
 COMMAND_TIMEOUT_S = 120.0
@@ -258,6 +259,7 @@ class Cluster:
         self.bookies: list[BookieProcess] = []
         self.zookeeper_pid = 0
         self._pids: set[int] = set()
+        self._orphans = OrphanKiller()
 
     def up(self, bookie_count: int) -> None:
         """Start what does not run; also brings a cluster back after ``down``."""
@@ -292,6 +294,7 @@ class Cluster:
         finally:
             for pid in self._pids:
                 kill_and_wait(pid)
+            self._orphans.close()
 
     def _dev_cluster(self, verb: str, *arguments: str) -> BkctlResult:
         result = run_bkctl("dev", "cluster", verb, *arguments, "--dir", self.directory, "-o", "json")
@@ -304,7 +307,8 @@ class Cluster:
             BookieProcess(bookie["id"], bookie["pid"] or 0, bookie["port"], bookie["dir"], bookie["log"])
             for bookie in state["bookies"]
         ]
-        self._pids.update(bookie.pid for bookie in self.bookies if bookie.pid)
-        if state["zookeeper"].get("pid"):
-            self.zookeeper_pid = state["zookeeper"]["pid"]
-            self._pids.add(self.zookeeper_pid)
+        self.zookeeper_pid = state["zookeeper"].get("pid") or self.zookeeper_pid
+        pids = {pid for pid in (self.zookeeper_pid, *(bookie.pid for bookie in self.bookies)) if pid}
+        for pid in pids - self._pids:
+            self._orphans.watch(pid)
+        self._pids |= pids

@@ -20,9 +20,9 @@ from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.processes import COMMAND_TIMEOUT_S, Cluster, bkctl_command, bkctl_environment, kill_and_wait
 
-LEDGERS = 40
-SESSION_TIMEOUT_S = 10.0
-"""What bkctl and its bookies ask for by default."""
+LEDGERS = 16
+BOOKIE_SESSION_TIMEOUT_S = 10.0
+"""The default."""
 AWAY = "ZooKeeper does not answer since"
 BACK = "ZooKeeper answers again"
 
@@ -30,9 +30,11 @@ BACK = "ZooKeeper answers again"
 class Scene:
     """A cluster with a dead bookie, and a command that works slowly enough to be met by an outage in the middle."""
 
-    def __init__(self, cluster: Cluster, log: Path) -> None:
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
         self.cluster = cluster
-        self.log = log
+        self.log = directory / "command.log"
+        self.config = directory / "config.toml"
+        self.config.write_text("[zookeeper]\nsession_timeout_ms = 4000\noperation_timeout_s = 3\n")
         written = cluster.run(
             "ledger", "write-test", "--ledgers", str(LEDGERS), "--entries", "20", "-E", "2", "-W", "2", "-A", "2"
         )
@@ -56,7 +58,7 @@ class Scene:
     @contextmanager
     def begun(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         """A command whose run has repaired some ledgers, and not all."""
-        environment = bkctl_environment(BKCTL_METADATA_URI=self.cluster.metadata_uri)
+        environment = bkctl_environment(BKCTL_METADATA_URI=self.cluster.metadata_uri, BKCTL_CONFIG=str(self.config))
         with open(self.log, "wb") as log:
             # The rate makes it slow: a ledger takes some ten operations.
             command = bkctl_command(*arguments, "--yes", "--rate", "8")
@@ -98,7 +100,7 @@ class Scene:
 
 @pytest.fixture
 def scene(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> Scene:
-    return Scene(start_cluster(4), tmp_path / "command.log")
+    return Scene(start_cluster(4), tmp_path)
 
 
 @contextmanager
@@ -110,11 +112,12 @@ def standing_still(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.battery
 def test_an_outage_longer_than_the_session_is_waited_out(scene: Scene) -> None:
     with scene.begun("decommission", scene.dead) as process:
         with standing_still(scene.cluster.zookeeper_pid):
             scene.wait_for(AWAY, process)
-            time.sleep(SESSION_TIMEOUT_S)  # the length of the outage is the scenario
+            time.sleep(BOOKIE_SESSION_TIMEOUT_S)  # the length of the outage is the scenario
             assert process.poll() is None, scene.said()
         assert scene.end_of(process) == 0, scene.said()
     assert BACK in scene.said()
@@ -122,12 +125,13 @@ def test_an_outage_longer_than_the_session_is_waited_out(scene: Scene) -> None:
     assert scene.dead not in scene.cluster.run("cookie", "list", "-o", "name").stdout.split()
 
 
+@pytest.mark.battery
 def test_a_zookeeper_that_is_killed_and_started_again_is_waited_for(scene: Scene) -> None:
     cluster = scene.cluster
     with scene.begun("recover", "failed-bookie", scene.dead) as process:
         kill_and_wait(cluster.zookeeper_pid)
         scene.wait_for(AWAY, process)
-        time.sleep(SESSION_TIMEOUT_S)
+        time.sleep(BOOKIE_SESSION_TIMEOUT_S)
         port = int(cluster.metadata_uri.partition("://")[2].partition("/")[0].rpartition(":")[2])
         server = asyncio.run(EmbeddedZooKeeper.start(str(Path(cluster.directory) / "zookeeper"), port=port))
         try:
@@ -158,7 +162,9 @@ def test_an_outage_that_is_too_long_ends_it_with_the_command_that_continues(scen
     scene.require_all_recovered()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.battery)]
+)
 def test_a_signal_ends_it_with_the_command_that_continues(scene: Scene, number: signal.Signals, code: int) -> None:
     with scene.begun("decommission", scene.dead) as process:
         process.send_signal(number)

@@ -5,14 +5,16 @@ Everything follows from the seed of a run, but for where the calls of LevelDB's 
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pickle
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from tests.crash.checker import Expectation, find_losses
 from tests.crash.model_disk import Mode, ModelDisk, write_tree
@@ -61,6 +63,20 @@ def trace_workload(folder: str, seed: int, *, step_count: int = STEP_COUNT, with
     tracer = ["strace", "-f", "-xx", "-s", "10000000", "-e", f"trace={TRACED}", "-o", log]
     subprocess.run([*tracer, *command], check=True, timeout=300, cwd=_project_folder(), env=_environment())
     return read_trace(log, root)
+
+
+def cached_trace(folder: str, seed: int, *, without: str | None = None) -> list[Change]:
+    """As ``trace_workload``; processes that give the same ``folder`` trace each workload only once."""
+    path = os.path.join(folder, f"{without}-{seed}.trace")
+    with open(path, "a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if data := file.read():
+            return cast("list[Change]", pickle.loads(data))
+        with tempfile.TemporaryDirectory() as workplace:
+            changes = trace_workload(workplace, seed, without=without)
+        pickle.dump(changes, file)
+        return changes
 
 
 def cut_many(changes: list[Change], seed: int, mode: Mode, cut_count: int) -> Iterator[CutResult]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
-import tempfile
 from collections.abc import Iterator
 
 import pytest
 
-from tests.crash.battery import CutResult, cut_many, trace_workload, why_not_traceable
+from tests.crash.battery import CutResult, cached_trace, cut_many, why_not_traceable
 from tests.crash.guards import BOOTING, WRITING, WRITING_AND_BOOTING
 from tests.crash.model_disk import Mode
 
@@ -30,6 +30,14 @@ LOSS_OF_GUARD = {
 }
 """What must be seen without a guard, where not any loss will do."""
 
+SEED_FIRST_OF_GUARD = {
+    "copies-only-of-what-the-index-names": 5,
+    "copies-synced-before-their-source-goes": 10,
+    "whole-deletion-before-reuse": 6,
+    "whole-sectors-in-a-write": 3,
+}
+"""Where most workloads show nothing: one that does. The others follow if it does not."""
+
 pytestmark = pytest.mark.strace
 
 
@@ -39,11 +47,20 @@ def _traceable() -> None:
         pytest.skip(reason)
 
 
-def results(without: str | None) -> Iterator[CutResult]:
+@pytest.fixture
+def trace_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Traces of workloads, shared by all workers of a run."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "traces"
+    folder.mkdir(exist_ok=True)
+    return str(folder)
+
+
+def results(trace_folder: str, guard: str, without: str | None) -> Iterator[CutResult]:
     """Cuts of one workload after the other."""
-    for seed in SEEDS:
-        with tempfile.TemporaryDirectory() as folder:
-            changes = trace_workload(folder, seed, without=without)
+    first = SEED_FIRST_OF_GUARD.get(guard, SEEDS[0])
+    for seed in (*range(first, SEEDS.stop), *range(SEEDS.start, first)):
+        changes = cached_trace(trace_folder, seed, without=without)
         for mode in reversed(Mode):
             yield from cut_many(changes, seed, mode, CUT_COUNT)
 
@@ -55,11 +72,13 @@ def is_seen(guard: str, cuts: Iterator[CutResult]) -> bool:
 
 
 @pytest.mark.parametrize("guard", sorted(WRITING))
-def test_without_a_guard_of_the_writing_side_something_is_lost(guard: str) -> None:
-    assert is_seen(guard, results(guard))
+def test_without_a_guard_of_the_writing_side_something_is_lost(trace_folder: str, guard: str) -> None:
+    assert is_seen(guard, results(trace_folder, guard, guard))
 
 
 @pytest.mark.parametrize("guard", sorted(BOOTING))
-def test_without_a_guard_of_the_boot_something_is_lost(guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_guard_of_the_boot_something_is_lost(
+    trace_folder: str, guard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     BOOTING[guard](monkeypatch)
-    assert is_seen(guard, results(WRITING_AND_BOOTING.get(guard)))
+    assert is_seen(guard, results(trace_folder, guard, WRITING_AND_BOOTING.get(guard)))

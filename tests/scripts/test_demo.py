@@ -31,6 +31,7 @@ def start_demo(directory: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.battery
 def test_demo_runs_to_its_end(tmp_path: Path) -> None:
     demo = start_demo(tmp_path)
     try:
@@ -70,8 +71,8 @@ def test_a_second_demo_is_refused_and_an_interrupted_one_ends_its_cluster(tmp_pa
     ("moment", "number"),
     [
         ("$ bkctl ledger write-test --ledgers 17", signal.SIGINT),
-        ("$ wait", signal.SIGTERM),
-        ("$ bkctl ledger show", signal.SIGINT),
+        pytest.param("$ wait", signal.SIGTERM, marks=pytest.mark.battery),
+        pytest.param("$ bkctl ledger show", signal.SIGINT, marks=pytest.mark.battery),
     ],
 )
 def test_interrupted_at_any_moment_it_leaves_no_process(tmp_path: Path, moment: str, number: signal.Signals) -> None:

@@ -1,0 +1,88 @@
+"""Pytest hooks that order the tests, share them out among the workers, and report the time of each ring."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+LONG_MODULES = (
+    "tests/commands/test_recovery_outage.py",
+    "tests/commands/test_cluster_walk.py",
+    "tests/scripts/test_demo.py",
+    "tests/crash/test_guards.py",
+    "tests/crash/test_cuts.py",
+    "tests/corruption/test_damages.py",
+    "tests/commands/cluster/test_life.py",
+    "tests/commands/test_spark_audit.py",
+    "tests/storage/test_replay_ahead.py",
+)
+"""These start first, so that no worker is still busy with one when the others have finished. Their tests share no
+fixture, so each test may run on another worker. The tests of any other module stay together on one worker."""
+
+_PROCESS_FIXTURES = frozenset({"zookeeper", "start_cluster"})
+
+
+def ring_of(item: pytest.Item) -> str:
+    """The ring of a test (docs/development.md)."""
+    for marker in ("interop", "battery"):
+        if item.get_closest_marker(marker):
+            return marker
+    has_processes = any(item.get_closest_marker(marker) for marker in ("cluster", "strace"))
+    if has_processes or _PROCESS_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        return "real processes"
+    return "unit"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long modules first, then modules that start processes, then the rest."""
+    ranks: dict[str, int] = {}
+    for item in items:
+        module, ring = _module_of(item.nodeid), ring_of(item)
+        item.user_properties.append(("ring", ring))
+        if module in LONG_MODULES:
+            ranks[module] = LONG_MODULES.index(module)
+        else:
+            rank = len(LONG_MODULES) + (ring == "unit")
+            ranks[module] = min(rank, ranks.get(module, rank))
+    items.sort(key=lambda item: ranks[_module_of(item.nodeid)])
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """More workers than cores, because many tests wait for other processes."""
+    return 2 * len(os.sched_getaffinity(0))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Replace ``--dist loadfile``."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False  # the order is that of the collection
+    return _ModuleScheduling(config, log)
+
+
+class _ModuleScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Tests of a module stay together, except those of long modules."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = _module_of(nodeid)
+        return nodeid if module in LONG_MODULES else module
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line with the seconds that the workers spent in each ring."""
+    seconds: dict[str, float] = defaultdict(float)
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            seconds[str(dict(report.user_properties).get("ring"))] += report.duration
+    if seconds:
+        rings = ", ".join(f"{ring} {spent:.0f} s" for ring, spent in sorted(seconds.items()))
+        terminalreporter.write_line(f"time of all workers: {rings}")
+
+
+def _module_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
