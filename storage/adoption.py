@@ -163,13 +163,13 @@ def locate_logs(fs: FileSystem, config: StorageConfig, *, is_unique: bool) -> Lo
     for position, directory in enumerate(directories):
         for log_id in list_entry_logs(fs, directory):
             path = os.path.join(directory, entry_log_file_name(log_id))
-            if is_unique and log_id in positions and min(_size(fs, path), sizes_bytes[log_id]) > HEADER_BYTES:
+            if is_unique and log_id in positions and min(fs.size(path), sizes_bytes[log_id]) > HEADER_BYTES:
                 raise AdoptionRefusedError(
                     f"nothing was changed: {path} has the id of an entry log in {directories[positions[log_id]]}, and "
                     "an index file does not say which of them it means: these are not the folders of one bookie"
                 )
-            if _size(fs, path) >= sizes_bytes.get(log_id, 0):
-                positions[log_id], sizes_bytes[log_id] = position, _size(fs, path)
+            if fs.size(path) >= sizes_bytes.get(log_id, 0):
+                positions[log_id], sizes_bytes[log_id] = position, fs.size(path)
     return LogPlaces(directories, positions, sizes_bytes)
 
 
@@ -327,11 +327,3 @@ def _put_in_place(fs: FileSystem, config: StorageConfig, note: ChangeNote) -> No
                 if fs.exists(source):
                     fs.rename(source, os.path.join(folder, name))
         fs.sync_directory(folder)
-
-
-def _size(fs: FileSystem, path: str) -> int:
-    file = fs.open(path)
-    try:
-        return file.size()
-    finally:
-        file.close()

@@ -188,7 +188,7 @@ def normal_directory(path: str) -> str:
         return path
     parts = [part for part in path.split("/") if part not in {"", "."}]
     if not os.path.isabs(path):
-        base = os.getcwd()
+        base = os.getcwd()  # noqa: TID251  only paths from settings are relative
         while parts and parts[0] == "..":
             base = os.path.dirname(base)
             del parts[0]

@@ -108,12 +108,8 @@ def find_history(filesystem: FileSystem, ledger_directory: str) -> str | None:
             return os.path.join(ledger_directory, name)
     for log_id in list_entry_logs(filesystem, ledger_directory):
         path = os.path.join(ledger_directory, entry_log_file_name(log_id))
-        file = filesystem.open(path)
-        try:
-            if file.size() > HEADER_BYTES:
-                return path
-        finally:
-            file.close()
+        if filesystem.size(path) > HEADER_BYTES:
+            return path
     return None
 
 

@@ -21,6 +21,7 @@ _PARTS_MAX = 1024
 """IOV_MAX of Linux: parts that one ``pwritev`` takes."""
 
 _FILE_MODE = 0o644
+_PRIVATE_FILE_MODE = 0o600
 
 _DEAD_OWNER_S = 1.0
 """How long a lock may be held on behalf of a process that has ended."""
@@ -196,9 +197,10 @@ class OsDirectoryLock:
 class OsFileSystem:
     """The disk; implements ``FileSystem``. Holds no state."""
 
-    def create(self, path: str) -> File:
-        """Create a file that must not exist, open it for reading and writing."""
-        return OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE))
+    def create(self, path: str, *, is_private: bool = False) -> File:
+        """Create a file that must not exist, open it for reading and writing; ``is_private``: for its owner alone."""
+        mode = _PRIVATE_FILE_MODE if is_private else _FILE_MODE
+        return OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
 
     def open(self, path: str, *, writable: bool = False) -> File:
         """Open an existing file."""

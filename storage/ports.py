@@ -79,8 +79,8 @@ class DiskSpace(NamedTuple):
 class FileSystem(Protocol):
     """The disk. Paths are absolute or relative strings; errors are OSError."""
 
-    def create(self, path: str) -> File:
-        """Create a file that must not exist, open it for reading and writing."""
+    def create(self, path: str, *, is_private: bool = False) -> File:
+        """Create a file that must not exist, open it for reading and writing; ``is_private``: for its owner alone."""
 
     def open(self, path: str, *, writable: bool = False) -> File:
         """Open an existing file."""

@@ -13,7 +13,6 @@ are those of a ledger that was deleted, and must come into no log.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -130,8 +129,7 @@ class ReplayAhead:
         is_plain = journal.has_checksums and not journal.is_loose
         if not is_plain or not self._child_count or self._children is None:
             return offset
-        with contextlib.closing(self._filesystem.open(path)) as file:
-            size_bytes = file.size()
+        size_bytes = self._filesystem.size(path)
         while size_bytes - offset >= FILE_BYTES_MIN and not self.failure and self._is_ready(size_bytes - offset):
             begin = max(offset, HEADER_BYTES)
             plan = _FilePlan(path, journal_index, journal.journal_id, begin, size_bytes, group_bytes_max)

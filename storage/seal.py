@@ -248,9 +248,7 @@ def bytes_to_open(filesystem: FileSystem, path: str) -> int:
     sizes_bytes = 0
     for name in filesystem.list_directory(path):
         if name.startswith(_REWRITTEN_PREFIX) or name.endswith(_REWRITTEN_SUFFIX):
-            file = filesystem.open(os.path.join(path, name))
-            sizes_bytes += file.size()
-            file.close()
+            sizes_bytes += filesystem.size(os.path.join(path, name))
     return sizes_bytes + _OPENING_BYTES
 
 

@@ -50,10 +50,12 @@ async def restore(
     from runtime.metadata.cluster_format import require_nobody_connected
     from runtime.metadata.cluster_restore import look_at_target, read_archive
     from runtime.metadata.layout import LedgerLayout, choose_tree
+    from runtime.net.loop import LoopClock
+    from storage.filesystem import OsFileSystem
 
-    with ArchiveReader(file) as reader:
+    with ArchiveReader(OsFileSystem(), file) as reader:
         with context.console.progress("checking the backup") as progress:
-            archive = await read_archive(reader, progress.update)
+            archive = await read_archive(reader, LoopClock(), progress.update)
         if archive.faults_count and not skip_invalid:
             raise RefusedError(
                 f"nothing was changed: {archive.faults_count} ledgers of {file} cannot be restored "

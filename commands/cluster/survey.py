@@ -62,9 +62,10 @@ async def save(
 ) -> tuple[ClusterSurvey, ArchiveEnd]:
     """Write an archive of the whole tree."""
     from runtime.metadata.cluster_backup import backup_cluster
+    from storage.filesystem import OsFileSystem
 
     with context.console.progress("saving the metadata") as progress:
-        return await backup_cluster(store, header, tree, path, on_progress=progress.update)
+        return await backup_cluster(store, header, tree, OsFileSystem(), path, on_progress=progress.update)
 
 
 async def save_before(
@@ -80,6 +81,8 @@ async def save_before(
     """
     from runtime.metadata.cluster_archive import ArchiveReader
     from runtime.metadata.cluster_restore import read_archive
+    from runtime.net.loop import LoopClock
+    from storage.filesystem import OsFileSystem
 
     name = urllib.parse.quote(header.root.removeprefix("/"), safe="")
     time = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S%fZ")
@@ -90,8 +93,8 @@ async def save_before(
             with contextlib.suppress(OSError):
                 os.unlink(path)
             raise ConflictError("nothing was changed: the metadata has changed since the plan was made: run it again")
-        with ArchiveReader(path) as reader:
-            await read_archive(reader)
+        with ArchiveReader(OsFileSystem(), path) as reader:
+            await read_archive(reader, LoopClock())
     except OSError as error:
         raise RefusedError(f"nothing was changed: the backup cannot be written to {path}: {error.strerror}") from error
     context.console.say(f"saved what is there in {path}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import textwrap
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -66,6 +65,7 @@ async def examine(
     """
     from runtime.metadata.doctor import KEPT_MAX, examine_cluster
     from runtime.metadata.doctor_catalogue import Severity
+    from runtime.net.loop import LoopClock
 
     is_wanted = _filter(severity, rule)
     zookeeper, limit = context.settings.zookeeper, context.settings.limit
@@ -75,7 +75,7 @@ async def examine(
                 store,
                 uri.root,
                 uri.tree,
-                time.time_ns() // 1_000_000,
+                LoopClock(),
                 layout_config=zookeeper.layout,
                 is_wanted=is_wanted,
                 kept_max=max(KEPT_MAX, limit or 0),

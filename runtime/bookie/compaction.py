@@ -288,10 +288,6 @@ def _moves_from(
 
 
 def _remove(fs: FileSystem, engine: LedgerDirectoryEngine, log_id: EntryLogId) -> int:
-    file = fs.open(os.path.join(engine.ledger_directory, entry_log_file_name(log_id)))
-    try:
-        size_bytes = file.size()
-    finally:
-        file.close()
+    size_bytes = fs.size(os.path.join(engine.ledger_directory, entry_log_file_name(log_id)))
     engine.remove_log(log_id)
     return size_bytes

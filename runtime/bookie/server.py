@@ -230,6 +230,7 @@ class BookieServer:
             uri.root,
             self.bookie_id,
             rpc_service_info(self._identity.host, self.port, f"bkctl {importlib.metadata.version('bkctl')}"),
+            clock=self._clock,
             session_timeout_ms=self._config.zookeeper.session_timeout_ms,
             on_failed=self._fail,
             require_cookie=functools.partial(

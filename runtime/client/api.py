@@ -22,6 +22,8 @@ import weakref
 from collections.abc import Mapping
 from typing import Self
 
+import msgspec
+
 from runtime.client.open_ledger import open_ledger
 from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.client.reader import LedgerReader
@@ -128,6 +130,7 @@ class LedgerClient:
             password,
             custom_metadata=tuple(sorted((custom_metadata or {}).items())),
         )
+        metadata = msgspec.structs.replace(metadata, creator_token=self.ports.clock.random.randrange(1, 2**63))
         created_id, stored = await self.ports.ledgers.create(metadata, ledger_id=ledger_id)
         if warning is not None:
             logger.warning("ledger %d: %s", created_id, warning)

@@ -14,20 +14,22 @@ import contextlib
 import errno
 import gzip
 import hashlib
+import io
+import itertools
 import os
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import msgspec
 
 from runtime.errors import ConflictError, MetadataError, MetadataFormatError
 from runtime.metadata.store import check_path
 from storage.json_text import JsonTextError, decode_json
+from storage.ports import Buffer, File, FileSystem
 
 LineT = TypeVar("LineT")
 
-_FILE_MODE = 0o600
 _LINE_BYTES_MAX = 4 * 1024 * 1024
 """Longest line that a reader takes into memory; a node holds 1 MiB at most."""
 
@@ -36,6 +38,7 @@ _GZIP_WINDOW_BITS = 31
 """What zlib calls the gzip container; it writes neither a name nor a time, so equal contents are equal files."""
 
 _WRITE_BYTES = 256 * 1024
+_READ_BYTES = 256 * 1024
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 """How file systems without hard links say so."""
 
@@ -76,14 +79,13 @@ class ArchiveWriter:
     Use it as ``with``; without ``finish`` nothing stays. OSError; ConflictError when the name is taken.
     """
 
-    def __init__(self, path: str, header: ArchiveHeader) -> None:
-        if os.path.lexists(path):
+    def __init__(self, fs: FileSystem, path: str, header: ArchiveHeader) -> None:
+        if fs.exists(path):
             raise _taken(path)
+        self._fs = fs
         self._path = path
-        self._temporary_path = f"{path}.{os.getpid()}.tmp"
-        self._descriptor = os.open(
-            self._temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE
-        )
+        self._file = _create_temporary(fs, path)
+        self._written_bytes = 0
         self._compressor = zlib.compressobj(_COMPRESSION_LEVEL, zlib.DEFLATED, _GZIP_WINDOW_BITS)
         self._pending = bytearray()
         self._hash = hashlib.sha256()
@@ -101,20 +103,20 @@ class ArchiveWriter:
         self._put(end)
         self._pending += self._compressor.flush()
         self._write_pending()
-        os.fsync(self._descriptor)
+        self._file.sync()
         self._put_in_place()
-        _sync_directory(os.path.dirname(self._path) or ".")
+        self._fs.sync_directory(os.path.dirname(self._path))
         return end
 
     def _put_in_place(self) -> None:
         try:
-            os.link(self._temporary_path, self._path)
+            self._fs.link(self._file.path, self._path)
         except FileExistsError:
             raise _taken(self._path) from None
         except OSError as error:
-            if error.errno not in _NO_LINKS or os.path.lexists(self._path):
+            if error.errno not in _NO_LINKS or self._fs.exists(self._path):
                 raise
-            os.rename(self._temporary_path, self._path)
+            self._fs.rename(self._file.path, self._path)
 
     def _put(self, line: msgspec.Struct) -> None:
         data = msgspec.json.encode(line) + b"\n"
@@ -124,19 +126,25 @@ class ArchiveWriter:
             self._write_pending()
 
     def _write_pending(self) -> None:
-        try:
-            while self._pending:
-                del self._pending[: os.write(self._descriptor, self._pending)]
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self._temporary_path) from error
+        self._file.pwrite(self._pending, self._written_bytes)
+        self._written_bytes += len(self._pending)
+        self._pending.clear()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+        self._file.close()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._temporary_path)
+            self._fs.remove(self._file.path)
+
+
+def _create_temporary(fs: FileSystem, path: str) -> File:
+    """A file next to ``path``; another backup may write one, or may have left one when it was killed."""
+    for number in itertools.count(1):
+        with contextlib.suppress(FileExistsError):
+            return fs.create(f"{path}.{number}.tmp", is_private=True)
+    raise AssertionError("the numbers do not end")
 
 
 class ArchiveReader:
@@ -145,11 +153,11 @@ class ArchiveReader:
     Use it as ``with``. MetadataFormatError says what is wrong; OSError.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, fs: FileSystem, path: str) -> None:
         self.path = path
         self.end: ArchiveEnd | None = None
         """The last line, once ``nodes`` has come to its end."""
-        self._file: BinaryIO = open(path, "rb")  # noqa: SIM115  closed by close()
+        self._file = fs.open(path)
         try:
             self.header = self._rewind()
         except BaseException:
@@ -181,8 +189,7 @@ class ArchiveReader:
         self.end = end
 
     def _rewind(self) -> ArchiveHeader:
-        self._file.seek(0)
-        self._gzip = gzip.GzipFile(fileobj=self._file, mode="rb")
+        self._gzip = gzip.GzipFile(fileobj=io.BufferedReader(_Stream(self._file), _READ_BYTES), mode="rb")
         self._hash = hashlib.sha256()
         return self._decode(self._read_line(), ArchiveHeader)
 
@@ -232,12 +239,23 @@ def _parts(path: str) -> list[str]:
     return ["", *path.split("/")] if path else [""]
 
 
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+class _Stream(io.RawIOBase):
+    """A file from its beginning to its end. Does not close it."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._offset = 0
+
+    def readable(self) -> bool:
+        """See ``io.RawIOBase``."""
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:  # type: ignore[override]
+        """See ``io.RawIOBase``."""
+        data = self._file.pread(len(buffer), self._offset)
+        memoryview(buffer)[: len(data)] = data
+        self._offset += len(data)
+        return len(data)
 
 
 def _taken(path: str) -> ConflictError:

@@ -22,6 +22,7 @@ from runtime.metadata.layout import LedgerTree
 from runtime.metadata.paths import AVAILABLE, COOKIES, ID_PREFIX, INSTANCE_ID, LAYOUT, READ_ONLY
 from runtime.metadata.store import NODE_BYTES_MAX, MetadataStore
 from runtime.metadata.tree import walk_tree
+from storage.ports import FileSystem
 
 UNDER_REPLICATION = "underreplication"
 HEALTH_CHECK_DISABLED = "disableHealthCheck"
@@ -191,11 +192,12 @@ async def backup_cluster(
     store: MetadataStore,
     header: ArchiveHeader,
     tree: LedgerTree,
+    fs: FileSystem,
     path: str,
     *,
     on_progress: Callable[[int], None] | None = None,
 ) -> tuple[ClusterSurvey, ArchiveEnd]:
     """Write the cluster at ``header.root`` to a new archive file, complete or not at all; OSError, ConflictError."""
-    with ArchiveWriter(path, header) as writer:
+    with ArchiveWriter(fs, path, header) as writer:
         survey = await survey_cluster(store, header.root, tree, take=writer.add, on_progress=on_progress)
         return survey, writer.finish(survey.ledgers)

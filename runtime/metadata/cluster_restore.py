@@ -11,7 +11,6 @@ of. Switches, delays and marks stay as they are: their absence means something t
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import enum
 from collections.abc import AsyncIterator, Callable
@@ -39,6 +38,7 @@ from runtime.metadata.restorable import find_node_fault
 from runtime.metadata.restored_ids import RestoredIds, advance_ids, least_new_id
 from runtime.metadata.store import CreateNode, MetadataStore, Node
 from runtime.metadata.tree import WINDOW
+from runtime.ports import Clock
 
 _FAULTS_KEPT_MAX = 10
 _YIELD_EVERY_NODES = 256
@@ -94,7 +94,9 @@ class NewIds(msgspec.Struct, frozen=True):
     first_id: int | None = None
 
 
-async def read_archive(reader: ArchiveReader, on_progress: Callable[[int], None] | None = None) -> ArchiveSummary:
+async def read_archive(
+    reader: ArchiveReader, clock: Clock, on_progress: Callable[[int], None] | None = None
+) -> ArchiveSummary:
     """Read all of it; MetadataFormatError when it is damaged."""
     tree = next((tree for tree in LedgerTree if tree.value == reader.header.layout), None)
     if tree is None:
@@ -115,7 +117,7 @@ async def read_archive(reader: ArchiveReader, on_progress: Callable[[int], None]
         elif node.path.startswith(f"{LONG_IDS}/"):
             ids.add_generator(node.path.removeprefix(f"{LONG_IDS}/"))
         if nodes_count % _YIELD_EVERY_NODES == 0:
-            await asyncio.sleep(0)
+            await clock.sleep(0)
             if on_progress is not None:
                 on_progress(nodes_count)
     assert reader.end is not None

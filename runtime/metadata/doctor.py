@@ -27,6 +27,7 @@ from runtime.metadata.layout import LedgerLayout, LedgerTree, choose_tree, read_
 from runtime.metadata.paths import READ_ONLY, Paths
 from runtime.metadata.store import MetadataStore, Node
 from runtime.metadata.tree import walk_tree
+from runtime.ports import Clock
 from storage.errors import BkctlError
 
 T = TypeVar("T")
@@ -68,7 +69,7 @@ async def examine_cluster(
     store: MetadataStore,
     root: str,
     wanted_tree: LedgerTree | None,
-    now_ms: int,
+    clock: Clock,
     *,
     layout_config: LayoutConfig | None = None,
     is_wanted: Callable[[Rule], bool] = lambda _: True,
@@ -93,10 +94,10 @@ async def examine_cluster(
         wanted_tree=wanted_tree,
         is_shaded_factory_allowed=config.is_shaded_factory_allowed,
         has_long_ids=await _is_there(store, Paths(root).long_ids),
-        now_ms=now_ms,
+        now_ms=clock.now_ms(),
     )
     notes = _Notes(is_wanted, kept_max)
-    examination = _Examination(store, around, notes, settle_s)
+    examination = _Examination(store, around, notes, clock, settle_s)
     await examination.walk(on_progress)
     instance_id = await examination.compare()
     return notes.report(root, around.tree, instance_id)
@@ -178,11 +179,14 @@ class _Eyes:
 class _Examination:
     """One pass over a cluster."""
 
-    def __init__(self, store: MetadataStore, around: Surroundings, notes: _Notes, settle_s: float) -> None:
+    def __init__(
+        self, store: MetadataStore, around: Surroundings, notes: _Notes, clock: Clock, settle_s: float
+    ) -> None:
         self._store = store
         self._around = around
         self._paths = Paths(around.root)
         self._notes = notes
+        self._clock = clock
         self._settle_s = settle_s
         self._suspects: list[Place] = []
         self._owned: list[Place] = []
@@ -210,7 +214,7 @@ class _Examination:
                     await self._look_again()
         await self._look_for_ledgers()
         if self._suspects:
-            await asyncio.sleep(self._settle_s)
+            await self._clock.sleep(self._settle_s)
             await self._look_again()
 
     def _note_denied(self, path: str) -> None:
@@ -273,7 +277,7 @@ class _Examination:
         snapshot = await self._snapshot(self._references.by_bookie)
         found = list(compare(self._around.root, snapshot))
         if found:
-            await asyncio.sleep(self._settle_s)
+            await self._clock.sleep(self._settle_s)
             snapshot = await self._snapshot(await self._references_left(snapshot))
             again = {(each.rule.id, each.path, each.subject) for each in compare(self._around.root, snapshot)}
             for each in found:

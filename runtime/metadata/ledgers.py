@@ -7,7 +7,6 @@ vanishes meanwhile is simply not there any more. Ids ascend.
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
@@ -46,7 +45,6 @@ async def open_ledger_store(
     tree: LedgerTree | None = None,
     *,
     layout_config: LayoutConfig | None = None,
-    random_source: random.Random | None = None,
 ) -> LedgerStore:
     """The ledgers below ``root`` by the layout that the cluster records, ``tree`` being what the URI asks for.
 
@@ -63,7 +61,6 @@ async def open_ledger_store(
         choose_tree(layout, tree, config),
         layout_config=config,
         is_layout_recorded=layout is not None,
-        random_source=random_source or random.SystemRandom(),
     )
 
 
@@ -78,14 +75,12 @@ class LedgerStore:
         *,
         layout_config: LayoutConfig,
         is_layout_recorded: bool,
-        random_source: random.Random,
     ) -> None:
         self._store = store
         self._paths = Paths(root)
         self._tree = tree
         self._layout_config = layout_config
         self._is_layout_recorded = is_layout_recorded
-        self._random = random_source
         self._ids = LedgerIdGenerator(store, root, tree)
 
     @property
@@ -109,11 +104,10 @@ class LedgerStore:
     ) -> tuple[int, Versioned[LedgerMetadata]]:
         """Store a new ledger and return its id, allocated unless given, with the version 0 of what was stored.
 
+        With a ``creator_token`` of its own, from 1 to 2**63 - 1, the ledger is known again when an answer was lost.
         LedgerExistsError when a given id is taken, RefusedError when it must not be used.
         """
         await self._ensure_layout_recorded()
-        if metadata.format_version >= _CREATOR_TOKEN_FORMAT_MIN:
-            metadata = msgspec.structs.replace(metadata, creator_token=self._random.randrange(2**63 - 1))
         while True:
             chosen_id = await self._ids.next_id() if ledger_id is None else ledger_id
             if await self._create_at(chosen_id, metadata):
@@ -139,7 +133,7 @@ class LedgerStore:
         except (LedgerNotFoundError, MetadataFormatError):
             return False
         is_token_stored = metadata.format_version >= _CREATOR_TOKEN_FORMAT_MIN
-        return is_token_stored and found.value.creator_token == metadata.creator_token
+        return is_token_stored and metadata.creator_token != 0 and found.value.creator_token == metadata.creator_token
 
     async def read(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         """Metadata, its version, and the creation time of its node, which counts where the metadata stores none.

@@ -30,6 +30,7 @@ from runtime.ledger.bookie_id import is_valid_bookie_id
 from runtime.metadata.paths import READ_ONLY, Paths
 from runtime.metadata.service_info import BookieAddress, BookieServiceInfo, decode_service_info, encode_service_info
 from runtime.metadata.store import MetadataStore, Node
+from runtime.ports import Clock
 from storage.errors import BkctlError
 
 __all__ = ["BookieAddress", "BookieMode", "BookieRegistration", "RegistrationClient", "Registrations"]
@@ -149,6 +150,7 @@ class BookieRegistration:
         bookie_id: str,
         service_info: BookieServiceInfo,
         *,
+        clock: Clock,
         session_timeout_ms: int,
         on_failed: Callable[[BkctlError], None],
         require_cookie: Callable[[], Awaitable[None]] | None = None,
@@ -160,6 +162,7 @@ class BookieRegistration:
             # starting Java client hang (section 8.2).
             raise RegistrationError(f"bookie {bookie_id} would publish no port for ledger requests")
         self._store = store
+        self._clock = clock
         self._paths = Paths(root)
         self._bookie_id = bookie_id
         self._payload = encode_service_info(service_info)
@@ -339,7 +342,7 @@ class BookieRegistration:
                     await self._register(self._mode)
                 except MetadataUnavailableError as error:
                     logger.warning("bookie %s is not registered: %s", self._bookie_id, error)
-                    await asyncio.sleep(_RETRY_DELAY_S)
+                    await self._clock.sleep(_RETRY_DELAY_S)
                 except BkctlError as error:
                     logger.error("bookie %s cannot register again: %s", self._bookie_id, error)
                     self._on_failed(error)

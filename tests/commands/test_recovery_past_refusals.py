@@ -16,6 +16,7 @@ from runtime.ledger.changes import new_ledger
 from runtime.ledger.metadata import DigestType
 from runtime.metadata.registration import BookieMode, BookieRegistration
 from runtime.metadata.service_info import rpc_service_info
+from runtime.net.loop import LoopClock
 from runtime.protocol.status import Status
 from storage.errors import BkctlError
 from tests.processes import Cluster
@@ -43,7 +44,13 @@ async def test_a_dead_bookie_is_replaced_although_another_one_refuses_the_ledger
             root = client.ports.ledgers.root
             service = rpc_service_info(LOOPBACK, refusing.port)
             registration = BookieRegistration(
-                client.store, root, REFUSING, service, session_timeout_ms=10_000, on_failed=_must_not_fail
+                client.store,
+                root,
+                REFUSING,
+                service,
+                clock=LoopClock(),
+                session_timeout_ms=10_000,
+                on_failed=_must_not_fail,
             )
             await registration.register(BookieMode.WRITABLE)
             metadata = new_ledger((dead, REFUSING, sound), 3, 2, DigestType.CRC32C, PASSWORD)

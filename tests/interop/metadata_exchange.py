@@ -10,6 +10,7 @@ import msgspec
 from runtime.ledger.metadata import DigestType, LedgerMetadata, Segment
 from runtime.metadata.layout import LedgerTree
 from runtime.metadata.ledgers import LedgerStore
+from runtime.metadata.store import Versioned
 from tests.interop.java_metadata import JavaMetadata
 from tests.processes import BkctlResult, run_bkctl
 
@@ -31,6 +32,14 @@ def new_metadata(**changes: Any) -> LedgerMetadata:
         password=b"secret",
     )
     return msgspec.structs.replace(metadata, **changes)
+
+
+async def create_ledger(
+    ledgers: LedgerStore, metadata: LedgerMetadata, *, ledger_id: int | None = None
+) -> tuple[int, Versioned[LedgerMetadata]]:
+    """Create a ledger with a token, as the client does."""
+    metadata = msgspec.structs.replace(metadata, creator_token=4711)
+    return await ledgers.create(metadata, ledger_id=ledger_id)
 
 
 NEW: dict[str, Any] = {"ensemble": ENSEMBLE, "password": "secret"}

@@ -16,7 +16,7 @@ from runtime.metadata.layout import LedgerTree
 from runtime.metadata.ledgers import open_ledger_store
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.interop.java_metadata import JavaMetadata
-from tests.interop.metadata_exchange import NEW, bkctl, ids_of, init_by_java, new_metadata
+from tests.interop.metadata_exchange import NEW, bkctl, create_ledger, ids_of, init_by_java, new_metadata
 from tests.interop.test_metadata_shell import COOKIE, ENDPOINTS, READ_ONLY, WRITABLE
 
 FORBIDDEN_LEDGER = "922/3372/0368/5477/L5807"
@@ -86,7 +86,7 @@ async def test_bkctl_survives_what_java_does_not(
 
     # Our own parts work on among them.
     store_of_ledgers = await open_ledger_store(store, root)
-    created, _ = await store_of_ledgers.create(new_metadata())
+    created, _ = await create_ledger(store_of_ledgers, new_metadata())
     assert await ids_of(store_of_ledgers) == [0, created, 77]
     election = AuditorElection(store, root, READ_ONLY, lambda _: None)
     await asyncio.wait_for(election.campaign(), 60)

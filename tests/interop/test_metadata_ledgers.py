@@ -24,6 +24,7 @@ from tests.interop.metadata_exchange import (
     NEW,
     NO_SUCH_LEDGER_CODE,
     bkctl,
+    create_ledger,
     ids_of,
     init_by_java,
     new_metadata,
@@ -68,7 +69,7 @@ async def test_each_side_finds_reads_changes_and_deletes_what_the_other_made(
     for ledger_id in by_java:
         assert (await java.call("ledger_create", ledger_id=ledger_id, **NEW))["version"] == 0
     for ledger_id in by_bkctl:
-        await cluster.create(new_metadata(), ledger_id=ledger_id)
+        await create_ledger(cluster, new_metadata(), ledger_id=ledger_id)
     everything = sorted(by_java + by_bkctl)
     assert await java.list_ledgers() == everything
     assert await ids_of(cluster) == everything
@@ -83,7 +84,7 @@ async def test_each_side_finds_reads_changes_and_deletes_what_the_other_made(
         await java.call("ledger_create", ledger_id=by_bkctl[0], **NEW)
     assert refused.value.code == LEDGER_EXISTS_CODE
     with pytest.raises(LedgerExistsError):
-        await cluster.create(new_metadata(), ledger_id=by_java[0])
+        await create_ledger(cluster, new_metadata(), ledger_id=by_java[0])
 
     await _close_each_others(cluster, java, by_java, by_bkctl)
     for ledger_id in by_java:

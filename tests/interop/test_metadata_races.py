@@ -25,7 +25,7 @@ from runtime.metadata.under_replication import UnderReplicationMarks, list_marks
 from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from tests.interop.java_metadata import JavaMetadata
-from tests.interop.metadata_exchange import NEW, ids_of, init_by_java, new_metadata, uri_of
+from tests.interop.metadata_exchange import NEW, create_ledger, ids_of, init_by_java, new_metadata, uri_of
 
 DEADLINE_S = 60.0
 
@@ -89,7 +89,7 @@ async def test_racing_updates_of_the_same_ledgers_lose_nothing(peer: Peer, java:
     rounds = 60
     ledger_ids = [7, 2**31]
     for ledger_id in ledger_ids:
-        await peer.ledgers.create(new_metadata(), ledger_id=ledger_id)
+        await create_ledger(peer.ledgers, new_metadata(), ledger_id=ledger_id)
 
     async def race() -> int:
         return sum([await add_marks(peer.ledgers, each, f"bkctl{i}") for i in range(rounds) for each in ledger_ids])
@@ -123,7 +123,7 @@ async def test_racing_creates_get_ids_of_their_own(
         return [(await java.call("ledger_create", **NEW))["ledger_id"] for _ in range(count)]
 
     async def create() -> list[int]:
-        return [(await ledgers.create(new_metadata()))[0] for _ in range(count)]
+        return [(await create_ledger(ledgers, new_metadata()))[0] for _ in range(count)]
 
     theirs, ours = await asyncio.gather(create_by_java(), create())
     assert len({*theirs, *ours}) == 2 * count
@@ -141,13 +141,13 @@ async def test_directories_that_one_side_empties_take_ledgers_of_the_other(
     async def churn() -> None:
         for _ in range(rounds):
             for ledger_id in ours:
-                await peer.ledgers.create(new_metadata(), ledger_id=ledger_id)
+                await create_ledger(peer.ledgers, new_metadata(), ledger_id=ledger_id)
                 assert (await peer.ledgers.read(ledger_id)).version == 0
                 await peer.ledgers.delete(ledger_id)
 
     await asyncio.gather(java.call("ledger_churn", ledger_ids=theirs, count=rounds, **NEW), churn())
     assert await java.list_ledgers() == await ids_of(peer.ledgers) == []
-    await peer.ledgers.create(new_metadata(), ledger_id=ours[0])
+    await create_ledger(peer.ledgers, new_metadata(), ledger_id=ours[0])
     assert await java.list_ledgers() == [ours[0]]
 
 
@@ -157,7 +157,8 @@ async def test_ids_go_over_into_long_ones_for_both_at_the_same_place(
     # Creating this node is how an operator switches a cluster to long ids.
     await store.create(Paths(root).long_ids, is_open_acl=True)
     theirs, ours = await asyncio.gather(
-        java.call("ledger_ids", count=30), asyncio.gather(*(peer.ledgers.create(new_metadata()) for _ in range(30)))
+        java.call("ledger_ids", count=30),
+        asyncio.gather(*(create_ledger(peer.ledgers, new_metadata()) for _ in range(30))),
     )
     ids = sorted([*theirs["ids"], *(ledger_id for ledger_id, _ in ours)])
     assert ids == list(range(2**32, 2**32 + 60))

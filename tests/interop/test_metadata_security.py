@@ -23,7 +23,7 @@ from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from tests.interop.java import JavaProgram
 from tests.interop.java_metadata import JavaMetadata
-from tests.interop.metadata_exchange import NEW, ids_of, init_by_java, new_metadata
+from tests.interop.metadata_exchange import NEW, create_ledger, ids_of, init_by_java, new_metadata
 from tests.interop.test_metadata_shell import COOKIE, ENDPOINTS, WRITABLE, cookie, register
 from tests.interop.znodes import comparable, dump
 from tests.zookeeper_servers import ZooKeeperServer, secured_server
@@ -81,9 +81,9 @@ async def test_both_sides_protect_the_same_nodes(
     ledgers = await open_ledger_store(user, twin_root)
     for ledger_id in (5, 2**40):
         await java.call("ledger_create", ledger_id=ledger_id, **NEW)
-        await ledgers.create(new_metadata(), ledger_id=ledger_id)
+        await create_ledger(ledgers, new_metadata(), ledger_id=ledger_id)
     await java.call("ledger_create", **NEW)
-    await ledgers.create(new_metadata())
+    await create_ledger(ledgers, new_metadata())
     await java.call("cookie_write", bookie_id=WRITABLE, **COOKIE)
     await CookieStore(user, twin_root).create(cookie(WRITABLE, None))
     await java.call("register", bookie_id=WRITABLE, endpoints=ENDPOINTS, properties={"rack": "/a"})

@@ -60,7 +60,7 @@ def cookie(bookie_id: str, instance_id: str | None) -> Cookie:
 async def register(store: ZooKeeperStore, root: str, bookie_id: str, mode: BookieMode) -> BookieRegistration:
     """Our registration."""
     registration = BookieRegistration(
-        store, root, bookie_id, service_info(), session_timeout_ms=2000, on_failed=lambda _: None
+        store, root, bookie_id, service_info(), clock=LoopClock(), session_timeout_ms=2000, on_failed=lambda _: None
     )
     await registration.register(mode)
     return registration

@@ -25,7 +25,7 @@ from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from tests.interop.java import JavaProgram
 from tests.interop.java_metadata import JavaMetadata
-from tests.interop.metadata_exchange import ENSEMBLE, NEW, bkctl, init_by_java, new_metadata, uri_of
+from tests.interop.metadata_exchange import ENSEMBLE, NEW, bkctl, create_ledger, init_by_java, new_metadata, uri_of
 from tests.interop.test_metadata_shell import COOKIE, ENDPOINTS, READ_ONLY, WRITABLE, cookie, register
 from tests.interop.znodes import Znode, comparable, dump
 
@@ -81,13 +81,13 @@ async def test_ledgers(
     labels = tuple((key, value.encode()) for key, value in LABELS.items())
     for ledger_id in IDS[tree]:
         await java.call("ledger_create", ledger_id=ledger_id, labels=LABELS, **NEW)
-        await ledgers.create(new_metadata(custom_metadata=labels), ledger_id=ledger_id)
+        await create_ledger(ledgers, new_metadata(custom_metadata=labels), ledger_id=ledger_id)
     for _ in range(3):
         await java.call("ledger_create", **NEW, format_version=2, ctime_ms=A_TIME_MS)
-        await ledgers.create(new_metadata(format_version=2, ctime_ms=A_TIME_MS))
+        await create_ledger(ledgers, new_metadata(format_version=2, ctime_ms=A_TIME_MS))
     for digest, name in ((DigestType.HMAC, "MAC"), (DigestType.DUMMY, "DUMMY"), (DigestType.CRC32, "CRC32")):
         await java.call("ledger_create", ensemble=ENSEMBLE, digest_type=name, ack_quorum_size=1, ctime_ms=-1)
-        await ledgers.create(new_metadata(digest_type=digest, password=b"", ack_quorum_size=1, ctime_ms=-1))
+        await create_ledger(ledgers, new_metadata(digest_type=digest, password=b"", ack_quorum_size=1, ctime_ms=-1))
     assert_same(znodes, root, twin_root)
 
     first, *_, last = IDS[tree]
@@ -131,7 +131,7 @@ async def test_long_ids(
             znodes.create(f"{each}/idgen-long/HOB-{high:010d}")
     for _ in range(2):
         theirs = await java.call("ledger_create", **NEW)
-        ours, _ = await ledgers.create(new_metadata())
+        ours, _ = await create_ledger(ledgers, new_metadata())
         assert theirs["ledger_id"] == ours
         assert ours >> 32 == 7
     tree = assert_same(znodes, root, twin_root)
@@ -179,7 +179,9 @@ async def test_bookies(
 
 
 async def _register_plain(store: ZooKeeperStore, root: str, info: BookieServiceInfo) -> None:
-    registration = BookieRegistration(store, root, WRITABLE, info, session_timeout_ms=2000, on_failed=lambda _: None)
+    registration = BookieRegistration(
+        store, root, WRITABLE, info, clock=LoopClock(), session_timeout_ms=2000, on_failed=lambda _: None
+    )
     await registration.register(BookieMode.WRITABLE)
 
 

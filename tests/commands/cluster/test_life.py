@@ -16,6 +16,8 @@ from runtime.metadata.cluster_restore import ClusterRestore, look_at_target, rea
 from runtime.metadata.operation_lock import operation_lock_path
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.loop import LoopClock
+from storage.filesystem import OsFileSystem
 from tests.commands.cluster.conftest import Operator, wait_until
 from tests.processes import Cluster, run_bkctl
 from tests.runtime.metadata.trees import PlantedNode
@@ -228,8 +230,8 @@ def test_no_bookie_joins_a_cluster_that_is_half_restored(cluster: Cluster, tmp_p
 async def _restore_but_for_the_end(metadata_uri: str, path: str) -> None:
     uri = parse_metadata_uri(metadata_uri)
     async with await ZooKeeperStore.connect(uri.servers) as store:
-        with ArchiveReader(path) as reader:
-            archive = await read_archive(reader)
+        with ArchiveReader(OsFileSystem(), path) as reader:
+            archive = await read_archive(reader, LoopClock())
             target = await look_at_target(store, uri.root, archive)
             operation = ClusterRestore(store, archive, target, before_each=lambda: None, keep=lambda _path, _node: None)
             async for _ in operation.run(reader):

@@ -120,7 +120,6 @@ def hooked_ledgers(ledgers: LedgerStore, store: HookedStore) -> LedgerStore:
         ledgers.tree,
         layout_config=ledgers._layout_config,
         is_layout_recorded=True,
-        random_source=random.Random(1),
     )
 
 

@@ -89,7 +89,7 @@ async def cluster(answer: Answer) -> AsyncIterator[ClientPorts]:
         for bookie_id in (*BOOKIES, *SPARES):
             service = rpc_service_info("127.0.0.1", 3181)
             registration = BookieRegistration(
-                store, "/ledgers", bookie_id, service, session_timeout_ms=10_000, on_failed=_must_not_fail
+                store, "/ledgers", bookie_id, service, clock=clock, session_timeout_ms=10_000, on_failed=_must_not_fail
             )
             await registration.register(BookieMode.WRITABLE)
         config = ClientConfig(ensemble_changes_without_progress_max=3)

@@ -121,6 +121,7 @@ class World:
                 self._uri.root,
                 name,
                 rpc_service_info(LOOPBACK, bookie.port),
+                clock=LoopClock(),
                 session_timeout_ms=10_000,
                 on_failed=_must_not_fail,
             )

@@ -14,6 +14,7 @@ import pytest
 
 from runtime.errors import ConflictError, MetadataFormatError
 from runtime.metadata.cluster_archive import ArchiveHeader, ArchiveNode, ArchiveReader, ArchiveWriter
+from storage.filesystem import OsFileSystem
 
 HEADER = ArchiveHeader(root="/ledgers", instance_id="i", layout="hierarchical", created="2026-01-01T00:00:00Z")
 NODES = [
@@ -27,7 +28,7 @@ NODES = [
 
 
 def write(path: Path) -> bytes:
-    with ArchiveWriter(str(path), HEADER) as writer:
+    with ArchiveWriter(OsFileSystem(), str(path), HEADER) as writer:
         for node in NODES:
             writer.add(node)
         writer.finish(1)
@@ -35,7 +36,7 @@ def write(path: Path) -> bytes:
 
 
 def read(path: Path) -> tuple[ArchiveHeader, list[ArchiveNode]]:
-    with ArchiveReader(str(path)) as reader:
+    with ArchiveReader(OsFileSystem(), str(path)) as reader:
         nodes = list(reader.nodes())
         assert reader.end is not None
         assert reader.end.nodes == len(nodes)
@@ -50,7 +51,7 @@ def test_what_was_written_comes_back_any_number_of_times(tmp_path: Path) -> None
     path = tmp_path / "a.gz"
     first = write(path)
     assert read(path) == (HEADER, NODES)
-    with ArchiveReader(str(path)) as reader:
+    with ArchiveReader(OsFileSystem(), str(path)) as reader:
         assert list(reader.nodes()) == list(reader.nodes()) == NODES
     assert os.listdir(tmp_path) == ["a.gz"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -169,7 +170,7 @@ def test_no_file_is_ever_replaced(tmp_path: Path) -> None:
     with pytest.raises(ConflictError, match="never replaces"):
         write(path)
     late = tmp_path / "b.gz"
-    with ArchiveWriter(str(late), HEADER) as writer:
+    with ArchiveWriter(OsFileSystem(), str(late), HEADER) as writer:
         late.write_bytes(b"somebody was faster")
         with pytest.raises(ConflictError, match="never replaces"):
             writer.finish(0)
@@ -178,7 +179,7 @@ def test_no_file_is_ever_replaced(tmp_path: Path) -> None:
 
 
 def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
-    with ArchiveWriter(str(tmp_path / "a.gz"), HEADER) as writer:
+    with ArchiveWriter(OsFileSystem(), str(tmp_path / "a.gz"), HEADER) as writer:
         writer.add(NODES[0])
     assert os.listdir(tmp_path) == []
 
@@ -189,7 +190,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, room: int) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
     try:
-        with ArchiveWriter(str(path), HEADER) as writer:
+        with ArchiveWriter(OsFileSystem(), str(path), HEADER) as writer:
             with pytest.raises(OSError, match="File too large") as raised:
                 writer.add(ArchiveNode("", 0, 0, os.urandom(900_000)))
             assert os.listdir(tmp_path) != []

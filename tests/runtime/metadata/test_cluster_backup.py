@@ -18,6 +18,7 @@ from runtime.metadata.cluster_backup import (
 from runtime.metadata.layout import LedgerTree
 from runtime.metadata.ledgers import open_ledger_store
 from runtime.metadata.zookeeper import ZooKeeperStore
+from storage.filesystem import OsFileSystem
 from tests.runtime.metadata.trees import PlantedNode, java_tree, persistent, plant, read_tree
 
 AT_WORK = {
@@ -95,8 +96,8 @@ async def test_a_backup_holds_every_lasting_node_and_no_other(
     planted = java_tree(AT_WORK[tree])
     await plant(store, root, planted)
     path = str(tmp_path / "a.gz")
-    survey, end = await backup_cluster(store, header_of(root, tree), tree, path)
-    with ArchiveReader(path) as reader:
+    survey, end = await backup_cluster(store, header_of(root, tree), tree, OsFileSystem(), path)
+    with ArchiveReader(OsFileSystem(), path) as reader:
         nodes = {node.path: PlantedNode(node.data, node.version, is_ephemeral=False) for node in reader.nodes()}
     expected = persistent(planted)
     expected.pop("underreplication/auditorelection", None)
@@ -153,11 +154,13 @@ async def test_a_backup_beside_a_busy_cluster_holds_each_ledger_at_one_version(
     writer = asyncio.ensure_future(keep_writing())
     path = str(tmp_path / "a.gz")
     for number in range(3):
-        await backup_cluster(store, header_of(root, LedgerTree.FLAT), LedgerTree.FLAT, f"{path}{number}")
+        await backup_cluster(
+            store, header_of(root, LedgerTree.FLAT), LedgerTree.FLAT, OsFileSystem(), f"{path}{number}"
+        )
     is_done.set()
     assert await writer >= 1
     for number in range(3):
-        with ArchiveReader(f"{path}{number}") as reader:
+        with ArchiveReader(OsFileSystem(), f"{path}{number}") as reader:
             found = [node for node in reader.nodes() if node.path.count("/") == 2]
         assert all(node.data == b"%d" % node.version for node in found)
         assert len(found) > 400

@@ -32,6 +32,8 @@ from runtime.metadata.ledgers import open_ledger_store
 from runtime.metadata.store import NODE_BYTES_MAX, Node
 from runtime.metadata.tree import delete_tree
 from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.loop import LoopClock
+from storage.filesystem import OsFileSystem
 from tests.runtime.metadata.test_cluster_format import AT_WORK, TREES, go_on, stop_after
 from tests.runtime.metadata.trees import PlantedNode, java_tree, persistent, plant, read_tree
 
@@ -70,14 +72,14 @@ class Restored(msgspec.Struct):
 async def save(store: ZooKeeperStore, root: str, tree: LedgerTree, path: Path) -> str:
     instance_id = (await store.get(f"{root}/INSTANCEID")).data.decode()
     header = ArchiveHeader(root=root, instance_id=instance_id, layout=tree.value, created="2026-01-01T00:00:00Z")
-    await backup_cluster(store, header, tree, str(path))
+    await backup_cluster(store, header, tree, OsFileSystem(), str(path))
     return str(path)
 
 
 async def bring_back(store: ZooKeeperStore, root: str, path: str, before_each: Callable[[], None] = go_on) -> Restored:
     kept: list[tuple[str, Node]] = []
-    with ArchiveReader(path) as reader:
-        archive = await read_archive(reader)
+    with ArchiveReader(OsFileSystem(), path) as reader:
+        archive = await read_archive(reader, LoopClock())
         target = await look_at_target(store, root, archive)
         operation = ClusterRestore(
             store, archive, target, before_each=before_each, keep=lambda path, node: kept.append((path, node))
@@ -156,8 +158,8 @@ async def test_a_restore_stopped_at_any_change_is_ended_by_the_next(
 async def test_a_restore_killed_between_its_last_two_steps(store: ZooKeeperStore, root: str, tmp_path: Path) -> None:
     await init_cluster(store, root, None, random.Random(1))
     path = await save(store, root, LedgerTree.HIERARCHICAL, tmp_path / "a")
-    with ArchiveReader(path) as reader:
-        mark = b"bkctl restore " + (await read_archive(reader)).sha256.encode()
+    with ArchiveReader(OsFileSystem(), path) as reader:
+        mark = b"bkctl restore " + (await read_archive(reader, LoopClock())).sha256.encode()
     await store.set(root, mark, 0)
     await bring_back(store, root, path)
     assert (await store.get(root)).data == b""
@@ -290,8 +292,8 @@ async def test_a_ledger_that_is_changed_at_the_same_moment_is_left(
             await other_store.set(node, theirs, expected_version)
             return await store.set(path, data, expected_version)
 
-    with ArchiveReader(path) as reader:
-        archive = await read_archive(reader)
+    with ArchiveReader(OsFileSystem(), path) as reader:
+        archive = await read_archive(reader, LoopClock())
         target = await look_at_target(store, root, archive)
         operation = ClusterRestore(Slow(), archive, target, before_each=go_on, keep=lambda _path, _node: None)  # type: ignore[arg-type]
         fates = [fate async for fate in operation.run(reader)]
@@ -311,8 +313,8 @@ async def test_two_restores_at_once_make_one_cluster(
     await nuke_cluster(store, root, LedgerTree.LONG_HIERARCHICAL, before_each=go_on)
 
     async def run(at: ZooKeeperStore) -> None:
-        with ArchiveReader(path) as reader:
-            archive = await read_archive(reader)
+        with ArchiveReader(OsFileSystem(), path) as reader:
+            archive = await read_archive(reader, LoopClock())
             target = await look_at_target(at, root, archive)
             operation = ClusterRestore(at, archive, target, before_each=go_on, keep=lambda _path, _node: None)
             async for fate in operation.run(reader):
@@ -326,8 +328,8 @@ async def test_two_restores_at_once_make_one_cluster(
 
 
 async def summary_of(path: str) -> ArchiveSummary:
-    with ArchiveReader(path) as reader:
-        return await read_archive(reader)
+    with ArchiveReader(OsFileSystem(), path) as reader:
+        return await read_archive(reader, LoopClock())
 
 
 async def test_where_a_backup_must_not_go(store: ZooKeeperStore, root: str, tmp_path: Path) -> None:
@@ -415,7 +417,7 @@ async def test_a_ledger_larger_than_any_node_is_known_before_anything_is_written
     """Servers may be set to take more (jute.maxbuffer); this side never writes so much."""
     path = str(tmp_path / "a")
     header = ArchiveHeader(root=root, instance_id=None, layout="hierarchical", created="2026-01-01T00:00:00Z")
-    with ArchiveWriter(path, header) as writer:
+    with ArchiveWriter(OsFileSystem(), path, header) as writer:
         for name in ("", "00", "00/0000"):
             writer.add(ArchiveNode(name, 0, 0, b""))
         writer.add(ArchiveNode("00/0000/L0001", 0, 0, encode_ledger_metadata(CLOSED) + bytes(NODE_BYTES_MAX)))
@@ -440,7 +442,7 @@ async def test_metadata_that_cannot_be_read_is_not_overwritten(
 async def test_an_unknown_layout_is_refused(store: ZooKeeperStore, root: str, tmp_path: Path) -> None:
     await init_cluster(store, root, None, random.Random(1))
     header = ArchiveHeader(root=root, instance_id="i", layout="round", created="")
-    await backup_cluster(store, header, LedgerTree.FLAT, str(tmp_path / "a"))
+    await backup_cluster(store, header, LedgerTree.FLAT, OsFileSystem(), str(tmp_path / "a"))
     with pytest.raises(MetadataFormatError, match="unknown layout 'round'"):
         await summary_of(str(tmp_path / "a"))
 

@@ -18,6 +18,7 @@ from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.layout import LedgerLayout, LedgerTree, encode_layout
 from runtime.metadata.store import MetadataStore, Node
 from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.loop import LoopClock
 from tests.runtime.metadata.bad_nodes import (
     BAD_NODES,
     BOOKIES,
@@ -33,12 +34,16 @@ from tests.runtime.metadata.bad_nodes import (
 from tests.runtime.metadata.counters import force_counters
 from tests.runtime.metadata.trees import java_tree, plant, read_tree
 
-NOW_MS = 0
-"""Nodes that are made in a test are younger than that: what takes long has not begun."""
+
+class EarlyClock(LoopClock):
+    """At this time no node has been there for long that is made in a test."""
+
+    def now_ms(self) -> int:
+        return 0
 
 
 async def examine(store: MetadataStore, root: str, tree: LedgerTree | None = None) -> DoctorReport:
-    return await examine_cluster(store, root, tree, NOW_MS, settle_s=0.01)
+    return await examine_cluster(store, root, tree, EarlyClock(), settle_s=0.01)
 
 
 def found_in(report: DoctorReport, root: str) -> dict[str, set[str]]:

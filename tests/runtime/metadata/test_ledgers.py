@@ -51,7 +51,7 @@ async def test_a_ledger_from_creation_to_deletion(store: ZooKeeperStore, root: s
     assert (found.value, found.version) == (created.value, 0)
     assert found.ctime_ms is not None
     assert abs(found.ctime_ms / 1000 - time.time()) < CLOCK_DIFFERENCE_S
-    assert created.value == msgspec.structs.replace(OPEN, creator_token=created.value.creator_token)
+    assert created.value == OPEN
     assert created.version == 0
     in_recovery = await ledgers.write(0, to_in_recovery(created.value), created.version)
     with pytest.raises(BadVersionError):
@@ -121,7 +121,7 @@ async def test_a_lost_answer_to_a_create_is_settled_by_the_token(
     store: ZooKeeperStore, root: str, format_version: int
 ) -> None:
     await open_new(store, root)
-    metadata = msgspec.structs.replace(OPEN, format_version=format_version)
+    metadata = msgspec.structs.replace(OPEN, format_version=format_version, creator_token=2**63 - 1)
     lossy = LosesAnswers(store, is_carried_out=True)
     ledgers = await open_ledger_store(lossy, root)  # type: ignore[arg-type]
     if format_version == 2:
@@ -162,14 +162,16 @@ class LosesRaces:
     ids=["with a token", "without a token", "of an old format", "unreadable"],
 )
 @pytest.mark.parametrize("ledger_id", [7, None], ids=["id given", "id generated"])
+@pytest.mark.parametrize("token", [0, 2], ids=["no token", "another token"])
 async def test_a_ledger_of_another_creator_is_not_ours_after_a_lost_answer(
-    store: ZooKeeperStore, root: str, format_version: int, rival: bytes, ledger_id: int | None
+    store: ZooKeeperStore, root: str, format_version: int, rival: bytes, ledger_id: int | None, token: int
 ) -> None:
     """Two clients that both believe to own a ledger would both write to it."""
     await open_new(store, root)
     ledgers = await open_ledger_store(LosesRaces(store, rival), root)  # type: ignore[arg-type]
+    metadata = msgspec.structs.replace(OPEN, format_version=format_version, creator_token=token)
     with pytest.raises(MetadataUnavailableError, match="the answer is lost"):
-        await ledgers.create(msgspec.structs.replace(OPEN, format_version=format_version), ledger_id=ledger_id)
+        await ledgers.create(metadata, ledger_id=ledger_id)
     (stored,) = await collect(ledgers.list_ids())
     assert (await store.get(ledgers.path(stored))).data == rival
 

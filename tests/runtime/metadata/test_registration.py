@@ -30,6 +30,7 @@ from runtime.metadata.registration import (
 from runtime.metadata.service_info import BookieServiceInfo, Endpoint, encode_service_info, rpc_service_info
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.loop import LoopClock
 from storage.errors import BkctlError
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.conftest import CONFIG, LosesSession, expire, halt, session_of
@@ -53,6 +54,7 @@ class Bookie:
             root,
             bookie_id,
             INFO,
+            clock=LoopClock(),
             session_timeout_ms=CONFIG.session_timeout_ms,
             on_failed=self.failures.put_nowait,
             require_cookie=require_cookie,
@@ -144,7 +146,9 @@ async def test_a_living_namesake_is_never_pushed_out(
 ) -> None:
     await new_cluster(store, root)
     await Bookie(other_store, root).registration.register(BookieMode.WRITABLE)
-    latecomer = BookieRegistration(store, root, "bk-1", INFO, session_timeout_ms=1, on_failed=lambda _: None)
+    latecomer = BookieRegistration(
+        store, root, "bk-1", INFO, clock=LoopClock(), session_timeout_ms=1, on_failed=lambda _: None
+    )
     with pytest.raises(RegistrationError, match="another running process is registered as bookie bk-1"):
         await latecomer.register(BookieMode.WRITABLE)
     stat = await store.exists(f"{root}/available/bk-1")
@@ -296,7 +300,13 @@ async def test_a_namesake_that_is_faster_keeps_the_registration(
 ) -> None:
     client = await new_cluster(store, root)
     registration = BookieRegistration(
-        RacingStore(store, other_store), root, "bk-1", INFO, session_timeout_ms=1, on_failed=lambda _: None
+        RacingStore(store, other_store),
+        root,
+        "bk-1",
+        INFO,
+        clock=LoopClock(),
+        session_timeout_ms=1,
+        on_failed=lambda _: None,
     )
     with pytest.raises(RegistrationError, match="another process registered as bk-1 at the same time"):
         await registration.register(BookieMode.WRITABLE)
@@ -307,7 +317,7 @@ async def test_a_namesake_that_is_faster_keeps_the_registration(
 async def test_a_registration_whose_answer_was_lost_is_our_own(store: ZooKeeperStore, root: str) -> None:
     await new_cluster(store, root)
     registration = BookieRegistration(
-        RacingStore(store, store), root, "bk-1", INFO, session_timeout_ms=1, on_failed=lambda _: None
+        RacingStore(store, store), root, "bk-1", INFO, clock=LoopClock(), session_timeout_ms=1, on_failed=lambda _: None
     )
     await registration.register(BookieMode.WRITABLE)
     assert registration.is_registered
@@ -336,7 +346,9 @@ async def test_a_namesake_that_came_meanwhile_ends_the_renewal(tmp_path: Path) -
     failures: asyncio.Queue[BkctlError] = asyncio.Queue()
     async with await ZooKeeperStore.connect(server.connect_string, CONFIG) as store:
         await new_cluster(store, "/ledgers")
-        ours = BookieRegistration(store, "/ledgers", "bk-1", INFO, session_timeout_ms=1, on_failed=failures.put_nowait)
+        ours = BookieRegistration(
+            store, "/ledgers", "bk-1", INFO, clock=LoopClock(), session_timeout_ms=1, on_failed=failures.put_nowait
+        )
         await ours.register(BookieMode.WRITABLE)
         session = session_of(store)
         await server.stop()
@@ -406,7 +418,9 @@ async def test_nothing_is_published_that_java_clients_would_hang_on(store: ZooKe
     http = BookieServiceInfo((Endpoint("httpserver", "10.0.0.9", 8080, "http"),))
     for info in (BookieServiceInfo(()), http):
         with pytest.raises(RegistrationError, match="no port for ledger requests"):
-            BookieRegistration(store, root, "bk-1", info, session_timeout_ms=1, on_failed=lambda _: None)
+            BookieRegistration(
+                store, root, "bk-1", info, clock=LoopClock(), session_timeout_ms=1, on_failed=lambda _: None
+            )
 
 
 @pytest.mark.parametrize("mode", BookieMode)
