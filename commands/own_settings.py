@@ -30,7 +30,8 @@ def load_config(context: CommandContext, flags: BookieFlags, bookie_id: str | No
 def id_by_settings(config: BookieConfig) -> str:
     """Id that ``bookie start`` would take; ConfigurationError, InvalidArgumentError."""
     from runtime.bookie.identity import resolve_identity
+    from runtime.net.host import OsHost
 
     if config.bookie_id is None and config.port == 0:
         raise InvalidArgumentError("the port is chosen when the bookie starts: give --bookie-id, or its --port")
-    return resolve_identity(config).bookie_id(config.port)
+    return resolve_identity(config, OsHost()).bookie_id(config.port)

@@ -93,7 +93,8 @@ async def open_recovery(context: CommandContext, outage_max: str) -> AsyncIterat
     from runtime.metadata.cluster import read_instance_id
     from runtime.metadata.cookies import CookieStore
     from runtime.metadata.registration import RegistrationClient
-    from runtime.metadata.replication_lock import ReplicationLocks, canonical_host_name
+    from runtime.metadata.replication_lock import ReplicationLocks
+    from runtime.net.host import canonical_host_name
     from runtime.replication.bookie_recovery import BookieRecovery
     from runtime.replication.config import ReplicationConfig
 

@@ -1,14 +1,15 @@
-"""Ports of the runtime floor: time, lanes, and the other bookies. The metadata store's is ``runtime.metadata.store``.
+"""Ports of the runtime layer. The port of the metadata store is in ``runtime.metadata.store``.
 
-Real adapters: ``runtime.net.loop.LoopClock`` and ``LaneWorkers``, ``runtime.net.pool.BookiePool``. A simulator
-implements the same protocols.
+Real adapters: ``LoopClock`` and ``LaneWorkers`` in ``runtime.net.loop``, ``BookiePool`` in ``runtime.net.pool``,
+``OsHost`` and ``listen_tcp`` in ``runtime.net.host`` and ``runtime.net.listening``. A simulator implements the same
+protocols.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ParamSpec, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -56,8 +57,62 @@ class Workers(Protocol):
     def run(self, lane: str, function: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> Awaitable[T]:
         """Run a job in a lane; arguments must not change until it is done. Cancelling does not stop a started job."""
 
+    async def run_at_rest(self, lanes: Sequence[str], lane: str, job: Callable[[], T]) -> T:
+        """Run ``job`` in ``lane`` while none of ``lanes`` runs anything.
+
+        For a job of about a second at most. It runs to its end even if the caller is cancelled.
+        """
+
+    def wait(self, seconds: float) -> None:
+        """Called by a job: its lane waits."""
+
     async def close(self) -> None:
         """Finish what was queued, then end the lanes."""
+
+
+class Host(Protocol):
+    """What this machine knows about names, addresses and ports. All methods may block."""
+
+    def name(self) -> str:
+        """This machine's own name."""
+
+    def canonical_name(self) -> str:
+        """This machine's name as a Java process writes it into a lock."""
+
+    def address_of(self, name: str) -> str:
+        """IPv4 address of a host; OSError, UnicodeError for text that cannot be a host name."""
+
+    def name_of(self, address: str) -> str:
+        """Host name of an address; OSError."""
+
+    def address_of_interface(self, interface: str) -> str:
+        """First IPv4 address of a network interface; OSError."""
+
+    def describe_owner(self, port: int) -> str:
+        """Which process listens on a port, for error messages: "process 4711 (java)", or "another process"."""
+
+
+class ListeningPort(Protocol):
+    """An open port that accepts connections."""
+
+    @property
+    def port(self) -> int:
+        """Its number."""
+
+    def close(self) -> None:
+        """Accept no more connections; those that are open stay. Safe to repeat."""
+
+
+class Listen(Protocol):
+    """How a port is opened."""
+
+    async def __call__(
+        self, accept: Callable[[], asyncio.BufferedProtocol], host: str | None, port: int
+    ) -> ListeningPort:
+        """Listen on ``host`` (None: all addresses) and ``port`` (0: a free one); OSError.
+
+        ``accept`` makes the protocol of each new connection.
+        """
 
 
 class ReadReply(msgspec.Struct, frozen=True, gc=False):

@@ -34,8 +34,9 @@ class OwnBookie(NamedTuple):
         import asyncio
 
         from runtime.bookie.identity import former_bookie_ids
+        from runtime.net.host import OsHost
 
-        former = await asyncio.to_thread(former_bookie_ids, self.config, self.config.port)
+        former = await asyncio.to_thread(former_bookie_ids, self.config, self.config.port, OsHost())
         return await self.service.gather(self.expected, former)
 
     @contextlib.contextmanager
@@ -57,6 +58,8 @@ class OwnBookie(NamedTuple):
 @asynccontextmanager
 async def open_own_bookie(context: CommandContext, config: BookieConfig) -> AsyncIterator[OwnBookie]:
     """The bookie of these settings and its cluster; ConfigurationError, ClusterNotFoundError."""
+    import asyncio
+
     from runtime.bookie.cookie_check import CookieCheckService, expected_cookie
     from storage.filesystem import OsFileSystem
 
@@ -68,6 +71,7 @@ async def open_own_bookie(context: CommandContext, config: BookieConfig) -> Asyn
             file_system,
             config.storage,
             access.cookies,
+            asyncio.to_thread,
             is_expansion_allowed=config.is_storage_expansion_allowed,
         )
         yield OwnBookie(access, config, expected, file_system, service)

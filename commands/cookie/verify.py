@@ -79,9 +79,10 @@ def _unusable_address(config: BookieConfig) -> Finding | None:
     from runtime.bookie.cookie_evidence import Cause, Finding, Remedy
     from runtime.bookie.identity import resolve_identity
     from runtime.errors import ConfigurationError
+    from runtime.net.host import OsHost
 
     try:
-        resolve_identity(config)
+        resolve_identity(config, OsHost())
     except ConfigurationError as error:
         words = ("bookie", "start", "--advertised-address", "HOST")
         remedy = Remedy(words, has_settings=True, without=("--advertised-address",))

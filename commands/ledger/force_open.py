@@ -45,7 +45,8 @@ async def last_looks(
     """
     import asyncio
 
-    from runtime.metadata.replication_lock import ReplicationLock, ReplicationLocks, canonical_host_name
+    from runtime.metadata.replication_lock import ReplicationLock, ReplicationLocks
+    from runtime.net.host import canonical_host_name
 
     if not planned:
         yield lambda decide: decide

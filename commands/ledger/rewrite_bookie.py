@@ -104,12 +104,14 @@ def _ids(context: CommandContext, source: str | None, destination: str | None, f
             "say which id becomes which: --from ID --to ID, or --flip hostname on the bookie's host"
         )
     from runtime.bookie.identity import resolve_identity
+    from runtime.net.host import OsHost
 
     config = context.load_bookie_settings(BookieFlags()).config
     if config.bookie_id is not None or config.advertised_address is not None:
         raise RefusedError("nothing was changed: the settings give this bookie its id or address: use --from and --to")
+    machine = OsHost()
     by_address, by_name = (
-        resolve_identity(msgspec.structs.replace(config, is_host_name_id=is_name)).bookie_id(config.port)
+        resolve_identity(msgspec.structs.replace(config, is_host_name_id=is_name), machine).bookie_id(config.port)
         for is_name in (False, True)
     )
     return (by_address, by_name) if flip is Flip.HOSTNAME else (by_name, by_address)

@@ -6,10 +6,10 @@ only while nothing else says that it once held data.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -31,6 +31,9 @@ from runtime.metadata.ledgers import LedgerStore
 from runtime.metadata.store import MetadataStore
 from storage.config import StorageConfig
 from storage.ports import FileSystem
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -164,6 +167,13 @@ async def require_same_cookie(store: CookieStore, config: StorageConfig, cookie:
         )
 
 
+class RunBlocking(Protocol):
+    """Runs a function that may take long outside of the event loop: a lane, or ``asyncio.to_thread``."""
+
+    def __call__(self, function: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> Awaitable[T]:
+        """Its result."""
+
+
 class CookieCheckService:
     """Gathers what decides whether a bookie may use its folders; changes nothing."""
 
@@ -172,6 +182,7 @@ class CookieCheckService:
         file_system: FileSystem,
         config: StorageConfig,
         store: CookieStore,
+        run_blocking: RunBlocking,
         *,
         is_expansion_allowed: bool = False,
         is_loss_accepted: bool = False,
@@ -179,6 +190,7 @@ class CookieCheckService:
         self._file_system = file_system
         self._config = config
         self._store = store
+        self._run_blocking = run_blocking
         self._is_expansion_allowed = is_expansion_allowed
         self._is_loss_accepted = is_loss_accepted
 
@@ -207,7 +219,7 @@ class CookieCheckService:
         )
         if _depends_on_ledgers(evidence):
             # Reads whole journals: only where the answer decides.
-            folders = await asyncio.to_thread(self._look, folders)
+            folders = await self._run_blocking(self._look, folders)
             evidence = msgspec.structs.replace(evidence, folders=folders)
         return evidence, version
 

@@ -1,17 +1,25 @@
-"""The first step of a boot that changes anything: the folders are this bookie's, locked, and stamped if they may be.
+"""Makes the folders this bookie's: checks the cookies, locks, checks again, and stamps new folders.
 
-Everything that can refuse is checked before. Source: metadata section 7.3, storage sections 2 and 9.4.
+Nothing is changed before both checks have passed. Source: metadata section 7.3, storage sections 2 and 9.4.
 """
 
 from __future__ import annotations
 
-import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from runtime.bookie.cookie_check import CookieCheckService, CookieDecision, expected_cookie, require_no_ledgers
+from runtime.bookie.checkpoints import CHECKPOINT_LANE
+from runtime.bookie.cookie_check import (
+    CookieCheck,
+    CookieCheckService,
+    CookieDecision,
+    expected_cookie,
+    require_no_ledgers,
+)
 from runtime.bookie.identity import former_bookie_ids
+from runtime.bookie.ports import BookiePorts
 from runtime.config import BookieConfig
 from runtime.metadata.cluster import read_cluster_info
 from runtime.metadata.cookies import Cookie, CookieStore
@@ -21,66 +29,71 @@ from runtime.metadata.uri import MetadataUri
 from storage.dirty_marks import CrashRisk, leave_dirty_marks
 from storage.filenames import current_directory
 from storage.ledger_storage import lock_directories
-from storage.ports import DirectoryLock, FileSystem
+from storage.ports import DirectoryLock
 
 
-class FolderClaim(msgspec.Struct, frozen=True):
-    """Folders that belong to this process now, and the stored cookie that says so.
+class BookieNames(msgspec.Struct, frozen=True):
+    """How the cluster knows this bookie. ``known_as``: its id first, then ids that other settings would have given."""
 
-    ``known_as``: every id that this host's settings could have given.
-    """
-
-    locks: list[DirectoryLock]
     known_as: tuple[str, ...]
     instance_id: str | None
     cookie: Cookie
 
 
-async def claim_folders(
-    file_system: FileSystem,
-    config: BookieConfig,
-    bookie_id: str,
-    port: int,
-    store: MetadataStore,
-    uri: MetadataUri,
-    open_ledgers: Callable[[], Awaitable[LedgerStore]],
-    machine_boot: str,
-) -> FolderClaim:
-    """Check the cookies, lock the folders, check again, stamp.
+class FolderClaim:
+    """The steps, in the order of the methods. They raise CookieError or ConfigurationError with the fix,
+    DirectoryLockedError, MetadataError, OSError."""
 
-    The caller releases the locks. Raises CookieError and ConfigurationError with a way out, DirectoryLockedError,
-    MetadataError, OSError; then nothing is locked.
-    """
-    cluster = await read_cluster_info(store, uri.root, config.zookeeper.layout)
-    service = CookieCheckService(
-        file_system,
-        config.storage,
-        CookieStore(store, uri.root),
-        is_expansion_allowed=config.is_storage_expansion_allowed,
-        is_loss_accepted=config.integrity.stamps_missing_cookies,
-    )
-    cookie = expected_cookie(config.storage, bookie_id, cluster.instance_id)
-    former_ids = await asyncio.to_thread(former_bookie_ids, config, port)
-    # Once before the locks, whose files would be a change already, and once under them.
-    await service.check(cookie, former_ids)
-    locks = lock_directories(file_system, config.storage)
-    try:
-        check = await service.check(cookie, former_ids)
+    def __init__(self, ports: BookiePorts, config: BookieConfig, store: MetadataStore, uri: MetadataUri) -> None:
+        self._ports = ports
+        self._config = config
+        self._store = store
+        self._uri = uri
+        self._service = CookieCheckService(
+            ports.file_system,
+            config.storage,
+            CookieStore(store, uri.root),
+            functools.partial(ports.workers.run, CHECKPOINT_LANE),
+            is_expansion_allowed=config.is_storage_expansion_allowed,
+            is_loss_accepted=config.integrity.stamps_missing_cookies,
+        )
+
+    async def check(self, bookie_id: str, port: int) -> BookieNames:
+        """Check the cookies; also before the locks, because a lock file would already be a change."""
+        cluster = await read_cluster_info(self._store, self._uri.root, self._config.zookeeper.layout)
+        ports = self._ports
+        former_ids = await ports.workers.run(CHECKPOINT_LANE, former_bookie_ids, self._config, port, ports.host)
+        cookie = expected_cookie(self._config.storage, bookie_id, cluster.instance_id)
+        await self._service.check(cookie, former_ids)
+        return BookieNames((bookie_id, *former_ids), cluster.instance_id, cookie)
+
+    async def lock(self) -> list[DirectoryLock]:
+        """Lock the folders; the caller releases them."""
+        return lock_directories(self._ports.file_system, self._config.storage)
+
+    async def check_again(self, names: BookieNames, open_ledgers: Callable[[], Awaitable[LedgerStore]]) -> CookieCheck:
+        """Check the cookies of the locked folders, and whether ledgers name a bookie that looks new."""
+        check = await self._service.check(names.cookie, names.known_as[1:])
         if check.depends_on_references:
-            is_loss_accepted = config.integrity.stamps_missing_cookies
+            is_loss_accepted = self._config.integrity.stamps_missing_cookies
             ledgers = await open_ledgers()
-            check = await require_no_ledgers(check, store, ledgers, is_loss_accepted=is_loss_accepted)
+            check = await require_no_ledgers(check, self._store, ledgers, is_loss_accepted=is_loss_accepted)
+        return check
+
+    async def stamp(self, names: BookieNames, check: CookieCheck, machine_boot: str) -> Cookie:
+        """Write the cookie where it is missing; returns the stored cookie."""
         if check.decision is CookieDecision.REFILL:
-            # From here on every start knows of the loss, until one has noted which ledgers are concerned.
-            folders = list(map(current_directory, config.storage.ledger_directories))
-            leave_dirty_marks(file_system, folders, CrashRisk.CRASH, machine_boot)
-            await service.stamp_emptied(cookie, check.stored_version)
+            # Until a start has noted which ledgers are concerned, every start must know of the loss.
+            folders = list(map(current_directory, self._config.storage.ledger_directories))
+            leave_dirty_marks(self._ports.file_system, folders, CrashRisk.CRASH, machine_boot)
+            await self._service.stamp_emptied(names.cookie, check.stored_version)
         elif check.decision is not CookieDecision.BOOT:
-            await service.stamp(cookie, check.stored_version)
-    except BaseException:
-        for lock in locks:
-            lock.release()
-        raise
-    is_stored_kept = check.decision in {CookieDecision.BOOT, CookieDecision.REFILL}
-    stored = check.evidence.stored if is_stored_kept else None
-    return FolderClaim(locks, (bookie_id, *former_ids), cluster.instance_id, stored or cookie)
+            await self._service.stamp(names.cookie, check.stored_version)
+        is_stored_kept = check.decision in {CookieDecision.BOOT, CookieDecision.REFILL}
+        return (check.evidence.stored if is_stored_kept else None) or names.cookie
+
+
+async def release(locks: list[DirectoryLock]) -> None:
+    """Release the locks of the folders."""
+    for lock in locks:
+        lock.release()

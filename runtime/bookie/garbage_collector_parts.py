@@ -18,18 +18,17 @@ from runtime.bookie.garbage_collector_logs import DirectoryCollector
 from runtime.bookie.garbage_collector_metrics import GarbageCollectionMetrics
 from runtime.bookie.garbage_collector_overreplicated import OverreplicatedCollector
 from runtime.bookie.live_settings import LiveSettings
+from runtime.bookie.ports import BookiePorts
 from runtime.bookie.preboot_check import read_integrity_flag
 from runtime.config import BookieConfig
 from runtime.metadata.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.replication_lock import ReplicationLocks, canonical_host_name
+from runtime.metadata.replication_lock import ReplicationLocks
 from runtime.metadata.request_budget import BudgetedStore, RequestBudget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import MetadataUri
-from runtime.ports import Clock, Workers
 from storage.disk_room import DiskRoom
 from storage.ids import LedgerId
 from storage.ledger_storage import LedgerStorage
-from storage.ports import Children, FileSystem
 
 _BATCH_COUNT_MAX: Final = 256
 """What is confirmed together must be done before the next checkpoint makes it look used."""
@@ -46,12 +45,9 @@ def _target_bytes(config: BookieConfig) -> int:
 async def assemble_garbage_collector(
     config: BookieConfig,
     uri: MetadataUri,
+    ports: BookiePorts,
     store: MetadataStore,
-    file_system: FileSystem,
-    children: Children,
     storage: LedgerStorage,
-    workers: Workers,
-    clock: Clock,
     room: DiskRoom,
     *,
     known_as: Sequence[str],
@@ -62,6 +58,7 @@ async def assemble_garbage_collector(
 ) -> GarbageCollector:
     """``known_as``: the bookie's id, then others that ensembles may name it by; ``flush``: a checkpoint."""
     settings = config.garbage_collection
+    workers, clock = ports.workers, ports.clock
     rate = settings.metadata_operations_per_s_max or None
     budget = RequestBudget(rate, config.zookeeper.in_flight_max)
     live.on_change(lambda changed: budget.set_rate(changed.garbage_collection.metadata_operations_per_s_max or None))
@@ -70,13 +67,11 @@ async def assemble_garbage_collector(
     local = LocalLedgers(storage, workers, forget_handle)
     guard = ClusterGuard(store, uri.root, known_as[0], instance_id)
     batch_count_max = _BATCH_COUNT_MAX if rate is None else max(1, min(_BATCH_COUNT_MAX, int(rate)))
-    locks = ReplicationLocks(budgeted, uri.root, await asyncio.to_thread(canonical_host_name))
+    locks = ReplicationLocks(budgeted, uri.root, await workers.run(COMPACTION_LANE, ports.host.canonical_name))
     throttles = [CompactionThrottle(clock, settings) for _ in storage.engines]
     for throttle in throttles:
         live.on_change(partial(_set_rate, throttle))
-    directories = await _directory_collectors(
-        config, file_system, children, storage, workers, clock, room, metrics, throttles
-    )
+    directories = await _directory_collectors(config, ports, storage, room, metrics, throttles)
 
     async def open_ledgers() -> LedgerStore:
         return await open_ledger_store(budgeted, uri.root, uri.tree, layout_config=config.zookeeper.layout)
@@ -106,17 +101,15 @@ def _set_rate(throttle: CompactionThrottle, config: BookieConfig) -> None:
 
 async def _directory_collectors(
     config: BookieConfig,
-    file_system: FileSystem,
-    children: Children,
+    ports: BookiePorts,
     storage: LedgerStorage,
-    workers: Workers,
-    clock: Clock,
     room: DiskRoom,
     metrics: GarbageCollectionMetrics,
     throttles: Sequence[CompactionThrottle],
 ) -> list[DirectoryCollector]:
     settings = config.garbage_collection
-    scanner = LogScanner(children, workers)
+    file_system, workers = ports.file_system, ports.workers
+    scanner = LogScanner(ports.children, workers)
     scan_turn = asyncio.Lock()
     rooms: dict[int, CompactionRoom] = {}  # by disk: only who copies to the same one takes room from each other
     directories = []
@@ -127,7 +120,7 @@ async def _directory_collectors(
                 file_system,
                 engine,
                 workers,
-                clock,
+                ports.clock,
                 scanner,
                 Compactor(file_system, engine, workers, scanner, throttle, settings, metrics),
                 rooms.setdefault(space.filesystem_id, CompactionRoom(room, workers)),

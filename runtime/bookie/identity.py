@@ -7,20 +7,16 @@ this host's name.
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
-import socket
-import struct
 
 import msgspec
 
 from runtime.config import BookieConfig
 from runtime.errors import ConfigurationError
 from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.ports import Host
 
 LOOPBACK_HOST = "127.0.0.1"
-_SIOCGIFADDR = 0x8915
-"""Linux: the first IPv4 address of an interface."""
 _INTERFACE_NAME_BYTES_MAX = 15
 
 
@@ -36,16 +32,16 @@ class BookieIdentity(msgspec.Struct, frozen=True):
         return self.configured_id or f"{self.host}:{port}"
 
 
-def resolve_identity(config: BookieConfig) -> BookieIdentity:
+def resolve_identity(config: BookieConfig, machine: Host) -> BookieIdentity:
     """Host and id from the settings and this machine's name; ConfigurationError for an address nobody could use."""
     if config.bookie_id is not None and not is_valid_bookie_id(config.bookie_id):
         raise ConfigurationError(
             f"{config.bookie_id!r} is no bookie id: use letters, digits, '.', '-', '_' and ':' (and not 'readonly')"
         )
-    host = config.advertised_address or _own_host(config)
+    host = config.advertised_address or _own_host(config, machine)
     if config.bookie_id is None and not is_valid_bookie_id(host):
         raise ConfigurationError(f"the bookie's address {host!r} cannot be part of a bookie id: set --bookie-id")
-    is_loopback = _is_loopback(host)
+    is_loopback = _is_loopback(host, machine)
     if is_loopback and not config.is_loopback_allowed:
         raise ConfigurationError(
             f"the bookie's address {host} reaches this machine only: set --advertised-address to one that clients "
@@ -53,11 +49,15 @@ def resolve_identity(config: BookieConfig) -> BookieIdentity:
         )
     # The interface's own address: the advertised one need not be of this machine (operations section 3.3, trap).
     interface = config.listening_interface
-    bind_host = LOOPBACK_HOST if is_loopback else None if interface is None else _address_of_interface(interface)
+    bind_host = None
+    if is_loopback:
+        bind_host = LOOPBACK_HOST
+    elif interface is not None:
+        bind_host = _address_of_interface(interface, machine)
     return BookieIdentity(host, bind_host, config.bookie_id)
 
 
-def former_bookie_ids(config: BookieConfig, port: int) -> tuple[str, ...]:
+def former_bookie_ids(config: BookieConfig, port: int, machine: Host) -> tuple[str, ...]:
     """Ids that this host has without, or with, a host name as id: a cookie under one of them is this host's too.
 
     None when the id is configured (section 7.3 step 2). Unlike Java, a host without a reverse name is no error. Waits
@@ -66,22 +66,22 @@ def former_bookie_ids(config: BookieConfig, port: int) -> tuple[str, ...]:
     if config.bookie_id is not None:
         return ()
     try:
-        address = _own_address(config)
+        address = _own_address(config, machine)
     except ConfigurationError:
         return ()
     hosts = [address]
-    name = _canonical_name(address)
+    name = _canonical_name(address, machine)
     if name is not None:
         hosts += [name, name.partition(".")[0]]
     own = config.advertised_address
     return tuple(dict.fromkeys(f"{host}:{port}" for host in hosts if host != own and is_valid_bookie_id(host)))
 
 
-def _own_host(config: BookieConfig) -> str:
-    address = _own_address(config)
+def _own_host(config: BookieConfig, machine: Host) -> str:
+    address = _own_address(config, machine)
     if not config.is_host_name_id:
         return address
-    name = _canonical_name(address)
+    name = _canonical_name(address, machine)
     if name is None:
         raise ConfigurationError(
             f"this host's address {address} has no name, and useHostNameAsBookieID asks for one: set --bookie-id or "
@@ -90,44 +90,39 @@ def _own_host(config: BookieConfig) -> str:
     return name.partition(".")[0] if config.is_host_name_short else name
 
 
-def _own_address(config: BookieConfig) -> str:
+def _own_address(config: BookieConfig, machine: Host) -> str:
     if config.listening_interface is not None:
-        return _address_of_interface(config.listening_interface)
-    name = socket.gethostname()
+        return _address_of_interface(config.listening_interface, machine)
+    name = machine.name()
     try:
-        return socket.gethostbyname(name)
+        return machine.address_of(name)
     except OSError as error:
         raise ConfigurationError(
             f"this host's name {name} has no address ({error.strerror}): set --advertised-address"
         ) from error
 
 
-def _address_of_interface(name: str) -> str:
-    encoded = name.encode()
-    if len(encoded) > _INTERFACE_NAME_BYTES_MAX:
+def _address_of_interface(name: str, machine: Host) -> str:
+    if len(name.encode()) > _INTERFACE_NAME_BYTES_MAX:
         raise ConfigurationError(f"listeningInterface = {name}: there is no such interface")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", encoded))
-        except OSError as error:
-            raise ConfigurationError(
-                f"listeningInterface = {name}: it has no IPv4 address ({error.strerror})"
-            ) from error
-    return socket.inet_ntoa(answer[20:24])
+    try:
+        return machine.address_of_interface(name)
+    except OSError as error:
+        raise ConfigurationError(f"listeningInterface = {name}: it has no IPv4 address ({error.strerror})") from error
 
 
-def _canonical_name(address: str) -> str | None:
+def _canonical_name(address: str, machine: Host) -> str | None:
     """Name that the address leads back to; None without one."""
     try:
-        name = socket.gethostbyaddr(address)[0]
+        name = machine.name_of(address)
     except OSError:
         return None
     return name if name != address else None
 
 
-def _is_loopback(host: str) -> bool:
+def _is_loopback(host: str, machine: Host) -> bool:
     try:
-        address = socket.gethostbyname(host)
+        address = machine.address_of(host)
     except OSError as error:
         raise ConfigurationError(f"the bookie's address {host} cannot be resolved ({error.strerror})") from error
     except UnicodeError as error:  # an empty part between dots, or one of more than 63 letters

@@ -166,7 +166,7 @@ class IntegrityService:
                 if row is not None and row.is_limbo:
                     found.append(ledger_id)
                 if number % ROWS_PER_TURN == 0:
-                    await asyncio.sleep(0)
+                    await self._ports.clock.sleep(0)
         return found
 
     async def _end_limbo(self, ledger_ids: list[int]) -> None:

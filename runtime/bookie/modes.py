@@ -15,6 +15,7 @@ from typing import Final
 from runtime.bookie.disk_rules import DiskSample, DiskVerdict
 from runtime.errors import MetadataUnavailableError
 from runtime.metadata.registration import BookieMode
+from runtime.ports import Clock
 from storage.bookie_status import BookieStatus
 from storage.disk_room import file_limit_advice
 from storage.errors import JournalFullError, NoWritableDiskError, StorageError
@@ -146,6 +147,7 @@ class BookieModes:
     async def follow(
         self,
         registered: BookieMode,
+        clock: Clock,
         register: Callable[[BookieMode], Awaitable[None]],
         keep_status: Callable[[], Awaitable[None]],
     ) -> None:
@@ -162,7 +164,7 @@ class BookieModes:
                     registered = mode
                 except MetadataUnavailableError as error:
                     logger.warning("not registered as %s yet: %s", mode.value, error)
-                    await asyncio.sleep(RETRY_DELAY_S)
+                    await clock.sleep(RETRY_DELAY_S)
 
     def _add(self, reason: ReadOnlyReason, detail: str) -> None:
         if reason in self._reasons:

@@ -22,21 +22,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.bookie.adds import AddPath
-from runtime.bookie.checkpoints import CHECKPOINT_LANE, CheckpointService
+from runtime.bookie.checkpoints import CHECKPOINT_LANE
 from runtime.bookie.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.garbage_collector import GarbageCollector
-from runtime.bookie.group_commit import GroupCommit
 from runtime.bookie.integrity import ROWS_PER_TURN, IntegrityService, in_batches
 from runtime.bookie.integrity_refill import INTEGRITY_LANE
-from runtime.bookie.lane_rest import run_at_rest
-from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes
+from runtime.bookie.ports import BookiePorts
 from runtime.bookie.preboot_check import set_integrity_flag
 from runtime.bookie.reads import READS_LANE, URGENT_READS_LANE
+from runtime.bookie.request_path import RequestPath
 from runtime.errors import ConflictError, RefusedError
 from runtime.metadata.registration import BookieMode
-from runtime.ports import Workers
 from storage.config import StorageConfig
 from storage.engine import LedgerDirectoryEngine
 from storage.entry_log_reader import list_entry_logs
@@ -45,7 +42,6 @@ from storage.filenames import LOCATIONS_DATABASE, current_directory, entry_log_f
 from storage.index_swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap, rebuilt_path
 from storage.ledger_storage import LedgerStorage
 from storage.online_rebuild_tasks import BuildLocations, BuiltLocations
-from storage.ports import Children, FileSystem, OpenIndexStore
 from storage.rebuild_limbo import DoubtedLedgers
 from storage.seal import SealedIndex, open_sealed_index
 
@@ -84,11 +80,8 @@ class BookieParts(NamedTuple):
     """The parts of the running bookie that a rebuild concerns."""
 
     storage: LedgerStorage
-    handles: LedgerHandles
+    path: RequestPath
     modes: BookieModes
-    adds: AddPath
-    journals: Sequence[GroupCommit]
-    checkpoints: CheckpointService
     collector: GarbageCollector
     repair: IntegrityService
 
@@ -103,22 +96,20 @@ class OnlineRebuild:
     def __init__(
         self,
         parts: BookieParts,
-        filesystem: FileSystem,
-        open_index: OpenIndexStore,
-        children: Children,
+        ports: BookiePorts,
         config: StorageConfig,
-        workers: Workers,
         on_failed: Callable[[BaseException], None],
     ) -> None:
         """``on_failed``: called when the bookie cannot go on, because its old index is closed and the new one is not
         open; the next start finishes what was begun."""
         self._on_failed = on_failed
         self._parts = parts
-        self._filesystem = filesystem
-        self._open_index = open_index
-        self._children = children
+        self._filesystem = ports.file_system
+        self._open_index = ports.open_index
+        self._children = ports.children
         self._config = config
-        self._workers = workers
+        self._workers = ports.workers
+        self._clock = ports.clock
         self._is_running = False
         self._is_stopped = False
         self.work_done = 0
@@ -150,12 +141,12 @@ class OnlineRebuild:
 
     async def _rebuild_all(self, engines: Sequence[LedgerDirectoryEngine]) -> OnlineRebuildReport:
         parts = self._parts
-        parts.adds.refuse_waiting()
-        await asyncio.gather(*(journal.barrier() for journal in parts.journals))
+        parts.path.adds.refuse_waiting()
+        await asyncio.gather(*(journal.barrier() for journal in parts.path.journals))
         done: list[RebuiltDirectory] = []
         # The repair ends a ledger's limbo by what the old index holds.
         async with parts.collector.held(), parts.repair.held():
-            await parts.checkpoints.settle()
+            await parts.path.checkpoints.settle()
             for position, engine in enumerate(engines):
                 done.append(await self._rebuild(position, engine))
         return OnlineRebuildReport(tuple(done))
@@ -170,7 +161,7 @@ class OnlineRebuild:
             doubted = DoubtedLedgers.after_scan(known, built.damaged_ledgers)
             await self._note_doubted(engine, doubted)
             exchange = functools.partial(self._exchange, engine, path, position, sizes)
-            await run_at_rest(self._workers, _LANES_AT_REST, REBUILD_LANE, exchange)
+            await self._workers.run_at_rest(_LANES_AT_REST, REBUILD_LANE, exchange)
         except IndexFailedError as error:
             self._on_failed(error)
             raise
@@ -237,14 +228,14 @@ class OnlineRebuild:
         self._parts.repair.request()
         for ledger_ids in in_batches(doubted.damaged, ROWS_PER_TURN):
             # By the journal, as every fence: a fencing read that finds one is answered as if it were durable.
-            fences = [self._parts.handles.fence(ledger_id) for ledger_id in ledger_ids]
+            fences = [self._parts.path.handles.fence(ledger_id) for ledger_id in ledger_ids]
             for fence in (await asyncio.wait(fences))[0]:
                 fence.result()
         for ledger_ids in in_batches(doubted.limbo, ROWS_PER_TURN):
             for ledger_id in ledger_ids:
                 engine.create_row(ledger_id, **doubted.flags(ledger_id))
-            await asyncio.sleep(0)
-        await self._parts.checkpoints.settle()
+            await self._clock.sleep(0)
+        await self._parts.path.checkpoints.settle()
 
     def _exchange(self, engine: LedgerDirectoryEngine, path: str, position: int, sizes: dict[str, int]) -> None:
         """Lane side, all others at rest."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from runtime.bookie.ports import BookiePorts
 from runtime.client.ports import ClientPorts
 from runtime.client.suspects import SuspectBookies
 from runtime.config import ClientConfig
 from runtime.metadata.ledgers import LedgerStore
 from runtime.metadata.registration import RegistrationClient
 from runtime.metadata.store import MetadataStore
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
 
 
-def new_peers(store: MetadataStore, ledgers: LedgerStore, clock: LoopClock, frame_bytes_max: int) -> ClientPorts:
+def new_peers(ports: BookiePorts, store: MetadataStore, ledgers: LedgerStore, frame_bytes_max: int) -> ClientPorts:
     """Ports of a client; no bookie is connected to before the first request. The caller closes ``bookies``.
 
     ``frame_bytes_max``: limit of this bookie, which raises that of the client if it is higher.
@@ -25,10 +24,10 @@ def new_peers(store: MetadataStore, ledgers: LedgerStore, clock: LoopClock, fram
         return address.host, address.port
 
     return ClientPorts(
-        bookies=BookiePool(resolve, config, clock),
-        clock=clock,
+        bookies=ports.connect_bookies(resolve, config),
+        clock=ports.clock,
         ledgers=ledgers,
         registrations=registrations,
-        suspects=SuspectBookies(clock, config.suspect_bookie_s),
+        suspects=SuspectBookies(ports.clock, config.suspect_bookie_s),
         config=config,
     )

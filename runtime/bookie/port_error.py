@@ -8,15 +8,15 @@ import os
 from runtime.bookie.folders import read_folder
 from runtime.config import BookieConfig
 from runtime.errors import ConfigurationError, PortInUseError
-from runtime.net.port_owner import describe_owner
+from runtime.ports import Host
 from storage.ports import FileSystem
 
 
-def port_error(error: OSError, config: BookieConfig, file_system: FileSystem) -> ConfigurationError:
+def port_error(error: OSError, config: BookieConfig, file_system: FileSystem, host: Host) -> ConfigurationError:
     """The error to raise. Only a new bookie may take another port: the cookie of an existing one names its port."""
     if error.errno != errno.EADDRINUSE:
         return ConfigurationError(f"port {config.port} cannot be opened: {os.strerror(error.errno or 0)}")
-    problem = f"port {config.port} is in use by {describe_owner(config.port)}: stop that process"
+    problem = f"port {config.port} is in use by {host.describe_owner(config.port)}: stop that process"
     if _is_new(config, file_system):
         return PortInUseError(f"{problem}, or choose another port with --port")
     return PortInUseError(f"{problem} and start the bookie again; an existing bookie keeps its port")

@@ -1,11 +1,11 @@
 """One bookie from boot to stop. Order of the steps: storage section 10, metadata section 8.3.
 
-Boot, everything that can refuse before anything is changed: bind the port (connections are closed until the end), reach
-the cluster, check the cookies, lock the folders, check again, stamp a new bookie; open the storage, replay the journal,
-flush; leave the DIRTY marks; serve; register. So nobody finds a registered bookie that refuses requests.
+The stages of a boot are in ``BookieServer._boot``: the port is bound first (connections are closed until the bookie
+serves), all checks that can refuse come before the first change, and the registration comes last, so that a registered
+bookie serves requests.
 
-Stop: unregister, so that nobody chooses it; stop listening; commit what is queued; a last checkpoint; remove the DIRTY
-marks if all of that went well.
+The stop undoes the stages in reverse order: unregister, so that no writer chooses this bookie; stop listening; commit
+what is queued; a last checkpoint; remove the DIRTY marks if all of that succeeded; close the storage and the session.
 """
 
 from __future__ import annotations
@@ -13,50 +13,47 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import importlib.metadata
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from runtime.bookie.adds import AddPath
+import msgspec
+
 from runtime.bookie.checkpoint_pace import CheckpointPace
 from runtime.bookie.checkpoints import CheckpointService
 from runtime.bookie.cookie_check import require_same_cookie
 from runtime.bookie.disk_monitor import DiskMonitor
 from runtime.bookie.disk_rules import DiskState, DiskVerdict
-from runtime.bookie.folder_claim import claim_folders
+from runtime.bookie.folder_claim import BookieNames, FolderClaim, release
 from runtime.bookie.garbage_collector import GarbageCollector
 from runtime.bookie.garbage_collector_parts import assemble_garbage_collector
-from runtime.bookie.group_commit import GroupCommit
-from runtime.bookie.handler import BookieRequestHandler
 from runtime.bookie.identity import resolve_identity
 from runtime.bookie.integrity import IntegrityService
 from runtime.bookie.integrity_refill import IntegrityProgress
-from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.live_settings import LiveSettings
 from runtime.bookie.mode_files import ModeFiles
 from runtime.bookie.modes import BookieModes, sentence
 from runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
 from runtime.bookie.peers import new_peers
 from runtime.bookie.port_error import port_error
+from runtime.bookie.ports import BookiePorts
+from runtime.bookie.request_path import RequestPath
+from runtime.bookie.stages import Stages
 from runtime.bookie.storage_boot import BOOT_LANE, StorageBoot
+from runtime.client.ports import ClientPorts
 from runtime.config import BookieConfig
 from runtime.errors import BookieFailedError
 from runtime.metadata.cookies import CookieStore
 from runtime.metadata.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.registration import BookieRegistration
+from runtime.metadata.registration import BookieMode, BookieRegistration
 from runtime.metadata.request_budget import BudgetedStore, share_of_budget
 from runtime.metadata.service_info import rpc_service_info
+from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import MetadataUri, parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.net.listener import BookieListener
 from runtime.net.listener_limits import ListenerLimits
-from runtime.net.loop import LaneWorkers, LoopClock
-from runtime.ports import BookieInfo
 from storage import filenames
-from storage.child_pool import ChildProcesses
 from storage.dirty_marks import (
     crash_risk,
     leave_dirty_marks,
@@ -66,22 +63,46 @@ from storage.dirty_marks import (
 )
 from storage.disk_room import DiskRoom
 from storage.errors import StorageError
-from storage.filesystem import OsFileSystem
-from storage.index_store import open_plyvel
 from storage.ledger_storage import LedgerStorage
 
 logger = logging.getLogger(__name__)
 
 
+class BookieMetadata:
+    """The bookie's session with the metadata store, and where its cluster is there."""
+
+    def __init__(self, store: MetadataStore, uri: MetadataUri, config: BookieConfig, live: LiveSettings) -> None:
+        self.store = store
+        self.uri = uri
+        self._config = config
+        self._live = live
+
+    async def open_ledgers(self) -> LedgerStore:
+        """The ledgers' metadata, read within the budget that the settings give to scans."""
+        budget = share_of_budget(self._config.zookeeper)
+        self._live.on_change(lambda changed: budget.set_rate(changed.zookeeper.scan_operations_per_s_max or None))
+        return await open_ledger_store(
+            BudgetedStore(self.store, budget),
+            self.uri.root,
+            self.uri.tree,
+            layout_config=self._config.zookeeper.layout,
+        )
+
+
 class BookieServer:
     """A bookie in this process; ``async with`` boots it and stops it in order."""
 
-    def __init__(self, config: BookieConfig) -> None:
+    def __init__(self, config: BookieConfig, ports: BookiePorts) -> None:
         self._config = config
-        self._identity = resolve_identity(config)
-        self._file_system = OsFileSystem()
-        self._children = ChildProcesses()
-        self._machine_boot = read_machine_boot(self._file_system)
+        self._ports = ports
+        self._identity = resolve_identity(config, ports.host)
+        self._machine_boot = read_machine_boot(ports.file_system)
+        self._ledger_folders = [filenames.current_directory(path) for path in config.storage.ledger_directories]
+        self._room = DiskRoom(
+            ports.file_system,
+            (*config.storage.ledger_directories, *config.storage.index_directories),
+            config.disks.checkpoint_reserve_bytes,
+        )
         self._disk_level = DiskState.WRITABLE
         self._modes = BookieModes(
             is_forced_read_only=config.is_read_only,
@@ -91,10 +112,7 @@ class BookieServer:
         self._live = LiveSettings(config)
         self.reload = self._live.reload
         """Take over new rates; other changes are logged."""
-        self._clock = LoopClock()
-        self._workers = LaneWorkers()
-        self._undo = contextlib.AsyncExitStack()
-        self._undo.push_async_callback(self._workers.close)
+        self._stages = Stages()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failed.add_done_callback(_retrieve)
         self.bookie_id = ""
@@ -105,8 +123,6 @@ class BookieServer:
         """Once booted."""
         self.online_rebuild: OnlineRebuild | None = None
         """Once booted."""
-        self._known_as: tuple[str, ...] = ()
-        self._instance_id: str | None = None
         self.integrity_progress = IntegrityProgress()
         """What became of the entries that were lost, if any were."""
         self.repair: IntegrityService | None = None
@@ -116,14 +132,14 @@ class BookieServer:
         try:
             await self._boot()
         except BaseException:
-            await self._undo.aclose()
+            await self._stages.undo()
             raise
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._undo.__aexit__(exc_type, exc, traceback)
+        await self._stages.undo()
 
     async def serve_until(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set.
@@ -136,7 +152,46 @@ class BookieServer:
             with _failing_bookie():
                 self._failed.result()
 
+    # -- the stages, in order ---------------------------------------------------------------------------------------
+
     async def _boot(self) -> None:
+        run, config = self._stages.run, self._config
+        listener = await run("bind the port", self._bind(), BookieListener.close)
+        uri = parse_metadata_uri(config.metadata_uri)
+        connecting = self._ports.connect_metadata(uri.servers, config.zookeeper)
+        store = await run("connect to the metadata store", connecting, lambda session: session.close())
+        metadata = BookieMetadata(store, uri, config, self._live)
+        names, boot, storage = await self._open_storage(metadata)
+        pace = CheckpointPace(lambda: self._ports.clock.monotonic_ns() / 1e9, self._ports.workers.wait)
+        checkpoints = CheckpointService(
+            storage, self._ports.workers, config.flush_interval_s, self._room, self._modes, pace
+        )
+        mode_files = self._new_mode_files()
+        disks = await run("check the disks", self._check_disks(mode_files, checkpoints))
+        ledgers = await metadata.open_ledgers()
+        noting = boot.note_losses(storage, self.bookie_id, checkpoints.flush, store, ledgers)
+        is_repair_due = await run("note lost entries", noting)
+        path = await run("start the journals and checkpoints", self._start(storage, checkpoints), self._flush)
+        await run("leave DIRTY marks", self._leave_dirty_marks())
+        await run("serve requests", self._serve(listener, path), BookieListener.close)
+        registration = self._new_registration(metadata, names)
+        register, keep_status = registration.register, mode_files.write
+        mode = await run("register", self._register(registration, mode_files), lambda _: registration.unregister())
+        following = self._modes.follow(mode, self._ports.clock, register, keep_status)
+        await run("follow the mode", self._begin(following), _end)
+        await run("watch the disks", self._begin(disks.run()), _end)
+        collector = await self._new_garbage_collector(names, metadata, storage, checkpoints, path)
+        await run("collect garbage", self._begin(collector.run()), functools.partial(_end_after, collector.stop))
+        peers = new_peers(self._ports, store, ledgers, config.frame_bytes_max)
+        repair = self._new_repair(storage, checkpoints, peers)
+        await run("repair lost entries", self._begin(repair.run()), functools.partial(_end_repair, peers))
+        if is_repair_due:
+            repair.request()
+        parts = BookieParts(storage, path, self._modes, collector, repair)
+        self.online_rebuild = OnlineRebuild(parts, self._ports, config.storage, self._fail)
+        logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
+
+    async def _bind(self) -> BookieListener:
         config = self._config
         listener = BookieListener(
             ListenerLimits(
@@ -146,224 +201,149 @@ class BookieServer:
                 stall_s_max=config.connection_stall_s_max,
             )
         )
-        self.port = await self._bind(listener)
-        self.bookie_id = self._identity.bookie_id(self.port)
-        uri = parse_metadata_uri(config.metadata_uri)
-        store = await ZooKeeperStore.connect(uri.servers, config.zookeeper)
-        self._undo.push_async_callback(store.close)
-        storage_boot, storage = await self._open_storage(store, uri)
-        checkpoints = self._new_checkpoints(storage)
-        mode_files = ModeFiles(
-            self._file_system,
-            self._ledger_folders(),
-            self._modes,
-            self._workers,
-            self._clock,
-            is_kept=config.disks.is_status_kept and not config.is_read_only,
-        )
-        disks = await self._check_disks(mode_files)
-        await checkpoints.begin()
-        ledgers = await self._open_ledgers(store, uri)
-        is_repair_due = await storage_boot.note_losses(storage, self.bookie_id, checkpoints.flush, store, ledgers)
-        handler = self._start_lanes(storage, checkpoints)
-        leave_dirty_marks(
-            self._file_system, self._ledger_folders(), crash_risk(config.storage.journal), self._machine_boot
-        )
-        listener.serve(handler)
-        registration = self._new_registration(store, uri)
-        self._undo.push_async_callback(listener.close)
-        self._undo.push_async_callback(registration.unregister)
-        await mode_files.write()
-        mode = self._modes.mode
-        await registration.register(mode)
-        for service in (self._modes.follow(mode, registration.register, mode_files.write), disks.run()):
-            self._undo.push_async_callback(_end, self._watch(service))
-        collector = await self._start_garbage_collector(storage, checkpoints, store, uri)
-        self.repair = repair = self._start_repair(storage, checkpoints, store, ledgers)
-        if is_repair_due:
-            repair.request()
-        parts = BookieParts(
-            storage, self._handles, self._modes, self._adds, self._journals, checkpoints, collector, repair
-        )
-        self.online_rebuild = OnlineRebuild(
-            parts, self._file_system, open_plyvel, self._children, config.storage, self._workers, self._fail
-        )
-        logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
-
-    async def _bind(self, listener: BookieListener) -> int:
         try:
-            port = await listener.open(self._identity.bind_host, self._config.port)
+            self.port = await listener.open(self._ports.listen, self._identity.bind_host, config.port)
         except OSError as error:
-            raise port_error(error, self._config, self._file_system) from error
-        self._undo.push_async_callback(listener.close)
+            raise port_error(error, config, self._ports.file_system, self._ports.host) from error
+        self.bookie_id = self._identity.bookie_id(self.port)
         # A bookie that fails answers nothing more, however long the rest of its stop takes.
         self._failed.add_done_callback(lambda _: listener.stop())
-        return port
+        return listener
 
-    async def _open_storage(self, store: ZooKeeperStore, uri: MetadataUri) -> tuple[StorageBoot, LedgerStorage]:
-        claim = await claim_folders(
-            self._file_system,
-            self._config,
-            self.bookie_id,
-            self.port,
-            store,
-            uri,
-            lambda: self._open_ledgers(store, uri),
-            self._machine_boot,
-        )
-        for lock in claim.locks:
-            self._undo.callback(lock.release)
-        self._known_as, self._instance_id, self._cookie = claim.known_as, claim.instance_id, claim.cookie
-        marks = read_dirty_marks(self._file_system, self._ledger_folders(), self._machine_boot)
-        boot = StorageBoot(
-            self._file_system, self._children, self._config.storage, marks, self._workers, self._disk_room()
-        )
-        storage = await boot.open(open_plyvel, self._clock.now_ms(), claim.locks)
-        # In the lane: a boot that is stopped leaves a job there, which has to end first.
-        self._undo.push_async_callback(self._workers.run, BOOT_LANE, storage.close)
-        await boot.replay(storage)
-        return boot, storage
+    async def _open_storage(self, metadata: BookieMetadata) -> tuple[BookieNames, StorageBoot, LedgerStorage]:
+        run, workers = self._stages.run, self._ports.workers
+        claim = FolderClaim(self._ports, self._config, metadata.store, metadata.uri)
+        names = await run("check the cookies", claim.check(self.bookie_id, self.port))
+        locks = await run("lock the folders", claim.lock(), release)
+        check = await run("check the cookies again", claim.check_again(names, metadata.open_ledgers))
+        cookie = await run("stamp the folders", claim.stamp(names, check, self._machine_boot))
+        marks = read_dirty_marks(self._ports.file_system, self._ledger_folders, self._machine_boot)
+        boot = StorageBoot(self._ports, self._config.storage, marks, self._room)
+        # Closed in the lane: a replay that is cancelled leaves a job there, which has to end first.
+        storage = await run("open the storage", boot.open(locks), lambda opened: workers.run(BOOT_LANE, opened.close))
+        await run("replay the journals", boot.replay(storage))
+        return msgspec.structs.replace(names, cookie=cookie), boot, storage
 
-    def _new_registration(self, store: ZooKeeperStore, uri: MetadataUri) -> BookieRegistration:
+    async def _check_disks(self, mode_files: ModeFiles, checkpoints: CheckpointService) -> DiskMonitor:
+        """Start in the mode that the disks and the last process call for. NoWritableDiskError, DiskUnusableError."""
+        monitor = DiskMonitor(
+            self._ports.file_system,
+            self._config.storage,
+            self._config.disks,
+            self._ports.workers,
+            self._ports.clock,
+            self._note_disks,
+            was_full=mode_files.restore(),
+        )
+        await monitor.check()
+        await checkpoints.begin()
+        return monitor
+
+    async def _start(self, storage: LedgerStorage, checkpoints: CheckpointService) -> RequestPath:
+        path = RequestPath(self._ports, self._config, storage, checkpoints, self._modes)
+        path.start(self._watch)
+        return path
+
+    async def _flush(self, path: RequestPath) -> None:
+        """Commit and flush everything; no flush when the journal or the index has failed: replay decides then."""
+        await path.stop()
+        if not self._failed.done():
+            with _failing_bookie("stopped without its last flush, which the next start makes up for: "):
+                await path.checkpoints.flush()
+                remove_dirty_marks(self._ports.file_system, self._ledger_folders)
+
+    async def _leave_dirty_marks(self) -> None:
+        risk = crash_risk(self._config.storage.journal)
+        leave_dirty_marks(self._ports.file_system, self._ledger_folders, risk, self._machine_boot)
+
+    async def _serve(self, listener: BookieListener, path: RequestPath) -> BookieListener:
+        listener.serve(path.handler)
+        return listener
+
+    async def _register(self, registration: BookieRegistration, mode_files: ModeFiles) -> BookieMode:
+        try:
+            await mode_files.write()
+            mode = self._modes.mode
+            await registration.register(mode)
+        except BaseException:
+            await registration.unregister()
+            raise
+        return mode
+
+    async def _begin(self, service: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._watch(service)
+
+    # -- their parts ------------------------------------------------------------------------------------------------
+
+    def _new_mode_files(self) -> ModeFiles:
+        return ModeFiles(
+            self._ports.file_system,
+            self._ledger_folders,
+            self._modes,
+            self._ports.workers,
+            self._ports.clock,
+            is_kept=self._config.disks.is_status_kept and not self._config.is_read_only,
+        )
+
+    def _new_registration(self, metadata: BookieMetadata, names: BookieNames) -> BookieRegistration:
+        cookies = CookieStore(metadata.store, metadata.uri.root)
         return BookieRegistration(
-            store,
-            uri.root,
+            metadata.store,
+            metadata.uri.root,
             self.bookie_id,
-            rpc_service_info(self._identity.host, self.port, f"bkctl {importlib.metadata.version('bkctl')}"),
-            clock=self._clock,
+            rpc_service_info(self._identity.host, self.port, self._ports.release),
+            clock=self._ports.clock,
             session_timeout_ms=self._config.zookeeper.session_timeout_ms,
             on_failed=self._fail,
-            require_cookie=functools.partial(
-                require_same_cookie, CookieStore(store, uri.root), self._config.storage, self._cookie
-            ),
+            require_cookie=functools.partial(require_same_cookie, cookies, self._config.storage, names.cookie),
         )
 
-    def _budgeted(self, store: ZooKeeperStore) -> BudgetedStore:
-        budget = share_of_budget(self._config.zookeeper)
-        self._live.on_change(lambda changed: budget.set_rate(changed.zookeeper.scan_operations_per_s_max or None))
-        return BudgetedStore(store, budget)
+    async def _new_garbage_collector(
+        self,
+        names: BookieNames,
+        metadata: BookieMetadata,
+        storage: LedgerStorage,
+        checkpoints: CheckpointService,
+        path: RequestPath,
+    ) -> GarbageCollector:
+        collector = self.garbage_collector = await assemble_garbage_collector(
+            self._config,
+            metadata.uri,
+            self._ports,
+            metadata.store,
+            storage,
+            self._room,
+            known_as=names.known_as,
+            instance_id=names.instance_id,
+            forget_handle=path.handles.forget,
+            flush=checkpoints.flushed,
+            live=self._live,
+        )
+        self._modes.on_no_room(collector.request)
+        collector.note_disk_level(self._disk_level)
+        return collector
 
-    async def _open_ledgers(self, store: ZooKeeperStore, uri: MetadataUri) -> LedgerStore:
-        layout = self._config.zookeeper.layout
-        return await open_ledger_store(self._budgeted(store), uri.root, uri.tree, layout_config=layout)
-
-    def _start_repair(
-        self, storage: LedgerStorage, checkpoints: CheckpointService, store: ZooKeeperStore, ledgers: LedgerStore
+    def _new_repair(
+        self, storage: LedgerStorage, checkpoints: CheckpointService, peers: ClientPorts
     ) -> IntegrityService:
-        peers = new_peers(store, ledgers, self._clock, self._config.frame_bytes_max)
-        service = IntegrityService(
+        service = self.repair = IntegrityService(
             self.bookie_id,
             storage,
             peers,
-            self._workers,
+            self._ports.workers,
             checkpoints,
             self._config.integrity,
             self.integrity_progress,
             allows_add=lambda ledger_id: self._modes.allows_add(ledger_id, is_high_priority=True),
         )
         self._live.on_change(lambda changed: service.set_bytes_per_s_max(changed.integrity.bytes_per_s_max))
-        self._undo.push_async_callback(peers.bookies.close)
-        self._undo.push_async_callback(_end, self._watch(service.run()))
         return service
-
-    def _new_checkpoints(self, storage: LedgerStorage) -> CheckpointService:
-        pace = CheckpointPace(time.monotonic, time.sleep)
-        return CheckpointService(
-            storage, self._workers, self._config.flush_interval_s, self._disk_room(), self._modes, pace
-        )
-
-    def _disk_room(self) -> DiskRoom:
-        config = self._config.storage
-        directories = (*config.ledger_directories, *config.index_directories)
-        return DiskRoom(self._file_system, directories, self._config.disks.checkpoint_reserve_bytes)
-
-    async def _start_garbage_collector(
-        self, storage: LedgerStorage, checkpoints: CheckpointService, store: ZooKeeperStore, uri: MetadataUri
-    ) -> GarbageCollector:
-        collector = self.garbage_collector = await assemble_garbage_collector(
-            self._config,
-            uri,
-            store,
-            self._file_system,
-            self._children,
-            storage,
-            self._workers,
-            self._clock,
-            self._disk_room(),
-            known_as=self._known_as,
-            instance_id=self._instance_id,
-            forget_handle=self._handles.forget,
-            flush=checkpoints.flushed,
-            live=self._live,
-        )
-        self._modes.on_no_room(collector.request)
-        collector.note_disk_level(self._disk_level)
-        task = self._watch(collector.run())
-        self._undo.push_async_callback(_end_after, collector.stop, task)
-        return collector
-
-    async def _check_disks(self, mode_files: ModeFiles) -> DiskMonitor:
-        """A first look, by the mode that the last process kept. NoWritableDiskError, DiskUnusableError."""
-        monitor = DiskMonitor(
-            self._file_system,
-            self._config.storage,
-            self._config.disks,
-            self._workers,
-            self._clock,
-            self._note_disks,
-            was_full=mode_files.restore(),
-        )
-        await monitor.check()
-        return monitor
 
     def _note_disks(self, verdict: DiskVerdict) -> None:
         self._disk_level = verdict.level
         self._modes.note_disks(verdict)
         if self.garbage_collector is not None:
             self.garbage_collector.note_disk_level(verdict.level)
-
-    def _ledger_folders(self) -> list[str]:
-        return [filenames.current_directory(directory) for directory in self._config.storage.ledger_directories]
-
-    def _start_lanes(self, storage: LedgerStorage, checkpoints: CheckpointService) -> BookieRequestHandler:
-        config = self._config
-        journals = [
-            GroupCommit(
-                writer,
-                self._workers,
-                f"journal-{index}",
-                config.storage.journal,
-                on_disk_room=functools.partial(self._modes.note_journal, index),
-            )
-            for index, writer in enumerate(storage.journals)
-        ]
-        handles = self._handles = LedgerHandles(storage, journals)
-        self._journals = journals
-        adds = self._adds = AddPath(handles, self._clock, config.throttle_max_s, checkpoints.request)
-        checkpoints.on_caches_swapped(adds.retry_waiting)
-        for journal in journals:
-            journal.on_room(adds.retry_waiting)
-        self._modes.on_no_room(adds.refuse_waiting)
-        handler = BookieRequestHandler(storage, handles, adds, self._workers, self._disk_space, self._modes)
-        services = [self._watch(journal.run()) for journal in journals]
-        services.append(self._watch(checkpoints.run()))
-
-        async def stop() -> None:
-            """Commit and flush everything; skipped when the journal or the index has failed: replay decides then."""
-            for journal in journals:
-                journal.give_up_room()
-            await handler.drain()
-            for journal in journals:
-                journal.stop()
-            checkpoints.stop()
-            await asyncio.gather(*services, return_exceptions=True)
-            if not self._failed.done():
-                with _failing_bookie("stopped without its last flush, which the next start makes up for: "):
-                    await checkpoints.flush()
-                    remove_dirty_marks(self._file_system, self._ledger_folders())
-
-        self._undo.push_async_callback(stop)
-        return handler
 
     def _watch(self, service: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(service)
@@ -378,19 +358,15 @@ class BookieServer:
         if not self._failed.done():
             self._failed.set_exception(error)
 
-    def _disk_space(self) -> BookieInfo:
-        """Sums over the distinct file systems of the ledger directories (wire 5.7)."""
-        spaces = (self._file_system.space(directory) for directory in self._config.storage.ledger_directories)
-        by_filesystem = {space.filesystem_id: space for space in spaces}
-        return BookieInfo(
-            total_bytes=sum(space.total_bytes for space in by_filesystem.values()),
-            free_bytes=sum(space.usable_bytes for space in by_filesystem.values()),
-        )
-
 
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
+
+
+async def _end_repair(peers: ClientPorts, task: asyncio.Task[None]) -> None:
+    await _end(task)
+    await peers.bookies.close()
 
 
 async def _end_after(stop: Callable[[], Awaitable[None]], task: asyncio.Task[None]) -> None:

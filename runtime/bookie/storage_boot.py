@@ -9,21 +9,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import threading
-import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from runtime.bookie.checkpoints import CHECKPOINT_LANE
 from runtime.bookie.folders import record_places
+from runtime.bookie.ports import BookiePorts
 from runtime.bookie.preboot_check import PrebootCheck, needs_preboot_check, read_integrity_flag
 from runtime.metadata.ledgers import LedgerStore
 from runtime.metadata.store import MetadataStore
-from runtime.ports import Workers
 from storage.config import StorageConfig
 from storage.dirty_marks import DirtyMarks, forget_marks_of_lost_journals
 from storage.disk_room import DiskRoom
 from storage.ledger_storage import LedgerStorage
-from storage.ports import Children, DirectoryLock, FileSystem, OpenIndexStore
+from storage.ports import DirectoryLock
 
 logger = logging.getLogger(__name__)
 
@@ -39,32 +37,25 @@ BOOT_LANE = CHECKPOINT_LANE
 class StorageBoot:
     """The boot of one storage. ``marks``: what the process before left in the folders, which are locked."""
 
-    def __init__(
-        self,
-        file_system: FileSystem,
-        children: Children,
-        config: StorageConfig,
-        marks: DirtyMarks,
-        workers: Workers,
-        room: DiskRoom,
-    ) -> None:
-        self._file_system = file_system
-        self._children = children
+    def __init__(self, ports: BookiePorts, config: StorageConfig, marks: DirtyMarks, room: DiskRoom) -> None:
+        self._file_system = ports.file_system
+        self._children = ports.children
+        self._open_index = ports.open_index
+        self._clock = ports.clock
+        self._workers = ports.workers
         self._config = config
         self._marks = marks
-        self._workers = workers
         self._room = room
 
-    async def open(self, open_index: OpenIndexStore, now_ms: int, locks: Sequence[DirectoryLock]) -> LedgerStorage:
+    async def open(self, locks: Sequence[DirectoryLock]) -> LedgerStorage:
         """Open everything, ``replay`` comes next. The caller closes the storage, then releases the locks.
 
         StorageError, OSError: nothing is open then.
         """
         if self._marks.is_unclean:
             logger.warning("Unclean shutdown detected: the journal brings back what was written to it")
-        opening = asyncio.ensure_future(
-            self._workers.run(BOOT_LANE, LedgerStorage.open, self._file_system, open_index, self._config, now_ms, locks)
-        )
+        open_all = functools.partial(LedgerStorage.open, self._file_system, self._open_index, self._config)
+        opening = asyncio.ensure_future(self._workers.run(BOOT_LANE, open_all, self._clock.now_ms(), locks))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -81,11 +72,11 @@ class StorageBoot:
         record_places(self._file_system, self._config)
         if self._marks.are_entries_at_risk:
             forget_marks_of_lost_journals(self._file_system, self._config)
-        began = time.monotonic()
-        stopping = threading.Event()
+        began_ns = self._clock.monotonic_ns()
+        is_stopping = False
 
         def require_going() -> None:
-            if stopping.is_set():
+            if is_stopping:
                 raise ReplayStoppedError
 
         replay = functools.partial(
@@ -94,7 +85,7 @@ class StorageBoot:
         try:
             report = await self._workers.run(BOOT_LANE, replay)
         except asyncio.CancelledError:
-            stopping.set()
+            is_stopping = True
             raise
         logger.info(
             "replayed %d entries, %d keys and %d fences from %d journal files in %.1f s",
@@ -102,7 +93,7 @@ class StorageBoot:
             report.ledger_key_count,
             report.fence_count,
             report.file_count,
-            time.monotonic() - began,
+            (self._clock.monotonic_ns() - began_ns) / 1e9,
         )
         if report.child_failure:
             logger.warning("%s: the replay went on without child processes", report.child_failure)

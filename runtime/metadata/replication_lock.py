@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Self
@@ -39,26 +38,6 @@ from runtime.metadata.under_replication_tree import UnderReplicationTree
 logger = logging.getLogger(__name__)
 
 _READS_IN_FLIGHT_MAX = 64
-
-
-def canonical_host_name() -> str:
-    """Name of this machine as a Java process would write it into a lock; asks the resolver, so it may block.
-
-    Java resolves the machine's own name, prefers IPv4, and takes the name that the address resolves back to if that
-    leads to the address again; else the address. Where the own name does not resolve Java fails; we take the name.
-    """
-    name = socket.gethostname()
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return name
-    address = str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])
-    try:
-        canonical = socket.gethostbyaddr(address)[0]
-        is_confirmed = address in {each[4][0] for each in socket.getaddrinfo(canonical, None, type=socket.SOCK_STREAM)}
-    except OSError:
-        return address
-    return canonical if is_confirmed else address
 
 
 class HeldLock(msgspec.Struct, frozen=True):
@@ -116,7 +95,7 @@ class ReplicationLock:
 
 
 class ReplicationLocks:
-    """Locks of one session. ``holder`` is the host name that others are shown: ``canonical_host_name()``."""
+    """Locks of one session. ``holder`` is the host name that others are shown (``Host.canonical_name``)."""
 
     def __init__(self, store: MetadataStore, root: str, holder: str) -> None:
         self._store = store

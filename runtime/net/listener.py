@@ -11,6 +11,7 @@ from runtime.net.memory_budget import MemoryBudget
 from runtime.net.read_lanes import ReadLanes
 from runtime.net.request_handler import RequestHandler
 from runtime.net.server_connection import SWEEPS_PER_STALL, ServerConnection, Shared
+from runtime.ports import Listen, ListeningPort
 from runtime.protocol.framing import read_buffer
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class BookieListener:
     def __init__(self, limits: ListenerLimits) -> None:
         self._limits = limits
         self._handler: RequestHandler | None = None
-        self._server: asyncio.Server | None = None
+        self._port: ListeningPort | None = None
         self._connections: dict[ServerConnection, None] = {}
         self._all_closed = asyncio.Event()
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -47,11 +48,10 @@ class BookieListener:
             forget=self._forget,
         )
 
-    async def open(self, host: str | None, port: int) -> int:
+    async def open(self, listen: Listen, host: str | None, port: int) -> int:
         """Listen (``host`` None: on all addresses; ``port`` 0: on a free one) and return the port. OSError."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, host, port, backlog=1024)
-        return int(self._server.sockets[0].getsockname()[1])
+        self._port = await listen(self._accept, host, port)
+        return self._port.port
 
     def serve(self, handler: RequestHandler) -> None:
         """From now on give requests to ``handler``."""
@@ -60,8 +60,8 @@ class BookieListener:
     def stop(self) -> None:
         """Stop listening and begin to close all connections; they take no more requests. Safe to repeat."""
         self._handler = None  # turns away connections that are being accepted just now
-        if self._server is not None:
-            self._server.close()
+        if self._port is not None:
+            self._port.close()
         for connection in list(self._connections):
             connection.close()
 

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
-from threading import Thread
+from threading import Barrier, Thread
 from typing import Any, ParamSpec, TypeVar
 
 from runtime.ports import TimerHandle
@@ -72,6 +72,31 @@ class LaneWorkers:
         future: asyncio.Future[T] = self._loop.create_future()
         queue.put(future, partial(function, *arguments, **keywords))
         return future
+
+    async def run_at_rest(self, lanes: Sequence[str], lane: str, job: Callable[[], T]) -> T:
+        """Run ``job`` in ``lane`` while none of ``lanes`` runs anything."""
+        meeting = Barrier(len(lanes) + 1)
+
+        def rest() -> None:
+            meeting.wait()
+            meeting.wait()
+
+        def run() -> T:
+            meeting.wait()
+            try:
+                return job()
+            finally:
+                meeting.wait()
+
+        resting = asyncio.gather(*(self.run(each, rest) for each in lanes))
+        running = asyncio.ensure_future(self.run(lane, run))
+        # If one of these jobs never began, the other lanes would wait forever: none of them may be cancelled.
+        await asyncio.shield(asyncio.gather(running, resting, return_exceptions=True))
+        return running.result()
+
+    def wait(self, seconds: float) -> None:
+        """Called by a job: its lane waits."""
+        time.sleep(seconds)
 
     async def close(self) -> None:
         """Finish what was queued, then end the threads; safe to repeat."""

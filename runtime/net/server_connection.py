@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from typing import cast
 
@@ -98,7 +97,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._queue.connect(self._transport)
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Drop the answers that nobody waits for any more."""

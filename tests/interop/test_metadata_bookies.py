@@ -13,12 +13,13 @@ from kazoo.client import KazooClient
 from runtime.metadata.cluster import RESTORE_MARK
 from runtime.metadata.cookies import CookieStore
 from runtime.metadata.paths import Paths
-from runtime.metadata.replication_lock import ReplicationLocks, canonical_host_name
+from runtime.metadata.replication_lock import ReplicationLocks
 from runtime.metadata.replication_switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.store import ANY_VERSION
 from runtime.metadata.under_replication import UnderReplicationMarks, read_mark
 from runtime.metadata.under_replication_tree import UnderReplicationTree
 from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.host import canonical_host_name
 from runtime.net.loop import LoopClock
 from tests.interop.java import ANSWER_TIMEOUT_S, JavaBookie, JavaClient, write_server_conf
 from tests.interop.java_metadata import JavaMetadata

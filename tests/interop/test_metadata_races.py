@@ -19,10 +19,11 @@ from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.layout import LedgerTree
 from runtime.metadata.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.paths import Paths
-from runtime.metadata.replication_lock import ReplicationLocks, canonical_host_name, read_lock_holder
+from runtime.metadata.replication_lock import ReplicationLocks, read_lock_holder
 from runtime.metadata.replication_work import ReplicationWork
 from runtime.metadata.under_replication import UnderReplicationMarks, list_marks
 from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.host import canonical_host_name
 from runtime.net.loop import LoopClock
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import NEW, create_ledger, ids_of, init_by_java, new_metadata, uri_of

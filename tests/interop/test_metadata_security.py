@@ -16,10 +16,11 @@ from runtime.metadata.layout import LedgerTree
 from runtime.metadata.ledgers import open_ledger_store
 from runtime.metadata.paths import Paths
 from runtime.metadata.registration import BookieMode
-from runtime.metadata.replication_lock import ReplicationLocks, canonical_host_name
+from runtime.metadata.replication_lock import ReplicationLocks
 from runtime.metadata.replication_switches import ReplicationSwitches
 from runtime.metadata.under_replication import UnderReplicationMarks
 from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.host import canonical_host_name
 from runtime.net.loop import LoopClock
 from tests.interop.java import JavaProgram
 from tests.interop.java_metadata import JavaMetadata

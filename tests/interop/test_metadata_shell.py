@@ -15,11 +15,12 @@ from runtime.metadata.cookies import Cookie, CookieStore
 from runtime.metadata.layout import LedgerTree
 from runtime.metadata.paths import Paths
 from runtime.metadata.registration import BookieMode, BookieRegistration
-from runtime.metadata.replication_lock import ReplicationLocks, canonical_host_name
+from runtime.metadata.replication_lock import ReplicationLocks
 from runtime.metadata.replication_switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.service_info import BookieServiceInfo, Endpoint
 from runtime.metadata.under_replication import UnderReplicationMarks
 from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.host import canonical_host_name
 from runtime.net.loop import LoopClock
 from tests.interop.java import JavaError
 from tests.interop.java_metadata import JavaMetadata

@@ -16,12 +16,13 @@ from runtime.metadata.cookies import CookieStore
 from runtime.metadata.layout import LedgerTree
 from runtime.metadata.ledgers import open_ledger_store
 from runtime.metadata.registration import BookieMode, BookieRegistration
-from runtime.metadata.replication_lock import ReplicationLocks, canonical_host_name
+from runtime.metadata.replication_lock import ReplicationLocks
 from runtime.metadata.replication_switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.rewrite_bookie import rewrite_bookie
 from runtime.metadata.service_info import BookieServiceInfo, rpc_service_info
 from runtime.metadata.under_replication import UnderReplicationMarks
 from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.host import canonical_host_name
 from runtime.net.loop import LoopClock
 from tests.interop.java import JavaProgram
 from tests.interop.java_metadata import JavaMetadata

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.server import BookieServer
+from runtime.bookie.process import running_bookie
 from runtime.config import BookieConfig, ClientConfig, IntegrityConfig, ZooKeeperConfig
 from runtime.ledger.changes import new_ledger, to_closed
 from runtime.ledger.metadata import DigestType
@@ -110,7 +110,7 @@ class BookieHost:
         """Boot the bookie, let it store entry 0 of ledgers or find it there, and stop it in order."""
 
         async def run() -> None:
-            async with BookieServer(self.config(is_loss_accepted=is_loss_accepted)) as server:
+            async with running_bookie(self.config(is_loss_accepted=is_loss_accepted)) as server:
 
                 async def resolve(_: str) -> tuple[str, int]:
                     return "127.0.0.1", server.port

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from runtime.bookie.garbage_collector import GarbageCollector
+from runtime.bookie.process import running_bookie
 from runtime.bookie.server import BookieServer
 from runtime.config import (
     BookieConfig,
@@ -161,7 +162,7 @@ async def collected_bookie(
     store = await ZooKeeperStore.connect(uri.servers)
     try:
         await init_cluster(store, uri.root, uri.tree, random.Random(1))
-        async with BookieServer(config) as server:
+        async with running_bookie(config) as server:
 
             async def resolve(bookie_id: str) -> tuple[str, int]:
                 return "127.0.0.1", server.port

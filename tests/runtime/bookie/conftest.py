@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.server import BookieServer
+from runtime.bookie.process import running_bookie
 from runtime.config import BookieConfig, ClientConfig
 from runtime.ledger.metadata import DigestType
 from runtime.metadata.cluster import init_cluster
@@ -132,7 +132,7 @@ def boot(
 
     @contextlib.asynccontextmanager
     async def boot(config: BookieConfig) -> AsyncIterator[Peer]:
-        async with BookieServer(config) as server:
+        async with running_bookie(config) as server:
 
             async def resolve(bookie_id: str) -> tuple[str, int]:
                 assert bookie_id == server.bookie_id

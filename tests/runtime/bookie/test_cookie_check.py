@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,7 +42,9 @@ class Stage:
 
     @property
     def service(self) -> CookieCheckService:
-        return CookieCheckService(DISK, self.config, self.cookies, is_expansion_allowed=self.is_expansion_allowed)
+        return CookieCheckService(
+            DISK, self.config, self.cookies, asyncio.to_thread, is_expansion_allowed=self.is_expansion_allowed
+        )
 
     def cookie(self, whose: str) -> Cookie:
         changes = {OWN: {}, FOREIGN: {"bookie_id": "b2:3181"}, OTHER_CLUSTER: {"instance_id": "cluster-2"}}[whose]

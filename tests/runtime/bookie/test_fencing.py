@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from runtime.bookie import ledger_handles
+from runtime.bookie.process import real_ports, running_bookie
 from runtime.bookie.server import BookieServer
 from runtime.config import BookieConfig, ClientConfig
 from runtime.errors import BookieError, BookieFailedError
@@ -25,7 +27,7 @@ from tests.runtime.bookie.committing import GatedDisk, committing, until
 from tests.runtime.bookie.conftest import KEY as PEER_KEY
 from tests.runtime.bookie.conftest import Peer
 from tests.runtime.bookie.handler_stage import Bookie
-from tests.storage.engines import KEY, checkpoint, config_below, entry, open_storage
+from tests.storage.engines import KEY, FailingOnceDisk, checkpoint, config_below, entry, open_storage
 
 
 class Stage:
@@ -276,13 +278,14 @@ async def test_a_row_of_a_collected_ledger_that_is_made_again_is_fenced(collecte
 
 async def test_a_bookie_whose_journal_fails_closes_its_listener_first(bookie_config: BookieConfig) -> None:
     """No other part of the stop has begun here: the block that runs the bookie goes on."""
-    async with BookieServer(bookie_config) as server:
+    disk = FailingOnceDisk()
+    async with running_bookie(bookie_config, dataclasses.replace(real_ports(), file_system=disk)) as server:
         pool = BookiePool(lambda _: _address(server), ClientConfig(), LoopClock())
         try:
             peer = Peer(pool, server.bookie_id)
             assert await peer.add(5, 0) is Status.OK
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            server._journals[0]._writer.close()
+            disk.arm("sync", ".txn")
             with pytest.raises(BookieError):
                 await peer.read(5, 0, fence_with=PEER_KEY)
             async with asyncio.timeout(60):

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from runtime.bookie.peers import new_peers
+from runtime.bookie.process import real_ports
 from runtime.client import LedgerClient
 from runtime.config import ClientConfig
 from runtime.metadata.ledgers import open_ledger_store
 from runtime.metadata.registration import RegistrationClient
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
-from runtime.net.loop import LoopClock
 from tests.processes import bkctl_command, bkctl_environment, kill_and_wait, run_bkctl
 
 pytestmark = pytest.mark.cluster
@@ -89,6 +89,6 @@ async def test_a_bookie_accepts_more_from_its_peers_than_from_clients(metadata_u
     uri = parse_metadata_uri(metadata_uri)
     ledgers = await open_ledger_store(store, uri.root, uri.tree)
     for own_limit in (1024, PULSAR_FRAME_BYTES_MAX, 20_000_000):
-        peers = new_peers(store, ledgers, LoopClock(), own_limit)
+        peers = new_peers(real_ports(), store, ledgers, own_limit)
         assert peers.config.frame_bytes_max == max(own_limit, ClientConfig().frame_bytes_max)
         await peers.bookies.close()

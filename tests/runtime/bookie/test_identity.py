@@ -9,8 +9,10 @@ import pytest
 from runtime.bookie.identity import BookieIdentity, former_bookie_ids, resolve_identity
 from runtime.config import BookieConfig
 from runtime.errors import ConfigurationError
+from runtime.net.host import OsHost
 from storage.config import StorageConfig
 
+HOST = OsHost()
 BASE = BookieConfig(
     metadata_uri="zk://localhost/ledgers",
     storage=StorageConfig(journal_directories=("j",), ledger_directories=("l",)),
@@ -40,20 +42,20 @@ def config(**changes: Any) -> BookieConfig:
     ],
 )
 def test_id_by_settings(changes: dict[str, Any], bookie_id: str) -> None:
-    identity = resolve_identity(config(**changes))
+    identity = resolve_identity(config(**changes), HOST)
     assert identity.bookie_id(3181) == bookie_id
     assert identity.bind_host == "127.0.0.1"
 
 
 def test_a_configured_id_leaves_the_address_what_it_is() -> None:
-    identity = resolve_identity(config(bookie_id="b", advertised_address="localhost"))
+    identity = resolve_identity(config(bookie_id="b", advertised_address="localhost"), HOST)
     assert identity == BookieIdentity("localhost", "127.0.0.1", "b")
 
 
 @pytest.mark.parametrize("bookie_id", ["readonly", "ReadOnly", "a,b", "a/b", "a b", "é", ""])
 def test_ids_that_java_does_not_take(bookie_id: str) -> None:
     with pytest.raises(ConfigurationError, match="is no bookie id"):
-        resolve_identity(config(bookie_id=bookie_id, advertised_address="127.0.0.1"))
+        resolve_identity(config(bookie_id=bookie_id, advertised_address="127.0.0.1"), HOST)
 
 
 @pytest.mark.parametrize(
@@ -70,17 +72,17 @@ def test_ids_that_java_does_not_take(bookie_id: str) -> None:
 )
 def test_addresses_nobody_could_use(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
-        resolve_identity(config(**changes))
+        resolve_identity(config(**changes), HOST)
 
 
 def test_ids_that_this_host_had_by_other_settings() -> None:
     """Step 2 of metadata section 7.3."""
     own = config(listening_interface="lo")
-    assert set(former_bookie_ids(own, 3181)) >= {"127.0.0.1:3181", f"{LOCALHOST}:3181"}
-    assert former_bookie_ids(msgspec.structs.replace(own, bookie_id="b"), 3181) == ()
+    assert set(former_bookie_ids(own, 3181, HOST)) >= {"127.0.0.1:3181", f"{LOCALHOST}:3181"}
+    assert former_bookie_ids(msgspec.structs.replace(own, bookie_id="b"), 3181, HOST) == ()
     advertised = msgspec.structs.replace(own, advertised_address="10.0.0.1")
-    assert "127.0.0.1:3181" in former_bookie_ids(advertised, 3181)
+    assert "127.0.0.1:3181" in former_bookie_ids(advertised, 3181, HOST)
     assert "127.0.0.1:3181" not in former_bookie_ids(
-        config(advertised_address="127.0.0.1", listening_interface="lo"), 3181
+        config(advertised_address="127.0.0.1", listening_interface="lo"), 3181, HOST
     )
-    assert former_bookie_ids(config(listening_interface="nosuch0"), 3181) == ()
+    assert former_bookie_ids(config(listening_interface="nosuch0"), 3181, HOST) == ()

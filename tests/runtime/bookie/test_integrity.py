@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runtime.bookie.process import running_bookie
 from runtime.bookie.server import BookieServer
 from runtime.client import LedgerClient
 from runtime.config import BookieConfig, ClientConfig
@@ -74,7 +75,7 @@ class Trio:
         )
         config = msgspec.structs.replace(self._config, bookie_id=bookie_id, storage=storage, is_read_only=is_read_only)
         self._steady[bookie_id] = stack = contextlib.AsyncExitStack()
-        return await stack.enter_async_context(BookieServer(config))
+        return await stack.enter_async_context(running_bookie(config))
 
     async def stop(self, bookie_id: str) -> None:
         await self._steady.pop(bookie_id).aclose()

@@ -11,7 +11,7 @@ import pytest
 from runtime.bookie.compaction_throttle import CompactionThrottle
 from runtime.bookie.integrity_refill import ByteRate
 from runtime.bookie.live_settings import LIVE, LiveSettings
-from runtime.bookie.server import BookieServer
+from runtime.bookie.process import running_bookie
 from runtime.config import BookieConfig, GarbageCollectionConfig, IntegrityConfig, ZooKeeperConfig
 from runtime.metadata.request_budget import RequestBudget
 from storage.config import StorageConfig
@@ -93,7 +93,7 @@ def test_copies_and_fetches_follow_a_new_rate() -> None:
 
 @pytest.mark.cluster
 async def test_the_parts_of_a_running_bookie_follow_its_settings(bookie_config: BookieConfig) -> None:
-    async with BookieServer(bookie_config) as server:
+    async with running_bookie(bookie_config) as server:
         collector = server.garbage_collector
         assert collector is not None
         assert server.repair is not None

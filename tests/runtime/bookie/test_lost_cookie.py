@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie.server import BookieServer
+from runtime.bookie.process import running_bookie
 from runtime.config import BookieConfig, ZooKeeperConfig
 from runtime.errors import RegistrationError
 from runtime.metadata.cookies import CookieStore, encode_cookie
@@ -81,7 +81,7 @@ def linked_config(bookie_config: BookieConfig, link: TcpLink) -> BookieConfig:
 @contextlib.asynccontextmanager
 async def serving(config: BookieConfig) -> AsyncIterator[asyncio.Task[None]]:
     """A bookie that serves; the task ends when it must stop."""
-    async with BookieServer(config) as server:
+    async with running_bookie(config) as server:
         task = asyncio.create_task(server.serve_until(asyncio.Event()))
         try:
             yield task
@@ -178,7 +178,7 @@ async def test_a_cookie_deleted_during_the_boot_stops_it(
     path = cluster.paths.writable_bookie(BOOKIE_ID)
     async with await ZooKeeperStore.connect(parse_metadata_uri(bookie_config.metadata_uri).servers) as former:
         await former.create(path, is_ephemeral=True)
-        booting = asyncio.create_task(BookieServer(bookie_config).__aenter__())
+        booting = asyncio.create_task(running_bookie(bookie_config).__aenter__())
         async with asyncio.timeout(60):
             while "is still registered by another session" not in caplog.text:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

@@ -11,6 +11,7 @@ from runtime.bookie.disk_rules import DiskSample, DiskState, DiskVerdict
 from runtime.bookie.modes import BookieModes, ReadOnlyReason
 from runtime.errors import MetadataUnavailableError, RegistrationError
 from runtime.metadata.registration import BookieMode
+from runtime.net.loop import LoopClock
 from storage.bookie_status import BookieStatus
 from storage.errors import NoWritableDiskError
 
@@ -129,7 +130,7 @@ class Steps:
 @contextlib.asynccontextmanager
 async def following(modes: BookieModes) -> AsyncIterator[Steps]:
     steps = Steps(modes)
-    task = asyncio.create_task(modes.follow(BookieMode.WRITABLE, steps.register, steps.keep_status))
+    task = asyncio.create_task(modes.follow(BookieMode.WRITABLE, LoopClock(), steps.register, steps.keep_status))
     yield steps
     task.cancel()
     await asyncio.wait([task])
@@ -160,7 +161,9 @@ async def test_also_where_the_mode_changes_while_the_status_is_being_written() -
         await steps.keep_status()
         modes.note_disks(verdict(read_only=True))
 
-    task = asyncio.create_task(modes.follow(BookieMode.WRITABLE, steps.register, keep_status_meanwhile_full))
+    task = asyncio.create_task(
+        modes.follow(BookieMode.WRITABLE, LoopClock(), steps.register, keep_status_meanwhile_full)
+    )
     await steps.wait(2)
     task.cancel()
     await asyncio.wait([task])
@@ -183,4 +186,4 @@ async def test_a_registration_that_somebody_else_has_ends_it() -> None:
     steps.errors.append(RegistrationError("another bookie"))
     modes.note_disks(verdict(read_only=True))
     with pytest.raises(RegistrationError):
-        await modes.follow(BookieMode.WRITABLE, steps.register, steps.keep_status)
+        await modes.follow(BookieMode.WRITABLE, LoopClock(), steps.register, steps.keep_status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import shutil
 import time
 from collections.abc import AsyncIterator
@@ -12,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie.lane_rest import run_at_rest
 from runtime.bookie.online_rebuild import _LANES_AT_REST, OnlineRebuild
+from runtime.bookie.process import real_ports, running_bookie
 from runtime.bookie.reads import READS_LANE, URGENT_READS_LANE
 from runtime.bookie.server import BookieServer
 from runtime.config import BookieConfig, ClientConfig
@@ -60,10 +61,10 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def booted(config: BookieConfig, filesystem: OsFileSystem | None = None) -> AsyncIterator[Running]:
-    server = BookieServer(config)
+    ports = real_ports()
     if filesystem is not None:
-        server._file_system = filesystem
-    async with server:
+        ports = dataclasses.replace(ports, file_system=filesystem)
+    async with running_bookie(config, ports) as server:
 
         async def resolve(_: str) -> tuple[str, int]:
             return "127.0.0.1", server.port
@@ -320,7 +321,7 @@ async def test_a_fence_that_a_damaged_log_is_the_reason_of_is_durable_before_any
     root = Path(config.storage.ledger_directories[0]).parent
     damage(root / "ledgers" / "current" / "0.log")
     async with booted(config) as running:
-        checkpoints = running.rebuild._parts.checkpoints
+        checkpoints = running.rebuild._parts.path.checkpoints
         settle, reached, go_on = checkpoints.settle, asyncio.Event(), asyncio.Event()
 
         async def settle_later() -> None:
@@ -386,7 +387,7 @@ async def test_lanes_stand_still_while_a_job_runs() -> None:
     noted: list[str] = []
     try:
         slow = workers.run("reads", noted.append, "before")
-        rest = asyncio.ensure_future(run_at_rest(workers, ("reads", "writes"), "own", lambda: noted.append("at rest")))
+        rest = asyncio.ensure_future(workers.run_at_rest(("reads", "writes"), "own", lambda: noted.append("at rest")))
         await asyncio.sleep(0)
         behind = [workers.run(lane, noted.append, lane) for lane in ("reads", "writes")]
         await asyncio.gather(slow, rest, *behind)
@@ -397,7 +398,7 @@ async def test_lanes_stand_still_while_a_job_runs() -> None:
             raise OSError("no disk")
 
         with pytest.raises(OSError, match="no disk"):
-            await run_at_rest(workers, ("reads",), "own", fail)
+            await workers.run_at_rest(("reads",), "own", fail)
         await workers.run("reads", noted.append, "goes on")
     finally:
         await workers.close()

@@ -21,6 +21,7 @@ from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes
 from runtime.net.listener import BookieListener
 from runtime.net.listener_limits import ListenerLimits
+from runtime.net.listening import listen_tcp
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.ports import BookieInfo
 from runtime.protocol import v3
@@ -83,7 +84,7 @@ async def bookie(tmp_path: Path) -> AsyncIterator[GatedBookie]:
         undo.push_async_callback(handler.drain)
         undo.callback(bookie.open_gates)
         listener = BookieListener(ListenerLimits())
-        bookie.port = await listener.open(LOOPBACK, 0)
+        bookie.port = await listener.open(listen_tcp, LOOPBACK, 0)
         undo.push_async_callback(listener.close)
         listener.serve(handler)
         yield bookie

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie.server import BookieServer
+from runtime.bookie.process import running_bookie
 from runtime.client import LedgerClient
 from runtime.config import BookieConfig, ClientConfig, IntegrityConfig
 from runtime.errors import LedgerRecoveryError
@@ -45,7 +45,7 @@ class Rebuilt:
                 )
                 integrity = IntegrityConfig(retry_delay_s=0.2)
                 await stack.enter_async_context(
-                    BookieServer(
+                    running_bookie(
                         msgspec.structs.replace(self._config, bookie_id=bookie_id, storage=storage, integrity=integrity)
                     )
                 )

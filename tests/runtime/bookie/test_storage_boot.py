@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runtime.bookie.process import real_ports
 from runtime.bookie.storage_boot import BOOT_LANE, StorageBoot
-from runtime.net.loop import LaneWorkers
-from storage.child_pool import ChildProcesses
 from storage.config import EngineConfig, StorageConfig
 from storage.dirty_marks import DirtyMarks
 from storage.disk_room import DiskRoom
@@ -41,10 +41,10 @@ def journaled(folder: Path) -> StorageConfig:
 
 async def test_a_replay_that_is_cancelled_stops_between_two_batches_and_loses_nothing(tmp_path: Path) -> None:
     config = journaled(tmp_path)
-    workers = LaneWorkers()
+    ports = real_ports()
     room = DiskRoom(FILE_SYSTEM, config.ledger_directories, 0)
-    boot = StorageBoot(FILE_SYSTEM, ChildProcesses(), config, DirtyMarks(False, False), workers, room)
-    storage = await boot.open(open_plyvel, NOW_MS, lock_directories(FILE_SYSTEM, config))
+    boot = StorageBoot(ports, config, DirtyMarks(False, False), room)
+    storage = await boot.open(lock_directories(FILE_SYSTEM, config))
     engine = storage.engines[0]
     add_many = engine.add_many
     is_in_first_batch, gate = threading.Event(), threading.Event()
@@ -61,23 +61,23 @@ async def test_a_replay_that_is_cancelled_stops_between_two_batches_and_loses_no
     with pytest.raises(asyncio.CancelledError):
         await replaying
     gate.set()
-    await workers.run(BOOT_LANE, storage.close)  # as the server does: only when the lane has ended
+    await ports.workers.run(BOOT_LANE, storage.close)  # as the server does: only when the lane has ended
     assert 0 < engine.memtable_bytes < COUNT * len(PAYLOAD) / 2, "it went no further than its batch"
 
-    storage = await boot.open(open_plyvel, NOW_MS, lock_directories(FILE_SYSTEM, config))
+    storage = await boot.open(lock_directories(FILE_SYSTEM, config))
     await boot.replay(storage)
     assert [storage.engines[0].read(1, entry_id) for entry_id in range(COUNT)] == [
         entry(1, entry_id, PAYLOAD) for entry_id in range(COUNT)
     ]
     storage.close()
-    await workers.close()
+    await ports.workers.close()
 
 
 async def test_an_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> None:
     config = journaled(tmp_path)
-    workers = LaneWorkers()
+    ports = real_ports()
     room = DiskRoom(FILE_SYSTEM, config.ledger_directories, 0)
-    boot = StorageBoot(FILE_SYSTEM, ChildProcesses(), config, DirtyMarks(False, False), workers, room)
+    boot = StorageBoot(ports, config, DirtyMarks(False, False), room)
     is_opening, gate = threading.Event(), threading.Event()
 
     def held_open(path: str, *, create: bool, strict: bool) -> IndexStore:
@@ -85,12 +85,13 @@ async def test_an_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) 
         gate.wait()
         return open_plyvel(path, create=create, strict=strict)
 
-    opening = asyncio.ensure_future(boot.open(held_open, NOW_MS, lock_directories(FILE_SYSTEM, config)))
+    held_boot = StorageBoot(dataclasses.replace(ports, open_index=held_open), config, DirtyMarks(False, False), room)
+    opening = asyncio.ensure_future(held_boot.open(lock_directories(FILE_SYSTEM, config)))
     await asyncio.to_thread(is_opening.wait)
     opening.cancel()
     gate.set()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    storage = await boot.open(open_plyvel, NOW_MS, lock_directories(FILE_SYSTEM, config))
+    storage = await boot.open(lock_directories(FILE_SYSTEM, config))
     storage.close()
-    await workers.close()
+    await ports.workers.close()

@@ -15,6 +15,7 @@ from typing import cast
 
 from runtime.net.listener import BookieListener
 from runtime.net.listener_limits import ListenerLimits
+from runtime.net.listening import listen_tcp
 from runtime.net.request_handler import Responder
 from runtime.net.server_connection import ServerConnection
 from runtime.ports import BookieInfo
@@ -111,7 +112,7 @@ class ScriptedBookie:
     async def start(self) -> None:
         """Listen, on the same port as before if there was one."""
         self._listener = BookieListener(ListenerLimits())
-        self.port = await self._listener.open(LOOPBACK, self.port)
+        self.port = await self._listener.open(listen_tcp, LOOPBACK, self.port)
         self._listener.serve(self)
 
     async def stop(self) -> None:

@@ -14,14 +14,9 @@ from runtime.errors import (
 )
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.foreign_names import ForeignNames
-from runtime.metadata.replication_lock import (
-    ReplicationLocks,
-    canonical_host_name,
-    list_held_locks,
-    list_locked_ids,
-    read_lock_holder,
-)
+from runtime.metadata.replication_lock import ReplicationLocks, list_held_locks, list_locked_ids, read_lock_holder
 from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.net.host import canonical_host_name
 from tests.counting_store import CountingStore
 from tests.runtime.golden_metadata import java_nodes, java_vectors
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of

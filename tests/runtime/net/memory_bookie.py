@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 from runtime.net.listener import BookieListener
 from runtime.net.listener_limits import ListenerLimits
+from runtime.net.listening import listen_tcp
 from runtime.net.request_handler import Responder
 from runtime.ports import BookieInfo
 from runtime.protocol.entry_list import EntryListBuilder
@@ -36,7 +37,7 @@ class MemoryBookie:
     async def open(self) -> None:
         """Listen, on the same port as before."""
         self._listener = BookieListener(self._limits)
-        self.port = await self._listener.open(LOOPBACK, self.port)
+        self.port = await self._listener.open(listen_tcp, LOOPBACK, self.port)
         self._listener.serve(self)
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from runtime.net.listener import BookieListener
 from runtime.net.listener_limits import ListenerLimits
+from runtime.net.listening import listen_tcp
 from runtime.protocol import v3
 from runtime.protocol.framing import encode_frame
 from runtime.protocol.messages import AddAnswer, Answer, ReadAnswer
@@ -160,7 +161,7 @@ async def test_an_entry_that_no_answer_can_hold_is_an_error_and_not_the_end_of_t
 
 async def test_before_the_bookie_serves_connections_are_closed() -> None:
     listener = BookieListener(ListenerLimits())
-    port = await listener.open(LOOPBACK, 0)
+    port = await listener.open(listen_tcp, LOOPBACK, 0)
     async with peer_of(port) as peer:
         assert await peer.is_closed_by_the_bookie()
     await listener.close()

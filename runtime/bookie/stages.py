@@ -1,0 +1,46 @@
+"""The stages of a boot, in order, and how each is undone at the stop."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class Stages:
+    """The stages that have begun so far. ``undo`` undoes them, the last one first."""
+
+    def __init__(self) -> None:
+        self._undo = contextlib.AsyncExitStack()
+
+    async def run(self, name: str, work: Awaitable[T], undo: Callable[[T], Awaitable[None]] | None = None) -> T:
+        """Do the work of a stage and return its result, which ``undo`` gets at the stop.
+
+        A stage that fails or is cancelled leaves nothing to undo.
+        """
+        logger.debug("boot: %s", name)
+        try:
+            result = await work
+        except BaseException:
+            logger.debug("boot stopped at: %s", name)
+            raise
+        if undo is not None:
+            self._undo.push_async_callback(self._undo_one, name, undo, result)
+        return result
+
+    async def undo(self) -> None:
+        """Undo all stages even if some of that fails; raises the last failure. Safe to repeat."""
+        await self._undo.aclose()
+
+    async def _undo_one(self, name: str, undo: Callable[[T], Awaitable[None]], result: T) -> None:
+        logger.debug("stop: undo %s", name)
+        try:
+            await undo(result)
+        except BaseException:
+            logger.debug("stop: failed to undo %s", name)
+            raise
