@@ -1,0 +1,140 @@
+"""The stages of a boot: their order, and that a boot that fails or is cancelled anywhere undoes those before."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from runtime.bookie.server import BookieServer
+from runtime.bookie.stages import Stages
+from storage.errors import StorageError
+from tests.crash.model_disk import Mode
+from tests.sim.loop import run_simulated
+from tests.sim.machine import CONFIG, Machine
+
+BOOT = [
+    "bind the port",
+    "connect to the metadata store",
+    "check the cookies",
+    "lock the folders",
+    "check the cookies again",
+    "stamp the folders",
+    "open the storage",
+    "replay the journals",
+    "check the disks",
+    "note lost entries",
+    "start the journals and checkpoints",
+    "leave DIRTY marks",
+    "serve requests",
+    "register",
+    "follow the mode",
+    "watch the disks",
+    "collect garbage",
+    "repair lost entries",
+]
+STOP = [
+    "repair lost entries",
+    "collect garbage",
+    "watch the disks",
+    "follow the mode",
+    "register",
+    "serve requests",
+    "start the journals and checkpoints",
+    "open the storage",
+    "lock the folders",
+    "connect to the metadata store",
+    "bind the port",
+]
+
+
+def require_nothing_left(machine: Machine) -> None:
+    assert not machine.disk.locked
+    assert not machine.network.ports
+    assert not any(node.owner for node in machine.zookeeper.nodes.values()), "it is registered"
+
+
+def test_the_stop_undoes_the_boot_backwards(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        machine = Machine(Mode.ORDERED)
+        await machine.format_cluster()
+        await machine.stop(await machine.boot())
+        require_nothing_left(machine)
+
+    caplog.set_level("DEBUG", "runtime.bookie.stages")
+    run_simulated(run())
+    lines = [record.getMessage() for record in caplog.records if record.name == "runtime.bookie.stages"]
+    assert lines == [f"boot: {name}" for name in BOOT] + [f"stop: undo {name}" for name in STOP]
+
+
+def test_a_boot_that_the_disk_fails_leaves_nothing() -> None:
+    """At every change of the disk that a first boot makes."""
+
+    async def run() -> None:
+        change_number = failures_count = 0
+        is_booted = False
+        while not is_booted:
+            machine = Machine(Mode.ORDERED)
+            await machine.format_cluster()
+            machine.disk.fails_at = change_number
+            try:
+                bookie = await machine.boot()
+                is_booted = machine.disk.fails_at is not None  # no change had this number
+                machine.disk.fails_at = None
+            except (OSError, StorageError):
+                failures_count += 1
+                await machine.workers.close()
+                require_nothing_left(machine)
+                bookie = await machine.boot()
+            await machine.stop(bookie)
+            require_nothing_left(machine)
+            change_number += 1
+        assert failures_count > 50
+
+    run_simulated(run())
+
+
+def test_a_boot_that_is_cancelled_leaves_nothing() -> None:
+    """At moments all over its time."""
+
+    async def run() -> None:
+        steps_count = 0
+        is_booted = False
+        while not is_booted:
+            machine = Machine(Mode.ORDERED)
+            await machine.format_cluster()
+            server = BookieServer(CONFIG, machine.ports())
+            booting = asyncio.ensure_future(server.__aenter__())
+            await machine.clock.sleep(steps_count * 0.000_5)
+            is_booted = booting.done()
+            booting.cancel()
+            await asyncio.wait([booting])
+            if is_booted:
+                await machine.stop(server)
+            else:
+                await machine.workers.close()
+            require_nothing_left(machine)
+            steps_count += 1
+
+    run_simulated(run())
+
+
+async def test_an_undo_that_fails_does_not_keep_the_others() -> None:
+    undone: list[str] = []
+
+    async def stage(name: str) -> str:
+        return name
+
+    async def undo(name: str) -> None:
+        undone.append(name)
+        if name == "second":
+            raise OSError("no disk")
+
+    stages = Stages()
+    for name in ("first", "second", "third"):
+        assert await stages.run(name, stage(name), undo) == name
+    with pytest.raises(OSError, match="no disk"):
+        await stages.undo()
+    assert undone == ["third", "second", "first"]
+    await stages.undo()
+    assert len(undone) == 3
