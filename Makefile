@@ -10,6 +10,8 @@ PYTEST_PARALLEL := $(PYTEST) -n $(WORKERS) --dist loadfile
 INTEROP_TARGET := tests/interop/target
 
 export PYTHON
+# Hundreds of processes are started: each would compile all modules again. `make clean` deletes what is cached.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check test battery fuzz interop bench demo lock clean

@@ -97,6 +97,7 @@ def test_look_and_write_and_verify(cluster: Cluster) -> None:
         assert (" 2/2 " in screen) is is_shown
 
 
+@pytest.mark.battery
 def test_audit_counts_live_copies_the_same_with_and_without_spark(cluster: Cluster, tmp_path: Path) -> None:
     succeed(cluster, "ledger", "write-test", "--ledgers", "3", "--entries", "6", "-E", "3", "-W", "2")
     clean = succeed(cluster, "audit").json()
@@ -131,7 +132,9 @@ def test_audit_counts_live_copies_the_same_with_and_without_spark(cluster: Clust
     assert (refused.exit_code, "is not empty" in refused.stderr) == (3, True)
 
 
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.battery)]
+)
 def test_a_spark_audit_that_is_stopped_leaves_nothing(
     start_cluster: Callable[[int], Cluster], tmp_path: Path, number: signal.Signals, exit_code: int
 ) -> None:
@@ -182,6 +185,7 @@ def test_wrong_input_has_its_own_exit_code_and_changes_nothing(cluster: Cluster)
     assert not succeed(cluster, "cluster", "init", "--if-not-exists").json()["created"]
 
 
+@pytest.mark.battery
 def test_a_bookie_dies_is_recovered_and_decommissioned(start_cluster: Callable[[int], Cluster]) -> None:
     cluster = start_cluster(4)
     victim = cluster.bookies[1].id
@@ -215,6 +219,7 @@ def test_a_bookie_dies_is_recovered_and_decommissioned(start_cluster: Callable[[
     assert "was decommissioned and stays down" in again.stderr
 
 
+@pytest.mark.battery
 def test_damage_on_a_disk_is_told_from_a_bookie_that_is_down(cluster: Cluster) -> None:
     succeed(cluster, "ledger", "write-test", "--entries", "9", "-E", "3", "-W", "3")
     cluster.down()
@@ -247,7 +252,9 @@ def test_damage_on_a_disk_is_told_from_a_bookie_that_is_down(cluster: Cluster) -
         assert (refused.exit_code, sentence in refused.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("command", [("decommission",), ("recover", "failed-bookie")])
+@pytest.mark.parametrize(
+    "command", [("decommission",), pytest.param(("recover", "failed-bookie"), marks=pytest.mark.battery)]
+)
 def test_a_question_is_left_at_once_and_nothing_was_changed(cluster: Cluster, command: tuple[str, ...]) -> None:
     succeed(cluster, "ledger", "write-test", "--entries", "3", "-E", "3", "-W", "3")
     victim = cluster.bookies[0].id
@@ -271,6 +278,7 @@ def test_a_question_is_left_at_once_and_nothing_was_changed(cluster: Cluster, co
     assert states(cluster)[victim] == "down"
 
 
+@pytest.mark.battery
 def test_processes_live_and_die_as_told(start_cluster: Callable[[int], Cluster]) -> None:
     cluster = start_cluster(2)
     directory = ("--dir", cluster.directory)

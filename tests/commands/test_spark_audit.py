@@ -54,6 +54,7 @@ async def test_without_a_recorded_layout_spark_reads_the_same_tree(stage: Stage)
     assert plain.json() | {"seconds": 0} == spark.json() | {"seconds": 0}
 
 
+@pytest.mark.battery
 async def test_debug_shows_no_traffic_of_the_spark_bridge(stage: Stage) -> None:
     result = stage.audit("--spark", "--cores", "1", "--debug")
     assert result.exit_code == 10

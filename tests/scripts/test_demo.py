@@ -95,6 +95,7 @@ def test_interrupted_at_any_moment_it_leaves_no_process(tmp_path: Path, moment: 
     assert processes_below(tmp_path) == []
 
 
+@pytest.mark.battery
 def test_a_reader_that_goes_away_ends_the_demo_and_all_its_processes(tmp_path: Path) -> None:
     demo = start_demo(tmp_path)
     try:

@@ -106,7 +106,7 @@ def test_a_restore_killed_in_the_middle(operator: Operator, instance_id: str, tm
     assert data_of(operator.tree()) == data_of(before)
 
 
-@pytest.mark.parametrize("verb", ["nuke", "restore"])
+@pytest.mark.parametrize("verb", ["nuke", pytest.param("restore", marks=pytest.mark.battery)])
 def test_a_command_that_was_stopped_for_longer_than_its_session(
     operator: Operator, instance_id: str, tmp_path: Path, verb: str
 ) -> None:
@@ -140,7 +140,7 @@ def test_a_backup_killed_in_the_middle_leaves_no_archive(operator: Operator, ins
     operator.succeed("cluster", "backup", str(path))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.battery)])
 def test_a_signal_in_the_middle_is_noted(operator: Operator, instance_id: str, number: signal.Signals) -> None:
     process = operator.begin("cluster", "nuke", "--confirm", instance_id)
     wait_until(lambda: is_half_done(operator))
@@ -152,7 +152,7 @@ def test_a_signal_in_the_middle_is_noted(operator: Operator, instance_id: str, n
     assert operator.tree() == {}
 
 
-@pytest.mark.parametrize("second", ["format", "nuke"])
+@pytest.mark.parametrize("second", ["format", pytest.param("nuke", marks=pytest.mark.battery)])
 def test_two_at_once(operator: Operator, instance_id: str, second: str) -> None:
     operator.configure(
         "scan_operations_per_s_max = 150.0"
@@ -168,6 +168,7 @@ def test_two_at_once(operator: Operator, instance_id: str, second: str) -> None:
     assert operator.tree() == {}
 
 
+@pytest.mark.battery
 def test_the_life_of_a_cluster_with_real_bookies(cluster: Cluster, tmp_path: Path) -> None:
     environment = {"BKCTL_METADATA_URI": cluster.metadata_uri, "BKCTL_STATE_DIR": str(tmp_path / "state")}
 
@@ -205,6 +206,7 @@ def test_the_life_of_a_cluster_with_real_bookies(cluster: Cluster, tmp_path: Pat
     assert run("ledger", "list")["items"] == []
 
 
+@pytest.mark.battery
 def test_no_bookie_joins_a_cluster_that_is_half_restored(cluster: Cluster, tmp_path: Path) -> None:
     environment = {"BKCTL_METADATA_URI": cluster.metadata_uri, "BKCTL_STATE_DIR": str(tmp_path / "state")}
     path = str(tmp_path / "backup")
