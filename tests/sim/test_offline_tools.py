@@ -1,0 +1,92 @@
+"""Offline tools and scans on a disk in memory: none of their paths exists on the disk of this machine."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from storage.compaction_scan import CHILD_MODULE, MeasuredLog, MeasureLogs, ScanEnd, ScanEntries, ScanMessage
+from storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
+from storage.entry_log_reader import list_entry_logs
+from storage.filenames import current_directory, entry_log_file_name
+from storage.index_check import DirectoryCheck, IndexCheck
+from storage.ledger_storage import LedgerStorage
+from storage.replay import checkpoint_now
+from storage.storage_check import StorageCheck
+from tests.crash.model_disk import Mode
+from tests.sim.children import InProcessChildren
+from tests.sim.disk import MemoryDisk
+from tests.sim.index_store import opening_on
+from tests.storage.engines import KEY, NOW_MS, entry
+
+CONFIG = StorageConfig(
+    journal_directories=("/simulated/journal",),
+    ledger_directories=("/simulated/ledgers",),
+    journal=JournalConfig(preallocation_bytes=16 * 1024),
+    engine=EngineConfig(memtable_bytes_max=256 * 1024, entry_log=EntryLogConfig(is_next_log_prepared=False)),
+)
+FOLDER = current_directory(CONFIG.ledger_directories[0])
+COUNT = 30
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    """Of a stopped bookie with entries of two ledgers, in two logs."""
+    disk = MemoryDisk(Mode.ORDERED)
+    storage = LedgerStorage.open(disk, opening_on(disk), CONFIG, NOW_MS)
+    storage.replay(children=InProcessChildren(disk, opening_on(disk)))
+    [engine] = storage.engines
+    for ledger_id in (1, 2):
+        engine.set_master_key(ledger_id, KEY)
+        for entry_id in range(COUNT):
+            engine.add(ledger_id, entry_id, entry(ledger_id, entry_id))
+        checkpoint_now(engine)
+    storage.close()
+    return disk
+
+
+class Unwatched:
+    """Follows no progress."""
+
+    def begin(self, stage: str, total: int) -> None:
+        pass
+
+    def advance(self, amount: int) -> None:
+        pass
+
+
+def check(disk: MemoryDisk) -> DirectoryCheck:
+    open_index = opening_on(disk)
+    [found] = IndexCheck(disk, open_index, InProcessChildren(disk, open_index), CONFIG, Unwatched()).run()
+    return found
+
+
+def test_an_index_check_looks_every_location_up(disk: MemoryDisk) -> None:
+    found = check(disk)
+    assert (found.ledger_count, found.location_count, found.problem_count) == (2, 2 * COUNT, 0)
+
+
+def test_an_index_check_finds_a_location_without_its_entry(disk: MemoryDisk) -> None:
+    log_id = list_entry_logs(disk, FOLDER)[0]
+    file = disk.open(os.path.join(FOLDER, entry_log_file_name(log_id)), writable=True)
+    file.pwrite(bytes(8), 1028)
+    file.close()
+    assert [(problem.ledger_id, problem.entry_id) for problem in check(disk).problems] == [(1, 0)]
+
+
+def test_a_storage_check_reads_everything(disk: MemoryDisk) -> None:
+    storage_check = StorageCheck(disk, opening_on(disk), CONFIG, lambda _: None)
+    assert list(storage_check.findings()) == []
+    assert storage_check.counts.entry_count == 2 * COUNT
+
+
+def test_scans_read_all_logs(disk: MemoryDisk) -> None:
+    children = InProcessChildren(disk, opening_on(disk))
+    log_ids = list_entry_logs(disk, FOLDER)
+    with children.pool(CHILD_MODULE, FOLDER, 1) as pool:
+        measured = list(pool.stream(MeasureLogs(directory=FOLDER, log_ids=log_ids), ScanMessage))
+        scanned = [list(pool.stream(ScanEntries(directory=FOLDER, log_id=each), ScanMessage)) for each in log_ids]
+    assert [type(each) for each in measured] == [MeasuredLog] * len(log_ids)
+    assert {ledger_id for each in measured for ledger_id in each.ledger_bytes} == {1, 2}
+    assert all(isinstance(messages[-1], ScanEnd) for messages in scanned)
