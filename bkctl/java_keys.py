@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
+from bkctl.catalogue import all_settings
 from bkctl.spelling import near_miss
 
 Setting: TypeAlias = tuple[str, str | None, str]
@@ -20,38 +21,25 @@ def _split(keys: str) -> frozenset[str]:
     return frozenset(keys.split())
 
 
-USED: Final = _split(
-    """
-    addEntryTimeoutSec advertisedAddress allowLoopback allowShadedLedgerManagerFactoryClass allowStorageExpansion
-    bookieId bookiePort clientConnectTimeoutMillis compactionMaxOutstandingRequests compactionRate
-    compactionRateByBytes compactionRateByEntries dataIntegrityChecking dataIntegrityStampMissingCookies
-    dbStorage_maxThrottleTimeMs dbStorage_readAheadCacheBatchBytesSize dbStorage_readAheadCacheBatchSize
-    dbStorage_readAheadCacheMaxSizeMb dbStorage_writeCacheMaxSizeMb diskCheckInterval diskUsageLwmThreshold
-    diskUsageThreshold diskUsageWarnThreshold entryLogFilePreallocationEnabled flushEntrylogBytes flushInterval
-    forceAllowCompaction forceReadOnlyBookie gcMetadataOpRateLimit gcOverreplicatedLedgerMaxConcurrentRequests
-    gcOverreplicatedLedgerWaitTime gcWaitTime indexDirectories isForceGCAllowWhenNoSpace isThrottleByBytes
-    journalAlignmentSize journalBufferedEntriesThreshold journalBufferedWritesThreshold journalDirectories
-    journalDirectory journalFlushWhenQueueEmpty journalFormatVersionToWrite journalMaxBackups journalMaxGroupWaitMSec
-    journalMaxMemorySizeMb journalMaxSizeMB journalPageCacheFlushIntervalMSec journalPreAllocSizeMB journalQueueSize
-    journalRemoveFromPageCache journalSyncData journalWriteData ledgerDirectories ledgerManagerFactoryClass
-    ledgerManagerType listeningInterface logFile logLevel logSizeLimit majorCompactionInterval
-    majorCompactionMaxTimeMillis majorCompactionThreshold metadataServiceUri minUsableSizeForEntryLogCreation
-    minUsableSizeForHighPriorityWrites minorCompactionInterval minorCompactionMaxTimeMillis minorCompactionThreshold
-    nettyMaxFrameSizeBytes persistBookieStatusEnabled readEntryTimeoutSec readOnlyModeEnabled
-    readOnlyModeOnAnyDiskFullEnabled skipReplayJournalInvalidRecord useHostNameAsBookieID useShortHostName
-    useTargetEntryLogSizeForGc useTransactionalCompaction verifyMetadataOnGC zkEnableSecurity zkLedgersRootPath
-    zkRequestRateLimit zkServers zkTimeout
-    """
-)
+USED: Final = _split("zkServers zkLedgersRootPath ledgerManagerFactoryClass") | {  # older than metadataServiceUri
+    key
+    for each in all_settings()
+    if each.setting.java is not None
+    for key in (each.java_key, each.setting.java.older)
+    if key is not None
+}
 """Keys that set something, here or in the commands that act as clients. logFile and logLevel are bkctl's own."""
 
 REFUSED: Final = {
     "tlsProviderFactoryClass": "it asks for TLS, which this bookie does not have yet",
     "bookieAuthProviderFactoryClass": "it asks for authentication, which this bookie does not have yet",
     "authorizedRoles": "it restricts the clients, which this bookie cannot do yet",
+    "skipReplayJournalInvalidRecord": "it would skip the rest of a journal after a damaged record, with acknowledged "
+    "entries and fences, and later deny them. To replace a bookie whose journal does not replay, run "
+    "bkctl decommission: it copies its ledgers from the other bookies",
     "disableServerSocketBind": "it asks for a bookie without a port, which only clients in the same JVM could use",
 }
-"""Keys that protect a Java bookie. Serving without the protection would open the bookie to every client."""
+"""Keys that protect a Java bookie, which would be open to every client without them; and one that loses entries."""
 
 _IGNORED: Final = {
     "the bookie exports no metrics yet": """
@@ -86,6 +74,7 @@ _IGNORED: Final = {
         dbStorage_rocksDB_writeBufferSizeMB defaultRocksdbConf entryLocationRocksdbConf ledgerMetadataRocksdbConf
         maxOperationNumbersInSingleRocksdbWriteBatch
         """,
+    "a ledger's metadata is always read before its entries are deleted": "verifyMetadataOnGC",
     "LevelDB compacts its index by itself": "entryLocationCompactionInterval",
     "what each log holds is kept in memory, and read again after a start": """
         gcEntryLogMetadataCacheEnabled gcEntryLogMetadataCachePath
@@ -180,7 +169,7 @@ IGNORED: Final = {key: reason for reason, keys in _IGNORED.items() for key in ke
 _ALWAYS_ON: Final = _split(
     """
     allowMultipleDirsUnderSameDiskPartition journalAdaptiveGroupWrites readWorkerThreadsThrottlingEnabled
-    serverSockKeepalive serverTcpNoDelay storeSystemTimeAsLedgerUnderreplicatedMarkTime
+    serverSockKeepalive serverTcpNoDelay storeSystemTimeAsLedgerUnderreplicatedMarkTime verifyMetadataOnGC
     """
 )
 """Ignored switches that are always on here; all others are always off."""

@@ -1,6 +1,6 @@
 """Where settings come from: flags, BKCTL_* environment, --context, --conf (Java), --config (TOML), defaults.
 
-Each source wins over those behind it in this list. Source: cli-parity section 9, operations section 3.
+Each source wins over the later ones in this list. docs/reference/settings.md lists all settings.
 
 The TOML file (default ``$XDG_CONFIG_HOME/bkctl/config.toml``)::
 
@@ -11,45 +11,38 @@ The TOML file (default ``$XDG_CONFIG_HOME/bkctl/config.toml``)::
 
     [contexts.prod]
     metadata_uri = "zk+hierarchical://zk1:2181/ledgers"
-    read_only = true            # commands that change the cluster are refused
-    instance_id = "0b7e1a2c-1111-4222-8333-944455556666"    # they are also refused on any other cluster
+    read_only = true            # refuse commands that change the cluster
+    instance_id = "0b7e1a2c-1111-4222-8333-944455556666"    # refuse them on any other cluster, too
 
-    [contexts.prod.zookeeper]   # what [zookeeper] says, for this cluster alone
+    [contexts.prod.zookeeper]   # [zookeeper] for this cluster alone
 
     [zookeeper]                 # fields of runtime.config.ZooKeeperConfig; also [zookeeper.sasl] and [zookeeper.tls]
     digest = "file:/etc/bkctl/zookeeper-digest"     # secrets: where they are, file:PATH or env:VARIABLE
     [client]                    # fields of runtime.config.ClientConfig
-    [bookie]                    # fields of runtime.config.BookieConfig, and the three folder lists
+    [replication]               # fields of runtime.replication.config.ReplicationConfig
+    [bookie]                    # fields of runtime.config.BookieConfig, and the three lists of directories
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bkctl.conversion import convert
-from commands.config import ColorMode, GlobalFlags, OutputForm, Settings
+from bkctl.catalogue import SECTIONS, settings_of
+from bkctl.setting_readers import Given, Givens, build, flag_values, java_values, toml_values, variable_values
+from commands.config import GeneralConfig, GlobalFlags, Settings
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_duration_s
 from runtime.config import ClientConfig, ZooKeeperConfig
 from runtime.errors import ConfigurationError
+from runtime.replication.config import ReplicationConfig
 
 if TYPE_CHECKING:
     from bkctl.java_conf import JavaConf
-
-SECRET_VARIABLES = {
-    (None, "digest"): "BKCTL_ZOOKEEPER_DIGEST",
-    ("sasl", "password"): "BKCTL_ZOOKEEPER_SASL_PASSWORD",
-    ("tls", "key_password"): "BKCTL_ZOOKEEPER_KEY_PASSWORD",
-}
-"""Settings of ``[zookeeper]`` that name a secret, and the variable that may hold it instead of a file."""
-
-_TRUE = frozenset({"1", "true", "yes", "on"})
-_FALSE = frozenset({"", "0", "false", "no", "off"})
 
 
 class TomlContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,19 +54,15 @@ class TomlContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zookeeper: dict[str, Any] = {}
 
 
-class TomlFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Contents of bkctl's own configuration file."""
+class TomlFile(msgspec.Struct, frozen=True):
+    """bkctl's own configuration file: its tables, and the settings before the first table."""
 
-    metadata_uri: str | None = None
-    context: str | None = None
-    output: OutputForm | None = None
-    color: ColorMode | None = None
-    timeout: str | None = None
-    trash_retention_days: Annotated[int, msgspec.Meta(ge=0)] = Settings().trash_retention_days
     contexts: dict[str, TomlContext] = {}
     zookeeper: dict[str, Any] = {}
     client: dict[str, Any] = {}
+    replication: dict[str, Any] = {}
     bookie: dict[str, Any] = {}
+    general: dict[str, Any] = {}
 
 
 class Sources(msgspec.Struct, frozen=True):
@@ -106,49 +95,89 @@ def read_sources(flags: GlobalFlags, environment: Mapping[str, str]) -> Sources:
     )
 
 
+def general_values(sources: Sources) -> Givens:
+    """The settings of every command, by all sources but the Java file."""
+    path = sources.toml_path or ""
+    values: Givens = {
+        (name,): Given(value, path, f"{path}: {name} = {value}") for name, value in sources.toml.general.items()
+    }
+    values |= variable_values(sources.environment, settings_of(""), values)
+    return values | flag_values(sources.flags, settings_of(""))
+
+
+def section_values(sources: Sources, section: str) -> Givens:
+    """What files and environment set in a section; in [zookeeper] the table of the named cluster wins."""
+    settings, struct, origin = settings_of(section), SECTIONS[section], sources.toml_path or ""
+    values = toml_values(getattr(sources.toml, section), struct, section, origin, (section,))
+    context_name = _context_name(sources) or ""
+    if section == "zookeeper" and context_name in sources.toml.contexts:
+        table = sources.toml.contexts[context_name].zookeeper
+        values = {path: given for path, given in values.items() if path[1] not in table}
+        values |= toml_values(table, struct, f"contexts.{context_name}.zookeeper", origin, (section,))
+    if sources.conf is not None:
+        java = java_values(sources.conf, settings)
+        limit = java.get(("client", "writer_frame_bytes_max"))
+        if limit is not None and limit.value > ClientConfig().frame_bytes_max:
+            values.setdefault(("client", "frame_bytes_max"), limit)
+        values |= java
+    return values | variable_values(sources.environment, settings, values)
+
+
 def resolve_settings(sources: Sources) -> Settings:
     """Settings of this invocation; ConfigurationError, InvalidArgumentError."""
-    flags, environment, toml = sources.flags, sources.environment, sources.toml
+    flags = sources.flags
+    general = build(general_values(sources), GeneralConfig, settings_of(""), "")
     metadata_uri, origin = resolve_metadata_uri(sources)
-    timeout = flags.timeout or environment.get("BKCTL_TIMEOUT") or toml.timeout
-    timeout_s = parse_duration_s(timeout) if timeout else Settings().timeout_s
-    # The wait for the first answer is the user's to choose; an explicit zookeeper.operation_timeout_s still wins.
-    zookeeper = {"operation_timeout_s": timeout_s, **zookeeper_values(sources)}
+    timeout_s = parse_duration_s(general.timeout)
     if flags.metadata_rate is not None and not math.isfinite(flags.metadata_rate):
-        raise InvalidArgumentError(f"--rate {flags.metadata_rate}: give a number; 0: as fast as it goes")
-    put(zookeeper, "scan_operations_per_s_max", flags.metadata_rate)
+        raise InvalidArgumentError(f"--rate {flags.metadata_rate}: give a number; 0: as fast as possible")
     context_name = _context_name(sources)
-    context = toml.contexts.get(context_name) if context_name is not None else None
+    context = sources.toml.contexts.get(context_name) if context_name is not None else None
     return Settings(
         metadata_uri=metadata_uri,
         metadata_uri_origin=origin,
-        output=flags.output or _choice(environment, "BKCTL_OUTPUT", OutputForm) or toml.output,
+        output=general.output,
         sort=flags.sort,
         limit=flags.limit,
         has_headers=not flags.no_headers,
         timeout_s=timeout_s,
-        assume_yes=_truth(flags.yes, environment, "BKCTL_YES"),
+        assume_yes=general.yes,
         confirmed_name=flags.confirm,
         is_dry_run=bool(flags.dry_run),
         plan_out_path=flags.plan_out,
         apply_path=flags.apply,
-        is_read_only_by_environment=_truth(None, environment, "BKCTL_READ_ONLY"),
+        is_read_only_by_environment=general.read_only,
         is_context_read_only=context is not None and context.read_only,
         context_name=context_name,
         pinned_instance_id=context.instance_id if context is not None else None,
-        state_directory=_state_directory(environment),
-        trash_retention_days=toml.trash_retention_days,
+        state_directory=_state_directory(sources.environment),
+        trash_retention_days=general.trash_retention_days,
         is_quiet=bool(flags.quiet),
-        is_debug=bool(flags.debug) or environment.get("BKCTL_LOG", "").lower() == "debug",
-        color=flags.color or toml.color or ColorMode.AUTO,
-        has_progress=not _truth(flags.no_progress, environment, "BKCTL_NO_PROGRESS"),
-        zookeeper=convert(zookeeper, ZooKeeperConfig, "zookeeper", toml_path=sources.toml_path),
-        client=convert(client_values(sources), ClientConfig, "client", toml_path=sources.toml_path),
+        is_debug=bool(flags.debug) or general.log.lower() == "debug",
+        color=general.color,
+        has_progress=not general.no_progress,
+        zookeeper=build(zookeeper_values(sources), ZooKeeperConfig, settings_of("zookeeper"), "zookeeper"),
+        client=build(section_values(sources, "client"), ClientConfig, settings_of("client"), "client"),
+        replication=build(
+            section_values(sources, "replication"), ReplicationConfig, settings_of("replication"), "replication"
+        ),
     )
 
 
+def zookeeper_values(sources: Sources) -> Givens:
+    """[zookeeper] for a command: --timeout is the time for an operation unless the section has its own."""
+    general = general_values(sources)
+    timeout = general.get(("timeout",), Given(GeneralConfig().timeout, "default", ""))
+    rate = sources.flags.metadata_rate
+    seconds = timeout._replace(value=parse_duration_s(str(timeout.value)))
+    values = {("zookeeper", "operation_timeout_s"): seconds} | section_values(sources, "zookeeper")
+    if rate is not None:
+        values["zookeeper", "scan_operations_per_s_max"] = Given(rate, "--rate", f"--rate {rate}")
+    return values
+
+
 def resolve_metadata_uri(sources: Sources) -> tuple[str | None, str]:
-    """Metadata URI and the source that won, or None and no words."""
+    """Metadata URI and the source that won, or None and an empty text."""
     flags, environment, toml = sources.flags, sources.environment, sources.toml
     found: tuple[str | None, str] = None, ""
     if flags.metadata_uri is not None and not flags.metadata_uri.strip():
@@ -162,8 +191,8 @@ def resolve_metadata_uri(sources: Sources) -> tuple[str | None, str]:
         found = _context_uri(sources, name)
     elif sources.conf is not None and (uri := java_metadata_uri(sources.conf)):
         found = uri, sources.conf.origin
-    elif toml.metadata_uri:
-        found = toml.metadata_uri, str(sources.toml_path)
+    elif uri := toml.general.get("metadata_uri"):
+        found = uri, str(sources.toml_path)
     return found
 
 
@@ -175,11 +204,11 @@ def _context_name(sources: Sources) -> str | None:
         return sources.flags.cluster
     if sources.environment.get("BKCTL_METADATA_URI"):
         return None
-    return sources.environment.get("BKCTL_CONTEXT") or sources.toml.context
+    return sources.environment.get("BKCTL_CONTEXT") or sources.toml.general.get("context")
 
 
 def _state_directory(environment: Mapping[str, str]) -> str:
-    """Where bkctl keeps backups, trash and the audit trail; empty when the environment names no home."""
+    """Where bkctl keeps backups, trash and the audit trail; empty when there is no home directory."""
     if named := environment.get("BKCTL_STATE_DIR"):
         return named
     home = environment.get("HOME")
@@ -217,48 +246,6 @@ def java_metadata_uri(conf: JavaConf) -> str | None:
         raise ConfigurationError(f"{conf.origin}: {error}") from error
 
 
-def zookeeper_values(sources: Sources) -> dict[str, Any]:
-    """Fields of ZooKeeperConfig that a file sets; those of the named cluster win."""
-    context = sources.toml.contexts.get(_context_name(sources) or "")
-    values = {**sources.toml.zookeeper, **(context.zookeeper if context is not None else {})}
-    if sources.conf is not None:
-        put(values, "session_timeout_ms", sources.conf.whole_number("zkTimeout"))
-        put(values, "has_secure_acl", sources.conf.truth("zkEnableSecurity"))
-        layout = dict(values.get("layout", {}))
-        put(layout, "ledger_manager_type", sources.conf.text("ledgerManagerType"))
-        put(layout, "is_shaded_factory_allowed", sources.conf.truth("allowShadedLedgerManagerFactoryClass"))
-        put(values, "layout", layout or None)
-        # Java's default 0, none, is not ours.
-        put(values, "scan_operations_per_s_max", sources.conf.decimal_number("zkRequestRateLimit") or None)
-    return _with_secrets_of(sources.environment, values)
-
-
-def _with_secrets_of(environment: Mapping[str, str], values: dict[str, Any]) -> dict[str, Any]:
-    """Refer to the secrets that the environment holds; they themselves never become settings."""
-    for (table, field), name in SECRET_VARIABLES.items():
-        if not environment.get(name):
-            continue
-        if table is None:
-            values[field] = f"env:{name}"
-        elif table in values:
-            values[table] = {**values[table], field: f"env:{name}"}
-    return values
-
-
-def client_values(sources: Sources) -> dict[str, Any]:
-    """Fields of ClientConfig that a file sets."""
-    values = dict(sources.toml.client)
-    if sources.conf is not None:
-        put(values, "add_timeout_s", sources.conf.whole_seconds("addEntryTimeoutSec"))
-        put(values, "read_timeout_s", sources.conf.whole_seconds("readEntryTimeoutSec"))
-        put(values, "connect_timeout_s", sources.conf.seconds("clientConnectTimeoutMillis"))
-        bookies_limit = sources.conf.whole_number("nettyMaxFrameSizeBytes")
-        put(values, "writer_frame_bytes_max", bookies_limit)
-        if bookies_limit is not None:
-            values.setdefault("frame_bytes_max", max(bookies_limit, ClientConfig().frame_bytes_max))
-    return values
-
-
 def _existing_default_path(environment: Mapping[str, str]) -> str | None:
     base = environment.get("XDG_CONFIG_HOME") or os.path.join(environment.get("HOME", ""), ".config")
     path = os.path.join(base, "bkctl", "config.toml")
@@ -276,39 +263,14 @@ def _read_toml(path: str) -> TomlFile:
 
     try:
         with open(path, "rb") as file:
-            return msgspec.convert(tomllib.load(file), TomlFile)
+            content = tomllib.load(file)
+        tables = {name: content.pop(name) for name in TomlFile.__struct_fields__[:-1] if name in content}
+        general = toml_values(content, GeneralConfig, "the file", path, ())
+        build(general, GeneralConfig, settings_of(""), "")
+        if refused := [each.name for each in settings_of("") if each.path in general and not each.is_in_toml]:
+            raise ConfigurationError(f"{path}: {refused[0]} cannot be set in a file")
+        return msgspec.convert({**tables, "general": content}, TomlFile)
     except OSError as error:
         raise ConfigurationError(f"cannot read the configuration file {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise ConfigurationError(f"{path}: {error}") from error
-
-
-def _truth(flag: bool | None, environment: Mapping[str, str], name: str) -> bool:
-    if flag is not None:
-        return flag
-    text = environment.get(name, "").lower()
-    if text not in _TRUE | _FALSE:
-        raise ConfigurationError(f"{name}={text}: neither true nor false")
-    return text in _TRUE
-
-
-def _choice(environment: Mapping[str, str], name: str, choices: type[OutputForm]) -> OutputForm | None:
-    text = environment.get(name)
-    if not text:
-        return None
-    try:
-        return choices(text)
-    except ValueError:
-        raise InvalidArgumentError(f"{name}={text}: give one of {', '.join(choices)}") from None
-
-
-def put(values: dict[str, Any], name: str, value: object) -> None:
-    """Set a key unless there is nothing to set."""
-    if value is not None:
-        values[name] = value
-
-
-def put_all(values: dict[str, Any], read: Callable[[str], object], keys: Mapping[str, str]) -> None:
-    """Set each field that ``read`` finds something for under the key beside it."""
-    for name, key in keys.items():
-        put(values, name, read(key))

@@ -1,4 +1,4 @@
-"""The BKCTL_* variables that bkctl reads; one that is misspelt must not pass for one that was never set."""
+"""The BKCTL_* variables that bkctl reads; a misspelt one is not silently ignored."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from bkctl.catalogue import all_settings
 from bkctl.spelling import near_miss
 from runtime.errors import ConfigurationError
 
@@ -16,48 +17,22 @@ _PREFIX = "BKCTL_"
 _SIMILARITY_MIN = 0.8
 _REFERENCE = re.compile(r"env:([A-Za-z0-9_]+)")
 
-KNOWN = frozenset(
-    {
-        "BKCTL_BOOKIE_ADVERTISED_ADDRESS",
-        "BKCTL_BOOKIE_ID",
-        "BKCTL_BOOKIE_INDEX_DIRS",
-        "BKCTL_BOOKIE_JOURNAL_DIRS",
-        "BKCTL_BOOKIE_LEDGER_DIRS",
-        "BKCTL_BOOKIE_PORT",
-        "BKCTL_CONF",
-        "BKCTL_CONFIG",
-        "BKCTL_CONTEXT",
-        "BKCTL_LEDGER_PASSWORD",
-        "BKCTL_LOG",
-        "BKCTL_LOG_FILE",
-        "BKCTL_METADATA_URI",
-        "BKCTL_NO_PROGRESS",
-        "BKCTL_OUTPUT",
-        "BKCTL_READ_ONLY",
-        "BKCTL_STATE_DIR",
-        "BKCTL_TIMEOUT",
-        "BKCTL_YES",
-        "BKCTL_ZOOKEEPER_DIGEST",
-        "BKCTL_ZOOKEEPER_KEY_PASSWORD",
-        "BKCTL_ZOOKEEPER_SASL_PASSWORD",
-    }
-)
-
 
 def variable_warnings(sources: Sources) -> list[str]:
-    """A line for each BKCTL_* variable that nothing reads; ConfigurationError where a known one was meant.
+    """A line for each BKCTL_* variable that bkctl does not read; ConfigurationError where a known one was meant.
 
-    Refused like a misspelt key of the TOML file: with BKCTL_READONLY the command would do what it was to be kept from.
-    What a file refers to by ``env:NAME`` may have any name.
+    Refused like a misspelt name in the TOML file: BKCTL_READONLY would not stop a change. Variables that a file
+    refers to by ``env:NAME`` may have any name.
     """
     unknown = [name for name, value in sources.environment.items() if name.startswith(_PREFIX) and value]
-    unknown = sorted(frozenset(unknown) - KNOWN)
+    known = {each.variable for each in all_settings()} if unknown else set()
+    unknown = sorted(frozenset(unknown) - known)
     if unknown:
         unknown = [name for name in unknown if name not in frozenset(_names_referred_to(sources))]
     for name in unknown:
         meant = near_miss(
             name.removeprefix(_PREFIX),
-            (each.removeprefix(_PREFIX) for each in KNOWN),
+            (each.removeprefix(_PREFIX) for each in known),
             similarity_min=_SIMILARITY_MIN,
         )
         if meant is not None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import enum
+from typing import Annotated
 
 import msgspec
 
 from runtime.config import ClientConfig, ZooKeeperConfig
+from runtime.replication.config import ReplicationConfig
+from storage.setting import Java, Setting
 
 
 class OutputForm(enum.StrEnum):
@@ -27,6 +30,34 @@ class ColorMode(enum.StrEnum):
     AUTO = "auto"
     ALWAYS = "always"
     NEVER = "never"
+
+
+# fmt: off
+class GeneralConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of every command: at the top of the TOML file, or only in variables and options."""
+
+    metadata_uri: Annotated[str | None, Setting("Cluster: zk+LAYOUT://HOST:PORT;HOST:PORT/ROOT",
+        java=Java("metadataServiceUri"), flag="--metadata-uri")] = None
+    context: Annotated[str | None, Setting("Cluster by its name in [contexts]", flag="--context")] = None
+    output: Annotated[OutputForm | None, Setting("Form of results", flag="--output",
+        unset="table on a terminal, else json")] = None
+    color: Annotated[ColorMode, Setting("When to use colors", flag="--color")] = ColorMode.AUTO
+    timeout: Annotated[str, Setting("Longest wait for ZooKeeper: a number with ms, s, m or h",
+        flag="--timeout")] = "10s"
+    trash_retention_days: Annotated[int, Setting("How long deleted metadata is kept for undo", unit="days", low=0)] = 30
+    yes: Annotated[bool, Setting("Answer yes to confirmations", flag="--yes", toml="")] = False
+    read_only: Annotated[bool, Setting("Refuse commands that change something", toml="")] = False
+    no_progress: Annotated[bool, Setting("Show no progress bars", flag="--no-progress", toml="")] = False
+    log: Annotated[str, Setting("debug: write debug logs to stderr", flag="--debug", toml="")] = ""
+    state_dir: Annotated[str | None, Setting("Directory of backups, trash and the audit trail", toml="",
+        unset="$XDG_STATE_HOME/bkctl, else ~/.local/state/bkctl")] = None
+    config: Annotated[str | None, Setting("The TOML file; /dev/null: none", flag="--config", toml="",
+        unset="$XDG_CONFIG_HOME/bkctl/config.toml, else ~/.config/bkctl/config.toml")] = None
+    conf: Annotated[str | None, Setting("A Java bk_server.conf; also read from BOOKIE_CONF", flag="--conf",
+        toml="")] = None
+    ledger_password: Annotated[str | None, Setting("Password of the ledgers that a command opens", is_secret=True,
+        toml="")] = None
+# fmt: on
 
 
 class GlobalFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +124,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     has_progress: bool = True
     zookeeper: ZooKeeperConfig = ZooKeeperConfig()
     client: ClientConfig = ClientConfig()
+    replication: ReplicationConfig = ReplicationConfig()
 
     @property
     def is_rehearsal(self) -> bool:

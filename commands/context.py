@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
 from commands.config import GlobalFlags, Settings
 from commands.console import Console
 from runtime.config import BookieConfig
+from storage.setting import Java, Setting
 
 
 class LogLevel(StrEnum):
@@ -21,11 +22,15 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+# fmt: off
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server logs, and how much. ``path`` None: stderr."""
+    """Where a server logs, and how much."""
 
-    path: str | None = None
-    level: LogLevel = LogLevel.INFO
+    log_file: Annotated[str | None, Setting("Log file of the bookie; SIGHUP opens it again", java=Java("logFile"),
+        flag="--log-file", variable="BKCTL_LOG_FILE", unset="stderr")] = None
+    log_level: Annotated[LogLevel, Setting("Lowest level that the bookie logs", java=Java("logLevel"), is_live=True)
+        ] = LogLevel.INFO
+# fmt: on
 
 
 class BookieFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +43,7 @@ class BookieFlags(msgspec.Struct, frozen=True, kw_only=True):
     ledger_directories: tuple[str, ...] = ()
     index_directories: tuple[str, ...] = ()
     is_read_only: bool | None = None
-    log_path: str | None = None
+    log_file: str | None = None
     overrides: tuple[str, ...] = ()
 
 

@@ -6,8 +6,8 @@ import datetime
 import re
 
 from commands.errors import InvalidArgumentError
-from storage.config import DURATION_S_MAX
 from storage.ids import LEDGER_ID_MAX
+from storage.setting import DURATION_S_MAX
 
 _DECIMAL = re.compile(r"[0-9]{1,39}")
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,32}")

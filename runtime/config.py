@@ -1,4 +1,4 @@
-"""Settings of the runtime floor: frozen, with unit, default, range and the Java key each one answers to."""
+"""Settings of the runtime layer; see ``storage.setting``."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import enum
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from storage.config import StorageConfig
+from storage.setting import WHOLE_NUMBER_MAX, Java, Setting
 
-PositiveFloat = Annotated[float, Meta(gt=0)]
-PositiveInt = Annotated[int, Meta(gt=0)]
-PositiveInt32 = Annotated[int, Meta(gt=0, le=2**31 - 1)]
-NonNegativeInt = Annotated[int, Meta(ge=0)]
-Fraction = Annotated[float, Meta(gt=0, lt=1)]
+_INT_MAX = 2**31 - 1
+
+# fmt: off
+# A setting has at most three lines: the formatter would make it nine.
 
 
 class LayoutConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the old settings say of the ledger layout, beside the metadata URI (metadata sections 2.3 and 3.3)."""
+    """Old settings of the ledger layout, for clusters and metadata URIs that do not say it."""
 
-    ledger_manager_type: str | None = None
-    """Layout of a cluster that records none, and check of one that records it in the old form (ledgerManagerType)."""
-    is_shaded_factory_allowed: bool = False
-    """Whether a recorded class may carry the prefix dlshade. (allowShadedLedgerManagerFactoryClass)."""
+    ledger_manager_type: Annotated[str | None, Setting(
+        "Layout of a cluster that records none: flat, hierarchical or longhierarchical",
+        java=Java("ledgerManagerType"))] = None
+    is_shaded_factory_allowed: Annotated[bool, Setting("Accept the prefix dlshade. in a recorded layout class",
+        java=Java("allowShadedLedgerManagerFactoryClass"))] = False
 
 
 class SaslMechanism(enum.StrEnum):
@@ -36,115 +36,115 @@ class SaslMechanism(enum.StrEnum):
 class ZooKeeperSaslConfig(msgspec.Struct, frozen=True, kw_only=True):
     """SASL authentication of the ZooKeeper session; Java reads the section Client of its JAAS file."""
 
-    mechanism: SaslMechanism = SaslMechanism.DIGEST_MD5
-    """GSSAPI takes its ticket from the credential cache, and needs the kerberos package."""
-    username: str | None = None
-    """User, for DIGEST-MD5."""
-    password: str | None = None
-    """Where the password is: ``file:PATH`` or ``env:VARIABLE``."""
-    service: str = "zookeeper"
-    """First part of the servers' principal, for GSSAPI."""
-    principal: str | None = None
-    """Principal of this client, for GSSAPI; None: that of the ticket."""
+    mechanism: Annotated[SaslMechanism, Setting(
+        "SASL mechanism; GSSAPI needs the kerberos package and a cached ticket")] = SaslMechanism.DIGEST_MD5
+    username: Annotated[str | None, Setting("User name for DIGEST-MD5")] = None
+    password: Annotated[str | None, Setting("Where the password is: file:PATH or env:VARIABLE",
+        is_secret=True, variable="BKCTL_ZOOKEEPER_SASL_PASSWORD")] = None
+    service: Annotated[str, Setting("First part of the servers' principal, for GSSAPI")] = "zookeeper"
+    principal: Annotated[str | None, Setting("Principal of this client, for GSSAPI", unset="that of the ticket")] = None
 
 
 class ZooKeeperTlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """TLS of the connections to ZooKeeper, all files PEM; Java has JVM properties (zookeeper.ssl.*) for it."""
 
-    ca_file: str | None = None
-    """Authorities that sign the servers' certificates; None: those of the system."""
-    certificate_file: str | None = None
-    """This client's certificate with its chain; None: it shows none."""
-    key_file: str | None = None
-    """Key of the certificate; None: in the same file."""
-    key_password: str | None = None
-    """Where the password of the key is: ``file:PATH`` or ``env:VARIABLE``; None: it has none."""
-    is_hostname_checked: bool = True
-    """Whether a server's certificate must name the host that the metadata URI names."""
+    ca_file: Annotated[str | None, Setting("PEM file of the authorities that sign the servers' certificates",
+        unset="those of the system")] = None
+    certificate_file: Annotated[str | None, Setting("PEM file of this client's certificate and its chain")] = None
+    key_file: Annotated[str | None, Setting("PEM file of the certificate's private key",
+        unset="certificate_file")] = None
+    key_password: Annotated[str | None, Setting("Where the password of the private key is: file:PATH or env:VARIABLE",
+        is_secret=True, variable="BKCTL_ZOOKEEPER_KEY_PASSWORD")] = None
+    is_hostname_checked: Annotated[bool, Setting(
+        "Require that a server's certificate names the host of the metadata URI")] = True
 
 
 class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How the metadata store is reached."""
 
-    session_timeout_ms: PositiveInt32 = 10_000
-    """Session time-out asked for (zkTimeout)."""
-    operation_timeout_s: PositiveFloat = 15.0
-    """Longest wait for one operation, reconnecting included."""
-    scan_operations_per_s_max: Annotated[float, Meta(ge=0)] = 5000.0
-    """Operations that a command sends in any one second; 0: as fast as it goes (zkRequestRateLimit, there 0)."""
-    in_flight_max: PositiveInt = 128
-    """Operations of a command under way at once."""
-    has_secure_acl: bool = False
-    """Nodes are created for the authenticated session alone (zkEnableSecurity)."""
-    digest: str | None = None
-    """Where USER:PASSWORD of the digest authentication is: ``file:PATH`` or ``env:VARIABLE``."""
+    session_timeout_ms: Annotated[int, Setting("Requested ZooKeeper session timeout; the servers may choose another",
+        unit="ms", low=1, high=_INT_MAX, java=Java("zkTimeout"))] = 10_000
+    operation_timeout_s: Annotated[float, Setting(
+        "Longest wait for one operation, including reconnection; --timeout if not set", unit="s", above=0)] = 15.0
+    scan_operations_per_s_max: Annotated[float, Setting(
+        "ZooKeeper operations per second of one command; 0: no limit. Java's default is no limit, so its 0 is ignored",
+        unit="operations/s", low=0, java=Java("zkRequestRateLimit", "decimal", off_from=0), flag="--rate",
+        is_live=True)] = 5000.0
+    in_flight_max: Annotated[int, Setting("ZooKeeper operations of one command in flight",
+        unit="operations", low=1)] = 128
+    has_secure_acl: Annotated[bool, Setting("Create nodes that only the authenticated user may use",
+        java=Java("zkEnableSecurity"))] = False
+    digest: Annotated[str | None, Setting(
+        "Where USER:PASSWORD of the digest authentication is: file:PATH or env:VARIABLE", is_secret=True)] = None
     sasl: ZooKeeperSaslConfig | None = None
-    """SASL authentication; None: none."""
     tls: ZooKeeperTlsConfig | None = None
-    """TLS; None: connections are plain."""
     layout: LayoutConfig = LayoutConfig()
-    """Ledger layout, where the cluster or the URI leaves it open."""
 
 
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a ledger client treats its bookies."""
 
-    add_timeout_s: PositiveFloat = 5.0
-    """Longest wait for the answer to one add (addEntryTimeoutSec)."""
-    read_timeout_s: PositiveFloat = 5.0
-    """Longest wait for the answer to one read (readEntryTimeoutSec)."""
-    connect_timeout_s: PositiveFloat = 10.0
-    """Longest wait for a connection (clientConnectTimeoutMillis)."""
-    frame_bytes_max: PositiveInt32 = 16 * 1024 * 1024
-    """Largest frame accepted from a bookie, its length word included. The connection is closed on a longer one, so this
-    is well above what bookies store: Pulsar ships 5,253,120 bytes."""
-    writer_frame_bytes_max: PositiveInt32 = 5 * 1024 * 1024
-    """Largest add of a ledger writer, its length word included. A bookie closes the connection on a frame above its own
-    limit, so this is the limit of the bookies (nettyMaxFrameSizeBytes)."""
-    speculative_read_timeout_s: PositiveFloat = 2.0
-    """Ask the next replica when the first has not answered for this long (speculativeReadTimeout)."""
-    pending_adds_max: PositiveInt = 10_000
-    """Adds of one writer under way at once; more wait in ``append``."""
-    pending_bytes_max: PositiveInt = 32 * 1024 * 1024
-    """Payload bytes of one writer under way at once; more wait in ``append``."""
-    reads_in_flight_max: PositiveInt = 64
-    """Entries of one range read under way at once."""
-    read_bytes_in_flight_max: PositiveInt = 32 * 1024 * 1024
-    """Bytes of one range read under way at once, estimated from the largest entry seen so far."""
-    recovery_reads_in_flight_max: PositiveInt = 10
-    """Entries that a ledger recovery reads ahead, and writes back, at once (recoveryReadBatchSize, there 1)."""
-    metadata_attempts_max: PositiveInt = 20
-    """Compare-and-set attempts of one metadata change before it gives up."""
-    ensemble_changes_without_progress_max: PositiveInt = 20
-    """Ensemble changes in a row, with no entry confirmed between them, before the writer gives up."""
-    suspect_bookie_s: PositiveFloat = 30.0
-    """How long a bookie that failed is chosen last, for reads and for new ensembles."""
+    add_timeout_s: Annotated[float, Setting("Longest wait for the response to an add",
+        unit="s", above=0, java=Java("addEntryTimeoutSec", "s"))] = 5.0
+    read_timeout_s: Annotated[float, Setting("Longest wait for the response to a read",
+        unit="s", above=0, java=Java("readEntryTimeoutSec", "s"))] = 5.0
+    connect_timeout_s: Annotated[float, Setting("Longest wait for a connection to a bookie",
+        unit="s", above=0, java=Java("clientConnectTimeoutMillis", "ms"))] = 10.0
+    frame_bytes_max: Annotated[int, Setting(
+        "Largest frame accepted from a bookie; a longer one closes the connection. Larger if nettyMaxFrameSizeBytes is",
+        unit="bytes", low=1, high=_INT_MAX)] = 16 * 1024 * 1024
+    writer_frame_bytes_max: Annotated[int, Setting(
+        "Largest add of a ledger writer; the frame limit of the bookies, which close the connection on a longer one",
+        unit="bytes", low=1024, high=_INT_MAX, java=Java("nettyMaxFrameSizeBytes"))] = 5 * 1024 * 1024
+    speculative_read_timeout_s: Annotated[float, Setting(
+        "Read from the next replica if the first has not answered after this time", unit="s", above=0)] = 2.0
+    pending_adds_max: Annotated[int, Setting("Adds of one writer in flight; further appends wait",
+        unit="entries", low=1)] = 10_000
+    pending_bytes_max: Annotated[int, Setting("Payload of one writer's adds in flight; further appends wait",
+        unit="bytes", low=1)] = 32 * 1024 * 1024
+    reads_in_flight_max: Annotated[int, Setting("Entries of one range read in flight", unit="entries", low=1)] = 64
+    read_bytes_in_flight_max: Annotated[int, Setting(
+        "Bytes of one range read in flight, estimated from the largest entry so far", unit="bytes",
+        low=1)] = 32 * 1024 * 1024
+    recovery_reads_in_flight_max: Annotated[int, Setting(
+        "Entries that the recovery of a ledger reads ahead and writes back", unit="entries", low=1)] = 10
+    metadata_attempts_max: Annotated[int, Setting("Compare-and-set attempts before a metadata change fails",
+        unit="attempts", low=1)] = 20
+    ensemble_changes_without_progress_max: Annotated[int, Setting(
+        "Ensemble changes without a confirmed entry before a writer fails", unit="changes", low=1)] = 20
+    suspect_bookie_s: Annotated[float, Setting("How long a failed bookie is used last, for reads and in new ensembles",
+        unit="s", above=0)] = 30.0
 
 
 class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """When disks count as full, and what happens then (storage section 8)."""
+    """When disks count as full, and what happens then."""
 
-    full_fraction: Fraction = 0.95
-    """Used part above which a disk is full (diskUsageThreshold)."""
-    almost_full_fraction: Fraction = 0.90
-    """Used part above which it is almost full; at most ``full_fraction`` (diskUsageWarnThreshold)."""
-    recovered_fraction: Fraction | None = None
-    """Used part below which a full disk takes writes again; at most ``full_fraction``. None: half way between the two
-    above (diskUsageLwmThreshold, there of all disks together, and as high as the threshold)."""
-    check_interval_s: PositiveFloat = 10.0
-    """Longest time between two looks; shorter when little is missing to the limit (diskCheckInterval, there in ms)."""
-    is_read_only_mode_enabled: bool = True
-    """Whether a full disk makes the bookie read-only; False: it stops (readOnlyModeEnabled)."""
-    is_read_only_when_any_is_full: bool = True
-    """Whether one full ledger disk is enough; False: only the ledgers on it are refused until all are full
-    (readOnlyModeOnAnyDiskFullEnabled)."""
-    is_status_kept: bool = False
-    """Whether the mode survives a restart, in the files BOOKIE_STATUS (persistBookieStatusEnabled)."""
-    checkpoint_reserve_bytes: NonNegativeInt | None = None
-    """What a checkpoint leaves free; None: 5 % of the disk, at most 256 MiB (minUsableSizeForEntryLogCreation)."""
-    high_priority_room_bytes: NonNegativeInt | None = None
-    """What must be free on a full disk for the adds of recovery; None: ``checkpoint_reserve_bytes``, without which it
-    is the size of an entry log (minUsableSizeForHighPriorityWrites)."""
+    full_fraction: Annotated[float, Setting("Used fraction above which a disk is full",
+        above=0, below=1, java=Java("diskUsageThreshold", "decimal"))] = 0.95
+    almost_full_fraction: Annotated[float, Setting(
+        "Used fraction above which a disk is almost full; at most full_fraction", above=0, below=1,
+        java=Java("diskUsageWarnThreshold", "decimal"))] = 0.90
+    recovered_fraction: Annotated[float | None, Setting(
+        "Used fraction below which a full disk accepts writes again; at most full_fraction", above=0, below=1,
+        java=Java("diskUsageLwmThreshold", "decimal"), unset="half way between almost full and full")] = None
+    check_interval_s: Annotated[float, Setting(
+        "Longest time between two disk checks; they are more frequent near a limit", unit="s", above=0,
+        java=Java("diskCheckInterval", "ms"))] = 10.0
+    is_read_only_mode_enabled: Annotated[bool, Setting(
+        "A full disk makes the bookie read-only; if false, it stops the bookie (exit 5; exit 2 at start)",
+        java=Java("readOnlyModeEnabled"))] = True
+    is_read_only_when_any_is_full: Annotated[bool, Setting(
+        "One full ledger disk is enough; if false, only its ledgers are refused until all disks are full",
+        java=Java("readOnlyModeOnAnyDiskFullEnabled"))] = True
+    is_status_kept: Annotated[bool, Setting("Keep the read-only mode across a restart",
+        java=Java("persistBookieStatusEnabled"))] = False
+    checkpoint_reserve_bytes: Annotated[int | None, Setting("Space that a checkpoint leaves free",
+        unit="bytes", low=0, java=Java("minUsableSizeForEntryLogCreation"),
+        unset="5 % of the disk, at most 256 MiB")] = None
+    high_priority_room_bytes: Annotated[int | None, Setting(
+        "Space that a full disk needs for the adds of a ledger recovery", unit="bytes", low=0,
+        java=Java("minUsableSizeForHighPriorityWrites"),
+        unset="checkpoint_reserve_bytes if set, else the size of an entry log")] = None
 
     def __post_init__(self) -> None:
         for name, java_key, fraction in (
@@ -172,17 +172,20 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
         return entry_log_bytes_max
 
 
-class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of compaction of the entry logs (storage section 7.3); the defaults are those of minor compaction."""
+Threshold = Annotated[float, Setting("Compact entry logs of which less than this fraction is in use; 0 or less: off",
+    java=Java("{parent}CompactionThreshold", "decimal"))]
+CompactionInterval = Annotated[float, Setting("Shortest time between two compactions of this kind; 0 or less: off",
+    unit="s", java=Java("{parent}CompactionInterval", "s"))]
 
-    threshold: float = 0.2
-    """Logs of which less than this part is in use are compacted; 0 or less: this compaction is off
-    (minorCompactionThreshold, majorCompactionThreshold)."""
-    interval_s: float = 3600.0
-    """Shortest time between two; 0 or less: off (minorCompactionInterval, majorCompactionInterval)."""
-    duration_s_max: PositiveFloat | None = None
-    """No further log is begun after this long; None: no limit (minorCompactionMaxTimeMillis,
-    majorCompactionMaxTimeMillis, there in ms)."""
+
+class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of compaction of the entry logs; the defaults are those of minor compaction."""
+
+    threshold: Threshold = 0.2
+    interval_s: CompactionInterval = 3600.0
+    duration_s_max: Annotated[float | None, Setting("Start no further log after this time",
+        unit="s", above=0, java=Java("{parent}CompactionMaxTimeMillis", "ms", off_from=-WHOLE_NUMBER_MAX),
+        unset="no limit")] = None
 
     @property
     def is_enabled(self) -> bool:
@@ -193,44 +196,47 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
 class MajorCompactionConfig(CompactionConfig, frozen=True, kw_only=True):
     """The same for major compaction."""
 
-    threshold: float = 0.8
-    interval_s: float = 86_400.0
+    threshold: Threshold = 0.8
+    interval_s: CompactionInterval = 86_400.0
 
 
 class GarbageCollectionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """When the space of deleted ledgers comes back, and what that may cost (storage section 7)."""
+    """When the space of deleted ledgers is reclaimed, and how much work that may cause."""
 
-    wait_s: PositiveFloat = 600.0
-    """Time between two rounds (gcWaitTime, there in ms)."""
-    metadata_operations_per_s_max: Annotated[float, Meta(ge=0)] = 1000.0
-    """Requests to ZooKeeper in any one second; 0: as fast as it goes (gcMetadataOpRateLimit)."""
-    overreplicated_wait_s: float = 86_400.0
-    """Time between two searches for copies that the metadata no longer names; 0 or less: never
-    (gcOverreplicatedLedgerWaitTime, there in ms)."""
-    overreplicated_in_flight_max: PositiveInt = 1000
-    """Ledgers such a search looks at at once (gcOverreplicatedLedgerMaxConcurrentRequests)."""
+    wait_s: Annotated[float, Setting("Time between two garbage collections",
+        unit="s", above=0, java=Java("gcWaitTime", "ms"))] = 600.0
+    metadata_operations_per_s_max: Annotated[float, Setting(
+        "ZooKeeper operations per second of garbage collection; 0: no limit", unit="operations/s", low=0,
+        java=Java("gcMetadataOpRateLimit", "decimal"), is_live=True)] = 1000.0
+    overreplicated_wait_s: Annotated[float, Setting(
+        "Time between two searches for copies that the metadata no longer names; 0 or less: never", unit="s",
+        java=Java("gcOverreplicatedLedgerWaitTime", "ms"))] = 86_400.0
+    overreplicated_in_flight_max: Annotated[int, Setting("Ledgers that such a search checks at once",
+        unit="ledgers", low=1, java=Java("gcOverreplicatedLedgerMaxConcurrentRequests"))] = 1000
     minor: CompactionConfig = CompactionConfig()
-    """The frequent compaction, of logs that are nearly empty."""
     major: MajorCompactionConfig = MajorCompactionConfig()
-    """The rare compaction, of fuller logs."""
-    is_forced_compaction_allowed: bool = False
-    """Whether a forced round runs a compaction that is switched off (forceAllowCompaction)."""
-    is_forced_when_full: bool = False
-    """Whether a full disk forces rounds, instead of suspending compaction (isForceGCAllowWhenNoSpace)."""
-    is_throttled_by_bytes: bool = False
-    """Whether copying is limited by bytes, not by entries (isThrottleByBytes)."""
-    copied_entries_per_s_max: PositiveFloat = 1000.0
-    """Entries that compaction copies in a second, in each ledger directory (compactionRateByEntries)."""
-    copied_bytes_per_s_max: PositiveFloat = 1_000_000.0
-    """Bytes that compaction copies in a second, in each ledger directory (compactionRateByBytes)."""
-    outstanding_entries_max: PositiveInt = 100_000
-    """Entries copied before they are synced and the index is changed (compactionMaxOutstandingRequests)."""
-    is_transactional: bool = False
-    """Whether the survivors of a log get a log of their own, instead of joining new entries
-    (useTransactionalCompaction)."""
-    is_target_size_used: bool = False
-    """Whether usage is measured against a log of full size, so that small logs are merged
-    (useTargetEntryLogSizeForGc)."""
+    is_forced_compaction_allowed: Annotated[bool, Setting(
+        "A forced garbage collection also runs a compaction that is off", java=Java("forceAllowCompaction"))] = False
+    is_forced_when_full: Annotated[bool, Setting(
+        "A full disk forces garbage collection and compaction instead of suspending compaction",
+        java=Java("isForceGCAllowWhenNoSpace"))] = False
+    is_throttled_by_bytes: Annotated[bool, Setting("Limit compaction by bytes instead of entries",
+        java=Java("isThrottleByBytes"), is_live=True)] = False
+    copied_entries_per_s_max: Annotated[float, Setting(
+        "Entries that compaction copies per second, in each ledger directory", unit="entries/s", above=0,
+        java=Java("compactionRateByEntries", older="compactionRate"), is_live=True)] = 1000.0
+    copied_bytes_per_s_max: Annotated[float, Setting(
+        "Bytes that compaction copies per second, in each ledger directory", unit="bytes/s", above=0,
+        java=Java("compactionRateByBytes"), is_live=True)] = 1_000_000.0
+    outstanding_entries_max: Annotated[int, Setting(
+        "Entries that compaction copies before it syncs them and changes the index", unit="entries", low=1,
+        java=Java("compactionMaxOutstandingRequests"))] = 100_000
+    is_transactional: Annotated[bool, Setting(
+        "Copy the live entries of a log to a log of their own instead of the current one",
+        java=Java("useTransactionalCompaction"))] = False
+    is_target_size_used: Annotated[bool, Setting(
+        "Measure usage against a log of full size, so that small logs are merged",
+        java=Java("useTargetEntryLogSizeForGc"))] = False
 
     def __post_init__(self) -> None:
         for name, compaction in (("minor", self.minor), ("major", self.major)):
@@ -260,18 +266,18 @@ class GarbageCollectionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IntegrityConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a bookie that lost entries gets them back from others (storage section 9)."""
+    """How a bookie that lost entries gets them back from other bookies."""
 
-    is_enabled: bool = False
-    """Whether ``stamps_missing_cookies`` may be set. A repair that is due is made in any case, for without it the
-    bookie would deny what it acknowledged (dataIntegrityChecking)."""
-    stamps_missing_cookies: bool = False
-    """Whether an emptied folder is taken into use again, and filled from other bookies; False: the bookie refuses to
-    start (dataIntegrityStampMissingCookies)."""
-    bytes_per_s_max: PositiveInt = 50 * 1024 * 1024
-    """Bytes of entries fetched in any one second."""
-    retry_delay_s: PositiveFloat = 3.0
-    """Pause after a round that could not repair everything; it doubles with every one in a row, up to 100 times."""
+    is_enabled: Annotated[bool, Setting("Allow stamps_missing_cookies. A repair that is needed always runs",
+        java=Java("dataIntegrityChecking"))] = False
+    stamps_missing_cookies: Annotated[bool, Setting(
+        "Use an emptied directory again and restore it from other bookies; if false, the bookie does not start",
+        java=Java("dataIntegrityStampMissingCookies"))] = False
+    bytes_per_s_max: Annotated[int, Setting("Bytes of entries that a repair reads from other bookies per second",
+        unit="bytes/s", low=1, is_live=True)] = 50 * 1024 * 1024
+    retry_delay_s: Annotated[float, Setting(
+        "Pause after a round that could not repair everything; it doubles up to 100 times this", unit="s",
+        above=0)] = 3.0
 
     def __post_init__(self) -> None:
         if self.stamps_missing_cookies and not self.is_enabled:
@@ -281,49 +287,45 @@ class IntegrityConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One bookie: who it is, where it listens, where its data is."""
+    """One bookie: its identity, its address, its data."""
 
     metadata_uri: str
-    """Cluster it belongs to (metadataServiceUri)."""
+    """Cluster it belongs to."""
     storage: StorageConfig
-    """Folders and limits of the storage floor."""
-    bookie_id: str | None = None
-    """Identity; None: ``<address>:<port>`` (bookieId)."""
-    advertised_address: str | None = None
-    """Host name or address that clients connect to; None: the address of this host's name (advertisedAddress)."""
-    listening_interface: str | None = None
-    """Interface whose first address the bookie has and listens on; None: all of them (listeningInterface)."""
-    is_host_name_id: bool = False
-    """Whether the address in its id is the canonical name of its host (useHostNameAsBookieID)."""
-    is_host_name_short: bool = False
-    """Whether that name ends before its first dot (useShortHostName)."""
-    is_storage_expansion_allowed: bool = False
-    """Whether ledger folders may be added while it holds no ledger; later never, whatever this says
-    (allowStorageExpansion)."""
-    port: Annotated[int, Meta(ge=0, le=65535)] = 3181
-    """TCP port; 0 takes a free one (bookiePort)."""
-    is_loopback_allowed: bool = False
-    """Whether the address may be one that only this machine reaches (allowLoopback)."""
-    is_read_only: bool = False
-    """Serve reads and recovery only, for the whole run (forceReadOnlyBookie)."""
-    flush_interval_s: PositiveFloat = 10.0
-    """Longest time between two checkpoints (flushInterval, there in ms)."""
-    throttle_max_s: PositiveFloat = 10.0
-    """Longest wait of an add for room in the write cache (dbStorage_maxThrottleTimeMs, there in ms)."""
-    connections_max: PositiveInt = 2000
-    """Connections served at once; a further one is closed."""
-    connection_memory_bytes_max: Annotated[int, Meta(ge=16 * 1024 * 1024)] = 256 * 1024 * 1024
-    """What all connections may hold together in requests, frames under way and answers not taken, besides 64 KiB each;
-    at the limit less is read, and reads are refused that would wait behind too many others of their connection."""
-    connection_stall_s_max: PositiveFloat = 60.0
-    """How long a peer may stand still within a frame or with answers untaken. Silence between requests has no limit."""
-    frame_bytes_max: PositiveInt32 = 5 * 1024 * 1024
-    """Largest frame, its length word included (nettyMaxFrameSizeBytes)."""
+    bookie_id: Annotated[str | None, Setting("Permanent identity of the bookie",
+        java=Java("bookieId"), flag="--bookie-id", variable="BKCTL_BOOKIE_ID", unset="ADDRESS:PORT")] = None
+    advertised_address: Annotated[str | None, Setting("Host name or address that clients connect to",
+        java=Java("advertisedAddress"), flag="--advertised-address", unset="the address of this host's name")] = None
+    listening_interface: Annotated[str | None, Setting(
+        "Network interface that the bookie listens on, and whose first address it has", java=Java("listeningInterface"),
+        unset="all interfaces")] = None
+    is_host_name_id: Annotated[bool, Setting("Use the canonical host name instead of the address in the bookie id",
+        java=Java("useHostNameAsBookieID"))] = False
+    is_host_name_short: Annotated[bool, Setting("Cut the host name in the bookie id at its first dot",
+        java=Java("useShortHostName"))] = False
+    is_storage_expansion_allowed: Annotated[bool, Setting(
+        "Allow more ledger directories while the bookie holds no ledger", java=Java("allowStorageExpansion"))] = False
+    port: Annotated[int, Setting("TCP port; 0: any free port",
+        low=0, high=65535, java=Java("bookiePort"), flag="--port")] = 3181
+    is_loopback_allowed: Annotated[bool, Setting("Allow an address that only this machine can reach",
+        java=Java("allowLoopback"))] = False
+    is_read_only: Annotated[bool, Setting("Serve only reads and ledger recovery until the next start",
+        java=Java("forceReadOnlyBookie"), flag="--read-only")] = False
+    flush_interval_s: Annotated[float, Setting("Longest time between two checkpoints",
+        unit="s", above=0, java=Java("flushInterval", "ms"))] = 10.0
+    throttle_max_s: Annotated[float, Setting("Longest wait of an add for space in the write cache",
+        unit="s", above=0, java=Java("dbStorage_maxThrottleTimeMs", "ms"))] = 10.0
+    connections_max: Annotated[int, Setting("Client connections; a further one is closed",
+        unit="connections", low=1)] = 2000
+    connection_memory_bytes_max: Annotated[int, Setting(
+        "Memory of all connections for requests and responses, besides 64 KiB each; at the limit reads are refused",
+        unit="bytes", low=16 * 1024 * 1024)] = 256 * 1024 * 1024
+    connection_stall_s_max: Annotated[float, Setting(
+        "How long a peer may stop within a frame or not read responses; an idle connection has no limit", unit="s",
+        above=0)] = 60.0
+    frame_bytes_max: Annotated[int, Setting("Largest request, including its length word",
+        unit="bytes", low=1024, high=_INT_MAX, java=Java("nettyMaxFrameSizeBytes"))] = 5 * 1024 * 1024
     disks: DiskConfig = DiskConfig()
-    """When disks count as full, and what happens then."""
     garbage_collection: GarbageCollectionConfig = GarbageCollectionConfig()
-    """Deleted ledgers and the space they took."""
     integrity: IntegrityConfig = IntegrityConfig()
-    """How entries that were lost are fetched from other bookies."""
     zookeeper: ZooKeeperConfig = ZooKeeperConfig()
-    """Session with the metadata store."""

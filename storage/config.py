@@ -1,38 +1,17 @@
-"""Settings of the storage floor: unit in the name, default and range beside it, then Java's key for the same thing.
-
-A value out of range is a ValueError when the struct is made.
-"""
+"""Settings of the storage layer. A value out of range is refused where it is read; see ``storage.setting``."""
 
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
 import msgspec
 
 from storage.filenames import current_directory
-
-MEBIBYTE = 1024 * 1024
-
-QUEUE_BYTES_MIN = 64 * 1024
-MEMTABLE_BYTES_MIN = 64 * 1024
+from storage.setting import MEBIBYTE, WHOLE_NUMBER_MAX, Java, Setting
 
 JOURNAL_BLOCK_BYTES = 512
 """Granularity of ``alignment_bytes``, and the length of a journal's header."""
-
-WHOLE_NUMBER_MAX = 2**63 - 1
-"""Numbers of the formats, offsets among them, and of Java are 64-bit words with a sign."""
-
-DURATION_S_MAX = 100 * 365 * 86_400
-"""Whoever says "never" means no longer than this, and timers take no more than three times as much."""
-
-JOURNAL_ALIGNMENT_BYTES_MAX = MEBIBYTE
-"""Every group is padded to the alignment."""
-
-JOURNAL_PREALLOCATION_BYTES_MAX = 2048 * MEBIBYTE
-"""A journal as large as is usual in one step. What a crash leaves empty of a step is read through at the next start."""
-
-GROUP_WAIT_S_MAX = 60.0
-"""No client waits longer for an add."""
 
 JOURNAL_VERSION_MIN = 4
 JOURNAL_VERSION_MAX = 6
@@ -42,140 +21,93 @@ ENTRY_LOG_SIZE_BYTES_MAX = 1024 * MEBIBYTE
 """Offsets inside an entry log must stay below 2^31."""
 
 
+# fmt: off
+# A setting has at most three lines: the formatter would make it nine.
+
+
 def _require(condition: bool, sentence: str) -> None:
     if not condition:
         raise ValueError(sentence)
 
 
 class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One journal directory (storage section 3.8). Every size is at least what the text says, else ValueError."""
+    """One journal directory."""
 
-    format_version: int = 6
-    """Version of new files: 4, 5 or 6; all are read. Java: journalFormatVersionToWrite."""
-
-    size_bytes_max: int = 2048 * MEBIBYTE
-    """A file that has grown past this is followed by the next; 4 KiB or more. Java: journalMaxSizeMB."""
-
-    preallocation_bytes: int = 16 * MEBIBYTE
-    """Step by which a file grows; at least ``alignment_bytes``, rounded down to it; at most 2 GiB. Java:
-    journalPreAllocSizeMB."""
-
-    alignment_bytes: int = 512
-    """Every group ends on a multiple of this, itself a multiple of 512, at most 1 MiB. Java: journalAlignmentSize."""
-
-    backup_count_max: int = 5
-    """Files older than the mark that are kept; 0 or more. Java: journalMaxBackups."""
-
-    is_data_written: bool = True
-    """False: adds are not journaled, and acknowledged as soon as the write cache has them; a crash loses what no
-    checkpoint has written. Keys, fences and explicit LACs are journaled all the same. Java: journalWriteData."""
-
-    is_data_synced: bool = True
-    """False: adds are acknowledged when the kernel has them; a power cut loses what was not synced since. Fences,
-    explicit LACs and forced ledgers still wait for a sync. Java: journalSyncData."""
-
-    sync_interval_s: float = 1.0
-    """Longest time between two syncs where adds wait for none; above 0. Java: journalPageCacheFlushIntervalMSec."""
-
-    is_dropped_from_page_cache: bool = True
-    """Whether the kernel is told that what was synced will not be read again. Java: journalRemoveFromPageCache."""
-
-    group_wait_s: float = 0.0
-    """How long a record may wait for others to share its sync; 0: not at all, as groups gather while the one before is
-    synced; at most 60. Java: journalMaxGroupWaitMSec, there 2 ms."""
-
-    is_flushed_when_queue_empty: bool = False
-    """Whether nothing waits, whatever ``group_wait_s`` says. Java: journalFlushWhenQueueEmpty."""
-
-    group_bytes_max: int = MEBIBYTE
-    """A group that has reached this waits no longer; 0: no such limit. Java: journalBufferedWritesThreshold, there
-    512 KiB."""
-
-    group_record_count_max: int = 0
-    """A group with so many records waits no longer; 0: no such limit. Java: journalBufferedEntriesThreshold."""
-
-    queue_record_count_max: int = 10_000
-    """Records queued for the journal beyond which adds wait; 1 or more. Java: journalQueueSize."""
-
-    queue_bytes_max: int = 64 * MEBIBYTE
-    """Bytes queued for the journal beyond which adds wait; 64 KiB or more. Java: journalMaxMemorySizeMb, which is the
-    sum over all journal directories."""
+    format_version: Annotated[int, Setting("Version of new journal files; all versions are read. Explicit LACs need 6",
+        low=JOURNAL_VERSION_MIN, high=JOURNAL_VERSION_MAX, java=Java("journalFormatVersionToWrite"))] = 6
+    size_bytes_max: Annotated[int, Setting("Size after which a new journal file is started",
+        unit="bytes", low=4096, java=Java("journalMaxSizeMB", "MiB"))] = 2048 * MEBIBYTE
+    preallocation_bytes: Annotated[int, Setting(
+        "Step by which a journal file grows; at least alignment_bytes, and rounded down to a multiple of it",
+        unit="bytes", low=JOURNAL_BLOCK_BYTES, high=2048 * MEBIBYTE,
+        java=Java("journalPreAllocSizeMB", "MiB"))] = 16 * MEBIBYTE
+    alignment_bytes: Annotated[int, Setting("Every group of records is padded to a multiple of this",
+        unit="bytes", low=JOURNAL_BLOCK_BYTES, high=MEBIBYTE, step=JOURNAL_BLOCK_BYTES,
+        java=Java("journalAlignmentSize"))] = 512
+    backup_count_max: Annotated[int, Setting("Journal files older than the mark that are kept",
+        unit="files", low=0, java=Java("journalMaxBackups"))] = 5
+    is_data_written: Annotated[bool, Setting(
+        "Write adds to the journal; if false, a crash loses the adds since the last checkpoint",
+        java=Java("journalWriteData"))] = True
+    is_data_synced: Annotated[bool, Setting(
+        "Sync adds before they are acknowledged; if false, a power cut loses acknowledged adds",
+        java=Java("journalSyncData"))] = True
+    sync_interval_s: Annotated[float, Setting("Longest time between two syncs when adds do not wait for a sync",
+        unit="s", above=0, java=Java("journalPageCacheFlushIntervalMSec", "ms"))] = 1.0
+    is_dropped_from_page_cache: Annotated[bool, Setting("Remove synced journal data from the page cache",
+        java=Java("journalRemoveFromPageCache"))] = True
+    group_wait_s: Annotated[float, Setting(
+        "How long a record may wait for others to share its sync; Java's default is 2 ms", unit="s", low=0, high=60,
+        java=Java("journalMaxGroupWaitMSec", "ms"))] = 0.0
+    is_flushed_when_queue_empty: Annotated[bool, Setting("Ignore group_wait_s when no record is queued",
+        java=Java("journalFlushWhenQueueEmpty"))] = False
+    group_bytes_max: Annotated[int, Setting(
+        "A group of this size does not wait; 0: no limit. Java's default is 512 KiB", unit="bytes", low=0,
+        java=Java("journalBufferedWritesThreshold"))] = MEBIBYTE
+    group_record_count_max: Annotated[int, Setting("A group of this many records does not wait; 0: no limit",
+        unit="records", low=0, java=Java("journalBufferedEntriesThreshold"))] = 0
+    queue_record_count_max: Annotated[int, Setting("Records in the journal queue above which adds wait",
+        unit="records", low=1, java=Java("journalQueueSize"))] = 10_000
+    queue_bytes_max: Annotated[int, Setting(
+        "Bytes in the queue of one journal above which adds wait; the Java key is the sum of all journals",
+        unit="bytes", low=64 * 1024,
+        java=Java("journalMaxMemorySizeMb", "MiB", shared_by="journalDirectories"))] = 64 * MEBIBYTE
 
     def __post_init__(self) -> None:
-        _require(JOURNAL_VERSION_MIN <= self.format_version <= JOURNAL_VERSION_MAX, "format_version must be 4, 5 or 6")
-        _require(self.size_bytes_max >= 4096, "size_bytes_max must be at least 4 KiB")
-        _require(
-            JOURNAL_BLOCK_BYTES <= self.alignment_bytes <= JOURNAL_ALIGNMENT_BYTES_MAX
-            and self.alignment_bytes % JOURNAL_BLOCK_BYTES == 0,
-            "alignment_bytes must be a multiple of 512, at most 1 MiB",
-        )
         _require(self.preallocation_bytes >= self.alignment_bytes, "preallocation_bytes must reach alignment_bytes")
-        _require(
-            self.preallocation_bytes <= JOURNAL_PREALLOCATION_BYTES_MAX, "preallocation_bytes must be at most 2 GiB"
-        )
-        _require(self.group_wait_s <= GROUP_WAIT_S_MAX, "group_wait_s must be at most 60")
-        _require(self.backup_count_max >= 0, "backup_count_max must not be negative")
-        _require(self.sync_interval_s > 0, "sync_interval_s must be above 0")
-        for name in ("group_wait_s", "group_bytes_max", "group_record_count_max"):
-            _require(getattr(self, name) >= 0, f"{name} must not be negative")
-        _require(self.queue_record_count_max >= 1, "queue_record_count_max must be at least 1")
-        _require(self.queue_bytes_max >= QUEUE_BYTES_MIN, "queue_bytes_max must be at least 64 KiB")
 
 
 class EntryLogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The entry logs of one ledger directory (storage sections 4.5 and 4.8)."""
+    """The entry logs of one ledger directory."""
 
-    size_bytes_max: int = ENTRY_LOG_SIZE_BYTES_MAX
-    """A log is rolled before an entry would pass this; 4 KiB to 1 GiB. Java: logSizeLimit."""
-
-    entry_bytes_max: int = 5 * MEBIBYTE
-    """Larger size words are damage, not entries; 1 KiB to 1 GiB. Java: nettyMaxFrameSizeBytes."""
-
-    is_next_log_prepared: bool = True
-    """Whether the log that will follow the active one is made beforehand. Java: entryLogFilePreallocationEnabled."""
-
-    unsynced_bytes_max: int = 0
-    """Sync in mid-checkpoint after so many bytes, so that its end need not wait for all of them; 0: never. Java:
-    flushEntrylogBytes."""
-
-    open_files_max: int = 256
-    """Logs kept open for reading; 1 or more. Java has no such key: it keeps all of them open."""
-
-    def __post_init__(self) -> None:
-        _require(4096 <= self.size_bytes_max <= ENTRY_LOG_SIZE_BYTES_MAX, "size_bytes_max must be from 4 KiB to 1 GiB")
-        _require(
-            1024 <= self.entry_bytes_max <= ENTRY_LOG_SIZE_BYTES_MAX, "entry_bytes_max must be from 1 KiB to 1 GiB"
-        )
-        _require(self.unsynced_bytes_max >= 0, "unsynced_bytes_max must not be negative")
-        _require(self.open_files_max >= 1, "open_files_max must be at least 1")
+    size_bytes_max: Annotated[int, Setting("Size above which a new entry log is started",
+        unit="bytes", low=4096, high=ENTRY_LOG_SIZE_BYTES_MAX, java=Java("logSizeLimit"))] = ENTRY_LOG_SIZE_BYTES_MAX
+    entry_bytes_max: Annotated[int, Setting("Largest entry in a log; a larger length is reported as damage",
+        unit="bytes", low=1024, high=ENTRY_LOG_SIZE_BYTES_MAX,
+        java=Java("nettyMaxFrameSizeBytes", is_capped=True))] = 5 * MEBIBYTE
+    is_next_log_prepared: Annotated[bool, Setting("Create the next entry log before it is needed",
+        java=Java("entryLogFilePreallocationEnabled"))] = True
+    unsynced_bytes_max: Annotated[int, Setting("Sync during a checkpoint after this many bytes; 0: only at its end",
+        unit="bytes", low=0, java=Java("flushEntrylogBytes"))] = 0
+    open_files_max: Annotated[int, Setting("Entry logs kept open for reading; Java keeps all of them open",
+        unit="files", low=1)] = 256
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One ledger directory with its index and caches (storage sections 5.3 and 5.4)."""
+    """One ledger directory with its index and caches."""
 
-    memtable_bytes_max: int = 128 * MEBIBYTE
-    """Write cache of the directory, both halves together; 64 KiB or more. Java: dbStorage_writeCacheMaxSizeMb, which is
-    the sum over all ledger directories."""
-
-    read_cache_bytes_max: int = 32 * MEBIBYTE
-    """Bodies kept after a read; 0 or more. Java: dbStorage_readAheadCacheMaxSizeMb, again the sum."""
-
-    read_ahead_count_max: int = 100
-    """Entries that a sequential read brings into the read cache beyond its own; 0: none. Java:
-    dbStorage_readAheadCacheBatchSize."""
-
-    read_ahead_bytes_max: int = 0
-    """Bytes of them; never more than half the read cache, which 0 stands for. Java:
-    dbStorage_readAheadCacheBatchBytesSize."""
-
+    memtable_bytes_max: Annotated[int, Setting(
+        "Write cache of one ledger directory; the Java key is the sum of all directories", unit="bytes", low=64 * 1024,
+        java=Java("dbStorage_writeCacheMaxSizeMb", "MiB", shared_by="ledgerDirectories"))] = 128 * MEBIBYTE
+    read_cache_bytes_max: Annotated[int, Setting(
+        "Read cache of one ledger directory; the Java key is the sum of all directories", unit="bytes", low=0,
+        java=Java("dbStorage_readAheadCacheMaxSizeMb", "MiB", shared_by="ledgerDirectories"))] = 32 * MEBIBYTE
+    read_ahead_count_max: Annotated[int, Setting("Entries that a sequential read loads ahead; 0: none",
+        unit="entries", low=0, java=Java("dbStorage_readAheadCacheBatchSize"))] = 100
+    read_ahead_bytes_max: Annotated[int, Setting(
+        "Bytes that a sequential read loads ahead; 0, and at most: half the read cache", unit="bytes", low=0,
+        java=Java("dbStorage_readAheadCacheBatchBytesSize", off_from=-WHOLE_NUMBER_MAX))] = 0
     entry_log: EntryLogConfig = EntryLogConfig()
-    """The entry logs of the directory."""
-
-    def __post_init__(self) -> None:
-        _require(self.memtable_bytes_max >= MEMTABLE_BYTES_MIN, "memtable_bytes_max must be at least 64 KiB")
-        _require(self.read_cache_bytes_max >= 0, "read_cache_bytes_max must not be negative")
-        _require(self.read_ahead_count_max >= 0, "read_ahead_count_max must not be negative")
-        _require(self.read_ahead_bytes_max >= 0, "read_ahead_bytes_max must not be negative")
 
 
 def normal_directory(path: str) -> str:
@@ -197,22 +129,20 @@ def normal_directory(path: str) -> str:
 
 
 class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All directories of a bookie. Their count and order decide where a ledger lives (storage section 1)."""
+    """All directories of a bookie. Their number and order decide where a ledger is stored."""
 
-    journal_directories: tuple[str, ...]
-    """One or more, all different. Java: journalDirectories."""
-
-    ledger_directories: tuple[str, ...]
-    """One or more, all different. Java: ledgerDirectories."""
-
-    index_directories: tuple[str, ...] = ()
-    """As many as ledger directories, paired by position; empty: the ledger directories. Java: indexDirectories."""
-
+    journal_directories: Annotated[tuple[str, ...], Setting("Directories of the journals, all different",
+        unit="directories", java=Java("journalDirectories", older="journalDirectory"), flag="--journal-dir",
+        variable="BKCTL_BOOKIE_JOURNAL_DIRS", toml="bookie.journal_directories")]
+    ledger_directories: Annotated[tuple[str, ...], Setting("Directories of the entry logs, all different",
+        unit="directories", java=Java("ledgerDirectories"), flag="--ledger-dir", variable="BKCTL_BOOKIE_LEDGER_DIRS",
+        toml="bookie.ledger_directories")]
+    index_directories: Annotated[tuple[str, ...], Setting(
+        "Directories of the indexes, one for each ledger directory; empty: the ledger directories", unit="directories",
+        java=Java("indexDirectories"), flag="--index-dir", variable="BKCTL_BOOKIE_INDEX_DIRS",
+        toml="bookie.index_directories")] = ()
     journal: JournalConfig = JournalConfig()
-    """Each journal directory."""
-
     engine: EngineConfig = EngineConfig()
-    """Each ledger directory."""
 
     @property
     def paired_index_directories(self) -> tuple[str, ...]:

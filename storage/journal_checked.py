@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from storage.config import MEBIBYTE
 from storage.framing import LENGTH_BYTES, ReadWindow
 from storage.ids import JournalId
 from storage.journal_format import PADDING_HEADER_BYTES, PADDING_MARK
@@ -26,6 +25,7 @@ from storage.journal_group import (
     is_checksum_right,
     split_group,
 )
+from storage.setting import MEBIBYTE
 
 _LENGTH = struct.Struct(">i")
 _FIRST_LOOK_BYTES: Final = 64 * 1024

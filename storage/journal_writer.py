@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from storage.config import JOURNAL_BLOCK_BYTES, MEBIBYTE, JournalConfig
+from storage.config import JOURNAL_BLOCK_BYTES, JournalConfig
 from storage.disk_room import file_limit_advice, is_out_of_room
 from storage.errors import JournalError, JournalFailedError, JournalFullError
 from storage.filenames import journal_file_name
@@ -29,6 +29,7 @@ from storage.journal_group import EncodedGroup, encode_group
 from storage.journal_reader import list_journals
 from storage.log_mark import NO_MARK
 from storage.ports import File, FileSystem
+from storage.setting import MEBIBYTE
 
 _DROP_STEP_BYTES: Final = 4 * MEBIBYTE
 """The page cache is told in steps: a page that the next group goes on in must stay."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from storage.checkpoint import go_on
-from storage.config import MEBIBYTE, StorageConfig
+from storage.config import StorageConfig
 from storage.disk_room import DiskRoom, is_out_of_room
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import ChildFailedError, IndexFailedError, StorageError
@@ -31,6 +31,7 @@ from storage.kept_files import remove_files
 from storage.memtable import ENTRY_OVERHEAD_BYTES
 from storage.ports import Children, FileSystem
 from storage.replay_tasks import ReadStretch, StretchFound
+from storage.setting import MEBIBYTE
 
 CHILD_MODULE: Final = "storage.replay_child"
 CHILD_COUNT_MAX: Final = 4

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from storage.config import MEBIBYTE
 from storage.entry_log_format import (
     HEADER_BYTES,
     HEADER_MAP_FIELDS_OFFSET,
@@ -30,6 +29,7 @@ from storage.location_index import KEY_BYTES, encode_keys, encode_locations
 from storage.memtable import Memtable
 from storage.ports import ChildContext, ChildHandlers
 from storage.replay_tasks import LedgerSummary, ReadStretch, StretchFound, StretchLog
+from storage.setting import MEBIBYTE
 
 _SLICE_ENTRY_COUNT: Final = 8192
 _SLICE_BYTES: Final = MEBIBYTE

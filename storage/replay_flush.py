@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from storage.config import MEBIBYTE, EngineConfig
+from storage.config import EngineConfig
 from storage.disk_room import DiskRoom, is_out_of_room
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import IndexFailedError, NoRoomToStartError, StorageError
 from storage.memtable import ENTRY_OVERHEAD_BYTES
 from storage.replay import checkpoint_now
+from storage.setting import MEBIBYTE
 
 _CACHE_KEY: Final = "dbStorage_writeCacheMaxSizeMb"
 

@@ -26,7 +26,7 @@ class ServerLog:
         self._root = logging.getLogger()
         self._before = list(self._root.handlers), self._root.level
         self._is_debug = is_debug
-        self._path = None if settings.path is None else os.path.abspath(settings.path)
+        self._path = None if settings.log_file is None else os.path.abspath(settings.log_file)
         self._file: logging.FileHandler | None = None
         if self._path is not None:
             try:
@@ -40,7 +40,7 @@ class ServerLog:
     def set_level(self, settings: LogSettings) -> None:
         """Log lines of this level and above."""
         if not self._is_debug:
-            self._root.setLevel(settings.level.upper())
+            self._root.setLevel(settings.log_level.upper())
 
     def reopen(self) -> None:
         """Go on in a new file if the old one was renamed; in the old one if the new one cannot be opened."""
@@ -58,10 +58,10 @@ class ServerLog:
 
     def reload(self, settings: LogSettings) -> None:
         """Take over a new level."""
-        path = None if settings.path is None else os.path.abspath(settings.path)
+        path = None if settings.log_file is None else os.path.abspath(settings.log_file)
         if path != self._path:
             logger.warning("setting changed that needs a restart: the log file")
-        level, was = settings.level.upper(), logging.getLevelName(self._root.level)
+        level, was = settings.log_level.upper(), logging.getLevelName(self._root.level)
         if not self._is_debug and level != was:
             self._root.setLevel(logging.INFO)  # the change is logged at any level
             logger.info("setting changed: log level = %s (was %s)", level.lower(), was.lower())

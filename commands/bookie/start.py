@@ -40,7 +40,7 @@ async def start(
 
     SIGHUP opens the log file again and reloads the log level and rates (docs/bookie-log.md).
     """
-    flags = msgspec.structs.replace(flags, is_read_only=read_only, log_path=log_file)
+    flags = msgspec.structs.replace(flags, is_read_only=read_only, log_file=log_file)
     with stoppable_server() as stop:
         settings = context.load_bookie_settings(flags)
         for warning in settings.warnings:

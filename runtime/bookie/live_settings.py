@@ -9,22 +9,14 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from runtime.config import BookieConfig
+from storage.setting import described
 
 logger = logging.getLogger(__name__)
 
 RateSetter: TypeAlias = Callable[[BookieConfig], None]
 """Takes over the rates of one part of the bookie."""
 
-LIVE: Final = frozenset(
-    {
-        "garbage_collection.copied_bytes_per_s_max",
-        "garbage_collection.copied_entries_per_s_max",
-        "garbage_collection.is_throttled_by_bytes",
-        "garbage_collection.metadata_operations_per_s_max",
-        "integrity.bytes_per_s_max",
-        "zookeeper.scan_operations_per_s_max",
-    }
-)
+LIVE: Final = frozenset(".".join(each.path) for each in described(BookieConfig) if each.setting.is_live)
 """Rates, by their names in TOML below ``[bookie]``, or in ``[zookeeper]``."""
 
 

@@ -32,12 +32,13 @@ from runtime.bookie.reads import READS_LANE, ReadBatcher, new_job
 from runtime.net.loop import LaneWorkers
 from runtime.protocol.status import Status
 from storage.checkpoint import CheckpointDone, CheckpointJob
-from storage.config import MEBIBYTE, EngineConfig
+from storage.config import EngineConfig
 from storage.engine import LedgerDirectoryEngine
 from storage.filesystem import OsFileSystem
 from storage.index_store import WRITE_BUFFER_BYTES, open_plyvel
 from storage.memtable import ENTRY_OVERHEAD_BYTES
 from storage.replay import checkpoint_now
+from storage.setting import MEBIBYTE
 
 KEY = b"k" * 20
 LEDGER_COUNT = 1000

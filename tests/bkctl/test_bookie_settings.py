@@ -274,21 +274,21 @@ def test_misspelt_keys_of_a_file_are_reported_with_the_nearest_known_key(tmp_pat
 def test_the_log_is_set_by_flag_environment_java_file_or_toml(tmp_path: Path) -> None:
     toml = write(tmp_path, "c.toml", '[bookie]\nlog_file = "toml.log"\nlog_level = "error"\n')
     conf = write(tmp_path, "bk.conf", CONF + "logFile=conf.log\nlogLevel=warning\n")
-    assert resolve().log == LogSettings(path=None, level=LogLevel.INFO)
+    assert resolve().log == LogSettings(log_file=None, log_level=LogLevel.INFO)
     own = GlobalFlags(config=toml, metadata_uri="zk://a/ledgers")
     folders = BookieFlags(journal_directories=("j",), ledger_directories=("l",))
-    assert resolve(folders, own).log == LogSettings(path="toml.log", level=LogLevel.ERROR)
+    assert resolve(folders, own).log == LogSettings(log_file="toml.log", log_level=LogLevel.ERROR)
     roots = GlobalFlags(config=toml, conf=conf)
-    assert resolve(None, roots).log == LogSettings(path="conf.log", level=LogLevel.WARNING)
-    assert resolve(None, roots, BKCTL_LOG_FILE="env.log").log.path == "env.log"
-    assert resolve(BookieFlags(log_path="flag.log"), roots, BKCTL_LOG_FILE="env.log").log.path == "flag.log"
+    assert resolve(None, roots).log == LogSettings(log_file="conf.log", log_level=LogLevel.WARNING)
+    assert resolve(None, roots, BKCTL_LOG_FILE="env.log").log.log_file == "env.log"
+    assert resolve(BookieFlags(log_file="flag.log"), roots, BKCTL_LOG_FILE="env.log").log.log_file == "flag.log"
 
 
 @pytest.mark.parametrize("level", ['"loud"', "[]", "1"])
 def test_an_unknown_log_level_is_refused(tmp_path: Path, level: str) -> None:
     toml = write(tmp_path, "c.toml", f"[bookie]\nlog_level = {level}\n")
     folders = BookieFlags(journal_directories=("j",), ledger_directories=("l",))
-    with pytest.raises(ConfigurationError, match=r"log level .* is unknown: give one of debug, info, warning, error"):
+    with pytest.raises(ConfigurationError, match=r"bookie\.log_level = .*: give one of debug, info, warning, error"):
         resolve(folders, GlobalFlags(config=toml, metadata_uri="zk://a/ledgers"))
 
 

@@ -4,9 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.conversion import convert
-from bkctl.disk_settings import java_disk_values
-from bkctl.java_conf import JavaConf
 from commands.context import BookieFlags
 from runtime.config import DiskConfig
 from runtime.errors import ConfigurationError
@@ -26,8 +23,8 @@ KEYS = {
 
 
 def test_every_java_key() -> None:
-    conf = JavaConf({key: [value] for key, value in KEYS.items()}, "bk.conf", {})
-    assert convert(java_disk_values(conf), DiskConfig, "bookie.disks") == DiskConfig(
+    config = resolve(BookieFlags(overrides=tuple(f"{key}={value}" for key, value in KEYS.items()))).config
+    assert config.disks == DiskConfig(
         full_fraction=0.9,
         almost_full_fraction=0.8,
         recovered_fraction=0.85,

@@ -4,9 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.conversion import convert
-from bkctl.integrity_settings import java_integrity_values
-from bkctl.java_conf import JavaConf
 from commands.context import BookieFlags
 from runtime.config import IntegrityConfig
 from runtime.errors import ConfigurationError
@@ -14,11 +11,9 @@ from tests.bkctl.test_bookie_settings import resolve
 
 
 def test_every_java_key() -> None:
-    keys = {"dataIntegrityChecking": ["true"], "dataIntegrityStampMissingCookies": ["true"]}
-    values = java_integrity_values(JavaConf(keys, "bk.conf", {}))
-    assert convert(values, IntegrityConfig, "bookie.integrity") == IntegrityConfig(
-        is_enabled=True, stamps_missing_cookies=True
-    )
+    keys = ("dataIntegrityChecking=true", "dataIntegrityStampMissingCookies=true")
+    config = resolve(BookieFlags(overrides=keys)).config
+    assert config.integrity == IntegrityConfig(is_enabled=True, stamps_missing_cookies=True)
 
 
 def test_flags_and_toml(tmp_path: Path) -> None:

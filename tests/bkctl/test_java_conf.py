@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.catalogue import settings_of
 from bkctl.java_conf import JavaConf
+from bkctl.setting_readers import java_values
 from runtime.errors import ConfigurationError
 
 
@@ -31,7 +33,7 @@ def test_a_comma_splits_every_value_and_a_scalar_keeps_the_first_part(tmp_path: 
 def test_a_key_that_occurs_twice_accumulates_and_the_first_wins(tmp_path: Path) -> None:
     conf = read(tmp_path, "journalDirectories=/a\nbookiePort=1\njournalDirectories=/b\nbookiePort=2\n")
     assert conf.texts("journalDirectories") == ("/a", "/b")
-    assert conf.whole_number("bookiePort") == 1
+    assert conf.text("bookiePort") == "1"
 
 
 def test_empty_values_count_as_unset(tmp_path: Path) -> None:
@@ -56,7 +58,9 @@ def test_a_reference_to_itself_is_refused(tmp_path: Path) -> None:
 def test_include_is_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "more.conf").write_text("bookiePort=4000\nbookieId=other\n")
     conf = read(tmp_path, "bookieId=mine\ninclude=more.conf\n")
-    assert conf.whole_number("bookiePort") == 4000
+    assert conf.text("bookiePort") == "4000"
+    assert conf.place("bookiePort") == f"{tmp_path}/more.conf:1 (bookiePort)"
+    assert conf.place("bookieId") == f"{tmp_path}/bk_server.conf:1 (bookieId)"
     assert conf.text("bookieId") == "mine"
 
 
@@ -69,15 +73,21 @@ def test_files_that_include_each_other_are_refused(tmp_path: Path) -> None:
     ("text", "truth"), [("true", True), ("YES", True), ("on", True), ("false", False), ("off", False)]
 )
 def test_truth_values(tmp_path: Path, text: str, truth: bool) -> None:
-    assert read(tmp_path, f"allowLoopback={text}\n").truth("allowLoopback") is truth
+    conf = read(tmp_path, f"allowLoopback={text}\n")
+    assert java_values(conf, settings_of("bookie"))["bookie", "is_loopback_allowed"].value is truth
 
 
-def test_what_is_no_number_or_truth_names_file_key_and_value(tmp_path: Path) -> None:
-    conf = read(tmp_path, "bookiePort=12x\nallowLoopback=maybe\n")
-    with pytest.raises(ConfigurationError, match=r"bk_server\.conf: bookiePort = 12x: not a whole number"):
-        conf.whole_number("bookiePort")
-    with pytest.raises(ConfigurationError, match="allowLoopback = maybe: neither true nor false"):
-        conf.truth("allowLoopback")
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("bookiePort=12x", r"bk_server\.conf: bookiePort = 12x: not a whole number"),
+        ("allowLoopback=maybe", "allowLoopback = maybe: neither true nor false"),
+        ("allowLoopback=1", "allowLoopback = 1: neither true nor false"),
+    ],
+)
+def test_what_is_no_number_or_truth_names_file_key_and_value(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        java_values(read(tmp_path, text), settings_of("bookie"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])

@@ -11,7 +11,6 @@ import bkctl.java_keys as table
 from bkctl.bookie_settings import resolve_bookie_settings
 from bkctl.java_conf import JavaConf
 from bkctl.java_keys import IGNORED, REFUSED, USED, ignored_key_notes, is_refused, unknown_key_notes
-from bkctl.java_ranges import RANGES
 from bkctl.settings import Sources, TomlFile, java_metadata_uri, resolve_settings
 from commands.config import GlobalFlags
 from commands.context import BookieFlags
@@ -60,7 +59,6 @@ def test_the_keys_that_are_used_are_those_that_the_settings_ask_for() -> None:
     old_journal = {"journalDirectory": ["/j"], "ledgerDirectories": ["/l"]}
     asked = keys_asked_for({**FOLDERS, **uri}) | keys_asked_for({**old_journal, **legacy})
     assert asked == USED
-    assert RANGES.keys() <= USED
 
 
 @pytest.mark.parametrize("key", sorted(REFUSED))

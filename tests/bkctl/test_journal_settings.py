@@ -84,7 +84,7 @@ def test_toml_sets_the_same_fields(tmp_path: Path) -> None:
         ("journalPreAllocSizeMB=0", "journalPreAllocSizeMB = 0: must be from 1"),
         ("journalQueueSize=0", "journalQueueSize = 0: must be at least 1"),
         ("journalPageCacheFlushIntervalMSec=0", "journalPageCacheFlushIntervalMSec = 0: must be at least 1"),
-        ("skipReplayJournalInvalidRecord=true", "would drop what stands behind a damaged record"),
+        ("skipReplayJournalInvalidRecord=true", "would skip the rest of a journal after a damaged record"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, text: str, complaint: str) -> None:

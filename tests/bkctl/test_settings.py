@@ -117,7 +117,7 @@ def test_flags_behind_the_command_beat_those_before_it() -> None:
     [
         ("metadata_url = 'x'", "metadata_url"),
         ("[client]\nadd_timeout = 1", "there is no 'add_timeout'"),
-        ("[client]\nadd_timeout_s = -1", r"client\.add_timeout_s = -1: expected float > 0"),
+        ("[client]\nadd_timeout_s = -1", r"client\.add_timeout_s = -1: must be above 0"),
         ("output = 'xml'", "xml"),
         ("not toml", "c.toml"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.config import MEBIBYTE, JournalConfig, StorageConfig
+from storage.config import JournalConfig, StorageConfig
 from storage.filenames import current_directory, journal_file_name
 from storage.filesystem import OsFileSystem
 from storage.framing import ReadWindow
@@ -21,6 +21,7 @@ from storage.journal_checked import find_group_end
 from storage.journal_reader import list_journals
 from storage.ledger_storage import LedgerStorage
 from storage.ports import File
+from storage.setting import MEBIBYTE
 from tests.storage.engines import NOW_MS, entry
 from tests.storage.groups import group_bytes
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.config import MEBIBYTE, EngineConfig, JournalConfig, StorageConfig
+from storage.config import EngineConfig, JournalConfig, StorageConfig
 from storage.errors import JournalError, StorageError
 from storage.filenames import current_directory, journal_file_name
 from storage.filesystem import OsFileSystem
@@ -24,6 +24,7 @@ from storage.journal_reader import JournalEnd, list_journals, scan_journal
 from storage.journal_writer import JournalWriter
 from storage.ledger_storage import LedgerStorage
 from storage.log_mark import read_last_mark
+from storage.setting import MEBIBYTE
 from tests.storage.engines import KEY, checkpoint, entry, open_storage
 from tests.storage.groups import group_bytes
 

@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from storage.child_pool import ChildProcesses
-from storage.config import MEBIBYTE, EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
+from storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
 from storage.disk_room import DiskRoom
 from storage.engine import LedgerDirectoryEngine
 from storage.entry_log_reader import EntryLogScan, list_entry_logs
@@ -46,6 +46,7 @@ from storage.replay import ReplayReport, checkpoint_now
 from storage.replay_ahead import ReplayAhead
 from storage.replay_child import read_stretch
 from storage.replay_tasks import ReadStretch
+from storage.setting import MEBIBYTE
 from tests.storage.engines import KEY, NOW_MS, entry, explicit_lac
 from tests.storage.groups import group_bytes
 from tests.storage.traced_disk import TracedDisk

@@ -25,7 +25,7 @@ from runtime.metadata.registration import BookieMode, Registrations
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.protocol.status import Status
-from storage.config import MEBIBYTE
+from storage.setting import MEBIBYTE
 from tests.processes import run_bkctl
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer

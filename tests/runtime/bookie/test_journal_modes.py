@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.java_ranges import RANGES
 from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.protocol.status import Status
+from tests.java_ranges import RANGES, ends
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer
 
@@ -23,10 +23,12 @@ AT_THE_UPPER_ENDS = (
     "minorCompactionInterval=0",
     "majorCompactionInterval=0",
     *(
-        f"{key}={bounds.high}"
+        f"{key}={ends(bounds)[1]}"
         for key, bounds in RANGES.items()
         # Room that no disk has makes a bookie read-only.
-        if not bounds.is_open and not key.startswith(("minUsable", "minorC", "majorC")) and key not in SETTLED_OTHERWISE
+        if bounds.below is None
+        and not key.startswith(("minUsable", "minorC", "majorC"))
+        and key not in SETTLED_OTHERWISE
     ),
 )
 """Each number as large as it may be: no timer, file or allocation overflows."""

@@ -1,0 +1,189 @@
+"""The values that each source gives to settings, by the settings' descriptions, and the struct made of them."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, get_args
+
+import msgspec
+
+from bkctl.spelling import near_miss
+from commands.errors import InvalidArgumentError
+from runtime.errors import ConfigurationError
+from storage.setting import DURATION_S_MAX, MEBIBYTE, Described, Java
+
+if TYPE_CHECKING:
+    from bkctl.java_conf import JavaConf
+
+T = TypeVar("T")
+
+TRUE = frozenset({"1", "true", "yes", "on"})
+FALSE = frozenset({"0", "false", "no", "off"})
+_DIRECTORIES = tuple[str, ...]
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)")
+_SIMILARITY_MIN = 0.6
+
+
+class Given(NamedTuple):
+    """A value, the source that gives it, and how it is written there: ``BKCTL_BOOKIE_PORT=70000``."""
+
+    value: Any
+    origin: str
+    written: str
+
+
+Path: TypeAlias = tuple[str, ...]
+Givens: TypeAlias = dict[Path, Given]
+"""Values by the paths of their settings. One source over another is ``weaker | stronger``."""
+
+
+def flag_values(flags: msgspec.Struct, settings: Iterable[Described]) -> Givens:
+    """Options of the command line, from the fields of ``flags`` that have the names of settings."""
+    givens: Givens = {}
+    for each in settings:
+        value = getattr(flags, each.path[-1], None)
+        if each.setting.flag is not None and value is not None and value != ():
+            givens[each.path] = Given(value, each.setting.flag, f"{each.setting.flag} {value}")
+    return givens
+
+
+def variable_values(environment: Mapping[str, str], settings: Iterable[Described], weaker: Givens) -> Givens:
+    """BKCTL_* variables. A secret stays there: the value refers to it, if ``weaker`` has the table it belongs to."""
+    givens: Givens = {}
+    for each in settings:
+        if not (text := environment.get(each.variable)):
+            continue
+        written = f"{each.variable}={text}"
+        if each.setting.is_secret:
+            if len(each.path) > 2 and not any(path[: len(each.path) - 1] == each.path[:-1] for path in weaker):
+                continue
+            text = written = f"env:{each.variable}"
+        givens[each.path] = Given(_parsed(each, text, written), each.variable, written)
+    return givens
+
+
+def _parsed(each: Described, text: str, written: str) -> object:
+    if each.type == _DIRECTORIES:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if each.type is bool:
+        return _truth(text, written)
+    if each.type in {int, float}:
+        return _number(text, written, is_decimal=each.type is float)
+    if issubclass(each.type, enum.Enum) and (reason := _refusal(each, text)):
+        raise InvalidArgumentError(f"{written}: {reason}")
+    return text
+
+
+def toml_values(table: Mapping[str, Any], struct: type[Any], where: str, origin: str, path: Path) -> Givens:
+    """Settings of a TOML table; ConfigurationError for a name that the struct does not have: it may be misspelt."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
+    givens: Givens = {}
+    for name, value in table.items():
+        if name not in fields:
+            meant = near_miss(name, fields, similarity_min=_SIMILARITY_MIN)
+            hint = "" if meant is None else f"; did you mean '{meant}'?"
+            raise ConfigurationError(
+                f"{origin}: settings of {where}: there is no '{name}' (there is: {', '.join(fields)}){hint}"
+            )
+        place, types = f"{where}.{name}", (fields[name], *get_args(fields[name]))
+        inner = next((each for each in types if hasattr(each, "__struct_fields__")), None)
+        table_struct = inner if isinstance(value, Mapping) else None
+        givens[*path, name] = Given({} if table_struct else value, origin, f"{origin}: {place} = {value}")
+        if table_struct is not None:
+            givens |= toml_values(value, table_struct, place, origin, (*path, name))
+    return givens
+
+
+def java_values(conf: JavaConf, settings: Iterable[Described]) -> Givens:
+    """Settings of a bk_server.conf, in our units; ConfigurationError names the key."""
+    givens: Givens = {}
+    for each in settings:
+        key, java = each.java_key, each.setting.java
+        if key is None or java is None:
+            continue
+        if java.older is not None and conf.text(key) is None:
+            key = java.older
+        value: object = conf.text(key)
+        if each.type == _DIRECTORIES:
+            value = list(conf.texts(key)) or None
+        elif isinstance(value, str) and each.type is bool:
+            value = _truth(value, conf.written(key), is_java=True)
+        elif isinstance(value, str) and each.type in {int, float}:
+            value = _java_number(conf, each, java, key, value)
+        if value is not None:
+            givens[each.path] = Given(value, conf.place(key), conf.written(key))
+    return givens
+
+
+def _java_number(conf: JavaConf, each: Described, java: Java, key: str, text: str) -> float | None:
+    number = _number(text, conf.written(key), is_decimal=java.unit == "decimal")
+    reason = each.java_range.refusal(number)
+    if java.unit == "MiB" and reason is None:
+        directory_count = max(1, len(conf.texts(java.shared_by))) if java.shared_by is not None else 1
+        low = int(each.setting.low or 0)
+        if directory_count > 1 and number * MEBIBYTE // directory_count < low:
+            mebibytes = -(-low * directory_count // MEBIBYTE)
+            reason = f"must be at least {mebibytes}, as there are {directory_count} directories"
+        number = number * MEBIBYTE // directory_count
+    if reason is not None:
+        raise ConfigurationError(f"{conf.written(key)}: {reason}")
+    if java.off_from is not None and number <= 0:
+        return None
+    if java.is_capped and each.setting.high is not None:
+        return min(number, each.setting.high)
+    if java.unit in {"s", "ms"}:
+        seconds = number / 1000 if java.unit == "ms" else number
+        return max(-DURATION_S_MAX, min(seconds, DURATION_S_MAX))
+    return number
+
+
+def _truth(text: str, written: str, *, is_java: bool = False) -> bool:
+    if text.lower() not in TRUE | FALSE or (is_java and text in {"0", "1"}):
+        raise ConfigurationError(f"{written}: neither true nor false")
+    return text.lower() in TRUE
+
+
+def _number(text: str, written: str, *, is_decimal: bool) -> float:
+    if _DECIMAL.fullmatch(text) is None or not (is_decimal or text.lstrip("+-").isdigit()):
+        raise ConfigurationError(f"{written}: not a {'decimal' if is_decimal else 'whole'} number")
+    return float(text) if is_decimal else int(text)
+
+
+def build(givens: Givens, struct: type[T], settings: Iterable[Described], section: str) -> T:
+    """The struct of a section; ConfigurationError says where the wrong value is written, and what is wrong."""
+    for each in settings:
+        given = givens.get(each.path)
+        if given is not None and (reason := _refusal(each, given.value)) is not None:
+            raise ConfigurationError(f"{given.written}: {reason}")
+    depth = 1 if section else 0
+    nested: dict[str, Any] = {}
+    for path, given in givens.items():
+        table: Any = nested
+        for name in path[depth:-1]:
+            table = table.setdefault(name, {}) if isinstance(table, dict) else None
+        if isinstance(table, dict) and not (given.value == {} and path[-1] in table):
+            table[path[-1]] = dict(given.value) if isinstance(given.value, dict) else given.value
+    try:
+        return msgspec.convert(nested, struct)
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).replace("`", "").partition(" - at $")
+        path = (*((section,) if section else ()), *re.sub(r"\[.*", "", place).split(".")[1:])
+        field = reason.partition(" ")[0]
+        if path in givens and not isinstance(givens[path].value, dict):
+            written = givens[path].written
+        elif (*path, field) in givens:  # said of two fields together
+            written = givens[*path, field].written
+        else:
+            written = f"setting {'.'.join(path)}"
+        raise ConfigurationError(f"{written}: {reason[:1].lower()}{reason[1:]}") from error
+
+
+def _refusal(each: Described, value: object) -> str | None:
+    """Why a setting cannot have a value of its type. Values of other types are left to msgspec."""
+    if isinstance(each.type, type) and issubclass(each.type, enum.StrEnum):
+        return None if value in list(each.type) else f"give one of {', '.join(each.type)}"
+    if each.type in {int, float} and isinstance(value, int | float) and not isinstance(value, bool):
+        return each.range.refusal(value)
+    return None
