@@ -11,7 +11,7 @@ import typer
 from commands.command import command, group
 from commands.context import CommandContext
 from commands.ledger.id_files import read_ledger_ids
-from commands.outages import OUTAGE_MAX_DEFAULT, OutageMax, told_when_cut_off
+from commands.outages import OutageMax, told_when_cut_off
 from commands.outcome import Outcome
 from commands.parse import parse_bookie_id
 from commands.rendering import counted
@@ -48,7 +48,7 @@ async def decommission(
             help="Ledger ids, one per line: leave these ledgers as they are if it is proven that entries are lost.",
         ),
     ] = None,
-    outage_max: OutageMax = OUTAGE_MAX_DEFAULT,
+    outage_max: OutageMax = None,
 ) -> Outcome:
     """Remove a stopped bookie from the cluster: re-replicate its ledgers, then delete its cookie.
 

@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from runtime.replication.metadata_outage import MetadataOutage
 
 OutageMax = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--metadata-outage-max",
         metavar="DURATION",
-        help="Wait so long for a ZooKeeper that stopped answering; then end.",
+        help="Longest wait for a ZooKeeper that stops answering; 10m if not set.",
     ),
 ]
-OUTAGE_MAX_DEFAULT = "10m"
 
 
 def report_outage(console: Console, outage: MetadataOutage) -> None:

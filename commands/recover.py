@@ -10,7 +10,7 @@ import typer
 from commands.command import command, group
 from commands.context import CommandContext
 from commands.help_page import HelpGroup
-from commands.outages import OUTAGE_MAX_DEFAULT, OutageMax, told_when_cut_off
+from commands.outages import OutageMax, told_when_cut_off
 from commands.outcome import Outcome
 from commands.parse import parse_bookie_id
 from commands.replication_access import (
@@ -57,7 +57,7 @@ def _group() -> None:
 async def failed_bookie(
     context: CommandContext,
     bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Bookies that will not come back.")],
-    outage_max: OutageMax = OUTAGE_MAX_DEFAULT,
+    outage_max: OutageMax = None,
 ) -> Outcome:
     """Copy all entries of failed bookies to other bookies, and remove the failed ones from the ledgers' metadata.
 

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from commands.cluster_access import open_client
 from commands.context import CommandContext
 from commands.outages import report_outage
@@ -83,10 +85,10 @@ class ReplicationAccess(NamedTuple):
 
 
 @asynccontextmanager
-async def open_recovery(context: CommandContext, outage_max: str) -> AsyncIterator[ReplicationAccess]:
+async def open_recovery(context: CommandContext, outage_max: str | None) -> AsyncIterator[ReplicationAccess]:
     """Parts for one run; ConfigurationError, InvalidArgumentError, MetadataUnavailableError, ClusterNotFoundError.
 
-    ``outage_max`` is the duration given by ``--metadata-outage-max``.
+    ``outage_max`` is the duration given by ``--metadata-outage-max``; None: that of the settings.
     """
     import asyncio
 
@@ -96,9 +98,10 @@ async def open_recovery(context: CommandContext, outage_max: str) -> AsyncIterat
     from runtime.metadata.replication_lock import ReplicationLocks
     from runtime.net.host import canonical_host_name
     from runtime.replication.bookie_recovery import BookieRecovery
-    from runtime.replication.config import ReplicationConfig
 
-    config = ReplicationConfig(metadata_outage_max_s=parse_duration_s(outage_max))
+    config = context.settings.replication
+    if outage_max is not None:
+        config = msgspec.structs.replace(config, metadata_outage_max_s=parse_duration_s(outage_max))
     async with open_client(context) as client:
         store, root = client.store, client.ports.ledgers.root
         registration = RegistrationClient(store, root)

@@ -81,6 +81,7 @@ async def rewrite(
             registrations_of(client),
             source,
             destination,
+            config=context.settings.replication,
             has_open_ends=include_open,
         )
         await operation.require_roles()

@@ -70,7 +70,6 @@ async def verify(
     named = [parse_ledger_id(text) for text in dict.fromkeys(ledgers or ())]
     from runtime.metadata.pipeline import each_of
     from runtime.replication.checker import LedgerChecker
-    from runtime.replication.config import ReplicationConfig
 
     checks: list[LedgerCheck] = []
     is_truncated = False
@@ -78,7 +77,7 @@ async def verify(
     started_s = time.monotonic()
     async with open_client(context) as client:
         live = (await registrations_of(client).snapshot()).live
-        checker = LedgerChecker(client.ports, live, ReplicationConfig())
+        checker = LedgerChecker(client.ports, live, context.settings.replication)
         ids = client.ports.ledgers.list_ids() if is_all else each_of(named)
         with context.console.progress("verifying") as progress:
             if is_all and progress.is_shown:  # ids cost next to nothing beside the entries

@@ -82,6 +82,7 @@ class EnsembleRewrite:
         source: str,
         destination: str,
         *,
+        config: ReplicationConfig,
         has_open_ends: bool = False,
         probes_max: int = PROBES_MAX,
     ) -> None:
@@ -97,6 +98,7 @@ class EnsembleRewrite:
         self._cookies = CookieStore(store, ports.ledgers.root)
         self._source = source
         self._destination = destination
+        self._config = config
         self._has_open_ends = has_open_ends
         self._probes_max = probes_max
 
@@ -212,9 +214,8 @@ class EnsembleRewrite:
 
     async def _probe(self, probes: tuple[Probe, ...]) -> int:
         """How many entries the destination showed; RefusedError when one is not there that must be."""
-        config = ReplicationConfig()
-        window = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
-        reader = CopyReader(self._ports.bookies, self._ports.clock, window, config, lambda _: True)
+        window = ByteWindow(self._config.bytes_in_flight_max, self._config.entries_in_flight_max)
+        reader = CopyReader(self._ports.bookies, self._ports.clock, window, self._config, lambda _: True)
         present_count = 0
         for probe in probes:
             credentials = credentials_of(probe.ledger_id, probe.metadata)
