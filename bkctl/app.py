@@ -47,6 +47,9 @@ _MEMBERS = {
         "Remove a stopped bookie from the cluster: re-replicate its ledgers, then delete its cookie.",
     ),
     "audit": _Member("commands.audit", "Count the live copies of every write set, and list what is under-replicated."),
+    "config": _Member(
+        "commands.configuration", "Show the settings: their values, where these come from, what they mean."
+    ),
     "dev": _Member("commands.dev.app", "Servers on this machine: a whole cluster, or ZooKeeper alone."),
 }
 _HELP = """Operations toolkit for Apache BookKeeper: run bookies, look into ledgers, recover and decommission bookies.

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from bkctl.catalogue import all_settings
-from bkctl.spelling import near_miss
+from commands.spelling import near_miss
 
 Setting: TypeAlias = tuple[str, str | None, str]
 """A key, its value (None for an empty one) and the place that sets it."""

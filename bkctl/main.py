@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from bkctl.standard_streams import reopen_closed
 from bkctl.variables import variable_warnings
 from commands.config import GlobalFlags, Settings
 from commands.console import Console, standard_console
-from commands.context import BookieFlags, BookieSettings, CommandContext
+from commands.context import BookieFlags, BookieSettings, CommandContext, SettingsOverview
 from commands.errors import ChangeCutOffError, ReaderGoneError, StoppedBySignalError
 from runtime.errors import MetadataOutageError, MetadataUnavailableError
 from storage.errors import BkctlError
@@ -63,7 +64,13 @@ class CommandLineInvocation:
         is_server = exit_codes.is_logging_command(command_path)
         self._at_end.callback(configure_logging(self.settings, is_server=is_server))
         loader = _BookieSettingsLoader(sources, lambda: read_sources(flags, self._environment))
-        return CommandContext(self.settings, self.console, loader)
+        return CommandContext(self.settings, self.console, loader, partial(_overview, sources))
+
+
+def _overview(sources: Sources) -> SettingsOverview:
+    from bkctl.overview import settings_overview
+
+    return settings_overview(sources)
 
 
 class _BookieSettingsLoader:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from bkctl.spelling import near_miss
 from commands.errors import InvalidArgumentError
+from commands.spelling import near_miss
 from runtime.errors import ConfigurationError
 from storage.setting import DURATION_S_MAX, MEBIBYTE, Described, Java
 
@@ -71,7 +70,7 @@ def _parsed(each: Described, text: str, written: str) -> object:
         return _truth(text, written)
     if each.type in {int, float}:
         return _number(text, written, is_decimal=each.type is float)
-    if issubclass(each.type, enum.Enum) and (reason := _refusal(each, text)):
+    if each.choices and (reason := _refusal(each, text)):
         raise InvalidArgumentError(f"{written}: {reason}")
     return text
 
@@ -182,8 +181,8 @@ def build(givens: Givens, struct: type[T], settings: Iterable[Described], sectio
 
 def _refusal(each: Described, value: object) -> str | None:
     """Why a setting cannot have a value of its type. Values of other types are left to msgspec."""
-    if isinstance(each.type, type) and issubclass(each.type, enum.StrEnum):
-        return None if value in list(each.type) else f"give one of {', '.join(each.type)}"
+    if each.choices:
+        return None if value in each.choices else f"give one of {', '.join(each.choices)}"
     if each.type in {int, float} and isinstance(value, int | float) and not isinstance(value, bool):
         return each.range.refusal(value)
     return None

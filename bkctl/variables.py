@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bkctl.catalogue import all_settings
-from bkctl.spelling import near_miss
+from commands.spelling import near_miss
 from runtime.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ class GeneralConfig(msgspec.Struct, frozen=True, kw_only=True):
     yes: Annotated[bool, Setting("Answer yes to confirmations", flag="--yes", toml="")] = False
     read_only: Annotated[bool, Setting("Refuse commands that change something", toml="")] = False
     no_progress: Annotated[bool, Setting("Show no progress bars", flag="--no-progress", toml="")] = False
-    log: Annotated[str, Setting("debug: write debug logs to stderr", flag="--debug", toml="")] = ""
+    log: Annotated[str, Setting("debug: write debug logs to stderr", flag="--debug", toml="")] = "none"
     state_dir: Annotated[str | None, Setting("Directory of backups, trash and the audit trail", toml="",
         unset="$XDG_STATE_HOME/bkctl, else ~/.local/state/bkctl")] = None
     config: Annotated[str | None, Setting("The TOML file; /dev/null: none", flag="--config", toml="",

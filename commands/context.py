@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Annotated, Protocol
 
@@ -67,13 +68,45 @@ class LoadBookieSettings(Protocol):
         """Merge flags, environment, files and defaults; ConfigurationError."""
 
 
-class CommandContext:
-    """Everything a command may use besides its own arguments."""
+class SettingInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting in words: its description, its value and where that comes from."""
 
-    def __init__(self, settings: Settings, console: Console, load_bookie_settings: LoadBookieSettings) -> None:
+    name: str
+    help: str
+    value: object
+    origin: str
+    default: object
+    unit: str
+    range: str
+    java_key: str | None
+    older_java_key: str | None
+    java_range: str | None
+    variable: str
+    option: str | None
+    is_live: bool
+
+
+class SettingsOverview(msgspec.Struct, frozen=True):
+    """All settings, and the keys of bk_server.conf that set none, each with the reason."""
+
+    settings: tuple[SettingInfo, ...]
+    other_java_keys: Mapping[str, str]
+
+
+class CommandContext:
+    """Everything a command may use in addition to its own arguments."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        console: Console,
+        load_bookie_settings: LoadBookieSettings,
+        load_overview: Callable[[], SettingsOverview] | None = None,
+    ) -> None:
         self.settings = settings
         self.console = console
         self.load_bookie_settings = load_bookie_settings
+        self.load_overview = load_overview
 
 
 class Invocation(Protocol):

@@ -132,13 +132,13 @@ class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
     """All directories of a bookie. Their number and order decide where a ledger is stored."""
 
     journal_directories: Annotated[tuple[str, ...], Setting("Directories of the journals, all different",
-        unit="directories", java=Java("journalDirectories", older="journalDirectory"), flag="--journal-dir",
+        unset="required", java=Java("journalDirectories", older="journalDirectory"), flag="--journal-dir",
         variable="BKCTL_BOOKIE_JOURNAL_DIRS", toml="bookie.journal_directories")]
     ledger_directories: Annotated[tuple[str, ...], Setting("Directories of the entry logs, all different",
-        unit="directories", java=Java("ledgerDirectories"), flag="--ledger-dir", variable="BKCTL_BOOKIE_LEDGER_DIRS",
-        toml="bookie.ledger_directories")]
+        unset="required", java=Java("ledgerDirectories"), flag="--ledger-dir",
+        variable="BKCTL_BOOKIE_LEDGER_DIRS", toml="bookie.ledger_directories")]
     index_directories: Annotated[tuple[str, ...], Setting(
-        "Directories of the indexes, one for each ledger directory; empty: the ledger directories", unit="directories",
+        "Directories of the indexes, one for each ledger directory; empty: the ledger directories",
         java=Java("indexDirectories"), flag="--index-dir", variable="BKCTL_BOOKIE_INDEX_DIRS",
         toml="bookie.index_directories")] = ()
     journal: JournalConfig = JournalConfig()

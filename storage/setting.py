@@ -5,6 +5,7 @@ Readers of files, variables and options, error messages, ``bkctl config`` and do
 
 from __future__ import annotations
 
+import enum
 import functools
 import math
 import types
@@ -151,6 +152,11 @@ class Described(NamedTuple):
     def variable(self) -> str:
         """The environment variable that sets it."""
         return self.setting.variable or "_".join(("BKCTL", *self.path)).upper()
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values of a setting that has a fixed set of them."""
+        return tuple(self.type) if isinstance(self.type, enum.EnumType) else ()
 
     @property
     def java_key(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Names that were most likely meant: what has no effect because of one letter is told of."""
+"""The likely name for a misspelt one."""
 
 from __future__ import annotations
 

@@ -1,0 +1,56 @@
+"""All settings in words, for ``bkctl config`` and for docs/reference/settings.md."""
+
+from __future__ import annotations
+
+from bkctl.bookie_settings import bookie_values
+from bkctl.catalogue import all_settings
+from bkctl.java_keys import IGNORED, REFUSED
+from bkctl.setting_readers import Given, Givens
+from bkctl.settings import Sources, general_values, resolve_metadata_uri, section_values, zookeeper_values
+from commands.context import BookieFlags, SettingInfo, SettingsOverview
+from storage.setting import Described
+
+_DEFAULT = "default"
+
+
+def settings_overview(sources: Sources) -> SettingsOverview:
+    """Every setting with its value and its origin; ConfigurationError."""
+    givens = general_values(sources)
+    metadata_uri, origin = resolve_metadata_uri(sources)
+    if metadata_uri is not None:
+        givens["metadata_uri",] = Given(metadata_uri, origin, origin)
+    if sources.flags.cluster is not None:
+        givens["context",] = Given(sources.flags.cluster, "--context", "--context")
+    for section in ("client", "replication"):
+        givens |= section_values(sources, section)
+    givens |= zookeeper_values(sources) | bookie_values(sources, BookieFlags())
+    refused = {key: f"refused unless empty or false: {reason}" for key, reason in REFUSED.items()}
+    ignored = {key: f"ignored: {reason}" for key, reason in IGNORED.items()}
+    return SettingsOverview(tuple(setting_info(each, givens) for each in all_settings()), refused | ignored)
+
+
+def setting_info(each: Described, givens: Givens) -> SettingInfo:
+    """One setting. A secret that is written out, instead of referred to, is not shown."""
+    given, setting, java = givens.get(each.path), each.setting, each.setting.java
+    value = each.default if given is None else given.value
+    if setting.is_secret and value is not None and not str(value).startswith(("env:", "file:")):
+        value = "(hidden)"
+    java_range = None
+    if java is not None and each.type in {int, float}:
+        unit = setting.unit if java.unit in {"", "decimal"} else java.unit
+        java_range = f"{each.java_range.text} {unit}".strip()
+    return SettingInfo(
+        name=each.name if each.is_in_toml else ".".join(each.path),
+        help=setting.help,
+        value=value,
+        origin=_DEFAULT if given is None else given.origin,
+        default=setting.unset if each.default is None else each.default,
+        unit=setting.unit,
+        range=each.range.text if each.type in {int, float} else ", ".join(each.choices),
+        java_key=each.java_key,
+        older_java_key=None if java is None else java.older,
+        java_range=java_range,
+        variable=each.variable,
+        option=setting.flag,
+        is_live=setting.is_live,
+    )

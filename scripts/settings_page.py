@@ -1,0 +1,81 @@
+"""Writes docs/reference/settings.md from the descriptions of the settings: ``make settings-page``."""
+
+from __future__ import annotations
+
+import sys
+
+from bkctl.catalogue import all_settings
+from bkctl.overview import setting_info
+from commands.configuration import value_text
+from storage.setting import Described
+
+HEAD = """# Settings
+
+This page is generated from the code by `make settings-page`.
+
+A setting has the value of the first source that gives one:
+
+1. an option of the command, `--port 3181`, or `--set KEY=VALUE` with a key of `bk_server.conf`
+2. an environment variable
+3. a Java `bk_server.conf`, named by `--conf`, `BKCTL_CONF` or `BOOKIE_CONF`
+4. the TOML file, `~/.config/bkctl/config.toml`, or another one named by `--config` or `BKCTL_CONFIG`
+5. the default
+
+`--set` is an option of the commands that work on the bookie of this machine. `[contexts.NAME]` describes a cluster by
+`metadata_uri`, `read_only`, `instance_id` and a table `zookeeper`, which replaces values of `[zookeeper]` of the same
+names. Its `metadata_uri` wins over that of a `bk_server.conf`.
+
+The variable of a setting is `BKCTL_`, then its table and its name in capitals: `[bookie.disks] full_fraction` is
+`BKCTL_BOOKIE_DISKS_FULL_FRACTION`. Where a variable has another name, the table shows it. Lists are separated by
+commas. A variable with a secret holds the secret itself; a file says where the secret is.
+
+A key of `bk_server.conf` with a unit after it counts in that unit: `gcWaitTime` (ms). Settings marked *live* change
+when a running bookie gets SIGHUP ([a bookie's log](../bookie-log.md)).
+
+`bkctl config show --with-origin` shows the values of this machine and their sources. `bkctl config explain KEY`
+explains one setting; KEY may also be its variable or its Java key, and it says why a Java key has no effect.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    tables: dict[str, list[Described]] = {}
+    for each in all_settings():
+        tables.setdefault(table_of(each), []).append(each)
+    for table, settings in sorted(tables.items(), key=lambda item: not item[0].startswith("Before")):
+        parts.append(f"## {table}\n")
+        parts.append("| setting | default | range | Java key | meaning |\n|---|---|---|---|---|")
+        parts += [*map(row, settings), ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def table_of(each: Described) -> str:
+    """The heading that a setting is under."""
+    if not each.is_in_toml:
+        return "Options and variables only"
+    table = each.name.rpartition(".")[0]
+    return f"[{table}]" if table else "Before the first table"
+
+
+def row(each: Described) -> str:
+    """A setting as a row of its table."""
+    info, java = setting_info(each, {}), each.setting.java
+    notes = [info.help]
+    if info.option is not None:
+        notes.append(f"option `{info.option}`")
+    if each.setting.variable is not None or not each.is_in_toml:
+        notes.append(f"variable `{info.variable}`")
+    if info.is_live:
+        notes.append("*live*")
+    default = value_text(info.default, info.unit)
+    key = ""
+    if java is not None:
+        key = f"`{info.java_key}`" + (f" ({java.unit})" if java.unit not in {"", "decimal"} else "")
+    name = info.name.rpartition(".")[2] if each.is_in_toml else info.name
+    cells = (f"`{name}`", default or "", info.range, key, "; ".join(notes))
+    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
