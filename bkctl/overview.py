@@ -44,7 +44,7 @@ def setting_info(each: Described, givens: Givens) -> SettingInfo:
         help=setting.help,
         value=value,
         origin=_DEFAULT if given is None else given.origin,
-        default=setting.unset if each.default is None else each.default,
+        default=setting.unset if each.default in (None, ()) else each.default,
         unit=setting.unit,
         range=each.range.text if each.type in {int, float} else ", ".join(each.choices),
         java_key=each.java_key,

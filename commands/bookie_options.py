@@ -12,29 +12,22 @@ import typer
 
 from commands.command import CommandFunction, declarations
 from commands.context import BookieFlags
+from commands.setting_options import setting_option
+from runtime.config import BookieConfig
+from storage.config import StorageConfig
 
 _FLAGS = "flags"
 
 
 def _bookie_options(
-    port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Its TCP port; 3181 if not given.")
-    ] = None,
-    bookie_id: Annotated[
-        str | None, typer.Option("--bookie-id", metavar="ID", help="Its permanent identity; else ADDRESS:PORT.")
-    ] = None,
-    advertised_address: Annotated[
-        str | None, typer.Option("--advertised-address", metavar="HOST", help="What clients connect to.")
-    ] = None,
+    port: Annotated[int | None, setting_option(BookieConfig, "port", "PORT")] = None,
+    bookie_id: Annotated[str | None, setting_option(BookieConfig, "bookie_id", "ID")] = None,
+    advertised_address: Annotated[str | None, setting_option(BookieConfig, "advertised_address", "HOST")] = None,
     journal_directories: Annotated[
-        list[str] | None, typer.Option("--journal-dir", metavar="DIR", help="Journal folder; may be repeated.")
+        list[str] | None, setting_option(StorageConfig, "journal_directories", "DIR")
     ] = None,
-    ledger_directories: Annotated[
-        list[str] | None, typer.Option("--ledger-dir", metavar="DIR", help="Ledger folder; may be repeated.")
-    ] = None,
-    index_directories: Annotated[
-        list[str] | None, typer.Option("--index-dir", metavar="DIR", help="Index folder, one per ledger folder.")
-    ] = None,
+    ledger_directories: Annotated[list[str] | None, setting_option(StorageConfig, "ledger_directories", "DIR")] = None,
+    index_directories: Annotated[list[str] | None, setting_option(StorageConfig, "index_directories", "DIR")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of bk_server.conf.")
     ] = None,

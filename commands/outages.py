@@ -8,28 +8,21 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from commands.console import Console
 from commands.context import CommandContext
 from commands.errors import ChangeCutOffError
 from commands.rendering import counted, size
 from commands.safety.audit_trail import mask_secrets
+from commands.setting_options import setting_option
 from runtime.errors import MetadataUnavailableError
+from runtime.replication.config import ReplicationConfig
 from storage.errors import BkctlError
 
 if TYPE_CHECKING:
     from runtime.replication.bookie_recovery import RecoveryProgress
     from runtime.replication.metadata_outage import MetadataOutage
 
-OutageMax = Annotated[
-    str | None,
-    typer.Option(
-        "--metadata-outage-max",
-        metavar="DURATION",
-        help="Longest wait for a ZooKeeper that stops answering; 10m if not set.",
-    ),
-]
+OutageMax = Annotated[str | None, setting_option(ReplicationConfig, "metadata_outage_max_s", "DURATION")]
 
 
 def report_outage(console: Console, outage: MetadataOutage) -> None:

@@ -131,14 +131,14 @@ def normal_directory(path: str) -> str:
 class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
     """All directories of a bookie. Their number and order decide where a ledger is stored."""
 
-    journal_directories: Annotated[tuple[str, ...], Setting("Directories of the journals, all different",
+    journal_directories: Annotated[tuple[str, ...], Setting("Journal directories, all different",
         unset="required", java=Java("journalDirectories", older="journalDirectory"), flag="--journal-dir",
         variable="BKCTL_BOOKIE_JOURNAL_DIRS", toml="bookie.journal_directories")]
-    ledger_directories: Annotated[tuple[str, ...], Setting("Directories of the entry logs, all different",
+    ledger_directories: Annotated[tuple[str, ...], Setting("Ledger directories, all different",
         unset="required", java=Java("ledgerDirectories"), flag="--ledger-dir",
         variable="BKCTL_BOOKIE_LEDGER_DIRS", toml="bookie.ledger_directories")]
     index_directories: Annotated[tuple[str, ...], Setting(
-        "Directories of the indexes, one for each ledger directory; empty: the ledger directories",
+        "Index directories, one for each ledger directory", unset="the ledger directories",
         java=Java("indexDirectories"), flag="--index-dir", variable="BKCTL_BOOKIE_INDEX_DIRS",
         toml="bookie.index_directories")] = ()
     journal: JournalConfig = JournalConfig()

@@ -11,12 +11,13 @@ import typer
 
 from commands.bookie_options import takes_bookie_options
 from commands.command import command
-from commands.context import BookieFlags, BookieSettings, CommandContext
+from commands.context import BookieFlags, BookieSettings, CommandContext, LogSettings
 from commands.event_loop import ServerStop, stoppable_server
+from commands.setting_options import setting_option
+from runtime.config import BookieConfig
 
 if TYPE_CHECKING:
     from commands.bookie.server_log import Reloader
-    from runtime.config import BookieConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -28,10 +29,8 @@ def register(app: typer.Typer) -> None:
 async def start(
     context: CommandContext,
     flags: BookieFlags,
-    read_only: Annotated[bool | None, typer.Option("--read-only", help="Take no writes but those of recovery.")] = None,
-    log_file: Annotated[
-        str | None, typer.Option("--log-file", metavar="FILE", help="Log to a file; SIGHUP opens it again.")
-    ] = None,
+    read_only: Annotated[bool | None, setting_option(BookieConfig, "is_read_only")] = None,
+    log_file: Annotated[str | None, setting_option(LogSettings, "log_file", "FILE")] = None,
 ) -> None:
     """Run a bookie until SIGTERM or Ctrl-C, then stop it in order and exit with 0, also before it serves.
 
