@@ -11,7 +11,7 @@ import msgspec
 from commands.errors import InvalidArgumentError
 from commands.spelling import near_miss
 from runtime.errors import ConfigurationError
-from storage.setting import DURATION_S_MAX, MEBIBYTE, Described, Java
+from storage.setting import DURATION_S_MAX, MEBIBYTE, Described, Java, Setting
 
 if TYPE_CHECKING:
     from bkctl.java_conf import JavaConf
@@ -22,6 +22,7 @@ TRUE = frozenset({"1", "true", "yes", "on"})
 FALSE = frozenset({"0", "false", "no", "off"})
 _DIRECTORIES = tuple[str, ...]
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)")
+_SCALARS = (bool, int, float, str)
 _SIMILARITY_MIN = 0.6
 
 
@@ -87,9 +88,11 @@ def toml_values(table: Mapping[str, Any], struct: type[Any], where: str, origin:
                 f"{origin}: settings of {where}: there is no '{name}' (there is: {', '.join(fields)}){hint}"
             )
         place, types = f"{where}.{name}", (fields[name], *get_args(fields[name]))
-        inner = next((each for each in types if hasattr(each, "__struct_fields__")), None)
+        inner = next((each for each in types if isinstance(each, type) and issubclass(each, msgspec.Struct)), None)
         table_struct = inner if isinstance(value, Mapping) else None
-        givens[*path, name] = Given({} if table_struct else value, origin, f"{origin}: {place} = {value}")
+        is_secret = any(isinstance(each, Setting) and each.is_secret for each in types)
+        shown = f" = {value}" if isinstance(value, _SCALARS) and inner is None and not is_secret else ""
+        givens[*path, name] = Given({} if table_struct else value, origin, f"{origin}: {place}{shown}")
         if table_struct is not None:
             givens |= toml_values(value, table_struct, place, origin, (*path, name))
     return givens

@@ -231,6 +231,17 @@ def test_secrets_of_the_environment_are_referred_to(tmp_path: Path) -> None:
     assert settings_of(**secrets).zookeeper.tls is None
 
 
+@pytest.mark.parametrize(
+    "line", ['digest = ["me:sesame"]', "digest = 123456", 'sasl = "me:sesame"', "sasl = { password = 123456 }"]
+)
+def test_an_error_message_shows_no_secret(tmp_path: Path, line: str) -> None:
+    toml = write(tmp_path, "c.toml", f"[zookeeper]\n{line}\n")
+    with pytest.raises(ConfigurationError, match=r"c\.toml: zookeeper\.\w+(\.password)?: expected ") as refused:
+        settings_of(GlobalFlags(config=toml))
+    assert "sesame" not in str(refused.value)
+    assert "123456" not in str(refused.value)
+
+
 def test_a_typo_inside_a_table_is_named(tmp_path: Path) -> None:
     toml = write(tmp_path, "c.toml", '[zookeeper.tls]\nca_fil = "x"\n')
     with pytest.raises(ConfigurationError, match=r"zookeeper\.tls: there is no 'ca_fil'"):
