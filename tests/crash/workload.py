@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import random
 import struct
@@ -33,6 +34,7 @@ LEDGER_IDS = range(8)
 _ENTRY = struct.Struct(">qqqq")
 
 
+@functools.lru_cache(maxsize=8192)
 def body_of(ledger_id: int, entry_id: int, generation: int) -> bytes:
     """Body of an entry the nth time that it is added; a few bytes to some KiB."""
     chance = random.Random(ledger_id << 40 | entry_id << 16 | generation)
