@@ -43,8 +43,8 @@ interop: setup ## ring 4: Apache BookKeeper (Java) against bkctl; needs a JDK an
 	@scripts/build_interop.sh
 	$(PYTEST) -m interop tests/interop $(PYTEST_ARGS)
 
-bench: setup ## adds per second and latency of one bookie, beside the disk's own fdatasync time
-	$(VENV_PYTHON) -m tests.bench $(BENCH_ARGS)
+bench: setup ## adds per second and latency of one bookie; AGAINST=REV: CPU time per add, next to another commit
+	$(VENV_PYTHON) -m tests.bench$(if $(AGAINST),.add_cost --against $(AGAINST)) $(BENCH_ARGS)
 
 demo: setup ## the whole way once: cluster, kill -9, recovery, audit; leaves a report, no process
 	$(VENV_PYTHON) -P scripts/demo.py $(DEMO_ARGS)

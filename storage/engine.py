@@ -277,14 +277,13 @@ class LedgerDirectoryEngine:
     def add_many(
         self, ledger_id: LedgerId, entry_ids: Sequence[EntryId], bodies: Sequence[bytes], last_add_confirmed: EntryId
     ) -> bool:
-        """Take entries of one ledger into the write cache, as ``add`` does one by one, or none of them.
-
-        ``last_add_confirmed``: the highest of theirs. False: not all of them fit; ``add`` says why. For replay, before
-        anything was read.
-        """
+        """Take entries of one ledger and their highest LAC, as ``add`` does. False: not all fit, and none is taken."""
         if max(map(len, bodies)) > self.body_bytes_max or not self._active.put_many(ledger_id, entry_ids, bodies):
             return False
         self.raise_last_add_confirmed(ledger_id, last_add_confirmed)
+        if self._read_cache.used_bytes:
+            for entry_id in entry_ids:
+                self._read_cache.drop(ledger_id, entry_id)  # An older copy must not outlive this one (H18).
         return True
 
     def raise_last_add_confirmed(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:

@@ -6,11 +6,11 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
-from runtime.bookie.group_commit import AddResponder
 from runtime.bookie.ledger_handles import LedgerHandles
+from runtime.net.request_handler import Responder
 from runtime.ports import Clock, TimerHandle
+from runtime.protocol.messages import AddRun
 from runtime.protocol.status import Status
 from storage.entry import ENTRY_HEADER_BYTES_MIN
 from storage.errors import (
@@ -24,19 +24,8 @@ from storage.journal_format import is_zero_filled
 
 logger = logging.getLogger(__name__)
 
-_IDS = struct.Struct(">qq")
-
-
-class PendingAdd(NamedTuple):
-    """An add request, with the connection that waits for its answer."""
-
-    connection: AddResponder
-    txn_id: int
-    ledger_id: int
-    entry_id: int
-    master_key: bytes
-    body: bytes
-    is_recovery_add: bool
+_HEAD = struct.Struct(">qqq")
+"""How an entry begins: ledger id, entry id, LAC."""
 
 
 class AddPath:
@@ -54,30 +43,36 @@ class AddPath:
         self._clock = clock
         self._throttle_ns = int(throttle_s * 1e9)
         self._request_checkpoint = request_checkpoint
-        self._waiting: dict[int, deque[tuple[int, PendingAdd]]] = {}
-        """By place (``LedgerHandles.place_of``); no queue is empty."""
+        self._waiting: dict[int, deque[tuple[int, Responder, AddRun]]] = {}
+        """Single adds, by place (``LedgerHandles.place_of``); no queue is empty."""
         self._timer: TimerHandle | None = None
 
-    def add(self, request: PendingAdd) -> None:
-        """Store and journal an entry; the answer follows when it is durable, a refusal at once."""
-        body = request.body
-        if (
-            len(body) < ENTRY_HEADER_BYTES_MIN
-            or request.entry_id < 0  # hazard H19: a negative id would replay as a control record
-            or request.ledger_id < 0
-            or _IDS.unpack_from(body) != (request.ledger_id, request.entry_id)
-            or (request.ledger_id == request.entry_id == 0 and is_zero_filled(body))  # replay takes it for a hole
-        ):
-            self._refuse(request, Status.BAD_REQUEST)
-        elif self._waiting and self._handles.place_of(request.ledger_id) in self._waiting:
-            self._wait(request)
-        else:
-            self._try(request)
+    def add(self, connection: Responder, run: AddRun) -> None:
+        """Store and journal the entries; the answers follow when they are durable, a refusal at once.
+
+        All adds of the run together if nothing is in the way of any, else one by one.
+        """
+        if len(run.bodies) > 1 and not self._is_waiting(run) and _is_valid(run) and self._store(connection, run):
+            return
+        while len(run.bodies) > 1:
+            first = run.cut(1)
+            try:
+                self._add_one(connection, first)
+            except BaseException:
+                run.put_back(first)
+                raise
+        self._add_one(connection, run)
+
+    def _add_one(self, connection: Responder, add: AddRun) -> None:
+        if not _is_valid(add):
+            connection.answer(add, Status.BAD_REQUEST)
+        elif self._is_waiting(add) or not self._store(connection, add):
+            self._wait(connection, add)
 
     def retry_waiting(self) -> None:
         """Call after the write cache was swapped, or when a journal has room again: waiting adds go on, in order."""
         for place, queue in list(self._waiting.items()):
-            while queue and self._store(queue[0][1]):
+            while queue and self._store(*queue[0][1:]):
                 queue.popleft()
             self._drop_if_empty(place)
 
@@ -85,48 +80,52 @@ class AddPath:
         """Call when writes have stopped: nothing will make room for the adds that wait."""
         waiting, self._waiting = self._waiting, {}
         for queue in waiting.values():
-            for _, request in queue:
-                self._refuse(request, Status.READ_ONLY)
+            for _, connection, add in queue:
+                connection.answer(add, Status.READ_ONLY)
 
-    def _try(self, request: PendingAdd) -> None:
-        if not self._store(request):
-            self._wait(request)
+    def _is_waiting(self, run: AddRun) -> bool:
+        """Whether others wait where the run would be stored."""
+        return bool(self._waiting) and self._handles.place_of(run.ledger_id) in self._waiting
 
-    def _store(self, request: PendingAdd) -> bool:
-        """Whether the request was dealt with; False: the write cache is full, or the journal's queue is.
+    def _store(self, connection: Responder, run: AddRun) -> bool:
+        """Whether the run was dealt with, stored or refused; False: nothing was done.
 
-        Or a checkpoint must end before the id of a deleted ledger can be used again.
+        False for a single add: the write cache is full, or the journal's queue is. Or a checkpoint must end before the
+        id of a deleted ledger can be used again. False for several: not all of them can be stored now.
         """
-        connection, txn_id, ledger_id, entry_id, master_key, body, is_recovery_add = request
+        ledger_id = run.ledger_id
         try:
-            handle = self._handles.open(ledger_id, master_key, is_plain_add=not is_recovery_add)
-            if handle.is_fenced and not is_recovery_add:
-                self._refuse(request, Status.FENCED)
+            handle = self._handles.open(ledger_id, run.master_key, is_plain_add=not run.is_recovery_add)
+            if handle.is_fenced and not run.is_recovery_add:
+                connection.answer(run, Status.FENCED)
                 return True
-            if handle.is_limbo and not is_recovery_add:
+            if handle.is_limbo and not run.is_recovery_add:
                 # No writer may go on from an end that is not known (storage section 9.2).
-                self._refuse(request, Status.UNKNOWN_LEDGER_STATE)
+                connection.answer(run, Status.UNKNOWN_LEDGER_STATE)
                 return True
-            if not handle.journal.has_room:
+            if not handle.journal.has_room_for(run):
                 return False
-            handle.engine.add(ledger_id, entry_id, body)
+            if len(run.bodies) == 1:
+                handle.engine.add(ledger_id, run.entry_ids[0], run.bodies[0])
+            elif not handle.engine.add_many(ledger_id, run.entry_ids, run.bodies, _last_add_confirmed(run.bodies)):
+                return False
         except MasterKeyMismatchError:
-            self._refuse(request, Status.UNAUTHORIZED)
+            connection.answer(run, Status.UNAUTHORIZED)
         except LedgerCollectedError:
-            self._refuse(request, Status.FENCED)
+            connection.answer(run, Status.FENCED)
         except (MemtableFullError, DeletionPendingError):
             self._request_checkpoint()
             return False
         except EntryTooLargeError as error:
             logger.warning("refused an add: %s", error)
-            self._refuse(request, Status.BAD_REQUEST)
+            connection.answer(run, Status.BAD_REQUEST)
         else:
-            handle.journal.append(body, (connection, txn_id, ledger_id, entry_id))
+            handle.journal.append(connection, run)
         return True
 
-    def _wait(self, request: PendingAdd) -> None:
-        queue = self._waiting.setdefault(self._handles.place_of(request.ledger_id), deque())
-        queue.append((self._clock.monotonic_ns() + self._throttle_ns, request))
+    def _wait(self, connection: Responder, add: AddRun) -> None:
+        queue = self._waiting.setdefault(self._handles.place_of(add.ledger_id), deque())
+        queue.append((self._clock.monotonic_ns() + self._throttle_ns, connection, add))
         if self._timer is None:
             self._timer = self._clock.call_later(self._throttle_ns / 1e9, self._refuse_overdue)
 
@@ -135,7 +134,8 @@ class AddPath:
         now_ns = self._clock.monotonic_ns()
         for place, queue in list(self._waiting.items()):
             while queue and queue[0][0] <= now_ns:
-                self._refuse(queue.popleft()[1], Status.TOO_MANY_REQUESTS)
+                _, connection, add = queue.popleft()
+                connection.answer(add, Status.TOO_MANY_REQUESTS)
             self._drop_if_empty(place)
         if self._waiting:
             next_ns = min(queue[0][0] for queue in self._waiting.values())
@@ -145,5 +145,18 @@ class AddPath:
         if not self._waiting[place]:
             del self._waiting[place]
 
-    def _refuse(self, request: PendingAdd, status: Status) -> None:
-        request.connection.respond_add(request.txn_id, request.ledger_id, request.entry_id, status)
+
+def _is_valid(run: AddRun) -> bool:
+    """Whether every body is an entry of its ledger and id, and one that a replay takes for nothing else."""
+    if run.ledger_id < 0 or min(run.entry_ids) < 0:  # hazard H19: a negative id would replay as a control record
+        return False
+    if min(map(len, run.bodies)) < ENTRY_HEADER_BYTES_MIN:
+        return False
+    ledger_ids, entry_ids, _ = zip(*map(_HEAD.unpack_from, run.bodies), strict=True)
+    if list(entry_ids) != run.entry_ids or ledger_ids.count(run.ledger_id) != len(ledger_ids):
+        return False
+    return run.ledger_id != 0 or not any(map(is_zero_filled, run.bodies))  # replay takes zeros for a hole
+
+
+def _last_add_confirmed(bodies: list[bytes]) -> int:
+    return max(int(head[2]) for head in map(_HEAD.unpack_from, bodies))

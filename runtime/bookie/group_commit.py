@@ -12,26 +12,19 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
+from runtime.net.request_handler import Responder
 from runtime.ports import Workers
+from runtime.protocol.messages import AddRun
 from runtime.protocol.status import Status
 from storage.config import JournalConfig
 from storage.errors import JournalFailedError, JournalFullError
 from storage.journal_format import EXPLICIT_LAC_VERSION_MIN, GROUP_BYTES_MAX
 from storage.journal_writer import JournalWriter
 
-
-class AddResponder(Protocol):
-    """Where the answer to an add goes: the connection it came from."""
-
-    def respond_add(self, txn_id: int, ledger_id: int, entry_id: int, status: Status) -> None:
-        """Queue the answer; a connection that is gone drops it."""
-
-
-Ticket: TypeAlias = tuple[AddResponder, int, int, int]
-"""The reply to an add, waiting for its record: connection, txn id, ledger id, entry id."""
-
+Ticket: TypeAlias = tuple[Responder, AddRun]
+"""Adds that wait for their records, and the connection that waits for the answer."""
 
 RETRY_DELAY_S = 1.0
 """How long a journal without room on its disk waits before it tries again."""
@@ -96,6 +89,16 @@ class GroupCommit:
             and self._queued_count < self._config.queue_record_count_max
         )
 
+    def has_room_for(self, run: AddRun) -> bool:
+        """Whether that holds for each add of a run."""
+        count = len(run.bodies)
+        if count == 1:
+            return self.has_room
+        return (
+            self._queued_bytes + run.size_bytes <= self._config.queue_bytes_max
+            and self._queued_count + count <= self._config.queue_record_count_max
+        )
+
     def on_room(self, callback: Callable[[], None]) -> None:
         """Call back whenever there is room again in a queue that was full."""
         self._room_callbacks.append(callback)
@@ -105,32 +108,27 @@ class GroupCommit:
         """Whether the journal has a record for explicit LACs: from version 6 on (storage section 3.6)."""
         return self._config.format_version >= EXPLICIT_LAC_VERSION_MIN
 
-    def append(self, record: bytes, ticket: Ticket) -> None:
-        """Queue an add; the ticket is released when it is durable, and never if the journal fails.
+    def append(self, connection: Responder, run: AddRun) -> None:
+        """Queue adds; they are answered when they are durable, and never if the journal fails.
 
-        Where the settings say that adds are not journaled, it is released at once.
+        Where the settings say that adds are not journaled, they are answered at once.
         """
         if not self._config.is_data_written:
             if self._failure is None:
-                self._release([ticket])
+                connection.answer(run, Status.OK)
             return
-        self._queue(record)
-        self._gathering.tickets.append(ticket)
-        self._wake.set()
-        if (
-            self._gathering.size_bytes >= self._group_bytes_max
-            or len(self._gathering.records) >= self._group_record_count_max
-        ):
-            self._complete_group()
+        while len(run.bodies) > (left_count := self._group_record_count_max - len(self._gathering.records)):
+            self._queue_adds(connection, run.cut(left_count))
+        self._queue_adds(connection, run)
 
     def append_silently(self, record: bytes) -> None:
         """Queue a record that nobody waits for but that later records depend on."""
-        self._queue(record)
+        self._queue([record])
         self._wake.set()
 
     def append_and_wait(self, record: bytes) -> asyncio.Future[None]:
         """Queue a record; the future ends when it is durable, or fails with JournalFailedError."""
-        self._queue(record)
+        self._queue([record])
         return self.barrier()
 
     def barrier(self) -> asyncio.Future[None]:
@@ -182,14 +180,23 @@ class GroupCommit:
         self._stopping.set()
         self._wake.set()
 
-    def _queue(self, record: bytes) -> None:
+    def _queue(self, records: list[bytes]) -> None:
         group = self._gathering
         if not group.records:
             self._gathering_since_s = _now_s() if self._wait_s > 0 else 0.0
-        group.records.append(record)
-        group.size_bytes += len(record)
-        self._queued_count += 1
-        self._queued_bytes += len(record)
+        size_bytes = sum(map(len, records))
+        group.records += records
+        group.size_bytes += size_bytes
+        self._queued_count += len(records)
+        self._queued_bytes += size_bytes
+
+    def _queue_adds(self, connection: Responder, run: AddRun) -> None:
+        self._queue(run.bodies)
+        group = self._gathering
+        group.tickets.append((connection, run))
+        self._wake.set()
+        if group.size_bytes >= self._group_bytes_max or len(group.records) >= self._group_record_count_max:
+            self._complete_group()
 
     def _complete_group(self) -> None:
         self._complete.append(self._gathering)
@@ -215,7 +222,8 @@ class GroupCommit:
         # Whoever waits for a fence, an explicit LAC or a forced ledger is told of nothing less than a sync.
         is_synced = self._config.is_data_synced or bool(group.waiters)
         await self._write(group, is_synced=is_synced)
-        self._release(group.tickets)
+        for connection, run in group.tickets:
+            connection.answer(run, Status.OK)
         for waiter in group.waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -262,11 +270,6 @@ class GroupCommit:
             await _wait(self._has_given_up_room, RETRY_DELAY_S)
         if has_found_none:
             self._on_disk_room(None)
-
-    @staticmethod
-    def _release(tickets: list[Ticket]) -> None:
-        for connection, txn_id, ledger_id, entry_id in tickets:
-            connection.respond_add(txn_id, ledger_id, entry_id, Status.OK)
 
     def _fail(self, failure: JournalFailedError, group: _Group) -> None:
         """A failed sync is final: no ticket is released any more, every waiter learns of it."""

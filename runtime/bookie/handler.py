@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from runtime.bookie.adds import AddPath, PendingAdd
+from runtime.bookie.adds import AddPath
 from runtime.bookie.entry_listing import list_entries
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes
@@ -24,6 +24,20 @@ from runtime.bookie.reads import READS_LANE, URGENT_READS_LANE, ReadBatcher, Rea
 from runtime.metadata.registration import BookieMode
 from runtime.net.request_handler import Responder
 from runtime.ports import BookieInfo, Workers
+from runtime.protocol.messages import (
+    AddRun,
+    BookieCall,
+    BookieInfoAnswer,
+    BookieInfoCall,
+    ForceLedgerCall,
+    ListEntriesAnswer,
+    ListEntriesCall,
+    ReadAnswer,
+    ReadCall,
+    ReadLacAnswer,
+    ReadLacCall,
+    WriteLacCall,
+)
 from runtime.protocol.status import Status
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import DeletionPendingError, MasterKeyMismatchError, StorageError
@@ -59,62 +73,62 @@ class BookieRequestHandler:
         self._tasks: set[asyncio.Task[None]] = set()
         self._modes = modes
 
-    def add(
-        self,
-        connection: Responder,
-        txn_id: int,
-        ledger_id: int,
-        entry_id: int,
-        master_key: bytes,
-        body: bytes,
-        is_recovery_add: bool,
-        is_high_priority: bool,
-        is_deferred_sync: bool,  # noqa: ARG002  an answer after the sync is always allowed
-    ) -> None:
-        """Store an entry (wire 5.1)."""
-        if not self._modes.allows_add(ledger_id, is_high_priority=is_high_priority):
-            connection.respond_add(txn_id, ledger_id, entry_id, Status.READ_ONLY)
+    def handle(self, connection: Responder, call: BookieCall) -> None:
+        """Do what a call asks for; the answer follows now or later."""
+        if isinstance(call, AddRun):
+            self._add(connection, call)
+        elif isinstance(call, ReadCall):
+            self._read(connection, call)
+        elif isinstance(call, ReadLacCall):
+            self._read_lac(connection, call)
+        elif isinstance(call, WriteLacCall):
+            self._write_lac(connection, call)
+        elif isinstance(call, ForceLedgerCall):
+            self._spawn(self._force_ledger(connection, call))
+        elif isinstance(call, ListEntriesCall):
+            self._spawn(self._list_entries(connection, call))
         else:
-            self._adds.add(PendingAdd(connection, txn_id, ledger_id, entry_id, master_key, body, is_recovery_add))
+            self._bookie_info(connection, call)
 
-    def read_from_memory(self, ledger_id: int, entry_id: int) -> tuple[bytes, int | None] | None:
+    def read_from_memory(self, call: ReadCall) -> ReadAnswer | None:
         """Body and LAC of an entry if they are in memory; None says nothing about the disk."""
+        ledger_id, entry_id = call.ledger_id, call.entry_id
         if ledger_id < 0 or entry_id <= INVALID_ENTRY_ID:
             return None
         engine = self._storage.engine_of(ledger_id)
         if engine.ledger(ledger_id) is None or (body := engine.find_cached(ledger_id, entry_id)) is None:
             return None
         if _may_lack_entries(engine, ledger_id):
-            return body, None
+            return ReadAnswer(call.txn_id, Status.OK, body, None)
         max_lac = engine.last_add_confirmed(ledger_id)
-        return None if max_lac is None else (body, max_lac)
+        return None if max_lac is None else ReadAnswer(call.txn_id, Status.OK, body, max_lac)
 
-    def read(
-        self,
-        connection: Responder,
-        txn_id: int,
-        ledger_id: int,
-        entry_id: int,
-        fence_with: bytes | None,
-        is_high_priority: bool,
-    ) -> None:
+    def _add(self, connection: Responder, run: AddRun) -> None:
+        """Store entries (wire 5.1). A deferred sync is not deferred: an answer after the sync is always allowed."""
+        if self._modes.allows_add(run.ledger_id, is_high_priority=run.is_high_priority):
+            self._adds.add(connection, run)
+        else:
+            connection.answer(run, Status.READ_ONLY)
+
+    def _read(self, connection: Responder, call: ReadCall) -> None:
         """Read an entry, or the last one for -1 (wire 5.2); with a key, fence the ledger first (wire 5.3)."""
+        ledger_id, entry_id = call.ledger_id, call.entry_id
         if ledger_id < 0 or entry_id < INVALID_ENTRY_ID:
-            connection.respond_read(txn_id, ledger_id, entry_id, Status.BAD_REQUEST, None, None)
+            connection.answer(call, Status.BAD_REQUEST)
             return
-        if fence_with is not None:
-            self._spawn(self._fencing_read(connection, txn_id, ledger_id, entry_id, fence_with))
+        if call.fence_with is not None:
+            self._spawn(self._fencing_read(connection, call, call.fence_with))
             return
         engine = self._storage.engine_of(ledger_id)
         if engine.ledger(ledger_id) is None:
-            connection.respond_read(txn_id, ledger_id, entry_id, _no_such_ledger(engine), None, None)
+            connection.answer(call, _no_such_ledger(engine))
             return
         may_lack = _may_lack_entries(engine, ledger_id)
         max_lac = engine.last_add_confirmed(ledger_id) if not may_lack else None
         cached = engine.last_cached(ledger_id) if entry_id == INVALID_ENTRY_ID else None
         body = engine.find_cached(ledger_id, entry_id) if entry_id != INVALID_ENTRY_ID else None
         if body is not None and (max_lac is not None or may_lack):
-            connection.respond_read(txn_id, ledger_id, entry_id, Status.OK, body, max_lac)
+            connection.answer(call, ReadAnswer(call.txn_id, Status.OK, body, max_lac))
             return
 
         def finish(outcome: ReadOutcome) -> None:
@@ -122,20 +136,20 @@ class BookieRequestHandler:
             lac = engine.last_add_confirmed(ledger_id)
             if outcome.is_end_known:
                 lac = engine.note_last_stored(ledger_id, outcome.last_entry, job.read_generation)
-            connection.respond_read(
-                txn_id, ledger_id, entry_id, status, found, lac if status is Status.OK and not may_lack else None
-            )
+            lac = lac if status is Status.OK and not may_lack else None
+            connection.answer(call, ReadAnswer(call.txn_id, status, found, lac))
 
         is_last = entry_id == INVALID_ENTRY_ID
         needs_last_entry = is_last or (max_lac is None and not may_lack)
         job = new_job(engine, ledger_id, entry_id, needs_last_entry=needs_last_entry)
-        (self._urgent_reads if is_high_priority else self._reads).submit(job, finish)
+        (self._urgent_reads if call.is_high_priority else self._reads).submit(job, finish)
 
-    def read_lac(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
+    def _read_lac(self, connection: Responder, call: ReadLacCall) -> None:
         """Explicit LAC and last entry of a ledger (wire 5.6)."""
+        ledger_id = call.ledger_id
         engine = self._storage.engine_of(ledger_id)
         if engine.ledger(ledger_id) is None:
-            connection.respond_read_lac(txn_id, ledger_id, _no_such_ledger(engine), None, None)
+            connection.answer(call, _no_such_ledger(engine))
             return
         job = new_job(engine, ledger_id, INVALID_ENTRY_ID, needs_last_entry=True)
         cached = engine.last_cached(ledger_id)
@@ -149,39 +163,32 @@ class BookieRequestHandler:
                 status = Status.OK
             elif status is Status.UNKNOWN_LEDGER_STATE:
                 explicit = None
-            connection.respond_read_lac(txn_id, ledger_id, status, explicit, last_body)
+            connection.answer(call, ReadLacAnswer(call.txn_id, status, explicit, last_body))
 
         self._reads.submit(job, finish)
 
-    def write_lac(self, connection: Responder, txn_id: int, ledger_id: int, master_key: bytes, body: bytes) -> None:
+    def _write_lac(self, connection: Responder, call: WriteLacCall) -> None:
         """Keep an explicit LAC (wire 5.5); fencing does not block it, being read-only does."""
+        ledger_id, body = call.ledger_id, call.body
         if len(body) < EXPLICIT_LAC_BYTES_MIN or ledger_id < 0 or _LEDGER_ID.unpack_from(body)[0] != ledger_id:
-            connection.respond_write_lac(txn_id, ledger_id, Status.BAD_REQUEST)
+            connection.answer(call, Status.BAD_REQUEST)
         elif self._modes.mode is BookieMode.READ_ONLY:
-            connection.respond_write_lac(txn_id, ledger_id, Status.READ_ONLY)
+            connection.answer(call, Status.READ_ONLY)
         elif not self._handles.journal_of(ledger_id).holds_explicit_lacs:
             # Java says OK and forgets it in a crash (storage section 3.6).
-            connection.respond_write_lac(txn_id, ledger_id, Status.BAD_VERSION)
+            connection.answer(call, Status.BAD_VERSION)
         else:
-            self._spawn(self._write_lac(connection, txn_id, ledger_id, master_key, body))
+            self._spawn(self._keep_lac(connection, call))
 
-    def force_ledger(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
-        """Answer when all that was journaled for the ledger so far is durable (wire 5.8)."""
-        self._spawn(self._force_ledger(connection, txn_id, ledger_id))
-
-    def list_entries(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
-        """Ids of all entries of a ledger (wire 5.9)."""
-        self._spawn(self._list_entries(connection, txn_id, ledger_id))
-
-    def bookie_info(self, connection: Responder, txn_id: int, requested: int) -> None:
+    def _bookie_info(self, connection: Responder, call: BookieInfoCall) -> None:
         """Disk space of the ledger directories (wire 5.7)."""
         try:
             space = self._disk_space()
         except OSError as error:
             logger.error("disk space cannot be read: %s", error)
-            connection.respond_bookie_info(txn_id, Status.IO_ERROR, requested, None)
+            connection.answer(call, Status.IO_ERROR)
         else:
-            connection.respond_bookie_info(txn_id, Status.OK, requested, space)
+            connection.answer(call, BookieInfoAnswer(call.txn_id, Status.OK, space.total_bytes, space.free_bytes))
 
     async def drain(self) -> None:
         """Wait for the requests that need more than one step; none may come any more."""
@@ -190,24 +197,22 @@ class BookieRequestHandler:
         self._reads.close()
         self._urgent_reads.close()
 
-    async def _fencing_read(
-        self, connection: Responder, txn_id: int, ledger_id: int, entry_id: int, master_key: bytes
-    ) -> None:
+    async def _fencing_read(self, connection: Responder, call: ReadCall, master_key: bytes) -> None:
         try:
-            handle = self._handles.open(ledger_id, master_key)
+            handle = self._handles.open(call.ledger_id, master_key)
         except MasterKeyMismatchError:
-            connection.respond_read(txn_id, ledger_id, entry_id, Status.UNAUTHORIZED, None, None)
+            connection.answer(call, Status.UNAUTHORIZED)
             return
         except DeletionPendingError:
-            connection.respond_read(txn_id, ledger_id, entry_id, Status.IO_ERROR, None, None)
+            connection.answer(call, Status.IO_ERROR)
             return
-        fence_durable = self._handles.fence(ledger_id)
-        status, body = await self._find(handle.engine, ledger_id, entry_id)
+        fence_durable = self._handles.fence(call.ledger_id)
+        status, body = await self._find(handle.engine, call.ledger_id, call.entry_id)
         try:
             await fence_durable
         except StorageError:
             status, body = Status.IO_ERROR, None
-        connection.respond_read(txn_id, ledger_id, entry_id, status, body, None)
+        connection.answer(call, ReadAnswer(call.txn_id, status, body, None))
 
     async def _find(self, engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int) -> tuple[Status, bytes | None]:
         is_last = entry_id == INVALID_ENTRY_ID
@@ -219,29 +224,30 @@ class BookieRequestHandler:
         may_lack = _may_lack_entries(engine, ledger_id)
         return _join(job, cached, await self._urgent_reads.read(job), may_lack)
 
-    async def _write_lac(
-        self, connection: Responder, txn_id: int, ledger_id: int, master_key: bytes, body: bytes
-    ) -> None:
+    async def _keep_lac(self, connection: Responder, call: WriteLacCall) -> None:
         try:
-            handle = self._handles.open(ledger_id, master_key)
-            handle.engine.set_explicit_lac(ledger_id, body)
-            await handle.journal.append_and_wait(encode_explicit_lac_record(ledger_id, body))
+            handle = self._handles.open(call.ledger_id, call.master_key)
+            handle.engine.set_explicit_lac(call.ledger_id, call.body)
+            await handle.journal.append_and_wait(encode_explicit_lac_record(call.ledger_id, call.body))
         except MasterKeyMismatchError:
-            connection.respond_write_lac(txn_id, ledger_id, Status.UNAUTHORIZED)
+            connection.answer(call, Status.UNAUTHORIZED)
         except StorageError:
-            connection.respond_write_lac(txn_id, ledger_id, Status.IO_ERROR)
+            connection.answer(call, Status.IO_ERROR)
         else:
-            connection.respond_write_lac(txn_id, ledger_id, Status.OK)
+            connection.answer(call, Status.OK)
 
-    async def _force_ledger(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
+    async def _force_ledger(self, connection: Responder, call: ForceLedgerCall) -> None:
+        """Answer when all that was journaled for the ledger so far is durable (wire 5.8)."""
         try:
-            await self._handles.journal_of(ledger_id).barrier()
+            await self._handles.journal_of(call.ledger_id).barrier()
         except StorageError:
-            connection.respond_force_ledger(txn_id, ledger_id, Status.IO_ERROR)
+            connection.answer(call, Status.IO_ERROR)
         else:
-            connection.respond_force_ledger(txn_id, ledger_id, Status.OK)
+            connection.answer(call, Status.OK)
 
-    async def _list_entries(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
+    async def _list_entries(self, connection: Responder, call: ListEntriesCall) -> None:
+        """Ids of all entries of a ledger (wire 5.9)."""
+        ledger_id = call.ledger_id
         engine = self._storage.engine_of(ledger_id)
         entries = None
         may_lack = _may_lack_entries(engine, ledger_id)
@@ -256,7 +262,7 @@ class BookieRequestHandler:
             status, entries = Status.UNKNOWN_LEDGER_STATE, None
         else:
             status = Status.IO_ERROR if entries is None else Status.OK
-        connection.respond_list_entries(txn_id, ledger_id, status, entries)
+        connection.answer(call, ListEntriesAnswer(call.txn_id, status, entries))
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(job)

@@ -7,7 +7,7 @@ import asyncio
 from runtime.net.memory_budget import MemoryBudget
 
 _WRITE_BYTES = 8 * 1024
-"""Answers of a loop tick leave in one write, or in several of this size: the peer works on the first ones meanwhile."""
+"""Entries read in a loop tick leave in writes of this size: the peer works on the first ones meanwhile."""
 
 _WRITE_BUFFER_BYTES_MAX = _WRITE_BYTES // 2
 """Below a write's size: uvloop sends at once what exceeds it, and waits for the end of the tick else."""
@@ -42,7 +42,10 @@ class AnswerQueue:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def send(self, frame: bytes) -> None:
-        """Send a frame within this tick, or as soon as the peer takes it. Dropped if the connection is gone."""
+        """Send a frame at the end of this tick, with all others, or as soon as the peer takes it.
+
+        Dropped if the connection is gone.
+        """
         if self._transport is None:
             return
         if self.is_blocked:
@@ -51,6 +54,9 @@ class AnswerQueue:
             self._loop.call_soon(self.flush)
         self._frames.append(frame)
         self._frame_bytes += len(frame)
+
+    def flush_early(self) -> None:
+        """Send what is queued now if it is enough for a write."""
         if self._frame_bytes >= _WRITE_BYTES:
             self.flush()
 

@@ -164,14 +164,15 @@ class BookieConnection(asyncio.BufferedProtocol):
         """Hand out all answers that are complete."""
         self._splitter.advance(nbytes)
         try:
-            for payload in self._splitter.payloads():
-                answer = v3.decode_response(payload)
-                if isinstance(answer, AddAnswer):
-                    done = self._adds.pop(answer.txn_id, None)
-                    if done is not None:  # else it came after its time-out
-                        done(answer.status)
-                else:
-                    self._take_other(answer)
+            while payloads := self._splitter.payloads():
+                for payload in payloads:
+                    answer = v3.decode_response(payload)
+                    if isinstance(answer, AddAnswer):
+                        done = self._adds.pop(answer.txn_id, None)
+                        if done is not None:  # else it came after its time-out
+                            done(answer.status)
+                    else:
+                        self._take_other(answer)
         except ProtocolError as error:
             logger.warning("connection to bookie %s closed: %s", self.bookie_id, error)
             self._lose(str(error))

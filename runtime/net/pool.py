@@ -7,16 +7,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from runtime.config import ClientConfig
-from runtime.errors import BookieError, ProtocolError
+from runtime.errors import BookieError
 from runtime.net.bookie_connection import BookieConnection, Resolver, UnsentBytes
 from runtime.net.request_ages import RequestAges
 from runtime.ports import AddDone, BookieId, BookieInfo, Clock, LacReply, ReadReply, TimerHandle
 from runtime.protocol import v3
-from runtime.protocol.entry_list import EntryList, decode_entry_list
+from runtime.protocol.entry_list import EntryList
 from runtime.protocol.framing import read_buffer
 from runtime.protocol.messages import Answer, BookieInfoAnswer, ListEntriesAnswer, ReadAnswer, ReadLacAnswer
 from runtime.protocol.status import Status, error_of
-from runtime.protocol.v3_entry_list import encode_list_entries_request
 
 T = TypeVar("T")
 AnswerT = TypeVar("AnswerT", ReadAnswer, ReadLacAnswer, ListEntriesAnswer, BookieInfoAnswer)
@@ -106,7 +105,7 @@ class BookiePool:
         The future fails with the BookieError of the status.
         """
         txn_id = self._new_txn_id()
-        frame = encode_list_entries_request(txn_id, ledger_id)
+        frame = v3.encode_list_entries_request(txn_id, ledger_id)
         return self._ask(bookie_id, txn_id, frame, ListEntriesAnswer, _entry_list)
 
     async def info(self, bookie_id: BookieId) -> BookieInfo:
@@ -207,10 +206,9 @@ def _lac_reply(answer: ReadLacAnswer, bookie_id: BookieId) -> LacReply | BookieE
 def _entry_list(answer: ListEntriesAnswer, bookie_id: BookieId) -> EntryList | BookieError:
     if answer.status is not Status.OK:
         return error_of(answer.status, bookie_id)
-    try:
-        return decode_entry_list(answer.blob or b"")
-    except ProtocolError as error:
-        return error_of(Status.IO_ERROR, bookie_id, str(error))
+    if answer.entries is None:
+        return error_of(Status.IO_ERROR, bookie_id, "a list of entries that cannot be read")
+    return answer.entries
 
 
 def _bookie_info(answer: BookieInfoAnswer, bookie_id: BookieId) -> BookieInfo | BookieError:

@@ -13,12 +13,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
 
 from runtime.net.requests_under_way import RequestsUnderWay
-from runtime.protocol.messages import ListEntriesCall, ReadCall, ReadLacCall
-
-AnyReadCall: TypeAlias = ReadCall | ReadLacCall | ListEntriesCall
+from runtime.protocol.messages import QueuedRead, ReadCall
 
 UNDER_WAY_MAX = 32
 """Reads without a fence that the handler works on. Few, because the next read waits until these are answered."""
@@ -127,24 +124,24 @@ class ConnectionReads:
     ``begin`` hands a read to the handler.
     """
 
-    def __init__(self, lanes: ReadLanes, begin: Callable[[AnyReadCall], None]) -> None:
+    def __init__(self, lanes: ReadLanes, begin: Callable[[QueuedRead], None]) -> None:
         self._ordinary = _ReadQueue(lanes.ordinary, begin)
         self._urgent = _ReadQueue(lanes.urgent, begin)
         self._fencing = _ReadQueue(lanes.fencing, begin)
         self._queues = (self._ordinary, self._urgent, self._fencing)
 
-    def submit(self, call: AnyReadCall) -> bool:
+    def submit(self, call: QueuedRead) -> bool:
         """Begin a read now or when its turn comes. False: too many are waiting, refuse it."""
-        queue = self._ordinary
-        if isinstance(call, ReadCall) and call.fence_with is not None:
-            queue = self._fencing
-        elif isinstance(call, ReadCall) and call.is_high_priority:
-            queue = self._urgent
-        return queue.submit(call)
+        return self._queue_of(call).submit(call)
 
-    def end(self, txn_id: int) -> None:
+    def end(self, call: QueuedRead) -> None:
         """A read was answered."""
-        any(queue.under_way.end(txn_id) for queue in self._queues)
+        self._queue_of(call).under_way.end(call.txn_id)
+
+    def _queue_of(self, call: QueuedRead) -> _ReadQueue:
+        if isinstance(call, ReadCall) and call.fence_with is not None:
+            return self._fencing
+        return self._urgent if isinstance(call, ReadCall) and call.is_high_priority else self._ordinary
 
     def note_answer(self, size_bytes: int) -> None:
         """The size of the last answer is the best estimate for the next one."""
@@ -170,15 +167,15 @@ class ConnectionReads:
 class _ReadQueue:
     """The reads of one connection in one lane."""
 
-    def __init__(self, lane: ReadLane, begin: Callable[[AnyReadCall], None]) -> None:
+    def __init__(self, lane: ReadLane, begin: Callable[[QueuedRead], None]) -> None:
         self._lane = lane
         self._begin = begin
-        self._waiting: deque[AnyReadCall] = deque()
+        self._waiting: deque[QueuedRead] = deque()
         self._is_held = False
         self.under_way = RequestsUnderWay(lane)
         self.next_cost_bytes = _READ_COST_BYTES_MIN
 
-    def submit(self, call: AnyReadCall) -> bool:
+    def submit(self, call: QueuedRead) -> bool:
         lane = self._lane
         if not self._waiting and not self._is_held and not lane.has_turns and lane.may_begin(self.next_cost_bytes):
             self._start(call)
@@ -213,6 +210,6 @@ class _ReadQueue:
         self._lane.count_waiting(-len(self._waiting))
         self._waiting.clear()
 
-    def _start(self, call: AnyReadCall) -> None:
+    def _start(self, call: QueuedRead) -> None:
         self.under_way.begin(call.txn_id, self.next_cost_bytes)
         self._begin(call)

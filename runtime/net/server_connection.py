@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import cast
 
@@ -11,35 +13,32 @@ import msgspec
 
 from runtime.errors import ProtocolError
 from runtime.net.answer_queue import AnswerQueue
+from runtime.net.handshake import OpenHandshake
 from runtime.net.limited_log import LimitedLog
 from runtime.net.listener_limits import ListenerLimits
 from runtime.net.long_frame import LongFrame
 from runtime.net.memory_budget import MemoryBudget
-from runtime.net.read_lanes import AnyReadCall, ConnectionReads, ReadLanes
+from runtime.net.read_lanes import ConnectionReads, ReadLanes
 from runtime.net.request_handler import RequestHandler
-from runtime.net.requests_under_way import RequestsUnderWay
 from runtime.net.standstill import Standing, StandstillWatch
-from runtime.ports import BookieInfo
-from runtime.protocol import v3
-from runtime.protocol.entry_list import EntryList, encode_entry_list
+from runtime.protocol.codec import BookieCodec
 from runtime.protocol.framing import READ_BYTES, FrameSplitter
 from runtime.protocol.messages import (
-    AddCall,
-    BookieInfoCall,
+    AddRun,
+    BookieAnswer,
+    BookieCall,
     Call,
-    ForceLedgerCall,
-    ListEntriesCall,
+    HandshakeCall,
+    Junk,
+    QueuedRead,
     ReadCall,
-    ReadLacCall,
-    SelfAnsweredCall,
+    RefusedCall,
+    RequestCall,
+    WriteLacCall,
 )
 from runtime.protocol.status import Status
-from runtime.protocol.v3_entry_list import encode_list_entries_response
 
 logger = logging.getLogger(__name__)
-
-_LIST_FRAME_OVERHEAD_BYTES = 128
-"""What a list of entries has around it in its frame, at most."""
 
 _REQUEST_COST_BYTES = 256
 """What a request holds in memory besides its body, roughly."""
@@ -61,9 +60,9 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """One client: splits and decodes what it sends, hands requests on, writes all answers of a loop tick at once.
+    """One client: decodes what it sends read by read, passes calls on, writes all answers of a loop tick at once.
 
-    The limits on unanswered requests hold within one read too: frames behind it are set aside.
+    The limits on unanswered requests hold within one read too: calls after a limit wait, and so does the socket.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -72,11 +71,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._budget = shared.budget
         self._loop = asyncio.get_running_loop()
         self._splitter = FrameSplitter(shared.limits.frame_bytes_max, shared.read_buffer)
-        self._add_responses = v3.AddResponseEncoder()
+        self._codec = BookieCodec(shared.limits.frame_bytes_max)
+        self._handshake = OpenHandshake()
+        self._calls: deque[Call] = deque()
         self._handler: RequestHandler | None = None
         self._transport: asyncio.Transport | None = None
         self._queue = AnswerQueue(shared.budget, shared.limits.unanswered_bytes_max)
-        self._requests = RequestsUnderWay(shared.budget)
+        self._requests_bytes = 0
         self._reads = ConnectionReads(shared.read_lanes, self._begin_read)
         self._long_frame = LongFrame(shared.budget, self.resume_if_possible)
         self._is_reading_paused = False
@@ -103,6 +104,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport = None
         self._queue.drop()
         self._reads.drop()
+        self._calls.clear()
         self._splitter.drop()
         self._long_frame.end()
         if exc is not None:
@@ -169,166 +171,110 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # Responder.
 
-    def respond_add(self, txn_id: int, ledger_id: int, entry_id: int, status: Status) -> None:
-        """Answer an add."""
-        self._respond(txn_id, self._add_responses.encode(txn_id, ledger_id, entry_id, status))
-
-    def respond_read(
-        self,
-        txn_id: int,
-        ledger_id: int,
-        entry_id: int,
-        status: Status,
-        body: bytes | None,
-        max_last_add_confirmed: int | None,
-    ) -> None:
-        """Answer a read. A body that no frame can hold becomes IO_ERROR: the peer would drop the connection."""
-        frame = self._read_frame(txn_id, ledger_id, entry_id, status, body, max_last_add_confirmed)
-        self._reads.note_answer(len(frame))
-        if not self._queue.has_room_for(frame):
-            frame = v3.encode_read_response(txn_id, ledger_id, entry_id, Status.TOO_MANY_REQUESTS, None, None)
-        self._respond_to_read(txn_id, frame)
-
-    def respond_read_lac(
-        self, txn_id: int, ledger_id: int, status: Status, lac_body: bytes | None, last_entry_body: bytes | None
-    ) -> None:
-        """Answer a LAC read."""
-        frame = v3.encode_read_lac_response(txn_id, ledger_id, status, lac_body, last_entry_body)
-        if not self._queue.has_room_for(frame):
-            frame = v3.encode_read_lac_response(txn_id, ledger_id, Status.TOO_MANY_REQUESTS, None, None)
-        self._respond_to_read(txn_id, frame)
-
-    def respond_write_lac(self, txn_id: int, ledger_id: int, status: Status) -> None:
-        """Answer an explicit LAC."""
-        self._respond(txn_id, v3.encode_write_lac_response(txn_id, ledger_id, status))
-
-    def respond_force_ledger(self, txn_id: int, ledger_id: int, status: Status) -> None:
-        """Answer a force."""
-        self._respond(txn_id, v3.encode_force_ledger_response(txn_id, ledger_id, status))
-
-    def respond_bookie_info(self, txn_id: int, status: Status, requested: int, info: BookieInfo | None) -> None:
-        """Answer with those numbers of ``info`` that ``requested`` asks for."""
-        total_bytes, free_bytes = (None, None) if info is None else (info.total_bytes, info.free_bytes)
-        self._respond(txn_id, v3.encode_bookie_info_response(txn_id, status, requested, total_bytes, free_bytes))
-
-    def respond_list_entries(self, txn_id: int, ledger_id: int, status: Status, entries: EntryList | None) -> None:
-        """Answer with a list of entries. One that no frame can hold becomes IO_ERROR: less would deny entries."""
-        room_bytes = self._limits.frame_bytes_max - _LIST_FRAME_OVERHEAD_BYTES
-        blob = None if entries is None else encode_entry_list(entries, room_bytes)
-        if status is Status.OK and blob is None:
-            status = Status.IO_ERROR
-        frame = encode_list_entries_response(txn_id, ledger_id, status, blob)
-        if not self._queue.has_room_for(frame):
-            frame = encode_list_entries_response(txn_id, ledger_id, Status.TOO_MANY_REQUESTS, None)
-        self._respond_to_read(txn_id, frame)
-
-    def _respond(self, txn_id: int, frame: bytes) -> None:
-        self._requests.end(txn_id)
+    def answer(self, call: BookieCall, answer: BookieAnswer) -> None:
+        """Answer a call. A read is refused when too many answers wait for the peer."""
+        frame = self._codec.encode(call, answer)
+        if isinstance(call, QueuedRead):
+            self._reads.end(call)
+            if isinstance(call, ReadCall):
+                self._reads.note_answer(len(frame))
+            if not self._queue.has_room_for(frame):
+                frame = self._codec.encode(call, Status.TOO_MANY_REQUESTS)
+            self._queue.send(frame)
+            self._queue.flush_early()
+            return
+        self._end_request(_cost_bytes(call))
         self._queue.send(frame)
         if self._is_reading_paused:
             self.resume_if_possible()
 
-    def _respond_to_read(self, txn_id: int, frame: bytes) -> None:
-        self._reads.end(txn_id)
-        self._queue.send(frame)
+    def _begin_request(self, cost_bytes: int) -> None:
+        self._requests_bytes += cost_bytes
+        self._budget.add_request(cost_bytes)
 
-    def _read_frame(
-        self, txn_id: int, ledger_id: int, entry_id: int, status: Status, body: bytes | None, lac: int | None
-    ) -> bytes:
-        frame = v3.encode_read_response(txn_id, ledger_id, entry_id, status, body, lac)
-        if len(frame) > self._limits.frame_bytes_max:
-            frame = v3.encode_read_response(txn_id, ledger_id, entry_id, Status.IO_ERROR, None, None)
-        return frame
+    def _end_request(self, cost_bytes: int) -> None:
+        """Also after the connection has ended: until its answer the handler holds the request."""
+        self._requests_bytes -= cost_bytes
+        self._budget.end_request(cost_bytes)
 
     def _take_requests(self) -> None:
-        call: Call | None = None
         try:
-            for payload in self._splitter.payloads():
-                if self._long_frame.size_bytes:
-                    self._long_frame.end()
-                call = v3.decode_request(payload)
-                self._dispatch(call)
-                if self._requests.cost_bytes > self._requests_bytes_max:
-                    self.pause_reading()
-                if self._is_reading_paused:
-                    self._splitter.set_aside()
-                    return
+            while payloads := self._splitter.payloads():
+                self._long_frame.end()  # the frame of the first payload, if there was a long one
+                self._calls += self._codec.decode(payloads)
         except ProtocolError as error:
-            self._shared.log.report(f"connection from {self.peer} closed", str(error))
-            self.abort()
-        except Exception:
-            if call is not None and not isinstance(call, SelfAnsweredCall):
-                self._requests.end(call.txn_id)  # the handler failed: it will not answer
-            raise
-        else:
+            self._calls.append(Junk(str(error)))
+        while self._calls and not self._is_reading_paused:
+            self._dispatch(self._calls.popleft())
+            if self._requests_bytes > self._requests_bytes_max:
+                self.pause_reading()
+        if not self._is_reading_paused:
             self._admit_long_frame()
 
     def _dispatch(self, call: Call) -> None:
-        handler = self._handler
-        assert handler is not None, "only admitted connections are read from"
-        if isinstance(call, AddCall):
-            self._requests.begin(call.txn_id, len(call.body) + _REQUEST_COST_BYTES)
-            handler.add(
-                self,
-                call.txn_id,
-                call.ledger_id,
-                call.entry_id,
-                call.master_key,
-                call.body,
-                call.is_recovery_add,
-                call.is_high_priority,
-                call.is_deferred_sync,
-            )
-        elif isinstance(call, ReadCall):
-            self._take_read(handler, call)
-        elif isinstance(call, SelfAnsweredCall):
-            self._queue.send(call.frame)
-        elif isinstance(call, ReadLacCall | ListEntriesCall):
-            self._queue_read(call)
-        elif isinstance(call, ForceLedgerCall):
-            self._requests.begin(call.txn_id, _REQUEST_COST_BYTES)
-            handler.force_ledger(self, call.txn_id, call.ledger_id)
-        elif isinstance(call, BookieInfoCall):
-            self._requests.begin(call.txn_id, _REQUEST_COST_BYTES)
-            handler.bookie_info(self, call.txn_id, call.requested)
+        if isinstance(call, QueuedRead):
+            self._take_read(call)
+        elif isinstance(call, RefusedCall):
+            self._send_answer(call.call, call.status)
+        elif isinstance(call, HandshakeCall):
+            self._send_answer(call, self._handshake.answer(call))
+        elif isinstance(call, Junk):
+            self._calls.clear()
+            self._shared.log.report(f"connection from {self.peer} closed", call.reason)
+            self.abort()
         else:
-            self._requests.begin(call.txn_id, len(call.body) + _REQUEST_COST_BYTES)
-            handler.write_lac(self, call.txn_id, call.ledger_id, call.master_key, call.body)
+            if isinstance(call, AddRun):
+                call = self._cut_to_room(call)
+            self._begin_request(_cost_bytes(call))
+            if not self._handle(call):
+                self._end_request(_cost_bytes(call))  # of a run, what is left of it
 
-    def _take_read(self, handler: RequestHandler, call: ReadCall) -> None:
-        found = handler.read_from_memory(call.ledger_id, call.entry_id) if call.fence_with is None else None
-        if found is None:
-            self._queue_read(call)
-        else:
-            body, lac = found
-            self._queue.send(self._read_frame(call.txn_id, call.ledger_id, call.entry_id, Status.OK, body, lac))
+    def _cut_to_room(self, run: AddRun) -> AddRun:
+        """As many adds of a run as reach the limit on unanswered requests; the rest waits for its answers."""
+        # What this connection begins is also taken from what is left for others.
+        own_bytes = self._limits.unanswered_bytes_max - self._requests_bytes
+        room_bytes = min(own_bytes, (self._budget.free_request_bytes - self._requests_bytes) // 2)
+        if _cost_bytes(run) <= room_bytes:
+            return run
+        costs = itertools.accumulate(len(body) + _REQUEST_COST_BYTES for body in run.bodies)
+        count = 1 + sum(cost_bytes <= room_bytes for cost_bytes in costs)
+        first = run.cut(count)
+        if run.bodies:
+            self._calls.appendleft(run)
+        return first
 
-    def _queue_read(self, call: AnyReadCall) -> None:
-        if self._reads.submit(call):
-            return
-        status = Status.TOO_MANY_REQUESTS
-        if isinstance(call, ReadCall):
-            frame = v3.encode_read_response(call.txn_id, call.ledger_id, call.entry_id, status, None, None)
-        elif isinstance(call, ReadLacCall):
-            frame = v3.encode_read_lac_response(call.txn_id, call.ledger_id, status, None, None)
-        else:
-            frame = encode_list_entries_response(call.txn_id, call.ledger_id, status, None)
-        self._queue.send(frame)
+    def _take_read(self, call: QueuedRead) -> None:
+        if isinstance(call, ReadCall) and call.fence_with is None:
+            handler = self._handler
+            assert handler is not None, "only admitted connections are read from"
+            answer = handler.read_from_memory(call)
+            if answer is not None:
+                self._send_answer(call, answer)
+                return
+        if not self._reads.submit(call):
+            self._send_answer(call, Status.TOO_MANY_REQUESTS)
 
-    def _begin_read(self, call: AnyReadCall) -> None:
+    def _begin_read(self, call: QueuedRead) -> None:
+        if not self._handle(call):
+            self._reads.end(call)
+
+    def _handle(self, call: BookieCall) -> bool:
+        """False if the handler failed: it will not answer, and the connection is closed."""
         handler = self._handler
         assert handler is not None, "only admitted connections are read from"
         try:
-            if isinstance(call, ReadCall):
-                handler.read(self, call.txn_id, call.ledger_id, call.entry_id, call.fence_with, call.is_high_priority)
-            elif isinstance(call, ReadLacCall):
-                handler.read_lac(self, call.txn_id, call.ledger_id)
-            else:
-                handler.list_entries(self, call.txn_id, call.ledger_id)
+            handler.handle(self, call)
         except Exception:
-            self._reads.end(call.txn_id)  # the handler failed: it will not answer
-            logger.exception("connection from %s closed: a read failed", self.peer)
+            logger.exception("connection from %s closed: a request failed", self.peer)
+            self._calls.clear()
             self.abort()
+            return False
+        return True
+
+    def _send_answer(self, call: RequestCall, answer: BookieAnswer) -> None:
+        """Answer a call that costs nothing until then."""
+        self._queue.send(self._codec.encode(call, answer))
+        self._queue.flush_early()
 
     def _admit_long_frame(self) -> None:
         """A frame that is longer than a read comes in only if the budget has room for all of it."""
@@ -355,7 +301,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._queue.is_blocked
             or self._long_frame.is_waiting
             or self._budget.is_full
-            or self._requests.cost_bytes > self._requests_bytes_max // 2
+            or self._requests_bytes > self._requests_bytes_max // 2
         )
 
     def _resume(self) -> None:
@@ -367,3 +313,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._take_requests()
         if not self._is_reading_paused and not transport.is_closing():
             transport.resume_reading()
+
+
+def _cost_bytes(call: BookieCall) -> int:
+    """What a request costs in memory until it is answered, roughly."""
+    if isinstance(call, AddRun):
+        return call.size_bytes + len(call.bodies) * _REQUEST_COST_BYTES
+    if isinstance(call, WriteLacCall):
+        return len(call.body) + _REQUEST_COST_BYTES
+    return _REQUEST_COST_BYTES

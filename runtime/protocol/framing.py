@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 from runtime.errors import ProtocolError
 
@@ -73,35 +72,40 @@ class FrameSplitter:
         fresh = self._buffer[:received_bytes]
         self._received = memoryview(bytes(self._received) + bytes(fresh)) if self._received else fresh
 
-    def payloads(self) -> Iterator[bytes]:
-        """Take out the payloads of all complete frames.
+    def payloads(self) -> list[bytes]:
+        """Take out the payloads of all complete frames; ask again until there are none.
 
-        ProtocolError, in its turn, for a frame that is empty or too long: known as soon as the length word is there.
-        A caller may stop in between, say so with ``set_aside``, and ask again later.
+        ProtocolError for a frame that is empty or too long, once those before it are taken out: known as soon as its
+        length word is there.
         """
+        payloads: list[bytes] = []
         if self.unfinished_bytes:
             payload = self._complete_head()
             if payload is None:
-                return
-            yield payload
-        received = self._received
-        end = len(received)
-        start = self._start
+                return payloads
+            payloads.append(payload)
+        received = bytes(self._received[self._start :])
+        start, end = 0, len(received)
         while end - start >= LENGTH.size:
             body_start = start + LENGTH.size
             (payload_bytes,) = LENGTH.unpack_from(received, start)
             if not 0 < payload_bytes <= self._frame_bytes_max - LENGTH.size:
-                raise _length_error(payload_bytes)
+                if not payloads:
+                    raise _length_error(payload_bytes)
+                self._start += start
+                return payloads
             stop = body_start + payload_bytes
             if stop > end:
                 break
-            self._start = start = stop
-            yield bytes(received[body_start:stop])
+            payloads.append(received[body_start:stop])
+            start = stop
+        self._start += start
         self._move_to_head(end)
         self._received, self._start = _NOTHING, 0
+        return payloads
 
     def set_aside(self) -> None:
-        """Copy what was not taken out, before the buffer serves another read. Needed only if ``payloads`` was left."""
+        """Copy what was not taken out, before the buffer serves another read."""
         self._received = memoryview(bytes(self._received[self._start :]))
         self._start = 0
 

@@ -10,20 +10,60 @@ from typing import TypeAlias
 
 import msgspec
 
+from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status
 
 
-class AddCall(msgspec.Struct, frozen=True, gc=False):
-    """Store ``body`` (wire section 8.1); ``master_key`` is any byte string."""
+class AddRun(msgspec.Struct, gc=False):
+    """Adds of one read to one ledger, in their order: three columns of the same length.
 
-    txn_id: int
+    ``bodies`` are entries (wire section 8.1); ``master_key`` is any byte string. The shape is the same for one add and
+    for hundreds, from the decoder to the answer, so that no step costs an object per add.
+    """
+
     ledger_id: int
-    entry_id: int
     master_key: bytes
-    body: bytes
     is_recovery_add: bool
     is_high_priority: bool
     is_deferred_sync: bool
+    txn_ids: list[int]
+    entry_ids: list[int]
+    bodies: list[bytes]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no flag is set, as with all adds of a writer."""
+        return not (self.is_recovery_add or self.is_high_priority or self.is_deferred_sync)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all bodies."""
+        return sum(map(len, self.bodies))
+
+    def extend(self, txn_ids: list[int], entry_ids: list[int], bodies: list[bytes]) -> None:
+        """Append adds."""
+        self.txn_ids += txn_ids
+        self.entry_ids += entry_ids
+        self.bodies += bodies
+
+    def cut(self, count: int) -> AddRun:
+        """Remove the first ``count`` adds; returns them."""
+        first = AddRun(
+            self.ledger_id,
+            self.master_key,
+            self.is_recovery_add,
+            self.is_high_priority,
+            self.is_deferred_sync,
+            self.txn_ids[:count],
+            self.entry_ids[:count],
+            self.bodies[:count],
+        )
+        del self.txn_ids[:count], self.entry_ids[:count], self.bodies[:count]
+        return first
+
+    def put_back(self, first: AddRun) -> None:
+        """Undo a cut."""
+        self.txn_ids[:0], self.entry_ids[:0], self.bodies[:0] = first.txn_ids, first.entry_ids, first.bodies
 
 
 class ReadCall(msgspec.Struct, frozen=True, gc=False):
@@ -73,22 +113,56 @@ class ListEntriesCall(msgspec.Struct, frozen=True, gc=False):
     ledger_id: int
 
 
-class SelfAnsweredCall(msgspec.Struct, frozen=True, gc=False):
-    """A request whose answer follows from the protocol alone: the complete frame to send back."""
+class AuthCall(msgspec.Struct, frozen=True, gc=False):
+    """A step of an authentication; ``header`` is what the codec repeats in the answer."""
 
-    frame: bytes
+    txn_id: int
+    header: bytes
 
 
-Call: TypeAlias = (
-    AddCall
-    | ReadCall
-    | ReadLacCall
-    | WriteLacCall
-    | ForceLedgerCall
-    | BookieInfoCall
-    | ListEntriesCall
-    | SelfAnsweredCall
-)
+class StartTlsCall(msgspec.Struct, frozen=True, gc=False):
+    """Go on in TLS."""
+
+    txn_id: int
+
+
+class UnknownCall(msgspec.Struct, frozen=True, gc=False):
+    """An operation of the protocol that has no messages; ``header`` is what the codec repeats in the answer."""
+
+    txn_id: int
+    header: bytes
+
+
+class RefusedCall(msgspec.Struct, frozen=True, gc=False):
+    """A request that the protocol alone refuses: no handler needs to see it."""
+
+    call: RequestCall
+    status: Status
+
+
+class Junk(msgspec.Struct, frozen=True, gc=False):
+    """Bytes that are no request, after which the connection is closed; always the last call of a connection."""
+
+    reason: str
+
+
+QueuedRead: TypeAlias = ReadCall | ReadLacCall | ListEntriesCall
+"""Requests that wait for their turn in a lane of reads."""
+
+HandshakeCall: TypeAlias = AuthCall | StartTlsCall
+"""Requests about the connection itself."""
+
+BookieCall: TypeAlias = AddRun | QueuedRead | WriteLacCall | ForceLedgerCall | BookieInfoCall
+"""Requests for the bookie's handler."""
+
+SingleCall: TypeAlias = QueuedRead | WriteLacCall | ForceLedgerCall | BookieInfoCall | HandshakeCall | UnknownCall
+"""Requests with one answer each."""
+
+RequestCall: TypeAlias = AddRun | SingleCall
+"""Everything that can be answered."""
+
+Call: TypeAlias = BookieCall | HandshakeCall | RefusedCall | Junk
+"""What a codec makes of the bytes of a peer."""
 
 
 class AddAnswer(msgspec.Struct, frozen=True, gc=False):
@@ -117,7 +191,7 @@ class ReadLacAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 class BookieInfoAnswer(msgspec.Struct, frozen=True, gc=False):
-    """Disk space in bytes, None where it was not told."""
+    """Disk space in bytes, None for what was not asked for."""
 
     txn_id: int
     status: Status
@@ -126,11 +200,20 @@ class BookieInfoAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 class ListEntriesAnswer(msgspec.Struct, frozen=True, gc=False):
-    """Which entries of a ledger a bookie has: the blob of wire section 11, None with an error."""
+    """Which entries of a ledger a bookie has; None with an error, or where the peer's list cannot be read."""
 
     txn_id: int
     status: Status
-    blob: bytes | None
+    entries: EntryList | None
+
+
+class AuthAnswer(msgspec.Struct, frozen=True, gc=False):
+    """The bookie's step of an authentication."""
+
+    txn_id: int
+    status: Status
+    plugin_name: str
+    payload: bytes
 
 
 class OtherAnswer(msgspec.Struct, frozen=True, gc=False):
@@ -141,3 +224,7 @@ class OtherAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 Answer: TypeAlias = AddAnswer | ReadAnswer | ReadLacAnswer | BookieInfoAnswer | ListEntriesAnswer | OtherAnswer
+"""What a client is answered."""
+
+BookieAnswer: TypeAlias = ReadAnswer | ReadLacAnswer | BookieInfoAnswer | ListEntriesAnswer | AuthAnswer | Status
+"""What a bookie answers: a status alone where there is nothing else to say, as with every refusal."""

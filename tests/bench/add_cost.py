@@ -1,4 +1,4 @@
-"""``python -m tests.bench.add_cost --against REV``: CPU time of the bookie process for each add, next to another commit.
+"""``python -m tests.bench.add_cost --against REV``: CPU time of the bookie for each add, next to another commit.
 
 The other commit is checked out into a temporary folder (git worktree). Both bookies run at the same time, each with its
 own ZooKeeper, and take turns: other load on the machine meets both. The client is one raw connection that keeps so many

@@ -13,13 +13,14 @@ from typing import Any
 
 from runtime.bookie.group_commit import GroupCommit
 from runtime.net.loop import LaneWorkers
+from runtime.protocol.messages import AddRun, BookieAnswer, BookieCall
 from runtime.protocol.status import Status
 from storage.config import JournalConfig
 from storage.errors import JournalFailedError, JournalFullError
 from storage.journal_format import JournalRecordKind
 from storage.journal_reader import list_journals, scan_journal
 from storage.journal_writer import JournalWriter
-from tests.storage.engines import entry
+from tests.storage.engines import KEY, entry
 from tests.storage.traced_disk import TracedDisk
 
 
@@ -50,10 +51,18 @@ class Answers:
         self.entry_ids: list[int] = []
         self.statuses: list[Status] = []
 
-    def respond_add(self, _txn_id: int, _ledger_id: int, entry_id: int, status: Status) -> None:
-        self.statuses.append(status)
-        if status is Status.OK:
-            self.entry_ids.append(entry_id)
+    def answer(self, call: BookieCall, answer: BookieAnswer) -> None:
+        assert isinstance(call, AddRun)
+        assert isinstance(answer, Status)
+        self.statuses += [answer] * len(call.entry_ids)
+        if answer is Status.OK:
+            self.entry_ids += call.entry_ids
+
+
+def add_run(ledger_id: int, *entry_ids: int, payload: bytes = b"", key: bytes = KEY) -> AddRun:
+    """Adds of a writer, which arrive in one read."""
+    bodies = [entry(ledger_id, each, payload, last_add_confirmed=max(each - 1, -1)) for each in entry_ids]
+    return AddRun(ledger_id, key, False, False, False, list(entry_ids), list(entry_ids), bodies)
 
 
 class Committing:
@@ -78,7 +87,7 @@ class Committing:
         self.disk.take_calls()
 
     def add(self, entry_id: int, size_bytes: int = 0) -> None:
-        self.journal.append(entry(1, entry_id, b"x" * size_bytes), (self.answers, 1, 1, entry_id))
+        self.journal.append(self.answers, add_run(1, entry_id, payload=b"x" * size_bytes))
 
     async def stop(self) -> None:
         self.journal.stop()

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from typing import Any
 
+import msgspec
+
 from runtime.bookie.adds import AddPath
 from runtime.bookie.group_commit import GroupCommit
 from runtime.bookie.handler import BookieRequestHandler
@@ -13,21 +15,43 @@ from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.ports import BookieInfo
+from runtime.protocol.messages import (
+    BookieAnswer,
+    BookieCall,
+    ForceLedgerCall,
+    ListEntriesCall,
+    ReadCall,
+    ReadLacCall,
+    WriteLacCall,
+)
 from runtime.protocol.status import Status
 from storage.config import JournalConfig
 from storage.errors import JournalFailedError
 from storage.ledger_storage import LedgerStorage
-from tests.storage.engines import KEY, entry, explicit_lac
+from tests.runtime.bookie.committing import add_run
+from tests.storage.engines import KEY, explicit_lac
 
 
 class NotingConnection:
     """Takes the first answer."""
 
     def __init__(self) -> None:
-        self.answer: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()
+        self._answer: asyncio.Future[BookieAnswer] = asyncio.get_running_loop().create_future()
 
-    def __getattr__(self, name: str) -> Any:
-        return lambda *answer: self.answer.set_result(answer)
+    def answer(self, _call: BookieCall, answer: BookieAnswer) -> None:
+        self._answer.set_result(answer)
+
+    async def status(self) -> Status:
+        """Of the answer."""
+        answer = await self._answer
+        return answer if isinstance(answer, Status) else answer.status
+
+    async def fields(self, count: int) -> tuple[Any, ...]:
+        """The answer's status and what else it says; a status alone says nothing else."""
+        answer = await self._answer
+        if isinstance(answer, Status):
+            return (answer, *[None] * (count - 1))
+        return msgspec.structs.astuple(answer)[1:]
 
 
 class Bookie:
@@ -52,48 +76,36 @@ class Bookie:
 
     async def read(self, ledger_id: int, entry_id: int, fence_with: bytes | None = None) -> tuple[Any, ...]:
         """Status, body and LAC."""
-        connection: Any = NotingConnection()
-        self.handler.read(connection, 1, ledger_id, entry_id, fence_with, False)
-        answer: tuple[Any, ...] = await connection.answer
-        return answer[3:]
+        return await self.ask(ReadCall(1, ledger_id, entry_id, fence_with, False)).fields(3)
 
     async def read_lac(self, ledger_id: int) -> tuple[Any, ...]:
         """Status, explicit LAC and body of the last entry."""
-        connection: Any = NotingConnection()
-        self.handler.read_lac(connection, 1, ledger_id)
-        answer: tuple[Any, ...] = await connection.answer
-        return answer[2:]
+        return await self.ask(ReadLacCall(1, ledger_id)).fields(3)
 
     async def list_entries(self, ledger_id: int) -> tuple[Any, ...]:
         """Status and list."""
-        connection: Any = NotingConnection()
-        self.handler.list_entries(connection, 1, ledger_id)
-        answer: tuple[Any, ...] = await connection.answer
-        return answer[2:]
+        return await self.ask(ListEntriesCall(1, ledger_id)).fields(2)
 
     async def add(self, ledger_id: int, entry_id: int, *, key: bytes = KEY, is_recovery: bool = False) -> Status:
-        connection: Any = NotingConnection()
-        body = entry(ledger_id, entry_id)
-        self.handler.add(connection, 1, ledger_id, entry_id, key, body, is_recovery, False, False)
-        status: Status = (await connection.answer)[-1]
-        return status
+        run = add_run(ledger_id, entry_id, key=key)
+        run.is_recovery_add = is_recovery
+        return await self.ask(run).status()
 
-    def fence(self, ledger_id: int) -> asyncio.Future[tuple[Any, ...]]:
-        """The answer to a fencing read of the last entry."""
-        connection: Any = NotingConnection()
-        self.handler.read(connection, 1, ledger_id, -1, KEY, False)
-        return connection.answer  # type: ignore[no-any-return]
+    def fence(self, ledger_id: int) -> asyncio.Task[Status]:
+        """The status of a fencing read of the last entry."""
+        return asyncio.ensure_future(self.ask(ReadCall(1, ledger_id, -1, KEY, False)).status())
 
-    def force_ledger(self, ledger_id: int) -> asyncio.Future[tuple[Any, ...]]:
-        connection: Any = NotingConnection()
-        self.handler.force_ledger(connection, 1, ledger_id)
-        return connection.answer  # type: ignore[no-any-return]
+    def force_ledger(self, ledger_id: int) -> asyncio.Task[Status]:
+        return asyncio.ensure_future(self.ask(ForceLedgerCall(1, ledger_id)).status())
 
     async def write_lac(self, ledger_id: int, last_add_confirmed: int, key: bytes = KEY) -> Status:
-        connection: Any = NotingConnection()
-        self.handler.write_lac(connection, 1, ledger_id, key, explicit_lac(ledger_id, last_add_confirmed))
-        status: Status = (await connection.answer)[-1]
-        return status
+        return await self.ask(WriteLacCall(1, ledger_id, key, explicit_lac(ledger_id, last_add_confirmed))).status()
+
+    def ask(self, call: BookieCall) -> NotingConnection:
+        """Hand a call to the handler; what it returns waits for the answer."""
+        connection = NotingConnection()
+        self.handler.handle(connection, call)
+        return connection
 
     async def close(self) -> None:
         await self.handler.drain()

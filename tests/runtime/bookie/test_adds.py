@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from runtime.bookie.adds import AddPath, PendingAdd
+from runtime.bookie.adds import AddPath
 from runtime.bookie.group_commit import GroupCommit
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.net.loop import LaneWorkers
+from runtime.protocol.messages import AddRun, BookieAnswer, BookieCall
 from runtime.protocol.status import Status
 from storage.ledger_storage import LedgerStorage
 from storage.replay import checkpoint_now
-from tests.storage.engines import KEY, checkpoint, config_below, entry, open_storage
+from tests.runtime.bookie.committing import add_run
+from tests.storage.engines import KEY, checkpoint, config_below, open_storage
 
 PAYLOAD = bytes(4000)
 
@@ -61,11 +63,13 @@ class Adder:
         self.path = AddPath(handles, clock, 10.0, self._note_request)
         self._commits = asyncio.get_running_loop().create_task(self._journal.run())
 
-    def respond_add(self, txn_id: int, ledger_id: int, entry_id: int, status: Status) -> None:
-        self.answers[entry_id] = status
+    def answer(self, call: BookieCall, answer: BookieAnswer) -> None:
+        assert isinstance(call, AddRun)
+        assert isinstance(answer, Status)
+        self.answers.update(dict.fromkeys(call.entry_ids, answer))
 
     def add(self, entry_id: int, payload: bytes = PAYLOAD, *, ledger_id: int = 5, key: bytes = KEY) -> None:
-        self.path.add(PendingAdd(self, 1, ledger_id, entry_id, key, entry(ledger_id, entry_id, payload), False))
+        self.path.add(self, add_run(ledger_id, entry_id, payload=payload, key=key))
 
     def delete(self) -> None:
         """Delete the ledger, as the collector does."""
@@ -206,3 +210,81 @@ async def test_an_entry_that_can_never_fit_stops_nobody(adder: Adder) -> None:
     storage = await adder.restarted()
     assert adder.answers[50] is Status.OK
     assert storage.engines[0].list_entries(5) == [50]
+
+
+async def test_a_run_is_stored_as_a_whole(adder: Adder) -> None:
+    adder.path.add(adder, add_run(5, *range(100)))
+    assert adder.engine.last_add_confirmed(5) is None, "what is on disk may say more"
+    assert adder.engine.note_last_stored(5, None, adder.engine.read_generation) == 98
+    storage = await adder.restarted()
+    assert adder.answers == dict.fromkeys(range(100), Status.OK)
+    assert storage.engines[0].list_entries(5) == list(range(100))
+
+
+async def test_what_is_wrong_with_one_add_of_a_run_is_the_answer_to_that_one_alone(adder: Adder) -> None:
+    run = add_run(5, *range(10))
+    run.bodies[3] = run.bodies[3][:23]
+    run.bodies[4] = run.bodies[5]  # names another entry
+    run.entry_ids[7] = -1
+    run.bodies[8] += os.urandom(40 * 1024)  # can never fit
+    adder.path.add(adder, run)
+    storage = await adder.restarted()
+    refused = dict.fromkeys((3, 4, -1, 8), Status.BAD_REQUEST)
+    assert adder.answers == dict.fromkeys((0, 1, 2, 5, 6, 9), Status.OK) | refused
+    assert storage.engines[0].list_entries(5) == [0, 1, 2, 5, 6, 9]
+
+
+async def test_a_run_that_does_not_fit_is_stored_as_far_as_it_does_and_the_rest_waits(adder: Adder) -> None:
+    adder.path.add(adder, add_run(5, *range(100), payload=PAYLOAD))
+    stored = sum(adder.engine.find_cached(5, entry_id) is not None for entry_id in range(100))
+    assert 0 < stored < 100
+    assert adder.checkpoint_requests == 1
+    adder.path.add(adder, add_run(5, 100, 101))
+    while len(adder.answers) < 102:
+        await adder.journaled()
+        adder.checkpoint()
+    storage = await adder.restarted()
+    assert adder.answers == dict.fromkeys(range(102), Status.OK)
+    assert storage.engines[0].list_entries(5) == list(range(102))
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [("fenced", Status.FENCED), ("limbo", Status.UNKNOWN_LEDGER_STATE), ("key", Status.UNAUTHORIZED)],
+)
+async def test_a_ledger_that_takes_no_adds_refuses_a_run(adder: Adder, state: str, status: Status) -> None:
+    adder.add(0)
+    if state == "fenced":
+        adder.engine.set_fenced(5)
+    elif state == "limbo":
+        adder.engine.set_limbo(5)
+    adder.path.add(adder, add_run(5, 1, 2, 3, key=b"other" if state == "key" else KEY))
+    storage = await adder.restarted()
+    assert adder.answers == {0: Status.OK} | dict.fromkeys((1, 2, 3), status)
+    assert storage.engines[0].list_entries(5) == [0]
+
+
+async def test_an_add_of_a_run_drops_the_copy_that_was_read_before(adder: Adder) -> None:
+    """H18: an older copy must not outlive what was stored since."""
+    adder.add(0, b"old")
+    adder.add(1, b"old")
+    adder.checkpoint()
+    for entry_id in (0, 1):
+        body = adder.engine.read(5, entry_id)
+        assert body is not None
+        adder.engine.remember_read(5, entry_id, body, adder.engine.read_generation)
+    adder.path.add(adder, add_run(5, 0, 1, payload=b"new"))
+    adder.checkpoint()
+    assert [adder.engine.find_cached(5, entry_id) for entry_id in (0, 1)] == [None, None]
+
+
+async def test_an_add_that_cannot_be_dealt_with_leaves_the_rest_in_the_run(adder: Adder) -> None:
+    """The connection counts what is left: nothing will answer it."""
+    run = add_run(5, 0, 1, 2, 3)
+    run.bodies[2] = "no bytes" * 10  # type: ignore[call-overload]
+    run.bodies[3] = b"short"
+    with pytest.raises(TypeError):
+        adder.path.add(adder, run)
+    assert run.entry_ids == [2, 3]
+    await adder.journaled()
+    assert adder.answers == dict.fromkeys((0, 1), Status.OK)

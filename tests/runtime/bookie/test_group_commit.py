@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from runtime.bookie import group_commit
-from runtime.bookie.adds import AddPath, PendingAdd
+from runtime.bookie.adds import AddPath
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes, ReadOnlyReason
 from runtime.net.loop import LoopClock
 from storage.config import EngineConfig, JournalConfig
 from storage.errors import JournalFailedError, JournalFullError, NoWritableDiskError
 from storage.journal_format import encode_fence_record
-from tests.runtime.bookie.committing import committing, until
-from tests.storage.engines import KEY, config_below, entry, open_storage
+from tests.runtime.bookie.committing import add_run, committing, until
+from tests.storage.engines import config_below, open_storage
 
 
 async def test_an_add_is_acknowledged_behind_its_sync(tmp_path: Path) -> None:
@@ -188,6 +188,18 @@ def test_a_full_journal_makes_the_bookie_read_only_while_it_lasts() -> None:
     assert modes.allows_add(1, is_high_priority=False)
 
 
+async def test_limits_hold_for_runs(tmp_path: Path) -> None:
+    async with committing(tmp_path, group_record_count_max=3, queue_record_count_max=12) as running:
+        gate = running.disk.close_gate("sync")
+        running.journal.append(running.answers, add_run(1, *range(10)))
+        assert running.journal.has_room_for(add_run(1, 10, 11))
+        assert not running.journal.has_room_for(add_run(1, 10, 11, 12))
+        gate.set()
+        await until(lambda: len(running.answers.entry_ids) == 10)
+        assert running.disk.take_calls() == [("write", "1.txn"), ("sync", "1.txn")] * 4, "3 + 3 + 3 + 1"
+    assert running.answers.entry_ids == list(range(10))
+
+
 @pytest.mark.parametrize("limit", [{"queue_record_count_max": 5}, {"queue_bytes_max": 64 * 1024}])
 async def test_a_long_queue_makes_adds_wait_and_loses_none(tmp_path: Path, limit: dict[str, Any]) -> None:
     """Back-pressure: nothing is stored or journaled for an add that the queue has no room for."""
@@ -201,8 +213,7 @@ async def test_a_long_queue_makes_adds_wait_and_loses_none(tmp_path: Path, limit
         adds = AddPath(handles, LoopClock(), 60, lambda: None)
         running.journal.on_room(adds.retry_waiting)
         for entry_id in range(60):
-            body = entry(1, entry_id, bytes(2000))
-            adds.add(PendingAdd(running.answers, 1, 1, entry_id, KEY, body, False))
+            adds.add(running.answers, add_run(1, entry_id, payload=bytes(2000)))
         stored = [entry_id for entry_id in range(60) if storage.engine_of(1).find_cached(1, entry_id)]
         assert stored == list(range(len(stored)))
         assert 0 < len(stored) < 40

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from runtime.protocol.entry_list import EntryList
+from runtime.protocol.messages import ReadCall, ReadLacCall
 from runtime.protocol.status import Status
 from storage.config import JournalConfig
 from storage.errors import IndexDamagedError
@@ -20,7 +19,7 @@ from storage.filesystem import OsFileSystem
 from storage.journal_format import JournalRecordKind
 from storage.journal_reader import scan_journal
 from storage.replay import checkpoint_now
-from tests.runtime.bookie.handler_stage import Bookie, NotingConnection
+from tests.runtime.bookie.handler_stage import Bookie
 from tests.storage.engines import KEY, config_below, entry, explicit_lac, open_storage
 
 
@@ -59,9 +58,7 @@ async def test_a_ledger_in_limbo_tells_no_end_and_takes_an_explicit_lac(bookie: 
     bookie.engine.set_explicit_lac(5, explicit_lac(5, 0))
     bookie.engine.set_limbo(5)
     assert (await bookie.read_lac(5)) == (Status.UNKNOWN_LEDGER_STATE, None, None)
-    connection: Any = NotingConnection()
-    bookie.handler.write_lac(connection, 1, 5, KEY, explicit_lac(5, 1))
-    assert (await connection.answer)[2] is Status.OK
+    assert await bookie.write_lac(5, 1) is Status.OK
     bookie.engine.clear_limbo(5)
     assert (await bookie.read_lac(5)) == (Status.OK, explicit_lac(5, 1), None)
 
@@ -70,13 +67,11 @@ async def test_what_was_asked_in_limbo_is_not_denied_when_the_answer_comes_behin
     """The disk was asked before the repair copied the entry there."""
     bookie.engine.set_master_key(5, KEY)
     bookie.engine.set_limbo(5)
-    plain: Any = NotingConnection()
-    bookie.handler.read(plain, 1, 5, 0, None, False)
-    lac: Any = NotingConnection()
-    bookie.handler.read_lac(lac, 1, 5)
+    plain = bookie.ask(ReadCall(1, 5, 0, None, False))
+    lac = bookie.ask(ReadLacCall(1, 5))
     bookie.engine.clear_limbo(5)
-    assert (await plain.answer)[3] is Status.UNKNOWN_LEDGER_STATE
-    assert (await lac.answer)[2] is Status.UNKNOWN_LEDGER_STATE
+    assert await plain.status() is Status.UNKNOWN_LEDGER_STATE
+    assert await lac.status() is Status.UNKNOWN_LEDGER_STATE
     assert (await bookie.read(5, 0))[0] is Status.NO_SUCH_ENTRY
 
 
@@ -166,10 +161,7 @@ async def test_h19_no_client_can_forge_a_control_record(bookie: Bookie) -> None:
     """Java journals an add with a negative entry id as it came, and replays it as a fence or a contradicting key."""
     before = bookie.storage.journals[0].durable_position
     for ledger_id, entry_id in ((5, -0x2000), (5, -0x1000), (5, -0x8000), (5, -1), (-5, 0), (5, -(2**63))):
-        connection: Any = NotingConnection()
-        body = struct.pack(">qqqq", ledger_id, entry_id, -1, 0) + b"forged"
-        bookie.handler.add(connection, 1, ledger_id, entry_id, KEY, body, False, False, False)
-        assert (await connection.answer)[-1] is Status.BAD_REQUEST, (ledger_id, entry_id)
+        assert await bookie.add(ledger_id, entry_id) is Status.BAD_REQUEST, (ledger_id, entry_id)
     assert bookie.storage.journals[0].durable_position == before
     assert bookie.engine.ledger(5) is None
 
@@ -203,9 +195,7 @@ async def test_an_explicit_lac_that_cannot_be_journaled_is_not_acknowledged(tmp_
     storage = open_storage(config)
     storage.replay()
     bookie = Bookie(storage, config.journal)
-    connection: Any = NotingConnection()
-    bookie.handler.write_lac(connection, 1, 5, KEY, explicit_lac(5, 3))
-    assert (await connection.answer)[-1] is Status.BAD_VERSION
+    assert await bookie.write_lac(5, 3) is Status.BAD_VERSION
     assert bookie.engine.ledger(5) is None
     await bookie.close()
 
@@ -214,17 +204,16 @@ async def test_a_fencing_read_that_finds_nothing_waits_for_the_fence_h10(bookie:
     """Java answers "no such entry" at once, and whoever asked counts a fence that a crash may still undo."""
     sync_may_end = threading.Event()
     blocked = bookie.workers.run("journal-0", sync_may_end.wait)
-    connection: Any = NotingConnection()
+    fence = bookie.fence(5)
     try:
-        bookie.handler.read(connection, 1, 5, -1, KEY, False)
         await asyncio.sleep(0)
         for _ in range(3):  # the reads lane answers in order: the read part of the fencing one is behind us
             assert (await bookie.read(5, 0))[0] is Status.NO_SUCH_ENTRY
-        assert not connection.answer.done()
+        assert not fence.done()
     finally:
         sync_may_end.set()
     await blocked
-    assert (await connection.answer)[3] is Status.NO_SUCH_ENTRY
+    assert await fence is Status.NO_SUCH_ENTRY
 
 
 LAST_ENTRIES = {

@@ -18,7 +18,16 @@ from runtime.net.listener_limits import ListenerLimits
 from runtime.net.listening import listen_tcp
 from runtime.net.request_handler import Responder
 from runtime.net.server_connection import ServerConnection
-from runtime.ports import BookieInfo
+from runtime.protocol.messages import (
+    AddRun,
+    BookieCall,
+    BookieInfoAnswer,
+    BookieInfoCall,
+    ReadAnswer,
+    ReadCall,
+    ReadLacAnswer,
+    ReadLacCall,
+)
 from runtime.protocol.status import Status
 
 LOOPBACK = "127.0.0.1"
@@ -44,7 +53,7 @@ class Rule:
 
     kind: str
     entry_id: int | None
-    action: Callable[[Responder, int, Request, Callable[[], None]], None]
+    action: Callable[[Responder, BookieCall, Callable[[], None]], None]
     times: int | None
 
     def matches(self, request: Request) -> bool:
@@ -126,8 +135,8 @@ class ScriptedBookie:
     def refuse(self, kind: str, status: Status, entry_id: int | None = None, times: int | None = None) -> None:
         """Answer with ``status``, do nothing else."""
 
-        def action(connection: Responder, txn_id: int, request: Request, _serve: Callable[[], None]) -> None:
-            _answer(connection, txn_id, request, status)
+        def action(connection: Responder, call: BookieCall, _serve: Callable[[], None]) -> None:
+            connection.answer(call, status)
 
         self._rules.append(Rule(kind, entry_id, action, times))
 
@@ -138,9 +147,9 @@ class ScriptedBookie:
     def drop(self, kind: str, entry_id: int | None = None, times: int | None = None) -> None:
         """Cut the connection instead of an answer."""
 
-        def action(connection: Responder, txn_id: int, request: Request, _serve: Callable[[], None]) -> None:
+        def action(connection: Responder, call: BookieCall, _serve: Callable[[], None]) -> None:
             cast("ServerConnection", connection).abort()
-            _answer(connection, txn_id, request, Status.IO_ERROR)  # goes nowhere; ends the request for the listener
+            connection.answer(call, Status.IO_ERROR)  # goes nowhere; ends the request for the listener
 
         self._rules.append(Rule(kind, entry_id, action, times))
 
@@ -150,8 +159,8 @@ class ScriptedBookie:
         """Serve matching requests only when released, or answer them with ``status`` then."""
         held = Held()
 
-        def action(connection: Responder, txn_id: int, request: Request, serve: Callable[[], None]) -> None:
-            held.keep(serve if status is None else lambda: _answer(connection, txn_id, request, status))
+        def action(connection: Responder, call: BookieCall, serve: Callable[[], None]) -> None:
+            held.keep(serve if status is None else lambda: connection.answer(call, status))
 
         self._rules.append(Rule(kind, entry_id, action, times))
         return held
@@ -176,76 +185,53 @@ class ScriptedBookie:
 
     # -- RequestHandler ------------------------------------------------------------------------------------------
 
-    def add(
-        self,
-        connection: Responder,
-        txn_id: int,
-        ledger_id: int,
-        entry_id: int,
-        master_key: bytes,
-        body: bytes,
-        is_recovery_add: bool,
-        is_high_priority: bool,
-        is_deferred_sync: bool,
-    ) -> None:
-        request = Request("add", ledger_id, entry_id, body, False, is_recovery_add, is_high_priority)
+    def handle(self, connection: Responder, call: BookieCall) -> None:
+        if isinstance(call, AddRun):
+            while call.bodies:
+                self._add(connection, call.cut(1))
+        elif isinstance(call, ReadCall):
+            self._read(connection, call)
+        elif isinstance(call, ReadLacCall):
+            self._read_lac(connection, call)
+        elif isinstance(call, BookieInfoCall):
+            connection.answer(call, BookieInfoAnswer(call.txn_id, Status.OK, 1, 1))
+        else:
+            raise NotImplementedError
+
+    def read_from_memory(self, call: ReadCall) -> None:
+        """All reads are answered by ``handle``."""
+
+    def _add(self, connection: Responder, add: AddRun) -> None:
+        request = Request(
+            "add", add.ledger_id, add.entry_ids[0], add.bodies[0], False, add.is_recovery_add, add.is_high_priority
+        )
+        self._take(connection, add, request, lambda: connection.answer(add, self._store(request, add.master_key)))
+
+    def _read(self, connection: Responder, call: ReadCall) -> None:
+        is_fencing = call.fence_with is not None
+        request = Request("read", call.ledger_id, call.entry_id, b"", is_fencing, False, call.is_high_priority)
 
         def serve() -> None:
-            status = self._store(request, master_key)
-            connection.respond_add(txn_id, ledger_id, entry_id, status)
+            connection.answer(call, ReadAnswer(call.txn_id, *self._find(request, call.fence_with)))
 
-        self._take(connection, txn_id, request, serve)
+        self._take(connection, call, request, serve)
 
-    def read_from_memory(self, ledger_id: int, entry_id: int) -> None:
-        """All reads are answered by ``read``."""
-
-    def read(
-        self,
-        connection: Responder,
-        txn_id: int,
-        ledger_id: int,
-        entry_id: int,
-        fence_with: bytes | None,
-        is_high_priority: bool,
-    ) -> None:
-        request = Request("read", ledger_id, entry_id, b"", fence_with is not None, False, is_high_priority)
-
+    def _read_lac(self, connection: Responder, call: ReadLacCall) -> None:
         def serve() -> None:
-            status, body, lac = self._find(request, fence_with)
-            connection.respond_read(txn_id, ledger_id, entry_id, status, body, lac)
-
-        self._take(connection, txn_id, request, serve)
-
-    def read_lac(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
-        request = Request("read_lac", ledger_id, -1)
-
-        def serve() -> None:
-            stored = self.ledgers.get(ledger_id)
+            stored = self.ledgers.get(call.ledger_id)
             if stored is None or not stored.entries:
-                connection.respond_read_lac(txn_id, ledger_id, Status.NO_SUCH_ENTRY, None, None)
+                connection.answer(call, Status.NO_SUCH_ENTRY)
             else:
                 last = stored.entries[max(stored.entries)]
-                connection.respond_read_lac(txn_id, ledger_id, Status.OK, None, last)
+                connection.answer(call, ReadLacAnswer(call.txn_id, Status.OK, None, last))
 
-        self._take(connection, txn_id, request, serve)
+        self._take(connection, call, Request("read_lac", call.ledger_id, -1), serve)
 
-    def write_lac(self, connection: Responder, txn_id: int, ledger_id: int, master_key: bytes, body: bytes) -> None:
-        raise NotImplementedError
-
-    def force_ledger(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
-        raise NotImplementedError
-
-    def bookie_info(self, connection: Responder, txn_id: int, requested: int) -> None:
-        connection.respond_bookie_info(txn_id, Status.OK, requested, BookieInfo(1, 1))
-
-    def list_entries(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
-        raise NotImplementedError
-
-    def _take(self, connection: Responder, txn_id: int, request: Request, serve: Callable[[], None]) -> None:
+    def _take(self, connection: Responder, call: BookieCall, request: Request, serve: Callable[[], None]) -> None:
         self.requests.append(request)
         for rule in self._rules:
             if rule.matches(request):
-                rule.action(connection, txn_id, request, serve)
+                rule.action(connection, call, serve)
                 return
         serve()
 
@@ -273,12 +259,3 @@ class ScriptedBookie:
         if body is None:
             return (Status.UNKNOWN_LEDGER_STATE if found.is_limbo else Status.NO_SUCH_ENTRY), None, None
         return Status.OK, body, None if fence_with is not None else found.last_add_confirmed
-
-
-def _answer(connection: Responder, txn_id: int, request: Request, status: Status) -> None:
-    if request.kind == "add":
-        connection.respond_add(txn_id, request.ledger_id, request.entry_id, status)
-    elif request.kind == "read":
-        connection.respond_read(txn_id, request.ledger_id, request.entry_id, status, None, None)
-    else:
-        connection.respond_read_lac(txn_id, request.ledger_id, status, None, None)

@@ -10,8 +10,21 @@ from runtime.net.listener import BookieListener
 from runtime.net.listener_limits import ListenerLimits
 from runtime.net.listening import listen_tcp
 from runtime.net.request_handler import Responder
-from runtime.ports import BookieInfo
 from runtime.protocol.entry_list import EntryListBuilder
+from runtime.protocol.messages import (
+    AddRun,
+    BookieAnswer,
+    BookieCall,
+    BookieInfoAnswer,
+    ForceLedgerCall,
+    ListEntriesAnswer,
+    ListEntriesCall,
+    ReadAnswer,
+    ReadCall,
+    ReadLacAnswer,
+    ReadLacCall,
+    WriteLacCall,
+)
 from runtime.protocol.status import Status
 
 LOOPBACK = "127.0.0.1"
@@ -29,6 +42,7 @@ class MemoryBookie:
         self.add_flags: list[tuple[bytes, bool, bool, bool]] = []
         self.read_flags: list[tuple[bytes | None, bool]] = []
         self.forced: list[int] = []
+        self.entries_max: int | None = None
         self.is_holding = False
         self.held: list[Callable[[], None]] = []
         self.request_count = 0
@@ -56,7 +70,10 @@ class MemoryBookie:
         while self.held:
             self.held.pop()()
 
-    def _answer(self, answer: Callable[[], None]) -> None:
+    def _answer(self, connection: Responder, call: BookieCall, outcome: BookieAnswer) -> None:
+        def answer() -> None:
+            connection.answer(call, outcome)
+
         self.request_count += 1
         if self.is_holding:
             self.held.append(answer)
@@ -64,65 +81,46 @@ class MemoryBookie:
         else:
             answer()
 
-    def add(
-        self,
-        connection: Responder,
-        txn_id: int,
-        ledger_id: int,
-        entry_id: int,
-        master_key: bytes,
-        body: bytes,
-        is_recovery_add: bool,
-        is_high_priority: bool,
-        is_deferred_sync: bool,
-    ) -> None:
+    def handle(self, connection: Responder, call: BookieCall) -> None:
+        if isinstance(call, AddRun):
+            while call.bodies:  # each add is answered by itself
+                self._add(connection, call)
+        elif isinstance(call, ReadCall):
+            self.read_flags.append((call.fence_with, call.is_high_priority))
+            body = self.entries.get((call.ledger_id, call.entry_id))
+            status = Status.NO_SUCH_ENTRY if body is None else Status.OK
+            self._answer(connection, call, ReadAnswer(call.txn_id, status, body, None))
+        elif isinstance(call, ReadLacCall):
+            packet = self.lac_packets.get(call.ledger_id)
+            last = max((key for key in self.entries if key[0] == call.ledger_id), default=None)
+            body = None if last is None else self.entries[last]
+            missing = Status.NO_SUCH_ENTRY if packet is None else Status.IO_ERROR  # as Java does (wire 5.6)
+            status = missing if body is None else Status.OK
+            self._answer(connection, call, ReadLacAnswer(call.txn_id, status, packet, body))
+        elif isinstance(call, WriteLacCall):
+            self.lac_packets[call.ledger_id] = call.body
+            self._answer(connection, call, Status.OK)
+        elif isinstance(call, ForceLedgerCall):
+            self.forced.append(call.ledger_id)
+            self._answer(connection, call, Status.OK)
+        elif isinstance(call, ListEntriesCall):
+            builder = EntryListBuilder()
+            builder.extend(sorted(entry_id for owner_id, entry_id in self.entries if owner_id == call.ledger_id))
+            self._answer(connection, call, ListEntriesAnswer(call.txn_id, Status.OK, builder.finish()))
+        else:
+            self._answer(connection, call, BookieInfoAnswer(call.txn_id, Status.OK, 2000, 1000))
+
+    def read_from_memory(self, call: ReadCall) -> None:
+        """All reads are answered by ``handle``."""
+
+    def _add(self, connection: Responder, run: AddRun) -> None:
+        if self.entries_max is not None and len(self.entries) >= self.entries_max:
+            raise RuntimeError("a fault of the bookie")
+        body = run.bodies[0]
         assert type(body) is bytes
-        self.entries[ledger_id, entry_id] = body
-        self.add_flags.append((master_key, is_recovery_add, is_high_priority, is_deferred_sync))
-        self._answer(lambda: connection.respond_add(txn_id, ledger_id, entry_id, Status.OK))
-
-    def read_from_memory(self, ledger_id: int, entry_id: int) -> None:
-        """All reads are answered by ``read``."""
-
-    def read(
-        self,
-        connection: Responder,
-        txn_id: int,
-        ledger_id: int,
-        entry_id: int,
-        fence_with: bytes | None,
-        is_high_priority: bool,
-    ) -> None:
-        self.read_flags.append((fence_with, is_high_priority))
-        body = self.entries.get((ledger_id, entry_id))
-        status = Status.NO_SUCH_ENTRY if body is None else Status.OK
-        self._answer(lambda: connection.respond_read(txn_id, ledger_id, entry_id, status, body, None))
-
-    def read_lac(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
-        packet = self.lac_packets.get(ledger_id)
-        last = max((key for key in self.entries if key[0] == ledger_id), default=None)
-        body = None if last is None else self.entries[last]
-        missing = Status.NO_SUCH_ENTRY if packet is None else Status.IO_ERROR  # as Java does (wire 5.6)
-        status = missing if body is None else Status.OK
-        self._answer(lambda: connection.respond_read_lac(txn_id, ledger_id, status, packet, body))
-
-    def write_lac(self, connection: Responder, txn_id: int, ledger_id: int, master_key: bytes, body: bytes) -> None:
-        self.lac_packets[ledger_id] = body
-        self._answer(lambda: connection.respond_write_lac(txn_id, ledger_id, Status.OK))
-
-    def force_ledger(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
-        self.forced.append(ledger_id)
-        self._answer(lambda: connection.respond_force_ledger(txn_id, ledger_id, Status.OK))
-
-    def bookie_info(self, connection: Responder, txn_id: int, requested: int) -> None:
-        info = BookieInfo(2000, 1000)
-        self._answer(lambda: connection.respond_bookie_info(txn_id, Status.OK, requested, info))
-
-    def list_entries(self, connection: Responder, txn_id: int, ledger_id: int) -> None:
-        builder = EntryListBuilder()
-        builder.extend(sorted(entry_id for owner_id, entry_id in self.entries if owner_id == ledger_id))
-        entries = builder.finish()
-        self._answer(lambda: connection.respond_list_entries(txn_id, ledger_id, Status.OK, entries))
+        self.entries[run.ledger_id, run.entry_ids[0]] = body
+        self.add_flags.append((run.master_key, run.is_recovery_add, run.is_high_priority, run.is_deferred_sync))
+        self._answer(connection, run.cut(1), Status.OK)
 
 
 @contextlib.asynccontextmanager

@@ -151,6 +151,7 @@ async def junk_server(answer: bytes) -> asyncio.Server:
         b"\0\0\0\0",
         b"\0\0\0\x03abc",
         bytes.fromhex("0000000a" + "0a060803100218011000"),  # an add confirmed without naming it
+        bytes.fromhex("0000000b" + "0a0608031002186310f803" + "ffffffff"),  # junk after an answer
     ],
 )
 async def test_junk_from_a_bookie_ends_the_connection(answer: bytes, caplog: pytest.LogCaptureFixture) -> None:

@@ -205,6 +205,24 @@ async def test_a_handler_that_fails_uses_up_no_memory_for_ever() -> None:
             assert await peer.answer() == AddAnswer(1, Status.OK)
 
 
+async def test_a_handler_that_fails_within_a_run_leaves_the_rest_of_it_uncounted() -> None:
+    async with memory_bookie(ListenerLimits(memory_bytes_max=80_000)) as bookie:
+        bookie.is_holding = True
+        bookie.entries_max = 2
+        for number in range(10):
+            async with peer_of(bookie.port) as peer:
+                peer.send(*(add_frame(entry_id, bytes(1_000)) for entry_id in range(5)))
+                assert await peer.is_closed_by_the_bookie()
+            assert len(bookie.held) == 2, number
+            bookie.release()
+            bookie.entries.clear()
+        bookie.entries_max = None
+        bookie.is_holding = False
+        async with peer_of(bookie.port) as peer:
+            peer.send(*(add_frame(txn_id, bytes(1_000)) for txn_id in range(30)))
+            assert await _answers(peer, 30) == set(range(30))
+
+
 async def test_answers_that_a_peer_does_not_take_are_limited_and_its_reads_refused() -> None:
     limits = ListenerLimits(memory_bytes_max=48 * 1024 * KIBIBYTE)  # three eighths: 18 MiB
     async with memory_bookie(limits) as bookie, peer_of(bookie.port) as peer, peer_of(bookie.port) as other:

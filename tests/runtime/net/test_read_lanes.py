@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from runtime.net.listener_limits import ListenerLimits
-from runtime.net.read_lanes import AnyReadCall, ConnectionReads, ReadLanes
+from runtime.net.read_lanes import ConnectionReads, ReadLanes
 from runtime.protocol import v3
-from runtime.protocol.messages import AddAnswer, ListEntriesCall, ReadAnswer, ReadCall, ReadLacCall
+from runtime.protocol.messages import AddAnswer, ListEntriesCall, QueuedRead, ReadAnswer, ReadCall, ReadLacCall
 from runtime.protocol.status import Status
 from tests.runtime.net.memory_bookie import memory_bookie
 from tests.runtime.net.test_listener import add_frame, peer_of
@@ -24,7 +24,7 @@ class Lanes:
         self.begun: list[str] = []
 
     def connection(self, name: str) -> ConnectionReads:
-        def begin(call: AnyReadCall) -> None:
+        def begin(call: QueuedRead) -> None:
             self.begun.append(f"{name}{call.txn_id}")
 
         return ConnectionReads(self._lanes, begin)
@@ -48,7 +48,7 @@ async def test_connections_take_turns() -> None:
     assert c.submit(ListEntriesCall(1, 1))
     del lanes.begun[:]
     for txn_id in range(6):
-        a.end(txn_id)
+        a.end(read(txn_id))
     await ticks()
     assert lanes.begun == ["a32", "b1", "c1", "a33", "b2", "a34"]
 
@@ -59,7 +59,7 @@ async def test_a_new_read_does_not_overtake_those_that_wait() -> None:
     for txn_id in range(ORDINARY_MAX + 1):
         a.submit(read(txn_id))
     del lanes.begun[:]
-    a.end(0)
+    a.end(read(0))
     b.submit(read(1))  # there is room for one, and a was first
     await ticks()
     assert lanes.begun == [f"a{ORDINARY_MAX}"]
@@ -73,7 +73,7 @@ async def test_reads_with_a_fence_that_wait_for_the_journal_hold_up_no_other_urg
     assert len(lanes.begun) == FENCING_MAX
     b.submit(read(1, is_high_priority=True))
     assert lanes.begun[-1] == "b1"
-    a.end(0)
+    a.end(read(0, fence_with=b"key"))
     await ticks()
     assert lanes.begun[-1] == f"a{FENCING_MAX}"
 
@@ -88,8 +88,8 @@ async def test_urgent_reads_have_a_lane_of_their_own() -> None:
     b.submit(read(2, fence_with=b"key"))
     a.submit(read(200, is_high_priority=True))
     assert lanes.begun == ["b1", "b2", "a200"]
-    a.end(200)
-    a.end(0)
+    a.end(read(200, is_high_priority=True))
+    a.end(read(0))
     await ticks()
     assert lanes.begun == ["b1", "b2", "a200", "a32"]
 
@@ -138,10 +138,10 @@ async def test_reads_under_way_cost_as_much_as_the_last_answer() -> None:
     b.submit(read(1))
     await ticks()
     assert lanes.begun == ["a1"]
-    a.end(1)
+    a.end(read(1))
     await ticks()
     assert lanes.begun == ["a1", "a2"]
-    a.end(2)
+    a.end(read(2))
     await ticks()
     assert lanes.begun == ["a1", "a2", "b1"]
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.errors import ProtocolError
-from runtime.protocol import v3
+from runtime.protocol import v3, v3_bookie
+from runtime.protocol.codec import BookieCodec
 from runtime.protocol.entry_list import EntryGroup, EntryList, EntryListBuilder, decode_entry_list, encode_entry_list
-from runtime.protocol.messages import ListEntriesAnswer, ListEntriesCall
+from runtime.protocol.messages import ListEntriesAnswer, ListEntriesCall, RefusedCall
 from runtime.protocol.status import Status
-from runtime.protocol.v3_entry_list import encode_list_entries_request, encode_list_entries_response
 from tests.runtime.protocol.golden import Row, rows, vectors
 
 GOLDEN = rows("v3-list-of-entries.jsonl")
@@ -52,8 +52,8 @@ def test_blobs_are_those_of_java(entry_ids: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("row", [row for row in GOLDEN if row.direction == "request"], ids=lambda row: row.name)
 def test_requests_of_java(row: Row) -> None:
     call = ListEntriesCall(row.decoded["header"]["txnId"], row.inner["ledgerId"])
-    assert v3.decode_request(row.payload) == call
-    assert encode_list_entries_request(call.txn_id, call.ledger_id) == row.frame
+    assert v3_bookie.decode_request(row.payload) == call
+    assert v3.encode_list_entries_request(call.txn_id, call.ledger_id) == row.frame
 
 
 @pytest.mark.parametrize("row", [row for row in GOLDEN if row.direction == "response"], ids=lambda row: row.name)
@@ -61,18 +61,20 @@ def test_answers_of_java(row: Row) -> None:
     answer = v3.decode_response(row.payload)
     assert isinstance(answer, ListEntriesAnswer)
     blob = row.inner.get("availabilityOfEntriesOfLedger")
-    assert answer.blob == (None if blob is None else bytes.fromhex(blob))
-    assert encode_list_entries_response(answer.txn_id, row.inner["ledgerId"], answer.status, answer.blob) == row.frame
-    if answer.blob is not None:
-        assert encode_entry_list(decode_entry_list(answer.blob), FRAME_BYTES) == answer.blob
+    assert (answer.entries is None) == (blob is None)
+    if answer.entries is not None:
+        assert encode_entry_list(answer.entries, FRAME_BYTES) == bytes.fromhex(blob or "")
+    call = ListEntriesCall(answer.txn_id, row.inner["ledgerId"])
+    assert BookieCodec(FRAME_BYTES).encode(call, answer) == row.frame
 
 
 def test_another_version_of_the_protocol_is_refused_with_the_ledger_id() -> None:
     frame = bytearray(vectors()["v3 list, ledger 78"])
-    assert v3.decode_request(bytes(frame[4:])) == ListEntriesCall(v3.decode_request(bytes(frame[4:])).txn_id, 78)  # type: ignore[union-attr]
+    call = v3_bookie.decode_request(bytes(frame[4:]))
+    assert isinstance(call, ListEntriesCall)
+    assert call.ledger_id == 78
     frame[4 + 3] = 2  # the version in the header
-    call = v3.decode_request(bytes(frame[4:]))
-    assert v3.decode_response(call.frame[4:]).status is Status.BAD_VERSION  # type: ignore[union-attr]
+    assert v3_bookie.decode_request(bytes(frame[4:])) == RefusedCall(call, Status.BAD_VERSION)
 
 
 def test_a_striped_ledger_takes_one_group_where_javas_form_does_not_fit() -> None:

@@ -10,17 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.errors import ProtocolError
-from runtime.protocol import v3
+from runtime.net.handshake import OpenHandshake
+from runtime.protocol import v3, v3_bookie
 from runtime.protocol.bookkeeper_wire_pb2 import Request, Response
-from runtime.protocol.framing import FrameSplitter, encode_frame, read_buffer
+from runtime.protocol.codec import BookieCodec
+from runtime.protocol.framing import FRAME_BYTES_MAX, FrameSplitter, encode_frame, read_buffer
 from runtime.protocol.messages import (
     AddAnswer,
-    AddCall,
+    AddRun,
     Answer,
     BookieInfoAnswer,
     BookieInfoCall,
     Call,
     ForceLedgerCall,
+    HandshakeCall,
+    Junk,
     ListEntriesAnswer,
     ListEntriesCall,
     OtherAnswer,
@@ -28,11 +32,10 @@ from runtime.protocol.messages import (
     ReadCall,
     ReadLacAnswer,
     ReadLacCall,
-    SelfAnsweredCall,
+    RefusedCall,
     WriteLacCall,
 )
 from runtime.protocol.status import Status
-from runtime.protocol.v3_entry_list import encode_list_entries_response
 from tests.runtime.protocol.golden import Row, rows, vectors
 
 WIRE_STATUSES = [status for status in Status if status >= 0]
@@ -79,21 +82,40 @@ def is_served(row: Row) -> bool:
     return True
 
 
+def one_by_one(calls: list[Call]) -> list[Call]:
+    """The calls, with runs of adds taken apart."""
+    seen: list[Call] = []
+    for call in calls:
+        while isinstance(call, AddRun) and len(call.bodies) > 1:
+            seen.append(call.cut(1))
+        seen.append(call)
+    return seen
+
+
+def answered_by_the_protocol(call: Call) -> bytes:
+    """The answer to a request that no handler sees."""
+    codec = BookieCodec(FRAME_BYTES_MAX)
+    if isinstance(call, RefusedCall):
+        return codec.encode(call.call, call.status)
+    assert isinstance(call, HandshakeCall)
+    return codec.encode(call, OpenHandshake().answer(call))
+
+
 def expected_call(row: Row) -> Call:
     """The call that another reader's view of the frame stands for."""
     header, inner = row.decoded["header"], row.inner
     txn_id, is_high_priority = header["txnId"], header.get("priority", 0) > 0
     match row.operation:
         case "ADD_ENTRY":
-            return AddCall(
-                txn_id,
+            return AddRun(
                 inner["ledgerId"],
-                inner["entryId"],
                 bytes.fromhex(inner["masterKey"]),
-                bytes.fromhex(inner["body"]),
                 inner.get("flag") == 1,
                 is_high_priority,
                 inner.get("writeFlags", 0) & 1 == 1,
+                [txn_id],
+                [inner["entryId"]],
+                [bytes.fromhex(inner["body"])],
             )
         case "READ_ENTRY":
             key = as_bytes(inner["masterKey"]) if inner.get("flag") == FENCE_LEDGER else None
@@ -132,7 +154,7 @@ def is_served_or_none(row: Row) -> bool:
 
 @pytest.mark.parametrize("row", [row for row in JAVA_REQUESTS if is_served(row)], ids=lambda row: row.name)
 def test_requests_of_java_clients_are_understood(row: Row) -> None:
-    assert v3.decode_request(row.payload) == expected_call(row)
+    assert v3_bookie.decode_request(row.payload) == expected_call(row)
 
 
 @pytest.mark.parametrize(
@@ -140,12 +162,11 @@ def test_requests_of_java_clients_are_understood(row: Row) -> None:
     [pytest.param(*pair, id=name) for name, group in EXCHANGES for pair in answers(group)],
 )
 def test_recorded_requests_reach_the_handler_or_are_answered_as_java_does(request_row: Row, response_row: Row) -> None:
-    call = v3.decode_request(request_row.payload)
+    call = v3_bookie.decode_request(request_row.payload)
     if is_served(request_row):
         assert call == expected_call(request_row)
     else:
-        assert isinstance(call, SelfAnsweredCall)
-        assert call.frame == response_row.frame
+        assert answered_by_the_protocol(call) == response_row.frame
 
 
 @pytest.mark.parametrize(
@@ -161,42 +182,45 @@ def test_recorded_requests_reach_the_handler_or_are_answered_as_java_does(reques
 )
 def test_what_java_closes_the_connection_on_is_no_request(row: Row) -> None:
     with pytest.raises(ProtocolError):
-        v3.decode_request(row.payload)
+        v3_bookie.decode_request(row.payload)
 
 
 def test_v2_packets_are_named_as_such() -> None:
-    with pytest.raises(ProtocolError, match="v2"):
-        v3.decode_request(bytes.fromhex("0202000000000000000000010000000000000000"))
+    binary = bytes.fromhex("0202000000000000000000010000000000000000")
+    add = v3.encode_add_request(1, 1, 0, b"key", b"body", False, False)[4:]
+    *calls, junk = BookieCodec(FRAME_BYTES_MAX).decode([add, binary, add])
+    assert calls == [v3_bookie.decode_request(add)]
+    assert isinstance(junk, Junk)
+    assert "v2" in junk.reason
 
 
 def encode_response(row: Row) -> bytes:
-    """The answer that a handler would give, through the function that it would use."""
+    """The frame of the answer that a handler would give to the request."""
     inner: dict[str, Any] = row.inner
     txn_id, status = row.decoded["header"]["txnId"], STATUS_OF_NAME[row.decoded["status"]]
+    ledger_id: int = inner.get("ledgerId", 0)
+    codec = BookieCodec(FRAME_BYTES_MAX)
     match row.operation:
         case "ADD_ENTRY":
-            return v3.AddResponseEncoder().encode(txn_id, inner["ledgerId"], inner["entryId"], status)
+            return codec.encode(
+                AddRun(ledger_id, b"", False, False, False, [txn_id], [inner["entryId"]], [b""]), status
+            )
         case "READ_ENTRY":
-            return v3.encode_read_response(
-                txn_id, inner["ledgerId"], inner["entryId"], status, as_bytes(inner.get("body")), inner.get("maxLAC")
-            )
+            body, lac = as_bytes(inner.get("body")), inner.get("maxLAC")
+            read = ReadCall(txn_id, ledger_id, inner["entryId"], None, False)
+            return codec.encode(read, ReadAnswer(txn_id, status, body, lac))
         case "READ_LAC":
-            return v3.encode_read_lac_response(
-                txn_id,
-                inner["ledgerId"],
-                status,
-                as_bytes(inner.get("lacBody")),
-                as_bytes(inner.get("lastEntryBody")),
-            )
+            bodies = as_bytes(inner.get("lacBody")), as_bytes(inner.get("lastEntryBody"))
+            return codec.encode(ReadLacCall(txn_id, ledger_id), ReadLacAnswer(txn_id, status, *bodies))
         case "WRITE_LAC":
-            return v3.encode_write_lac_response(txn_id, inner["ledgerId"], status)
+            return codec.encode(WriteLacCall(txn_id, ledger_id, b"", b""), status)
         case "FORCE_LEDGER":
-            return v3.encode_force_ledger_response(txn_id, inner["ledgerId"], status)
+            return codec.encode(ForceLedgerCall(txn_id, ledger_id), status)
         case "GET_LIST_OF_ENTRIES_OF_LEDGER":
-            return encode_list_entries_response(txn_id, inner["ledgerId"], status, None)
+            return codec.encode(ListEntriesCall(txn_id, ledger_id), status)
     total, free = inner.get("totalDiskCapacity"), inner.get("freeDiskSpace")
     requested = (total is not None) + 2 * (free is not None)
-    return v3.encode_bookie_info_response(txn_id, status, requested, total or 1, free or 1)
+    return codec.encode(BookieInfoCall(txn_id, requested), BookieInfoAnswer(txn_id, status, total or 1, free or 1))
 
 
 def expected_answer(row: Row) -> Answer:
@@ -262,7 +286,8 @@ def test_adds_round_trip(
     txn_id: int, ledger_id: int, entry_id: int, key: bytes, body: bytes, flags: tuple[bool, bool]
 ) -> None:
     frame = v3.encode_add_request(txn_id, ledger_id, entry_id, key, body, *flags)
-    assert v3.decode_request(frame[4:]) == AddCall(txn_id, ledger_id, entry_id, key, body, *flags, False)
+    run = AddRun(ledger_id, key, *flags, False, [txn_id], [entry_id], [body])
+    assert v3_bookie.decode_request(frame[4:]) == run
 
 
 @given(txn_id=txn_ids, ledger_id=ids, entry_id=ids, key=st.none() | st.binary(), is_high_priority=st.booleans())
@@ -270,13 +295,17 @@ def test_reads_round_trip(
     txn_id: int, ledger_id: int, entry_id: int, key: bytes | None, is_high_priority: bool
 ) -> None:
     frame = v3.encode_read_request(txn_id, ledger_id, entry_id, key, is_high_priority)
-    assert v3.decode_request(frame[4:]) == ReadCall(txn_id, ledger_id, entry_id, key, is_high_priority)
+    assert v3_bookie.decode_request(frame[4:]) == ReadCall(txn_id, ledger_id, entry_id, key, is_high_priority)
 
 
-@given(st.lists(st.tuples(txn_ids, ids, ids, st.sampled_from(WIRE_STATUSES)), max_size=5))
-def test_an_encoder_keeps_nothing_of_the_answer_before(parts: list[tuple[int, int, int, Status]]) -> None:
-    encoder = v3.AddResponseEncoder()
-    for txn_id, ledger_id, entry_id, status in parts:
+@given(
+    ledger_id=ids, adds=st.lists(st.tuples(txn_ids, ids), min_size=1, max_size=5), status=st.sampled_from(WIRE_STATUSES)
+)
+def test_a_run_is_answered_with_a_frame_for_each_add(
+    ledger_id: int, adds: list[tuple[int, int]], status: Status
+) -> None:
+    frames = b""
+    for txn_id, entry_id in adds:
         response = Response()
         response.header.version = 3  # type: ignore[assignment]  # numbers are what the wire has
         response.header.operation = 2  # type: ignore[assignment]
@@ -284,11 +313,13 @@ def test_an_encoder_keeps_nothing_of_the_answer_before(parts: list[tuple[int, in
         response.status = response.addResponse.status = int(status)  # type: ignore[assignment]
         response.addResponse.ledgerId = ledger_id
         response.addResponse.entryId = entry_id
-        assert encoder.encode(txn_id, ledger_id, entry_id, status) == encode_frame(response.SerializeToString())
+        frames += encode_frame(response.SerializeToString())
+    run = AddRun(ledger_id, b"", False, False, False, [txn for txn, _ in adds], [entry for _, entry in adds], [])
+    assert BookieCodec(FRAME_BYTES_MAX).encode(run, status) == frames
 
 
 def test_inner_status_counts_where_the_outer_says_ok() -> None:
-    frame = v3.encode_read_response(1, 1, 1, Status.NO_SUCH_ENTRY, None, None)
+    frame = BookieCodec(FRAME_BYTES_MAX).encode(ReadCall(1, 1, 1, None, False), Status.NO_SUCH_ENTRY)
     message = Response.FromString(frame[4:])
     message.status = 0  # type: ignore[assignment]
     assert v3.decode_response(message.SerializeToString()) == ReadAnswer(1, Status.NO_SUCH_ENTRY, None, None)
@@ -307,10 +338,11 @@ def test_a_status_that_is_not_in_the_protocol_is_no_answer() -> None:
         v3.decode_response(bytes.fromhex("0a06080310021801" + "10e707" + "aa060708e70710011800"))
 
 
-def calls_of(stream: bytes, cuts: list[int]) -> list[Call | type[ProtocolError]]:
-    """What a connection makes of a stream that arrives in pieces; it ends at the first error."""
+def calls_of(stream: bytes, cuts: list[int]) -> list[Any]:
+    """What a connection makes of a stream that arrives in pieces, adds one by one; it ends at the first error."""
     splitter = FrameSplitter(10_000, read_buffer(64))
-    seen: list[Call | type[ProtocolError]] = []
+    codec = BookieCodec(10_000)
+    seen: list[Any] = []
     edges = [0, *sorted(cuts), len(stream)]
     for start, stop in itertools.pairwise(edges):
         piece = stream[start:stop]
@@ -320,9 +352,12 @@ def calls_of(stream: bytes, cuts: list[int]) -> list[Call | type[ProtocolError]]
             space[:taken] = piece[:taken]
             splitter.advance(taken)
             try:
-                seen.extend(map(v3.decode_request, splitter.payloads()))
-            except ProtocolError:
-                return [*seen, ProtocolError]
+                while payloads := splitter.payloads():
+                    seen.extend(one_by_one(codec.decode(payloads)))
+                    if isinstance(seen[-1], Junk):
+                        return seen
+            except ProtocolError as error:
+                return [*seen, Junk(str(error))]
             piece = piece[taken:]
     return seen
 
@@ -363,7 +398,9 @@ def test_any_inner_message_gives_a_request_or_a_protocol_error(operation: int, f
     tag = field << 3 | 2
     field_bytes = bytes([tag & 0x7F | 0x80, tag >> 7, len(inner)]) + inner
     try:
-        call = v3.decode_request(message.SerializeToString() + field_bytes)
+        call = v3_bookie.decode_request(message.SerializeToString() + field_bytes)
     except ProtocolError:
         return
-    assert isinstance(call, SelfAnsweredCall) or call.txn_id == 9
+    request = call.call if isinstance(call, RefusedCall) else call
+    assert not isinstance(request, Junk)
+    assert (request.txn_ids == [9]) if isinstance(request, AddRun) else (request.txn_id == 9)

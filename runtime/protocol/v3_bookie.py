@@ -1,0 +1,374 @@
+"""Wire protocol v3, the bookie's side: requests to calls, answers to frames. Source: wire sections 4, 5 and 12.
+
+Messages are made new for each use: a protobuf message that is parsed into again, or whose byte strings are replaced,
+keeps the memory of all that it ever held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias, cast
+
+from google.protobuf.message import DecodeError
+
+from runtime.errors import ProtocolError
+from runtime.protocol import v3_adds
+from runtime.protocol.bookkeeper_wire_pb2 import (
+    ADD_ENTRY,
+    AUTH,
+    FORCE_LEDGER,
+    GET_BOOKIE_INFO,
+    GET_LIST_OF_ENTRIES_OF_LEDGER,
+    READ_ENTRY,
+    READ_LAC,
+    START_TLS,
+    VERSION_THREE,
+    WRITE_LAC,
+    BKPacketHeader,
+    GetBookieInfoRequest,
+    OperationType,
+    ReadRequest,
+    Request,
+    Response,
+    StatusCode,
+)
+from runtime.protocol.entry_list import encode_entry_list
+from runtime.protocol.framing import encode_frame
+from runtime.protocol.messages import (
+    AddRun,
+    AuthAnswer,
+    AuthCall,
+    BookieAnswer,
+    BookieCall,
+    BookieInfoAnswer,
+    BookieInfoCall,
+    Call,
+    ForceLedgerCall,
+    HandshakeCall,
+    Junk,
+    ListEntriesAnswer,
+    ListEntriesCall,
+    ReadAnswer,
+    ReadCall,
+    ReadLacAnswer,
+    ReadLacCall,
+    RefusedCall,
+    RequestCall,
+    SingleCall,
+    StartTlsCall,
+    UnknownCall,
+    WriteLacCall,
+)
+from runtime.protocol.status import Status
+from storage.ids import INVALID_ENTRY_ID
+
+_DEFERRED_SYNC: Final = 1
+_TOTAL_DISK_CAPACITY: Final = int(GetBookieInfoRequest.TOTAL_DISK_CAPACITY)
+_FREE_DISK_SPACE: Final = int(GetBookieInfoRequest.FREE_DISK_SPACE)
+_FIRST_BYTE_MIN: Final = 3
+"""A protobuf message cannot begin with 0 to 2: these are the versions of binary packets (wire section 2)."""
+
+_LIST_FRAME_OVERHEAD_BYTES: Final = 128
+"""What a list of entries has around it in its frame, at most."""
+
+
+class V3BookieCodec:
+    """One connection's requests and answers in v3. Adds take a short way, see ``v3_adds``."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._add_form: v3_adds.AddForm | None = None
+
+    def decode(self, payloads: Sequence[bytes]) -> tuple[list[Call], int]:
+        """Read the requests of one read; returns their calls, and how many payloads were v3.
+
+        The first payload that is not, if there is one, is for another codec. Adds of one ledger that no other request
+        parts become one run. The last call is Junk, after which the connection is closed, for bytes that are no
+        request, a missing required field, or a known operation without its inner message.
+        """
+        calls: list[Call] = []
+        runs: _Runs = {}
+        index = 0
+        while index < len(payloads):
+            if self._add_form is not None:
+                adds = v3_adds.parse_adds(payloads, index, self._add_form)
+                if adds.txn_ids:
+                    self._add_form = adds.form
+                    index += len(adds.txn_ids)
+                    _gather(adds, calls, runs)
+                    continue
+            payload = payloads[index]
+            if payload[0] < _FIRST_BYTE_MIN:
+                break
+            index += 1
+            try:
+                call = decode_request(payload)
+            except ProtocolError as error:
+                calls.append(Junk(str(error)))
+                return calls, len(payloads)
+            if isinstance(call, AddRun) and call.is_plain:
+                overhead_bytes = len(payload) - len(call.bodies[0])
+                self._add_form = v3_adds.AddForm(call.master_key, overhead_bytes, call.txn_ids[0], 1)
+                _join(call, calls, runs)
+            else:
+                runs.clear()
+                calls.append(call)
+        return calls, index
+
+    def encode(self, call: RequestCall, answer: BookieAnswer) -> bytes:
+        """The frame of an answer, or of a refusal; an answer that no frame can hold becomes IO_ERROR.
+
+        The answer to a run of adds is a status: as many frames as there are adds.
+        """
+        if isinstance(call, AddRun):
+            return _encode_adds(call, cast("Status", answer))
+        frame = _encode_other(call, answer, self._frame_bytes_max)
+        if len(frame) <= self._frame_bytes_max:
+            return frame
+        return _encode_other(call, Status.IO_ERROR, self._frame_bytes_max)
+
+
+_Runs: TypeAlias = dict[tuple[int, bytes], AddRun]
+"""Runs that take more adds, by ledger and master key."""
+
+
+def _gather(adds: v3_adds.PlainAdds, calls: list[Call], runs: _Runs) -> None:
+    """Add to the runs of their ledgers what was read."""
+    txn_ids, ledger_ids, entry_ids, bodies, form = adds
+    key = form.master_key
+    if ledger_ids.count(ledger_ids[0]) == len(ledger_ids):
+        _join(AddRun(ledger_ids[0], key, False, False, False, txn_ids, entry_ids, bodies), calls, runs)
+        return
+    for txn_id, ledger_id, entry_id, body in zip(txn_ids, ledger_ids, entry_ids, bodies, strict=True):
+        run = runs.get((ledger_id, key))
+        if run is None:
+            run = runs[ledger_id, key] = AddRun(ledger_id, key, False, False, False, [], [], [])
+            calls.append(run)
+        run.txn_ids.append(txn_id)
+        run.entry_ids.append(entry_id)
+        run.bodies.append(body)
+
+
+def _join(adds: AddRun, calls: list[Call], runs: _Runs) -> None:
+    run = runs.setdefault((adds.ledger_id, adds.master_key), adds)
+    if run is adds:
+        calls.append(adds)
+    else:
+        run.extend(adds.txn_ids, adds.entry_ids, adds.bodies)
+
+
+def decode_request(payload: bytes) -> Call:
+    """Read one request with protobuf. ProtocolError for what is none."""
+    try:
+        message = Request.FromString(payload)
+    except DecodeError as error:
+        raise ProtocolError("the bytes are not a v3 request") from error
+    if not message.IsInitialized():
+        raise ProtocolError("a v3 request lacks a required field")
+    header = message.header
+    decode = _DECODERS.get(header.operation)
+    if decode is None:
+        return RefusedCall(UnknownCall(header.txnId, header.SerializeToString()), Status.BAD_REQUEST)
+    call = decode(message, header)
+    if header.version != VERSION_THREE and not isinstance(call, AuthCall | StartTlsCall):
+        return RefusedCall(call.call if isinstance(call, RefusedCall) else call, Status.BAD_VERSION)
+    return call
+
+
+def _decode_add(message: Request, header: BKPacketHeader) -> AddRun:
+    _demand(message, "addRequest")
+    add = message.addRequest
+    return AddRun(
+        add.ledgerId,
+        add.masterKey,
+        add.HasField("flag"),  # RECOVERY_ADD is the only value; an unknown one counts as not set (wire 4.1)
+        header.priority > 0,
+        add.writeFlags & _DEFERRED_SYNC != 0,
+        [header.txnId],
+        [add.entryId],
+        [add.body],
+    )
+
+
+def _decode_read(message: Request, header: BKPacketHeader) -> ReadCall | RefusedCall:
+    _demand(message, "readRequest")
+    read = message.readRequest
+    flag = read.flag if read.HasField("flag") else None
+    is_fencing = flag == ReadRequest.FENCE_LEDGER and read.HasField("masterKey")
+    call = ReadCall(
+        header.txnId, read.ledgerId, read.entryId, read.masterKey if is_fencing else None, header.priority > 0
+    )
+    if flag == ReadRequest.FENCE_LEDGER and not is_fencing:
+        return RefusedCall(call, Status.UNAUTHORIZED)
+    if flag == ReadRequest.ENTRY_PIGGYBACK and read.HasField("previousLAC") and read.entryId != INVALID_ENTRY_ID:
+        # A long poll (wire 5.4) is answered at once, as a plain read: the poller then asks again.
+        return RefusedCall(call, Status.BAD_REQUEST)
+    return call
+
+
+def _decode_read_lac(message: Request, header: BKPacketHeader) -> ReadLacCall:
+    _demand(message, "readLacRequest")
+    return ReadLacCall(header.txnId, message.readLacRequest.ledgerId)
+
+
+def _decode_write_lac(message: Request, header: BKPacketHeader) -> WriteLacCall:
+    _demand(message, "writeLacRequest")
+    write = message.writeLacRequest
+    return WriteLacCall(header.txnId, write.ledgerId, write.masterKey, write.body)
+
+
+def _decode_force_ledger(message: Request, header: BKPacketHeader) -> ForceLedgerCall:
+    _demand(message, "forceLedgerRequest")
+    return ForceLedgerCall(header.txnId, message.forceLedgerRequest.ledgerId)
+
+
+def _decode_bookie_info(message: Request, header: BKPacketHeader) -> BookieInfoCall:
+    # Without the inner message nothing is asked for (wire 4.4).
+    return BookieInfoCall(header.txnId, message.getBookieInfoRequest.requested)
+
+
+def _decode_list_entries(message: Request, header: BKPacketHeader) -> ListEntriesCall:
+    _demand(message, "getListOfEntriesOfLedgerRequest")
+    return ListEntriesCall(header.txnId, message.getListOfEntriesOfLedgerRequest.ledgerId)
+
+
+def _decode_auth(message: Request, header: BKPacketHeader) -> AuthCall:  # noqa: ARG001  AUTH is disabled
+    return AuthCall(header.txnId, header.SerializeToString())
+
+
+def _decode_start_tls(message: Request, header: BKPacketHeader) -> StartTlsCall:  # noqa: ARG001  it is empty
+    return StartTlsCall(header.txnId)
+
+
+def _demand(message: Request, field: str) -> None:
+    if not message.HasField(field):
+        raise ProtocolError(f"a v3 request lacks its {field}")
+
+
+_DECODERS: Final[dict[int, Callable[[Request, BKPacketHeader], BookieCall | HandshakeCall | RefusedCall]]] = {
+    ADD_ENTRY: _decode_add,
+    READ_ENTRY: _decode_read,
+    READ_LAC: _decode_read_lac,
+    WRITE_LAC: _decode_write_lac,
+    FORCE_LEDGER: _decode_force_ledger,
+    GET_BOOKIE_INFO: _decode_bookie_info,
+    GET_LIST_OF_ENTRIES_OF_LEDGER: _decode_list_entries,
+    AUTH: _decode_auth,
+    START_TLS: _decode_start_tls,
+}
+
+
+def _encode_adds(run: AddRun, status: Status) -> bytes:
+    if status is Status.OK and run.ledger_id >= 0 and min(run.entry_ids) >= 0:
+        return v3_adds.encode_add_answers(run.ledger_id, run.txn_ids, run.entry_ids)
+    return b"".join(
+        _encode_add(run.ledger_id, txn_id, entry_id, status)
+        for txn_id, entry_id in zip(run.txn_ids, run.entry_ids, strict=True)
+    )
+
+
+def _encode_add(ledger_id: int, txn_id: int, entry_id: int, status: Status) -> bytes:
+    response = _response(txn_id, ADD_ENTRY, status)
+    response.addResponse.status = _code(status)
+    response.addResponse.ledgerId = ledger_id
+    response.addResponse.entryId = entry_id
+    return encode_frame(response.SerializeToString())
+
+
+def _encode_other(call: SingleCall, answer: BookieAnswer, frame_bytes_max: int) -> bytes:
+    """An answer to anything but adds. An inner message names its ids also with an error (wire 4.4)."""
+    status = answer if isinstance(answer, Status) else answer.status
+    response = _response(call.txn_id, _OPERATIONS[type(call)], status)
+    if isinstance(call, ReadCall):
+        _fill_read(response, call, answer)
+    elif isinstance(call, ReadLacCall):
+        _fill_read_lac(response, call, answer)
+    elif isinstance(call, WriteLacCall):
+        response.writeLacResponse.status = response.status
+        response.writeLacResponse.ledgerId = call.ledger_id
+    elif isinstance(call, ForceLedgerCall):
+        response.forceLedgerResponse.status = response.status
+        response.forceLedgerResponse.ledgerId = call.ledger_id
+    elif isinstance(call, BookieInfoCall):
+        _fill_bookie_info(response, call, answer)
+    elif isinstance(call, ListEntriesCall):
+        _fill_list_entries(response, call, answer, frame_bytes_max)
+    elif isinstance(call, AuthCall | UnknownCall):
+        response.header.ParseFromString(call.header)  # the priority too, and the version
+        if isinstance(answer, AuthAnswer):
+            response.authResponse.authPluginName = answer.plugin_name
+            response.authResponse.payload = answer.payload
+    return encode_frame(response.SerializeToString())
+
+
+def _fill_read(response: Response, call: ReadCall, answer: BookieAnswer) -> None:
+    inner = response.readResponse
+    inner.status = response.status
+    inner.ledgerId = call.ledger_id
+    inner.entryId = call.entry_id  # the one that was asked for, -1 included
+    if isinstance(answer, ReadAnswer):
+        if answer.body is not None:
+            inner.body = answer.body
+        if answer.max_last_add_confirmed is not None:
+            inner.maxLAC = answer.max_last_add_confirmed
+
+
+def _fill_read_lac(response: Response, call: ReadLacCall, answer: BookieAnswer) -> None:
+    inner = response.readLacResponse
+    inner.status = response.status
+    inner.ledgerId = call.ledger_id
+    if isinstance(answer, ReadLacAnswer):
+        if answer.lac_body is not None:
+            inner.lacBody = answer.lac_body
+        if answer.last_entry_body is not None:
+            inner.lastEntryBody = answer.last_entry_body
+
+
+def _fill_bookie_info(response: Response, call: BookieInfoCall, answer: BookieAnswer) -> None:
+    inner = response.getBookieInfoResponse
+    inner.status = response.status
+    if isinstance(answer, BookieInfoAnswer):
+        if answer.total_bytes is not None and call.requested & _TOTAL_DISK_CAPACITY:
+            inner.totalDiskCapacity = answer.total_bytes
+        if answer.free_bytes is not None and call.requested & _FREE_DISK_SPACE:
+            inner.freeDiskSpace = answer.free_bytes
+
+
+def _fill_list_entries(response: Response, call: ListEntriesCall, answer: BookieAnswer, frame_bytes_max: int) -> None:
+    """A list that no frame can hold becomes IO_ERROR: a part of it would deny the other entries."""
+    inner = response.getListOfEntriesOfLedgerResponse
+    if isinstance(answer, ListEntriesAnswer) and answer.entries is not None:
+        blob = encode_entry_list(answer.entries, frame_bytes_max - _LIST_FRAME_OVERHEAD_BYTES)
+        if blob is None:
+            response.status = _code(Status.IO_ERROR)
+        else:
+            inner.availabilityOfEntriesOfLedger = blob
+    inner.status = response.status
+    inner.ledgerId = call.ledger_id
+
+
+_OPERATIONS: Final[dict[type, OperationType]] = {
+    ReadCall: READ_ENTRY,
+    ReadLacCall: READ_LAC,
+    WriteLacCall: WRITE_LAC,
+    ForceLedgerCall: FORCE_LEDGER,
+    BookieInfoCall: GET_BOOKIE_INFO,
+    ListEntriesCall: GET_LIST_OF_ENTRIES_OF_LEDGER,
+    AuthCall: AUTH,
+    StartTlsCall: START_TLS,
+    UnknownCall: AUTH,  # replaced by the operation of its own header
+}
+
+
+def _code(status: Status) -> StatusCode:
+    return cast("StatusCode", status)
+
+
+def _response(txn_id: int, operation: OperationType, status: Status) -> Response:
+    response = Response()
+    header = response.header
+    header.version = VERSION_THREE
+    header.operation = operation
+    header.txnId = txn_id
+    response.status = _code(status)
+    return response

@@ -1,0 +1,140 @@
+"""Adds and their answers without protobuf say what protobuf says, for the forms that they know and for all others."""
+
+from __future__ import annotations
+
+import struct
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from runtime.errors import ProtocolError
+from runtime.protocol import v3_bookie
+from runtime.protocol.bookkeeper_wire_pb2 import Request
+from runtime.protocol.codec import BookieCodec
+from runtime.protocol.framing import FRAME_BYTES_MAX, encode_frame
+from runtime.protocol.messages import AddRun, Call, Junk
+from runtime.protocol.v3_adds import AddForm, encode_add_request, parse_adds, varint
+
+KEYS = (b"k" * 20, b"")
+edges = st.sampled_from([0, 1, 127, 128, 16383, 16384, 2**21, 2**28 - 1, 2**28, 2**35, 2**63 - 1])
+ids = edges | st.integers(0, 300)
+txn_ids = ids | st.sampled_from([2**63, 2**64 - 1])
+
+
+def add_payload(txn_id: int, ledger_id: int, entry_id: int, key: bytes, body: bytes) -> bytes:
+    """As protobuf writes a plain add."""
+    request = Request()
+    request.header.version = 3  # type: ignore[assignment]  # numbers are what the wire has
+    request.header.operation = 2  # type: ignore[assignment]
+    request.header.txnId = txn_id
+    request.addRequest.ledgerId = ledger_id
+    request.addRequest.entryId = entry_id
+    request.addRequest.masterKey = key
+    request.addRequest.body = body
+    return request.SerializeToString()
+
+
+@st.composite
+def payloads(draw: st.DrawFn) -> bytes:
+    """An add as a client sends it, or one that is different in some way: in its flags, its ids, any byte."""
+    ledger_id, entry_id, txn_id = draw(ids), draw(ids), draw(txn_ids)
+    body_ids = (ledger_id, entry_id) if draw(st.integers(0, 7)) else (draw(ids), draw(ids))
+    body = struct.pack(">qqq", *body_ids, entry_id - 1) + bytes(draw(st.sampled_from([0, 8, 80, 81, 200, 16400])))
+    payload = add_payload(
+        txn_id, ledger_id, entry_id, draw(st.sampled_from(KEYS)), body[: draw(st.integers(15, 17000))]
+    )
+    match draw(st.integers(0, 9)):
+        case 0:
+            request = Request.FromString(payload)
+            request.header.priority = draw(st.integers(0, 200))
+            return request.SerializeToString()
+        case 1:
+            request = Request.FromString(payload)
+            request.addRequest.flag = 1  # type: ignore[assignment]
+            return request.SerializeToString()
+        case 2:
+            request = Request.FromString(payload)
+            request.addRequest.writeFlags = draw(st.integers(-1, 3))
+            return request.SerializeToString()
+        case 3:  # a number that is longer than it need be, or any other change
+            position = draw(st.integers(0, min(80, len(payload) - 1)))
+            changed = draw(st.binary(max_size=2))
+            return payload[:position] + changed + payload[position + draw(st.integers(0, 2)) :] or b"\x0a"
+    return payload
+
+
+def adds_of(calls: list[Call]) -> dict[tuple[int, bytes], list[object]]:
+    """The adds in their order, ledger by ledger: that of different ledgers means nothing."""
+    adds: dict[tuple[int, bytes], list[object]] = {}
+    for call in calls:
+        if isinstance(call, AddRun):
+            columns = zip(call.txn_ids, call.entry_ids, call.bodies, strict=True)
+            flags = (call.is_recovery_add, call.is_high_priority, call.is_deferred_sync)
+            adds.setdefault((call.ledger_id, call.master_key), []).extend((*column, flags) for column in columns)
+    return adds
+
+
+def by_protobuf(stream: list[bytes]) -> list[Call]:
+    calls: list[Call] = []
+    for payload in stream:
+        if payload[0] <= 2:
+            return [*calls, Junk("v2")]
+        try:
+            calls.append(v3_bookie.decode_request(payload))
+        except ProtocolError as error:
+            return [*calls, Junk(str(error))]
+    return calls
+
+
+SHORTEST = add_payload(5, 1, 0, KEYS[0], struct.pack(">qqq", 1, 0, -1))
+OVERLONG = b"\x0a\x07" + SHORTEST[2:7] + b"\x85\x00" + SHORTEST[8:]
+"""The same request, with a transaction id in two bytes."""
+
+
+@given(stream=st.lists(payloads(), max_size=8), is_repeated=st.booleans())
+@example([SHORTEST, OVERLONG, SHORTEST], False)
+def test_any_adds_are_read_as_protobuf_reads_them(stream: list[bytes], is_repeated: bool) -> None:
+    stream = stream * 2 if is_repeated else stream  # the second time their form is known
+    calls, expected = BookieCodec(FRAME_BYTES_MAX).decode(stream), by_protobuf(stream)
+    assert adds_of(calls) == adds_of(expected)
+    others = [call for call in calls if not isinstance(call, AddRun)]
+    expected_others = [call for call in expected if not isinstance(call, AddRun)]
+    assert list(map(type, others)) == list(map(type, expected_others))
+
+
+@given(
+    txn_id=txn_ids,
+    adds=st.lists(st.tuples(st.integers(1, 3), ids, ids, st.sampled_from([24, 120, 127, 128, 200])), min_size=1),
+)
+def test_what_protobuf_writes_in_this_form_needs_no_protobuf(
+    txn_id: int, adds: list[tuple[int, int, int, int]]
+) -> None:
+    """All adds of one form are taken: with any gaps in their ids, and to any ledger."""
+    stream: list[bytes] = []
+    expected: list[tuple[int, int, int, bytes]] = []
+    for step, ledger_id, entry_id, size in adds:
+        txn_id = (txn_id + step) % 2**63
+        body = struct.pack(">qqq", ledger_id, entry_id, -1) + bytes(size - 24)
+        payload = add_payload(txn_id, ledger_id, entry_id, KEYS[0], body)
+        if not stream or len(payload) - size == len(stream[0]) - len(expected[0][3]):
+            stream.append(payload)
+            expected.append((txn_id, ledger_id, entry_id, body))
+    form = AddForm(KEYS[0], len(stream[0]) - len(expected[0][3]), 0, 1)
+    adds_read = parse_adds(stream, 0, form)
+    assert list(zip(*adds_read[:4], strict=True)) == expected
+
+
+@given(txn_id=txn_ids, ledger_id=ids, entry_id=ids, key=st.binary(max_size=130), body=st.binary(max_size=300))
+def test_requests_are_written_as_protobuf_writes_them(
+    txn_id: int, ledger_id: int, entry_id: int, key: bytes, body: bytes
+) -> None:
+    frame = encode_add_request(txn_id, ledger_id, entry_id, key, body)
+    assert frame == encode_frame(add_payload(txn_id, ledger_id, entry_id, key, body))
+
+
+@given(st.integers(0, 2**64 - 1) | edges)
+def test_a_varint_has_the_bits_of_its_number_and_is_as_short_as_can_be(number: int) -> None:
+    data = varint(number)
+    assert sum((byte & 127) << 7 * index for index, byte in enumerate(data)) == number
+    assert [byte > 127 for byte in data] == [True] * (len(data) - 1) + [False]
+    assert len(data) == max(1, -(-number.bit_length() // 7))
