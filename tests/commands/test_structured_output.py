@@ -98,6 +98,8 @@ class Invocations:
             "cluster info": (),
             "cluster init": ("--if-not-exists", "-n"),
             "cluster instance-id": (),
+            "config explain": ("zkTimeout",),
+            "config show": (),
             "cookie list": (),
             "cookie show": (live,),
             "cookie update": (stopped.id, "--from-config", *bookie[:-6], *bookie[-4:], "-n"),
