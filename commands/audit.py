@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.cluster_access import open_ledgers, open_store, require_metadata_uri
 from commands.command import command, group
 from commands.config import OutputForm
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError
 from commands.outcome import Outcome
-from commands.rendering import Column, Lines, decimal, size
+from commands.rendering import Column, Lines, Table, decimal, size
+from commands.session import open_session, require_metadata_uri
 
 if TYPE_CHECKING:
     from runtime.metadata.registration import Registrations
     from runtime.replication.audit_report import AuditReport
 
-app = group("")
 
-_BOOKIE_COLUMNS = (
+_BOOKIE_TABLE = Table(
+    "Replication by bookie",
     Column("bookie_id", "BOOKIE"),
     Column("mode", "MODE"),
     Column("ledgers", "LEDGERS", is_right=True),
@@ -32,7 +32,8 @@ _BOOKIE_COLUMNS = (
     Column("entry_copies", "ENTRIES", is_right=True, priority=3),
     Column("payload_bytes", "BYTES", size, is_right=True, priority=2),
 )
-_LEDGER_COLUMNS = (
+_LEDGER_TABLE = Table(
+    "Under-replicated ledgers",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("ledger_state", "STATE", priority=1),
     Column("replication", "REPLICATION"),
@@ -43,11 +44,15 @@ _LEDGER_COLUMNS = (
     Column("entry_count", "ENTRIES", is_right=True, priority=3),
     Column("missing_bookies", "MISSING BOOKIES"),
 )
-_FINDING_COLUMNS = (*_LEDGER_COLUMNS, Column("problem", "PROBLEM"))
-_UNREADABLE_COLUMNS = (Column("ledger_id", "LEDGER", is_right=True), Column("problem", "PROBLEM"))
+_FINDING_TABLE = Table("AuditReport", *_LEDGER_TABLE.columns, Column("problem", "PROBLEM"), name="ledger_id")
+_UNREADABLE_TABLE = Table(
+    "Unreadable ledgers",
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("problem", "PROBLEM"),
+)
 
 
-@command(app, "audit", is_cut=True)
+@command("audit", is_cut=True)
 def audit(
     context: CommandContext,
     is_spark: Annotated[
@@ -98,18 +103,16 @@ def audit(
 
 async def _registrations(context: CommandContext) -> Registrations:
     """Who is registered now; ClusterNotFoundError before Spark is started for nothing."""
-    from runtime.metadata.registration import RegistrationClient
-
-    async with open_store(context) as (store, uri):
-        return await RegistrationClient(store, uri.root).snapshot()
+    async with open_session(context, must_exist=False) as session:
+        return await session.registrations.snapshot()
 
 
 async def _audit_plainly(context: CommandContext, out: str | None) -> AuditReport:
-    from runtime.metadata.registration import RegistrationClient
     from spark_reports.report import audit_plainly
 
-    async with open_ledgers(context) as (store, ledgers):
-        registrations = await RegistrationClient(store, ledgers.root).snapshot()
+    async with open_session(context, must_exist=False) as session:
+        ledgers = await session.ledgers()
+        registrations = await session.registrations.snapshot()
         with context.console.progress("auditing") as progress:
             return await audit_plainly(ledgers, registrations, out_directory=out, on_progress=progress.update)
 
@@ -127,7 +130,7 @@ def _print(context: CommandContext, report: AuditReport, out: str | None, second
     unreadable_state = {"replication": ReplicationState.UNREADABLE.value}
     findings = sorted([*under_replicated, *(row | unreadable_state for row in unreadable)], key=_ledger_id)
     if console.form is OutputForm.NAME:
-        console.rows("AuditReport", _FINDING_COLUMNS, findings, name="ledger_id", is_truncated=report.is_truncated)
+        console.rows(_FINDING_TABLE, findings, is_truncated=report.is_truncated)
         return
     bookies = [_row(bookie) for bookie in report.bookies]
     body = _row(report.summary) | {"seconds": round(seconds, 3), "out": os.path.abspath(out) if out else None}
@@ -140,11 +143,11 @@ def _print(context: CommandContext, report: AuditReport, out: str | None, second
         body,
         show={"payload_bytes": size, "seconds": decimal},
         details=details,
-        lines=Lines(_FINDING_COLUMNS, findings),
+        lines=Lines(_FINDING_TABLE, findings),
     )
-    console.table("Replication by bookie", _BOOKIE_COLUMNS, bookies)
-    console.table("Under-replicated ledgers", _LEDGER_COLUMNS, under_replicated)
-    console.table("Unreadable ledgers", _UNREADABLE_COLUMNS, unreadable)
+    console.table(_BOOKIE_TABLE, bookies)
+    console.table(_LEDGER_TABLE, under_replicated)
+    console.table(_UNREADABLE_TABLE, unreadable)
 
 
 def _row(struct: Any) -> dict[str, object]:
@@ -154,3 +157,6 @@ def _row(struct: Any) -> dict[str, object]:
     if "ledger_id" in row:
         row["ledger_id"] = str(row["ledger_id"])
     return row
+
+
+app = group("", audit)

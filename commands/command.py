@@ -1,6 +1,7 @@
 """How a function becomes a command: global options on both sides of its name, a context, coroutines run to their end.
 
 A command function takes a ``CommandContext`` first, then its own Typer parameters, and returns an ``Outcome`` or None.
+``@command(...)`` makes a ``Command`` of it, and ``group(help, *commands)`` a group.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Collection, Coroutine
-from typing import Annotated, Any, TypeAlias, get_args
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args
 
 import typer
 
 from commands.config import ColorMode, GlobalFlags, OutputForm, Settings
 from commands.context import Invocation
+from commands.effect import Effect
+from commands.errors import PlanShown
 from commands.help_page import HelpCommand, HelpGroup
 from commands.outcome import Outcome
 from runtime.errors import RefusedError
@@ -23,7 +26,6 @@ CommandFunction: TypeAlias = Callable[..., Outcome | None] | Callable[..., Corou
 _ALWAYS = frozenset({"output", "no_headers", "quiet", "debug", "color", "no_progress", "config"})
 _OF_CLUSTER = frozenset({"metadata_uri", "cluster", "conf"})
 _OF_SESSION = frozenset({"timeout", "metadata_rate"})
-_PLANNED = frozenset({"dry_run", "plan_out", "apply"})
 _SHOWN = frozenset({"output", "debug"})
 _SHOWN_FILES = frozenset({"conf", "config"})
 
@@ -71,7 +73,7 @@ def _global_options(
     no_headers: Annotated[bool | None, typer.Option("--no-headers", help="Tables and CSV without headings.")] = None,
     yes: Annotated[bool | None, typer.Option("--yes", "-y", help="Answer yes to the confirmation.")] = None,
     confirm: Annotated[
-        str | None, typer.Option("--confirm", metavar="NAME", help="What would have to be typed; --yes is not enough.")
+        str | None, typer.Option("--confirm", metavar="NAME", help="What would have to be typed.")
     ] = None,
     dry_run: Annotated[bool | None, typer.Option("--dry-run", "-n", help="Show the plan, change nothing.")] = None,
     plan_out: Annotated[
@@ -89,9 +91,16 @@ def _global_options(
     """Only its parameters matter: they are put behind those of every command."""
 
 
-def group(help_text: str, cls: type[HelpGroup] = HelpGroup) -> typer.Typer:
-    """A group of commands, or the holder of a single one."""
-    return typer.Typer(
+class Command(NamedTuple):
+    """A command before it is in a group; ``run`` has the signature from which Typer reads its options."""
+
+    name: str
+    run: Callable[..., Outcome | None]
+
+
+def group(help_text: str, *commands: Command, cls: type[HelpGroup] = HelpGroup) -> typer.Typer:
+    """A group of commands, in this order, or the holder of a single one."""
+    app = typer.Typer(
         cls=cls,
         help=help_text,
         no_args_is_help=True,
@@ -99,6 +108,9 @@ def group(help_text: str, cls: type[HelpGroup] = HelpGroup) -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
+    for each in commands:
+        app.command(each.name, cls=HelpCommand, epilog="More global options: bkctl --help")(each.run)
+    return app
 
 
 GLOBAL_PARAMETERS = tuple(inspect.signature(_global_options, eval_str=True).parameters.values())
@@ -115,33 +127,29 @@ def take_parameters(run: Callable[..., Any], parameters: list[inspect.Parameter]
 
 
 def command(
-    app: typer.Typer,
     name: str,
     *,
+    effect: Effect = Effect.LOOKS,
+    milder_effect: Effect | None = None,
     is_listing: bool = False,
     is_cut: bool = False,
-    is_changing: bool = False,
-    is_asking: bool = False,
-    planned_tier: int = 0,
     is_local: bool = False,
     is_configured_by_files: bool = False,
     is_metadata_rate_taken: bool = True,
-) -> Callable[[CommandFunction], CommandFunction]:
-    """Register a function as the command ``name`` of ``app``; its docstring is the help text.
+) -> Callable[[CommandFunction], Command]:
+    """Make a function the command ``name``, for ``group``; its docstring is the help text.
 
     A global option that the command does not support is a usage error. Every command takes those for its output. A
-    listing also takes ``--sort`` and ``--limit``; a command with ``is_cut`` takes ``--limit``. A command that changes
-    something takes ``--dry-run``. With ``planned_tier`` (1, 2 or 3, see ``commands.safety``) it also takes the options
-    of saved plans, and those that answer its question. A local command needs no cluster; if it is not configured by
-    files either, it takes no option that names one. What changes something is refused while bkctl is read-only.
+    listing also takes ``--sort`` and ``--limit``; a command with ``is_cut`` takes ``--limit``. ``effect`` decides which
+    options for changes it takes, and whether read-only mode stops it; ``milder_effect`` is a second one that some of
+    its plans have. A local command needs no cluster; if it is not configured by files either, it takes no option that
+    names one.
     """
-    changes = is_changing or is_asking or planned_tier > 0
+    effects = (effect,) if milder_effect is None else (effect, milder_effect)
     is_outside_cluster = is_local and not is_configured_by_files
-    taken = _ALWAYS | _answers(planned_tier, is_asking=is_asking)
+    taken = _ALWAYS.union(*(each.options for each in effects))
     taken |= {"sort", "limit"} if is_listing else {"limit"} if is_cut else set()
-    taken |= _PLANNED if planned_tier else {"dry_run"} if changes else set()
     shown = taken - _ALWAYS | _SHOWN
-    shown -= {"yes"} if planned_tier > 2 and not is_asking else set()
     shown |= {"no_headers"} if is_listing else set()
     shown |= _SHOWN_FILES if is_configured_by_files else set()
     shown |= set() if is_local else {"metadata_uri"}
@@ -149,7 +157,7 @@ def command(
     taken |= set() if is_local else _OF_SESSION
     taken -= set() if is_metadata_rate_taken else {"metadata_rate"}
 
-    def register(function: CommandFunction) -> CommandFunction:
+    def declare(function: CommandFunction) -> Command:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
         same_names = GLOBAL_NAMES.intersection(parameter.name for parameter in own)
         assert not same_names, f"{name}: {same_names} are global options"
@@ -161,25 +169,22 @@ def command(
             for option in _not_taken(flags, taken):
                 typer_context.fail(f"{option} is not supported by {typer_context.command_path}")
             context = invocation.enter(typer_context.command_path, flags)
-            if changes and not context.settings.is_rehearsal:
+            context.command, context.effects = typer_context.command_path.removeprefix("bkctl "), effects
+            if effect.is_change and not context.settings.is_rehearsal:
                 require_not_read_only(context.settings, is_outside_cluster=is_outside_cluster)
-            return _finish(function(context, **arguments))
+            try:
+                return _finish(function(context, **arguments))
+            except PlanShown:
+                return Outcome.OK
 
         run.__doc__ = function.__doc__
+        run.effects = effects  # type: ignore[attr-defined]
         own_options = {declaration for parameter in own for declaration in declarations(parameter)}
         left = [each for each in GLOBAL_PARAMETERS if own_options.isdisjoint(declarations(each))]
         take_parameters(run, [*own, *(_hidden_unless(parameter, shown) for parameter in left)])
-        app.command(name, cls=HelpCommand, epilog="More global options: bkctl --help")(run)
-        return function
+        return Command(name, run)
 
-    return register
-
-
-def _answers(planned_tier: int, *, is_asking: bool) -> frozenset[str]:
-    """Options that answer the command's question. ``--yes`` is taken where it is not sufficient, too."""
-    if planned_tier > 2:
-        return frozenset({"yes", "confirm"})
-    return frozenset({"yes"} if planned_tier == 2 or is_asking else ())
+    return declare
 
 
 def require_not_read_only(settings: Settings, *, is_outside_cluster: bool = False) -> None:

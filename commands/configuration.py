@@ -10,18 +10,17 @@ import typer
 from commands.command import command, group
 from commands.context import CommandContext, SettingInfo, SettingsOverview
 from commands.errors import NotFoundError
-from commands.rendering import Column
+from commands.rendering import Column, Table
 from commands.spelling import near_miss
 from storage.setting import size_text
 
-app = group("Show the settings: their values, where these come from, what they mean.")
-
 _SIMILARITY_MIN = 0.6
-_COLUMNS = (Column("name", "SETTING"), Column("value", "VALUE"))
-_WITH_ORIGIN = (*_COLUMNS, Column("origin", "ORIGIN"))
-_MEANINGS = (Column("name", "SETTING"), Column("help", "MEANING"))
+_VALUES = Table("Settings", Column("name", "SETTING"), Column("value", "VALUE"), name="name")
+_WITH_ORIGIN = Table("Settings", *_VALUES.columns, Column("origin", "ORIGIN"), name="name")
+_MEANINGS = Table("Settings", Column("name", "SETTING"), Column("help", "MEANING"), name="name")
 
 
+@command("show", is_listing=True)
 def show(
     context: CommandContext,
     with_origin: Annotated[bool, typer.Option("--with-origin", help="Show where each value comes from.")] = False,
@@ -33,13 +32,14 @@ def show(
 
     Example: bkctl config show --with-origin --changed
     """
-    with context.console.listing("Settings", _WITH_ORIGIN if with_origin else _COLUMNS, name="name") as listing:
+    with context.console.listing(_WITH_ORIGIN if with_origin else _VALUES) as listing:
         for setting in _overview_of(context).settings:
             if not changed or setting.origin != "default":
                 origin = {"origin": setting.origin} if with_origin else {}
                 listing.add({"name": setting.name, "value": setting.value} | origin)
 
 
+@command("explain")
 def explain(
     context: CommandContext, key: Annotated[str, typer.Argument(metavar="KEY", help="Name, variable or Java key.")]
 ) -> None:
@@ -55,7 +55,7 @@ def explain(
         body: dict[str, object] = msgspec.to_builtins(found[0])
         context.console.record("Setting", body, name=found[0].name)
     elif found:
-        with context.console.listing("Settings", _MEANINGS, name="name") as listing:
+        with context.console.listing(_MEANINGS) as listing:
             for each in found:
                 listing.add({"name": each.name, "help": each.help})
     elif key in overview.other_java_keys:
@@ -90,5 +90,4 @@ def value_text(value: object, unit: str) -> str:
     return f"{text} {unit}" if unit and isinstance(value, int | float) else text
 
 
-command(app, "show", is_listing=True)(show)
-command(app, "explain")(explain)
+app = group("Show the settings: their values, where these come from, what they mean.", show, explain)

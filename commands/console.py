@@ -7,20 +7,16 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from commands import rendering, table_layout
 from commands.config import ColorMode, OutputForm, Settings
 from commands.errors import ReaderGoneError
 from commands.listing import Listing
 from commands.progress import Progress, Silence, progress_bar
-from commands.rendering import Column, Lines, Row
+from commands.rendering import Column, Lines, Row, Table
 from commands.table_layout import Layout
 from runtime.errors import RefusedError
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 _TABLE_ROWS_MAX = 50
 _READER_GONE = "nobody reads the results any more"
@@ -81,20 +77,18 @@ class Console:
         else:
             self._write_fields(body, show or {})
 
-    def rows(
-        self, kind: str, columns: Sequence[Column], rows: Sequence[Row], *, name: str, is_truncated: bool = False
-    ) -> None:
-        """Print a listing that is already complete; ``name`` is the key that ``-o name`` prints."""
-        with self.listing(kind, columns, name=name) as listing:
+    def rows(self, table: Table, rows: Sequence[Row], *, is_truncated: bool = False) -> None:
+        """Print a listing that is already complete."""
+        with self.listing(table) as listing:
             for row in rows:
                 listing.add(row)
             if is_truncated:
                 listing.truncate()
 
     @contextmanager
-    def listing(self, kind: str, columns: Sequence[Column], *, name: str) -> Iterator[Listing]:
+    def listing(self, table: Table) -> Iterator[Listing]:
         """Print many objects as they come; forms that cannot stream are written at the end, unless it failed."""
-        listing = Listing(self._settings, self.form, kind, columns, name, self._write, self)
+        listing = Listing(self._settings, self.form, table, self._write, self)
         yield listing
         text = listing.finish()
         if text is not None:
@@ -108,7 +102,7 @@ class Console:
         is_cut = limit is not None and any(len(rows) > limit for rows in lists.values())
         return {**{key: rows[:limit] for key, rows in lists.items()}, "truncated": is_truncated or is_cut}
 
-    def table(self, title: str, columns: Sequence[Column], rows: Sequence[Row], *, is_cut: bool = True) -> None:
+    def table(self, table: Table, rows: Sequence[Row], *, is_cut: bool = True) -> None:
         """A further table below a record, for people; structured forms carry the same rows inside the record.
 
         It ends at ``--limit`` if ``is_cut`` (for some commands the option means something else), or at 50 rows.
@@ -118,9 +112,9 @@ class Console:
         limit = self._settings.limit if is_cut else None
         rows_max = _TABLE_ROWS_MAX if limit is None else limit
         self._write("")
-        self._write(rendering.clean(title, "\n"))
+        self._write(rendering.clean(table.title, "\n"))
         shown_rows = rows[:rows_max]
-        layout = self.layout(rendering.shown_columns(columns, self.form), shown_rows)
+        layout = self.layout(rendering.shown_columns(table.columns, self.form), shown_rows)
         self._write(self.table_text(layout, shown_rows))
         if len(rows) > rows_max:
             self._write(f"... and {len(rows) - rows_max} more" + (" (-o json has them all)" if limit is None else ""))
@@ -196,7 +190,7 @@ class Console:
 
     def _write_csv(self, body: Row, lines: Lines | None) -> None:
         fields = dict(rendering.flat(body))
-        keys = list(fields) if lines is None else [column.key for column in lines.columns]
+        keys = list(fields) if lines is None else [column.key for column in lines.table.columns]
         if self._settings.has_headers:
             self._write(rendering.to_csv_line(keys))
         rows_max = self._settings.limit if lines is None or lines.is_cut else None
@@ -246,9 +240,9 @@ class Console:
         from rich.box import SIMPLE_HEAD
         from rich.console import Console as RichConsole
         from rich.measure import Measurement
-        from rich.table import Table
+        from rich.table import Table as RichTable
 
-        table: Table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=self._settings.has_headers, show_edge=False)
+        table = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_header=self._settings.has_headers, show_edge=False)
         for column in columns:
             table.add_column(column.title, justify="right" if column.is_right else "left", no_wrap=True)
         for row in rows:

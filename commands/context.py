@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
 from commands.config import GlobalFlags, Settings
 from commands.console import Console
+from commands.effect import Effect
 from runtime.config import BookieConfig
 from storage.setting import Java, Setting
 
@@ -94,7 +95,13 @@ class SettingsOverview(msgspec.Struct, frozen=True):
 
 
 class CommandContext:
-    """Everything a command may use in addition to its own arguments."""
+    """Everything a command may use in addition to its own arguments.
+
+    ``command`` is its name ("cookie delete") and ``effects`` what its plans may do; ``command()`` sets both.
+    """
+
+    command = ""
+    effects: tuple[Effect, ...] = (Effect.LOOKS,)
 
     def __init__(
         self,
@@ -107,6 +114,13 @@ class CommandContext:
         self.console = console
         self.load_bookie_settings = load_bookie_settings
         self.load_overview = load_overview
+
+    def with_settings(self, **changes: Any) -> CommandContext:
+        """The same command under settings of which some are replaced."""
+        settings = msgspec.structs.replace(self.settings, **changes)
+        context = CommandContext(settings, self.console, self.load_bookie_settings, self.load_overview)
+        context.command, context.effects = self.command, self.effects
+        return context
 
 
 class Invocation(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -10,6 +9,7 @@ import typer
 
 from commands.command import command, group
 from commands.context import CommandContext
+from commands.effect import Effect
 from commands.ledger.id_files import read_ledger_ids
 from commands.outages import OutageMax, told_when_cut_off
 from commands.outcome import Outcome
@@ -18,14 +18,14 @@ from commands.rendering import counted
 from commands.replication_access import (
     failure_rows,
     note_end,
-    open_recovery,
     plan_rows,
     print_report,
     progress_reporter,
-    settle_recovery,
+    replication_access,
     shortened,
     waiting_sentence,
 )
+from commands.session import open_session
 
 if TYPE_CHECKING:
     from commands.replication_access import ReplicationAccess
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from runtime.metadata.store import Node
     from runtime.replication.decommission import DecommissionPlan, DecommissionReport
 
-app = group("")
 
-
-@command(app, "decommission", planned_tier=2)
+@command("decommission", effect=Effect.HARMFUL)
 async def decommission(
     context: CommandContext,
     bookie_id: Annotated[str, typer.Argument(metavar="ID", help="ID of the stopped bookie.")],
@@ -57,14 +55,14 @@ async def decommission(
     Waits for ZooKeeper when it stops answering. A ledger whose entries are lost cannot be moved and keeps the cookie,
     unless its loss is accepted: it then stays unchanged and still names the bookie.
     """
-    from commands.safety.change import open_change
     from runtime.replication.decommission import Decommission
 
     parse_bookie_id(bookie_id)
     accepted = frozenset(read_ledger_ids(accept_loss)) if accept_loss is not None else frozenset()
     console = context.console
-    async with open_recovery(context, outage_max) as access:
-        operation = Decommission(access.recovery, access.cookies)
+    async with open_session(context) as session:
+        access = await replication_access(context, session, outage_max)
+        operation = Decommission(access.recovery, session.cookies)
         if context.settings.is_rehearsal:
             found = await operation.preview(bookie_id, accepted)
             if found.recovery.registered:
@@ -72,22 +70,19 @@ async def decommission(
         else:
             found = await operation.plan(bookie_id, lambda each: console.say(waiting_sentence(each)), accepted)
         plan = _change_plan(access, found)
-        if not await settle_recovery(context, plan, found.recovery, is_empty=False):
-            return Outcome.OK
-        ledgers = len(found.recovery.ledgers)
-        async with told_when_cut_off(context, ledgers, "; the cookie comes last") as job, AsyncExitStack() as stack:
-            change = await access.recovery.outage.outlast(
-                lambda: stack.enter_async_context(open_change(context, access.store, plan, is_shared=True))
-            )
+        async with (
+            told_when_cut_off(context, len(found.recovery.ledgers), "; the cookie comes last") as job,
+            access.open_change(context, plan, found.recovery) as change,
+        ):
 
             def keep_cookie(node: Node) -> None:
                 change.require_lock()
-                change.trash.keep("delete", access.cookies.path(bookie_id), node)
+                change.trash.keep("delete", session.cookies.path(bookie_id), node)
 
             await access.recovery.require_down([bookie_id])
             with console.progress("decommissioning") as progress:
                 job.show = progress_reporter(progress)
-                report = await operation.run(found, job.note, before_scan=change.renew_share, keep_cookie=keep_cookie)
+                report = await operation.run(found, job.note, before_scan=change.renew_lock, keep_cookie=keep_cookie)
             note_end(change, _report_body(report), decommission_outcome(report))
     _print_result(context, report)
     return decommission_outcome(report)
@@ -125,7 +120,7 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan) -> Plan:
         they = "it" if len(items) == 1 else "they"
         summary.append(f"will leave {left}, with entries proven lost; {they} will still name bookie {found.bookie_id}")
     if found.cookie_version is not None:
-        path = access.cookies.path(found.bookie_id)
+        path = access.session.cookies.path(found.bookie_id)
         items.append({"action": "delete cookie", "path": path, "expected_version": found.cookie_version})
         afterwards = "can only start as a new one, with empty directories"
         if found.accepted:
@@ -134,7 +129,7 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan) -> Plan:
             f"will delete the cookie of bookie {found.bookie_id} when no other ledger references it; afterwards the "
             f"bookie {afterwards}"
         )
-    return access.change_plan("decommission", found.recovery, more_summary=summary, more_items=items)
+    return access.change_plan(found.recovery, more_summary=summary, more_items=items)
 
 
 def decommission_outcome(report: DecommissionReport) -> Outcome:
@@ -168,3 +163,6 @@ def _report_body(report: DecommissionReport) -> dict[str, object]:
         "mebibytes_per_second": round(bytes_copied / 2**20 / seconds, 3) if seconds > 0 else None,
         "refusal": report.refusal,
     }
+
+
+app = group("", decommission)

@@ -4,6 +4,7 @@ BkctlError
 ├── InvalidArgumentError    an argument is not what the command can take; nothing was done
 ├── NotFoundError           what the command line names is not there
 ├── ChangeCutOffError       a change of the cluster lost ZooKeeper in the middle; it can be run again
+├── PlanShown               the plan was all that was asked for; nothing failed
 ├── NoRoomError             a disk of the bookie is full; nothing on it is damaged
 ├── ReaderGoneError         nobody reads stdout any more
 └── StoppedBySignalError    a signal ended the command before its work was done
@@ -25,6 +26,10 @@ class NotFoundError(BkctlError):
 
 class ChangeCutOffError(MetadataUnavailableError):
     """ZooKeeper went away, or the session ended, in the middle of a change; the command can be run again."""
+
+
+class PlanShown(BkctlError):  # noqa: N818  it is no failure
+    """The plan was shown or saved, as ``--dry-run`` and ``--plan-out`` ask: it ends the command, with exit code 0."""
 
 
 class NoRoomError(BkctlError):

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from commands import rendering
 from commands.config import OutputForm, Settings
 from commands.errors import InvalidArgumentError
-from commands.rendering import Column, Row
+from commands.rendering import Column, Row, Table
 from commands.table_layout import Layout
 
 _ROWS_MEASURED = 1000
@@ -40,21 +40,17 @@ class Listing:
         self,
         settings: Settings,
         form: OutputForm,
-        kind: str,
-        columns: Sequence[Column],
-        name: str,
+        table: Table,
         write: Callable[[str], None],
         tables: TableWriter,
     ) -> None:
-        self._order = None if settings.sort is None else _parse_order(settings.sort, columns)
+        self._order = None if settings.sort is None else _parse_order(settings.sort, table.columns)
         self._settings = settings
         self._form = form
-        self._kind = kind
-        self._columns = columns
-        self._name = name
+        self._kind, self._columns, self._name = table.title, table.columns, table.name
         self._write = write
         self._tables = tables
-        self._shown = rendering.shown_columns(columns, form)
+        self._shown = rendering.shown_columns(table.columns, form)
         self._is_table = form in {OutputForm.TABLE, OutputForm.WIDE}
         self.layout: Layout | None = None
         """How the table is shown, once that is known."""
@@ -64,7 +60,7 @@ class Listing:
         self._is_truncated = False
         self._is_streamed = settings.sort is None and form in {OutputForm.JSONL, OutputForm.CSV, OutputForm.NAME}
         if form is OutputForm.CSV and settings.has_headers:
-            write(rendering.to_csv_line(column.key for column in columns))
+            write(rendering.to_csv_line(column.key for column in table.columns))
 
     @property
     def is_full(self) -> bool:

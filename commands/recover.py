@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from commands.command import command, group
 from commands.context import CommandContext
+from commands.effect import Effect
 from commands.help_page import HelpGroup
 from commands.outages import OutageMax, told_when_cut_off
 from commands.outcome import Outcome
 from commands.parse import parse_bookie_id
 from commands.replication_access import (
+    PLAN_TABLE,
     failure_rows,
     note_end,
-    open_recovery,
+    plan_body,
     print_report,
     progress_reporter,
+    replication_access,
     report_body,
-    settle_recovery,
     waiting_sentence,
 )
+from commands.session import open_session
 
 if TYPE_CHECKING:
     from runtime.replication.recovery_report import RecoveryReport
@@ -45,15 +47,7 @@ class RecoverGroup(HelpGroup):
         return args[0] in {"-h", "--help"} or not self.commands.keys().isdisjoint(args)
 
 
-app = group("Re-replicate the data of failed bookies.", RecoverGroup)
-
-
-@app.callback(help=f"{app.info.help}\n\nbkctl recover ID... is short for bkctl recover failed-bookie ID...")
-def _group() -> None:
-    """Keep ``failed-bookie`` a command of its own: Typer would fold a single one into the group."""
-
-
-@command(app, FAILED_BOOKIE, planned_tier=2)
+@command(FAILED_BOOKIE, effect=Effect.HARMFUL)
 async def failed_bookie(
     context: CommandContext,
     bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Bookies that will not come back.")],
@@ -67,28 +61,28 @@ async def failed_bookie(
 
     Short form: bkctl recover ID...
     """
-    from commands.safety.change import open_change
+    from commands.safety.gate import nothing_to_change
 
     for bookie_id in bookie_ids:
         parse_bookie_id(bookie_id)
-    async with open_recovery(context, outage_max) as access:
+    async with open_session(context) as session:
+        access = await replication_access(context, session, outage_max)
         recovery, console = access.recovery, context.console
         if context.settings.is_rehearsal:
-            for bookie_id in sorted(access.registrations.live.intersection(bookie_ids)):
+            for bookie_id in await recovery.registered(bookie_ids):
                 console.warn(f"bookie {bookie_id} is registered; it must be down before it can be recovered")
         else:
             await recovery.require_down(bookie_ids, lambda bookie_id: console.say(waiting_sentence(bookie_id)))
         found = await recovery.plan(bookie_ids)
-        plan = access.change_plan("recover failed-bookie", found)
-        if not await settle_recovery(context, plan, found, is_empty=not found.ledgers):
-            return Outcome.OK
+        plan = access.change_plan(found)
         if not found.ledgers:
+            nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found))
             report = await recovery.run(found)
         else:
-            async with told_when_cut_off(context, len(found.ledgers)) as job, AsyncExitStack() as stack:
-                change = await recovery.outage.outlast(
-                    lambda: stack.enter_async_context(open_change(context, access.store, plan, is_shared=True))
-                )
+            async with (
+                told_when_cut_off(context, len(found.ledgers)) as job,
+                access.open_change(context, plan, found) as change,
+            ):
                 await recovery.require_down(bookie_ids)
                 with console.progress("recovering") as progress:
                     job.show = progress_reporter(progress)
@@ -103,3 +97,11 @@ def outcome_of(report: RecoveryReport) -> Outcome:
     if report.is_complete:
         return Outcome.OK
     return Outcome.PARTIAL if report.has_progress else Outcome.FAILED
+
+
+app = group("Re-replicate the data of failed bookies.", failed_bookie, cls=RecoverGroup)
+
+
+@app.callback(help=f"{app.info.help}\n\nbkctl recover ID... is short for bkctl recover failed-bookie ID...")
+def _group() -> None:
+    """Keep ``failed-bookie`` a command of its own: Typer would fold a single one into the group."""

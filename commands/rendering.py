@@ -107,13 +107,29 @@ class Column(NamedTuple):
         return clean(self.show(row.get(self.key)))
 
 
+class Table:
+    """How rows are shown: as a listing of this kind (``title``), or as a table of this title below a result.
+
+    ``name``: the key that ``-o name`` prints of each row of a listing.
+    """
+
+    def __init__(self, title: str, *columns: Column, name: str = "") -> None:
+        self.title = title
+        self.columns = columns
+        self.name = name
+
+    def titled(self, title: str) -> Table:
+        """The same columns under another title."""
+        return Table(title, *self.columns, name=self.name)
+
+
 class Lines(NamedTuple):
     """Rows that are what a record is about: a form of one line per row prints them, not the record's own fields.
 
     ``is_cut``: whether ``--limit`` cuts them. For a plan it does not: there the option limits the changes.
     """
 
-    columns: Sequence[Column]
+    table: Table
     rows: Sequence[Row]
     is_cut: bool = True
 

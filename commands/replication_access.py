@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from commands.cluster_access import open_client
 from commands.context import CommandContext
 from commands.outages import report_outage
 from commands.outcome import Outcome
 from commands.parse import parse_duration_s
 from commands.progress import Progress
-from commands.rendering import Column, counted, decimal, size
+from commands.rendering import Column, Table, counted, decimal, size
+from commands.session import Session
 
 if TYPE_CHECKING:
-    from commands.safety.change import Change
+    from commands.safety.gate import Change
     from commands.safety.plan import Plan
-    from runtime.metadata.cookies import CookieStore
     from runtime.metadata.ledgers import LedgerStore
-    from runtime.metadata.registration import Registrations
-    from runtime.metadata.store import MetadataStore
     from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
     from runtime.replication.recovery_plan import RecoveryPlan
     from runtime.replication.recovery_report import RecoveryReport
 
-PLAN_COLUMNS = (
+PLAN_TABLE = Table(
+    "Changes",
     Column("action", "ACTION"),
     Column("ledger_id", "LEDGER", is_right=True),
     Column("state", "STATE"),
@@ -37,7 +35,8 @@ PLAN_COLUMNS = (
     Column("surviving_copies", "COPIES LEFT", is_right=True),
     Column("needs_fencing", "FENCED FIRST", priority=3),
 )
-FAILURE_COLUMNS = (
+FAILURE_TABLE = Table(
+    "Failures",
     Column("reason", "REASON"),
     Column("count", "LEDGERS", is_right=True),
     Column("ledger_ids", "LEDGER IDS"),
@@ -48,53 +47,55 @@ _IDS_SHOWN_MAX = 10
 
 
 class ReplicationAccess(NamedTuple):
-    """Recovery of bookies, the cookies, who is registered now, and the cluster that all of this is about."""
+    """Recovery of the bookies of one cluster."""
 
     recovery: BookieRecovery
-    cookies: CookieStore
-    registrations: Registrations
-    store: MetadataStore
+    session: Session
     ledgers: LedgerStore
-    instance_id: str | None
 
     def change_plan(
         self,
-        command: str,
         found: RecoveryPlan,
         *,
         more_summary: Sequence[str] = (),
         more_items: Sequence[dict[str, Any]] = (),
     ) -> Plan:
         """A recovery as a plan that can be shown, saved, compared and confirmed like that of every other command."""
-        from commands.safety.plan import Plan
-
         items = [
             {"action": "recover", "path": self.ledgers.path(int(str(row["ledger_id"]))), **row}
             for row in plan_rows(found)
         ]
-        return Plan(
-            command=command,
-            tier=2,
-            root=self.ledgers.root,
-            instance_id=self.instance_id,
+        return self.session.plan(
             subject=", ".join(found.bookie_ids),
             summary=(*plan_summary(found), *more_summary),
             items=(*items, *more_items),
             arguments={"bookie_ids": list(found.bookie_ids)},
         )
 
+    def open_change(
+        self, context: CommandContext, plan: Plan, found: RecoveryPlan
+    ) -> AbstractAsyncContextManager[Change]:
+        """The gate for a plan about these bookies: it locks them and nothing else, and waits out an outage."""
+        from commands.safety.gate import open_change
 
-@asynccontextmanager
-async def open_recovery(context: CommandContext, outage_max: str | None) -> AsyncIterator[ReplicationAccess]:
-    """Parts for one run; ConfigurationError, InvalidArgumentError, MetadataUnavailableError, ClusterNotFoundError.
+        return open_change(
+            context,
+            plan,
+            self.session.store,
+            bookie_ids=found.bookie_ids,
+            table=PLAN_TABLE,
+            totals=plan_body(found),
+            outlast=self.recovery.outage.outlast,
+        )
+
+
+async def replication_access(context: CommandContext, session: Session, outage_max: str | None) -> ReplicationAccess:
+    """Parts for one run; InvalidArgumentError, ClusterNotFoundError.
 
     ``outage_max`` is the duration given by ``--metadata-outage-max``; None: that of the settings.
     """
     import asyncio
 
-    from runtime.metadata.cluster import read_instance_id
-    from runtime.metadata.cookies import CookieStore
-    from runtime.metadata.registration import RegistrationClient
     from runtime.metadata.replication_lock import ReplicationLocks
     from runtime.net.host import canonical_host_name
     from runtime.replication.bookie_recovery import BookieRecovery
@@ -102,31 +103,11 @@ async def open_recovery(context: CommandContext, outage_max: str | None) -> Asyn
     config = context.settings.replication
     if outage_max is not None:
         config = msgspec.structs.replace(config, metadata_outage_max_s=parse_duration_s(outage_max))
-    async with open_client(context) as client:
-        store, root = client.store, client.ports.ledgers.root
-        registration = RegistrationClient(store, root)
-        cookies = CookieStore(store, root)
-        locks = ReplicationLocks(store, root, await asyncio.to_thread(canonical_host_name))
-        recovery = BookieRecovery(
-            client.ports, registration, cookies, locks, config, partial(report_outage, context.console)
-        )
-        yield ReplicationAccess(
-            recovery,
-            cookies,
-            await registration.snapshot(),
-            store,
-            client.ports.ledgers,
-            await read_instance_id(store, root),
-        )
-
-
-async def settle_recovery(context: CommandContext, plan: Plan, found: RecoveryPlan, *, is_empty: bool) -> bool:
-    """Whether to go ahead; an empty plan is not asked about."""
-    from commands.safety.confirmation import settle_empty_plan, settle_plan
-
-    if is_empty:
-        return settle_empty_plan(context, plan, columns=PLAN_COLUMNS, totals=plan_body(found))
-    return await settle_plan(context, plan, columns=PLAN_COLUMNS, totals=plan_body(found))
+    ports = (await session.client()).ports
+    locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
+    on_outage = partial(report_outage, context.console)
+    recovery = BookieRecovery(ports, session.registrations, session.cookies, locks, config, on_outage)
+    return ReplicationAccess(recovery, session, ports.ledgers)
 
 
 def note_end(change: Change, body: dict[str, object], outcome: Outcome) -> None:
@@ -258,7 +239,7 @@ def print_report(
     """Print a report, and for people the failures below it."""
     context.console.record(kind, body, show=REPORT_SHOW, details={"failures": failures})
     shown = [row | {"ledger_ids": shortened(row["ledger_ids"])} for row in failures]
-    context.console.table("Failures", FAILURE_COLUMNS, shown)
+    context.console.table(FAILURE_TABLE, shown)
 
 
 def shortened(ledger_ids: object) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from commands.autorecovery import auditor, delay, pending, reset_checks, running, status, switch, trigger
 from commands.command import group
 
-app = group("Look at automatic replication, and switch it: what waits, who works, who audits.")
-status.register(app)
-switch.register(app)
-pending.register(app)
-running.register(app)
-auditor.register(app)
-trigger.register(app)
+app = group(
+    "Look at automatic replication, and switch it: what waits, who works, who audits.",
+    status.show_status,
+    switch.enable,
+    switch.disable,
+    pending.list_pending,
+    running.list_running,
+    auditor.show_auditor,
+    trigger.trigger,
+    reset_checks.reset_checks,
+)
 app.add_typer(delay.app, name="delay")
-reset_checks.register(app)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import typer
-
-from commands.autorecovery.access import open_view, warn_of_second_auditor
+from commands.autorecovery.access import warn_of_second_auditor
 from commands.command import command
 from commands.context import CommandContext
 from commands.errors import NotFoundError
-from commands.rendering import Column, time_text
+from commands.rendering import Column, Table, time_text
+from commands.session import open_session
 
-_COLUMNS = (Column("bookie_id", "ID"), Column("vote", "VOTE"), Column("since", "SINCE"))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl autorecovery``."""
-    command(app, "auditor", is_cut=True)(show_auditor)
+_TABLE = Table("In line", Column("bookie_id", "ID"), Column("vote", "VOTE"), Column("since", "SINCE"))
 
 
+@command("auditor", is_cut=True)
 async def show_auditor(context: CommandContext) -> None:
     """Show the elected auditor and the candidates that take over after it; exit code 4 if no auditor is elected.
 
@@ -26,9 +21,9 @@ async def show_auditor(context: CommandContext) -> None:
     """
     from runtime.metadata.auditor_election import list_candidates, read_pulsar_auditor
 
-    async with open_view(context) as view:
-        candidates = await list_candidates(view.store, view.root, view.foreign)
-        pulsar_auditor = await read_pulsar_auditor(view.store, view.root)
+    async with open_session(context) as session:
+        candidates = await list_candidates(session.store, session.root, session.foreign)
+        pulsar_auditor = await read_pulsar_auditor(session.store, session.root)
     if candidates:
         warn_of_second_auditor(context, pulsar_auditor)
     elif pulsar_auditor is not None:
@@ -42,4 +37,4 @@ async def show_auditor(context: CommandContext) -> None:
         for candidate in candidates
     ]
     context.console.record("Auditor", rows[0], name="bookie_id", details={"candidates": rows[1:]})
-    context.console.table("In line", _COLUMNS, rows[1:])
+    context.console.table(_TABLE, rows[1:])

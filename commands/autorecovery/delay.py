@@ -6,27 +6,28 @@ from typing import Annotated
 
 import typer
 
-from commands.autorecovery.access import change_setting, open_view, readable
+from commands.autorecovery.access import change_setting, readable
 from commands.command import command, group
 from commands.context import CommandContext
+from commands.effect import Effect
 from commands.errors import InvalidArgumentError, NotFoundError
 from commands.parse import parse_duration_s
+from commands.session import open_session
 
-app = group("How long an auditor waits before it acts on one lost bookie.")
 _KIND = "RecoveryDelay"
 
 
-@command(app, "get")
+@command("get")
 async def get_delay(context: CommandContext) -> None:
     """Show the delay; exit code 4 if no auditor ever ran and the delay was never set."""
-    async with open_view(context) as view:
-        delay = await view.switches.recovery_delay()
+    async with open_session(context) as session:
+        delay = await session.switches.recovery_delay()
     if delay is None:
         raise NotFoundError("there is no recovery delay yet: the first auditor stores that of its own settings")
     context.console.record(_KIND, {"seconds": delay.seconds}, name="seconds")
 
 
-@command(app, "set", planned_tier=1)
+@command("set", effect=Effect.REVERSIBLE)
 async def set_delay(
     context: CommandContext,
     seconds: Annotated[str, typer.Argument(metavar="SECONDS", help="0 for none; 10m and 2h are understood too.")],
@@ -39,22 +40,21 @@ async def set_delay(
     from runtime.metadata.paths import Paths
 
     wanted_s = _parse_seconds(seconds)
-    async with open_view(context) as view:
-        before = await readable(context, view.switches.recovery_delay())
+    async with open_session(context) as session:
+        before = await readable(context, session.switches.recovery_delay())
         previous_s = None if before is None else before.seconds
 
         async def write() -> bool:
-            await view.switches.set_recovery_delay(wanted_s)
+            await session.switches.set_recovery_delay(wanted_s)
             return wanted_s != previous_s
 
         item: dict[str, object] = {
             "action": "create" if before is None else "set",
-            "path": Paths(view.root).lost_bookie_recovery_delay,
+            "path": Paths(session.root).lost_bookie_recovery_delay,
             "expected_version": None if before is None else before.version,
             "value": wanted_s,
         }
-        if await change_setting(context, view, "delay set", (item,), write) is None:
-            return
+        await change_setting(context, session, (item,), write)
     if wanted_s in {0, previous_s}:
         context.console.say("the auditor, if one is elected, audits now")
     if previous_s is None:
@@ -71,3 +71,6 @@ def _parse_seconds(text: str) -> int:
     if seconds != int(seconds) or seconds > DELAY_S_MAX:
         raise InvalidArgumentError(f"'{text}' is not a delay: give whole seconds from 0 to {DELAY_S_MAX}")
     return int(seconds)
+
+
+app = group("How long an auditor waits before it acts on one lost bookie.", get_delay, set_delay)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.autorecovery.access import ReplicationView, open_view, readable
+from commands.autorecovery.access import readable
 from commands.command import command
 from commands.context import CommandContext
 from commands.listing import require_no_listing_options
 from commands.outcome import Outcome
 from commands.parse import parse_duration_s
-from commands.rendering import Column, time_text
+from commands.rendering import Column, Table, time_text
+from commands.session import Session, open_session
 
 if TYPE_CHECKING:
     from runtime.metadata.under_replication import ListedMark
@@ -29,7 +30,8 @@ def show_age(value: object) -> str:
     return f"{value}s"
 
 
-_COLUMNS = (
+_TABLE = Table(
+    "PendingLedgers",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("missing_bookies", "MISSING"),
     Column("age_s", "AGE", show_age, is_right=True),
@@ -37,14 +39,11 @@ _COLUMNS = (
     Column("locked", "LOCKED", is_wide=True),
     Column("worker", "WORKER"),
     Column("problem", "PROBLEM"),
+    name="ledger_id",
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl autorecovery``."""
-    command(app, "pending", is_listing=True)(list_pending)
-
-
+@command("pending", is_listing=True)
 async def list_pending(
     context: CommandContext,
     missing: Annotated[
@@ -71,44 +70,44 @@ async def list_pending(
     age_s_min = 0.0 if stuck_for is None else parse_duration_s(stuck_for)
     number = 0
     async with (
-        open_view(context) as view,
-        aclosing(list_marks(view.store, view.root, view.foreign, missing=missing, not_missing=not_missing)) as marks,
+        open_session(context) as session,
+        aclosing(
+            list_marks(session.store, session.root, session.foreign, missing=missing, not_missing=not_missing)
+        ) as marks,
     ):
         if count:
             async for found in marks:
-                number += view.age_s(found.marked_ms) >= age_s_min
+                number += session.age_s(found.marked_ms) >= age_s_min
             context.console.record("PendingCount", {"count": number}, name="count")
             return _outcome(number, fail_if_any=fail_if_any)
-        locked = await _locked(view)
-        with context.console.listing("PendingLedgers", _COLUMNS, name="ledger_id") as listing:
+        locked = await _locked(session)
+        with context.console.listing(_TABLE) as listing:
             async for found in marks:
-                if view.age_s(found.marked_ms) < age_s_min:
+                if session.age_s(found.marked_ms) < age_s_min:
                     continue
                 number += 1
                 if listing.is_full:
                     listing.truncate()
                     break
-                listing.add(await _row(context, view, found, is_locked=found.ledger_id in locked))
+                listing.add(await _row(context, session, found, is_locked=found.ledger_id in locked))
     return _outcome(number, fail_if_any=fail_if_any)
 
 
-async def _locked(view: ReplicationView) -> frozenset[int]:
+async def _locked(session: Session) -> frozenset[int]:
     from runtime.metadata.replication_lock import list_locked_ids
 
-    return frozenset(await list_locked_ids(view.store, view.root, view.foreign))
+    return frozenset(await list_locked_ids(session.store, session.root, session.foreign))
 
 
-async def _row(
-    context: CommandContext, view: ReplicationView, found: ListedMark, *, is_locked: bool
-) -> dict[str, object]:
+async def _row(context: CommandContext, session: Session, found: ListedMark, *, is_locked: bool) -> dict[str, object]:
     from runtime.metadata.replication_lock import read_lock_holder
 
-    reading = read_lock_holder(view.store, view.root, found.ledger_id) if is_locked else None
+    reading = read_lock_holder(session.store, session.root, found.ledger_id) if is_locked else None
     return {
         "ledger_id": str(found.ledger_id),
         "missing_bookies": None if found.mark is None else list(found.mark.missing_bookies),
         "marked_at": time_text(found.marked_ms),
-        "age_s": view.age_s(found.marked_ms),
+        "age_s": session.age_s(found.marked_ms),
         "locked": is_locked,
         "worker": None if reading is None else await readable(context, reading),
         "problem": None if found.problem is None else str(found.problem),

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.autorecovery.access import change_setting, open_view, readable
+from commands.autorecovery.access import change_setting, readable
 from commands.command import command
 from commands.context import CommandContext
+from commands.effect import Effect
 from commands.errors import InvalidArgumentError
-from commands.rendering import Column, time_text
+from commands.rendering import Column, Table, time_text
+from commands.session import open_session
 
 if TYPE_CHECKING:
     from runtime.metadata.replication_switches import PeriodicCheck
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 _LONG_AGO_MS = 21 * 86400 * 1000
 """As long ago as Java's own command says."""
 
-_COLUMNS = (Column("check", "CHECK"), Column("last_run", "LAST RUN"), Column("previous", "BEFORE"))
+_TABLE = Table(
+    "CheckTimes", Column("check", "CHECK"), Column("last_run", "LAST RUN"), Column("previous", "BEFORE"), name="check"
+)
 
 
 class Check(enum.StrEnum):
@@ -31,11 +35,7 @@ class Check(enum.StrEnum):
     REPLICAS = "replicas"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl autorecovery``."""
-    command(app, "reset-checks", planned_tier=1)(reset_checks)
-
-
+@command("reset-checks", effect=Effect.REVERSIBLE)
 async def reset_checks(
     context: CommandContext,
     checks: Annotated[
@@ -53,24 +53,23 @@ async def reset_checks(
     from runtime.metadata.replication_switches import PeriodicCheck
 
     wanted = [PeriodicCheck[check.name] for check in dict.fromkeys(checks or list(Check))]
-    async with open_view(context) as view:
-        time_ms = view.now_ms - _LONG_AGO_MS if last_run is None else _parse_time_ms(last_run)
-        before = {check: await readable(context, view.switches.check_time_ms(check)) for check in wanted}
+    async with open_session(context) as session:
+        time_ms = session.now_ms - _LONG_AGO_MS if last_run is None else _parse_time_ms(last_run)
+        before = {check: await readable(context, session.switches.check_time_ms(check)) for check in wanted}
 
         async def write() -> bool:
             for check in wanted:
-                await view.switches.set_check_time_ms(check, time_ms)
+                await session.switches.set_check_time_ms(check, time_ms)
             return True
 
-        items = tuple({"action": "set", "path": f"{view.root}/underreplication/{check.value}"} for check in wanted)
-        if await change_setting(context, view, "reset-checks", items, write, arguments={"last_run": last_run}) is None:
-            return
+        items = tuple({"action": "set", "path": f"{session.root}/underreplication/{check.value}"} for check in wanted)
+        await change_setting(context, session, items, write, arguments={"last_run": last_run})
     _tell_undo(context, before)
     rows: list[dict[str, object]] = [
         {"check": Check[check.name].value, "last_run": time_text(time_ms), "previous": time_text(before[check])}
         for check in wanted
     ]
-    context.console.rows("CheckTimes", _COLUMNS, rows, name="check")
+    context.console.rows(_TABLE, rows)
 
 
 def _tell_undo(context: CommandContext, before: dict[PeriodicCheck, int | None]) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
-import typer
-
-from commands.autorecovery.access import open_view
 from commands.autorecovery.pending import show_age
 from commands.command import command
 from commands.context import CommandContext
-from commands.rendering import Column, time_text
+from commands.rendering import Column, Table, time_text
+from commands.session import open_session
 
-_COLUMNS = (
+_TABLE = Table(
+    "RunningLedgers",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("worker", "WORKER"),
     Column("age_s", "FOR", show_age, is_right=True),
@@ -20,14 +19,11 @@ _COLUMNS = (
     Column("since", "SINCE", is_wide=True),
     Column("session", "SESSION", is_wide=True),
     Column("problem", "PROBLEM"),
+    name="ledger_id",
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl autorecovery``."""
-    command(app, "running", is_listing=True)(list_running)
-
-
+@command("running", is_listing=True)
 async def list_running(context: CommandContext) -> None:
     """List the ledgers whose replication lock is held, and the host of who holds it.
 
@@ -38,10 +34,10 @@ async def list_running(context: CommandContext) -> None:
     from runtime.metadata.under_replication import read_mark
 
     async with (
-        open_view(context) as view,
-        aclosing(list_held_locks(view.store, view.root, view.foreign)) as locks,
+        open_session(context) as session,
+        aclosing(list_held_locks(session.store, session.root, session.foreign)) as locks,
     ):
-        with context.console.listing("RunningLedgers", _COLUMNS, name="ledger_id") as listing:
+        with context.console.listing(_TABLE) as listing:
             async for lock in locks:
                 if listing.is_full:
                     listing.truncate()
@@ -50,8 +46,8 @@ async def list_running(context: CommandContext) -> None:
                     "ledger_id": str(lock.ledger_id),
                     "worker": lock.holder,
                     "since": time_text(lock.since_ms),
-                    "age_s": view.age_s(lock.since_ms),
-                    "marked": await read_mark(view.store, view.root, lock.ledger_id) is not None,
+                    "age_s": session.age_s(lock.since_ms),
+                    "marked": await read_mark(session.store, session.root, lock.ledger_id) is not None,
                     "session": f"0x{lock.session_id & 0xFFFF_FFFF_FFFF_FFFF:x}",
                     "problem": None if lock.problem is None else str(lock.problem),
                 }

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import datetime
 
-import typer
-
-from commands.autorecovery.access import ReplicationView, open_view, readable, warn_of_second_auditor
+from commands.autorecovery.access import readable, warn_of_second_auditor
 from commands.autorecovery.note import SwitchNote, decode_note
 from commands.command import command
 from commands.context import CommandContext
 from commands.rendering import time_text
+from commands.session import Session, open_session
 
 _PENDING_COUNTED_MAX = 1000
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl autorecovery``."""
-    command(app, "status")(show_status)
-
-
+@command("status")
 async def show_status(context: CommandContext) -> None:
     """Show the switch, the auditor, its settings, and how many ledgers wait or are worked on.
 
@@ -29,17 +24,17 @@ async def show_status(context: CommandContext) -> None:
     from runtime.metadata.replication_lock import list_locked_ids
     from runtime.metadata.replication_switches import PeriodicCheck
 
-    async with open_view(context) as view:
-        off = await view.switches.switched_off()
+    async with open_session(context) as session:
+        off = await session.switches.switched_off()
         note = SwitchNote() if off is None else decode_note(off.note)
-        is_overdue = note.until is not None and _is_past(note.until, view.now_ms)
-        auditor = await read_auditor(view.store, view.root, view.foreign)
+        is_overdue = note.until is not None and _is_past(note.until, session.now_ms)
+        auditor = await read_auditor(session.store, session.root, session.foreign)
         if auditor is not None and not auditor.is_pulsar:
-            warn_of_second_auditor(context, await read_pulsar_auditor(view.store, view.root))
-        delay = await readable(context, view.switches.recovery_delay())
-        pending, is_truncated = await _count_pending(view)
+            warn_of_second_auditor(context, await read_pulsar_auditor(session.store, session.root))
+        delay = await readable(context, session.switches.recovery_delay())
+        pending, is_truncated = await _count_pending(session)
         checks = {
-            check.name.lower(): time_text(await readable(context, view.switches.check_time_ms(check)))
+            check.name.lower(): time_text(await readable(context, session.switches.check_time_ms(check)))
             for check in PeriodicCheck
         }
         body: dict[str, object] = {
@@ -54,7 +49,7 @@ async def show_status(context: CommandContext) -> None:
             "last_checks": checks,
             "pending": pending,
             "pending_truncated": is_truncated,
-            "running": len(await list_locked_ids(view.store, view.root, view.foreign)),
+            "running": len(await list_locked_ids(session.store, session.root, session.foreign)),
         }
     context.console.record("AutorecoveryStatus", body, name="enabled")
     if auditor is not None and auditor.problem is not None:
@@ -65,13 +60,13 @@ async def show_status(context: CommandContext) -> None:
         context.console.warn("no auditor is elected: no lost bookie will be noticed")
 
 
-async def _count_pending(view: ReplicationView) -> tuple[int, bool]:
+async def _count_pending(session: Session) -> tuple[int, bool]:
     from contextlib import aclosing
 
     from runtime.metadata.under_replication import list_marks
 
     count = 0
-    async with aclosing(list_marks(view.store, view.root, view.foreign)) as marks:
+    async with aclosing(list_marks(session.store, session.root, session.foreign)) as marks:
         async for _ in marks:
             if count == _PENDING_COUNTED_MAX:
                 return count, True

@@ -6,22 +6,19 @@ from typing import Annotated
 
 import typer
 
-from commands.autorecovery.access import change_setting, open_view
+from commands.autorecovery.access import change_setting
 from commands.autorecovery.note import SwitchNote, encode_note
 from commands.command import command
 from commands.context import CommandContext
+from commands.effect import Effect
 from commands.parse import parse_duration_s
 from commands.rendering import time_text
+from commands.session import open_session
 
 _KIND = "AutorecoverySwitch"
 
 
-def register(app: typer.Typer) -> None:
-    """Add both commands to ``bkctl autorecovery``."""
-    command(app, "enable", planned_tier=1)(enable)
-    command(app, "disable", planned_tier=2)(disable)
-
-
+@command("enable", effect=Effect.REVERSIBLE)
 async def enable(context: CommandContext) -> None:
     """Switch automatic replication on for the whole cluster.
 
@@ -29,19 +26,16 @@ async def enable(context: CommandContext) -> None:
     """
     from runtime.metadata.paths import Paths
 
-    async with open_view(context) as view:
-        items: tuple[dict[str, object], ...] = ({"action": "delete", "path": Paths(view.root).replication_disabled},)
-        nothing_to_do = "autorecovery is already enabled" if await view.switches.is_enabled() else None
-        is_changed = await change_setting(
-            context, view, "enable", items, view.switches.enable, nothing_to_do=nothing_to_do
-        )
-        if is_changed is None:
-            return
+    async with open_session(context) as session:
+        items: tuple[dict[str, object], ...] = ({"action": "delete", "path": Paths(session.root).replication_disabled},)
+        nothing_to_do = "autorecovery is already enabled" if await session.switches.is_enabled() else None
+        is_changed = await change_setting(context, session, items, session.switches.enable, nothing_to_do=nothing_to_do)
         if is_changed:
             context.console.say("to undo: bkctl autorecovery disable")
         context.console.record(_KIND, {"enabled": True, "changed": is_changed}, name="enabled")
 
 
+@command("disable", effect=Effect.HARMFUL)
 async def disable(
     context: CommandContext,
     duration: Annotated[
@@ -61,25 +55,21 @@ async def disable(
     from runtime.metadata.paths import Paths
 
     seconds = None if duration is None else parse_duration_s(duration)
-    async with open_view(context) as view:
-        until = None if seconds is None else time_text(view.now_ms + round(seconds * 1000))
+    async with open_session(context) as session:
+        until = None if seconds is None else time_text(session.now_ms + round(seconds * 1000))
         note = b"" if reason is None and until is None else encode_note(SwitchNote(user_name(), reason, until))
         is_changed = await change_setting(
             context,
-            view,
-            "disable",
-            ({"action": "create", "path": Paths(view.root).replication_disabled, "expected_version": None},),
-            lambda: view.switches.disable(note),
-            tier=2,
+            session,
+            ({"action": "create", "path": Paths(session.root).replication_disabled, "expected_version": None},),
+            lambda: session.switches.disable(note),
             summary=(
                 "until autorecovery is re-enabled, lost bookies will go undetected, ledgers will not be repaired and "
                 "checks will not run",
             ),
             arguments={"for_s": seconds, "reason": reason},
-            nothing_to_do=None if await view.switches.is_enabled() else "autorecovery is already disabled",
+            nothing_to_do=None if await session.switches.is_enabled() else "autorecovery is already disabled",
         )
-        if is_changed is None:
-            return
         if is_changed:
             context.console.say("to undo: bkctl autorecovery enable")
         context.console.record(_KIND, {"enabled": False, "changed": is_changed}, name="enabled")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import typer
-
-from commands.autorecovery.access import change_setting, open_view
+from commands.autorecovery.access import change_setting
 from commands.command import command
 from commands.context import CommandContext
+from commands.effect import Effect
+from commands.session import open_session
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl autorecovery``."""
-    command(app, "trigger", planned_tier=1)(trigger)
-
-
+@command("trigger", effect=Effect.REVERSIBLE)
 async def trigger(context: CommandContext) -> None:
     """Have the auditor look for lost bookies at once, and mark what they held, whatever the recovery delay.
 
@@ -24,29 +20,28 @@ async def trigger(context: CommandContext) -> None:
     from runtime.metadata.auditor_election import read_auditor
     from runtime.metadata.paths import Paths
 
-    async with open_view(context) as view:
-        if not await view.switches.is_enabled():
+    async with open_session(context) as session:
+        if not await session.switches.is_enabled():
             raise RefusedError("autorecovery is disabled, so no audit would run: bkctl autorecovery enable")
-        auditor = await read_auditor(view.store, view.root, view.foreign)
+        auditor = await read_auditor(session.store, session.root, session.foreign)
         if auditor is None:
             raise RefusedError("no auditor is elected: start a process with autorecovery")
-        delay = await view.switches.recovery_delay()
-        path = Paths(view.root).lost_bookie_recovery_delay
+        delay = await session.switches.recovery_delay()
+        path = Paths(session.root).lost_bookie_recovery_delay
         if delay is None:
             raise RefusedError(
                 f"{path} is missing: a Java auditor hears nothing until it is restarted, which makes it audit anyway"
             )
 
         async def rewrite() -> bool:
-            if await view.switches.rewrite_recovery_delay() is None:
+            if await session.switches.rewrite_recovery_delay() is None:
                 raise ConflictError(f"{path} was deleted meanwhile: restart the auditor")
             return True
 
         items: tuple[dict[str, object], ...] = (
             {"action": "set", "path": path, "expected_version": delay.version, "value": delay.seconds},
         )
-        if await change_setting(context, view, "trigger", items, rewrite) is None:
-            return
+        await change_setting(context, session, items, rewrite)
     if auditor.is_pulsar:
         context.console.warn(
             f"auditor {auditor.bookie_id} was elected by Pulsar's metadata driver, which misses the trigger before "

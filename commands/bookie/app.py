@@ -6,7 +6,4 @@ from commands.bookie import info, start
 from commands.bookie import list as list_command
 from commands.command import group
 
-app = group("Run a bookie; list the cluster's bookies.")
-start.register(app)
-list_command.register(app)
-info.register(app)
+app = group("Run a bookie; list the cluster's bookies.", start.start, list_command.list_bookies, info.show_info)

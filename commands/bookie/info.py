@@ -7,26 +7,24 @@ from typing import Annotated
 import typer
 
 from commands.bookie.state import STATE_COLUMNS, bookie_row, state_of
-from commands.cluster_access import open_client, registrations_of
 from commands.command import command
 from commands.context import CommandContext
 from commands.outcome import Outcome
-from commands.rendering import Column, percent, size
+from commands.rendering import Column, Table, percent, size
+from commands.session import open_session
 
-_COLUMNS = (
+_TABLE = Table(
+    "BookieInfoList",
     *STATE_COLUMNS,
     Column("total_bytes", "TOTAL", size, is_right=True, priority=4),
     Column("free_bytes", "FREE", size, is_right=True, priority=2),
     Column("used_fraction", "USED", percent, is_right=True, priority=3),
     Column("problem", "PROBLEM"),
+    name="id",
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl bookie``."""
-    command(app, "info", is_listing=True)(show_info)
-
-
+@command("info", is_listing=True)
 async def show_info(
     context: CommandContext,
     bookie_ids: Annotated[
@@ -42,8 +40,8 @@ async def show_info(
 
     from runtime.errors import BookieNotFoundError, BookieUnavailableError
 
-    async with open_client(context) as client:
-        registration = registrations_of(client)
+    async with open_session(context, must_exist=False) as session:
+        client, registration = await session.client(), session.registrations
         registrations = await registration.snapshot()
         wanted = bookie_ids or sorted(registrations.live)
         for bookie_id in sorted(frozenset(wanted) - registrations.live):
@@ -53,7 +51,7 @@ async def show_info(
         rows = await asyncio.gather(
             *(bookie_row(registration, bookies, each, state_of(each, registrations)) for each in wanted)
         )
-    context.console.rows("BookieInfoList", _COLUMNS, rows, name="id")
+    context.console.rows(_TABLE, rows)
     silent = [row for row in rows if row["problem"] is not None]
     if rows and len(silent) == len(rows):
         raise BookieUnavailableError(str(silent[0]["id"]), str(silent[0]["problem"]))

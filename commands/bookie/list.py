@@ -7,29 +7,27 @@ from typing import Annotated
 import typer
 
 from commands.bookie.state import STATE_COLUMNS, BookieState, bookie_row, state_of
-from commands.cluster_access import open_bookies, open_store
 from commands.command import command
 from commands.config import OutputForm
 from commands.context import CommandContext
-from commands.rendering import Column, size
+from commands.rendering import Column, Table, size
+from commands.session import open_session
 
-_COLUMNS = (
+_TABLE = Table(
+    "BookieList",
     *STATE_COLUMNS,
     Column("address", "ADDRESS", priority=2),
     Column("free_bytes", "FREE", size, is_right=True, is_wide=True),
     Column("version", "VERSION", is_wide=True),
     Column("endpoints", "ENDPOINTS", is_wide=True),
     Column("problem", "PROBLEM", is_wide=True),
+    name="id",
 )
 _PROBE_TIMEOUT_S = 3.0
 """Longest wait for a connection, and then for the answer: a listing must not hang because one bookie does."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl bookie``."""
-    command(app, "list", is_listing=True)(list_bookies)
-
-
+@command("list", is_listing=True)
 async def list_bookies(
     context: CommandContext,
     state: Annotated[BookieState | None, typer.Option("--state", help="Only bookies in this state.")] = None,
@@ -41,17 +39,13 @@ async def list_bookies(
     """
     import asyncio
 
-    from runtime.metadata.registration import RegistrationClient
-
     is_asking = context.console.form is not OutputForm.NAME
-    async with open_store(context) as (store, uri):
-        registration = RegistrationClient(store, uri.root)
+    async with open_session(context, must_exist=False) as session:
+        registration = session.registrations
         registrations = await registration.snapshot()
         known = sorted({*await registration.with_cookie(), *registrations.live})
         states = {bookie_id: state_of(bookie_id, registrations) for bookie_id in known}
         wanted = [bookie_id for bookie_id in known if state in {None, states[bookie_id]}]
-        async with open_bookies(context, registration, timeout_max_s=_PROBE_TIMEOUT_S) as bookies:
-            rows = await asyncio.gather(
-                *(bookie_row(registration, bookies if is_asking else None, each, states[each]) for each in wanted)
-            )
-    context.console.rows("BookieList", _COLUMNS, rows, name="id")
+        bookies = session.bookies(timeout_max_s=_PROBE_TIMEOUT_S) if is_asking else None
+        rows = await asyncio.gather(*(bookie_row(registration, bookies, each, states[each]) for each in wanted))
+    context.console.rows(_TABLE, rows)

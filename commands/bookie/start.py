@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import typer
 
 from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, BookieSettings, CommandContext, LogSettings
+from commands.effect import Effect
 from commands.event_loop import ServerStop, stoppable_server
 from commands.setting_options import setting_option
 from runtime.config import BookieConfig
@@ -20,11 +20,7 @@ if TYPE_CHECKING:
     from commands.bookie.server_log import Reloader
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl bookie``."""
-    command(app, "start", is_changing=True, is_configured_by_files=True, is_metadata_rate_taken=False)(start)
-
-
+@command("start", effect=Effect.SERVES, is_configured_by_files=True, is_metadata_rate_taken=False)
 @takes_bookie_options
 async def start(
     context: CommandContext,
@@ -66,12 +62,12 @@ async def _require_meant_cluster(context: CommandContext) -> None:
     """RefusedError when the context pins another instance id: the bookie would write its cookie to that cluster."""
     if context.settings.pinned_instance_id is None:
         return
-    from commands.cluster_access import open_store
     from commands.safety.confirmation import require_pinned_instance
+    from commands.session import open_session
     from runtime.metadata.cluster import read_instance_id
 
-    async with open_store(context, takes_part_for_whole=False) as (store, uri):
-        require_pinned_instance(context, await read_instance_id(store, uri.root))
+    async with open_session(context, must_exist=False, warns_of_restore=False) as session:
+        require_pinned_instance(context, await read_instance_id(session.store, session.root))
 
 
 async def _run(context: CommandContext, settings: BookieSettings, stop: ServerStop, reloader: Reloader) -> None:

@@ -6,12 +6,14 @@ from commands.cluster import backup, health_check, info, init, instance_id, nuke
 from commands.cluster import format as format_command
 from commands.command import group
 
-app = group("Create a cluster's metadata, look at it, save it and bring it back; end a cluster.")
-init.register(app)
-info.register(app)
-instance_id.register(app)
-backup.register(app)
-restore.register(app)
-format_command.register(app)
-nuke.register(app)
+app = group(
+    "Create a cluster's metadata, look at it, save it and bring it back; end a cluster.",
+    init.init,
+    info.show_info,
+    instance_id.show_instance_id,
+    backup.backup,
+    restore.restore,
+    format_command.format_cluster,
+    nuke.nuke,
+)
 app.add_typer(health_check.app, name="health-check")

@@ -7,18 +7,14 @@ from typing import Annotated
 import typer
 
 from commands.cluster.survey import file_size, find_tree, new_header, save
-from commands.cluster_access import open_store
 from commands.command import command
 from commands.context import CommandContext
 from commands.rendering import size
+from commands.session import open_session
 from runtime.errors import RefusedError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl cluster``."""
-    command(app, "backup")(backup)
-
-
+@command("backup")
 async def backup(
     context: CommandContext,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A new file; the usual ending is .jsonl.gz.")],
@@ -30,12 +26,12 @@ async def backup(
     """
     from runtime.metadata.cluster import is_restore_unfinished, unfinished_restore_text
 
-    async with open_store(context, takes_part_for_whole=False) as (store, uri):
-        if await is_restore_unfinished(store, uri.root):
-            raise RefusedError(f"nothing was saved: {unfinished_restore_text(uri.root)}")
-        tree = await find_tree(context, store, uri)
-        header = await new_header(store, uri.root, tree)
-        survey, end = await save(context, store, header, tree, file)
+    async with open_session(context, must_exist=False, warns_of_restore=False) as session:
+        if await is_restore_unfinished(session.store, session.root):
+            raise RefusedError(f"nothing was saved: {unfinished_restore_text(session.root)}")
+        tree = await find_tree(context, session)
+        header = await new_header(session, tree)
+        survey, end = await save(context, session, header, tree, file)
         for fault in survey.faults:
             context.console.warn(f"saved as it is, but no restore brings it back: {fault}")
         body = {

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
-from commands.cluster_access import open_store
 from commands.command import command
 from commands.context import CommandContext
 from commands.rendering import plain
+from commands.session import open_session
 
 _SHOWN = {
     "cluster_under_replicated": lambda value: (
@@ -19,11 +17,7 @@ _SHOWN = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl cluster``."""
-    command(app, "info")(show_info)
-
-
+@command("info")
 async def show_info(context: CommandContext) -> None:
     """Show bookies by state, the auditor, and whether ledgers wait for replication.
 
@@ -32,8 +26,8 @@ async def show_info(context: CommandContext) -> None:
     """
     from runtime.metadata.cluster_summary import read_cluster_summary
 
-    async with open_store(context) as (store, uri):
-        summary = await read_cluster_summary(store, uri.root, context.settings.zookeeper.layout)
+    async with open_session(context, must_exist=False) as session:
+        summary = await read_cluster_summary(session.store, session.root, context.settings.zookeeper.layout)
         layout = summary.info.layout
         body = {
             "auditor_elected": summary.is_auditor_elected,
@@ -45,7 +39,7 @@ async def show_info(context: CommandContext) -> None:
             "readonly_bookies_count": summary.read_only_count,
             "unavailable_bookies_count": summary.unavailable_count,
             "bkctl": {
-                "metadata_uri": str(uri),
+                "metadata_uri": str(session.uri),
                 "instance_id": summary.info.instance_id,
                 "layout": layout.tree.value if layout is not None else None,
             },

@@ -6,16 +6,13 @@ from typing import Annotated
 
 import typer
 
-from commands.cluster_access import open_store
 from commands.command import command
 from commands.context import CommandContext
+from commands.effect import Effect
+from commands.session import open_session
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl cluster``."""
-    command(app, "init", is_changing=True)(init)
-
-
+@command("init", effect=Effect.REVERSIBLE)
 async def init(
     context: CommandContext,
     if_not_exists: Annotated[
@@ -28,8 +25,7 @@ async def init(
     """
     import random
 
-    from commands.safety.change import open_change
-    from commands.safety.confirmation import require_pinned_instance
+    from commands.safety.gate import open_change
     from commands.safety.plan import Plan
     from runtime.errors import ClusterNotFoundError, NodeExistsError, RefusedError
     from runtime.metadata.cluster import (
@@ -39,40 +35,34 @@ async def init(
         unfinished_restore_text,
     )
 
-    async with open_store(context, takes_part_for_whole=False) as (store, uri):
-        if await is_restore_unfinished(store, uri.root):
-            raise RefusedError(f"nothing was changed: {unfinished_restore_text(uri.root)}")
+    async with open_session(context, must_exist=False, warns_of_restore=False) as session:
+        if await is_restore_unfinished(session.store, session.root):
+            raise RefusedError(f"nothing was changed: {unfinished_restore_text(session.root)}")
         try:
-            existing = await read_cluster_info(store, uri.root, context.settings.zookeeper.layout)
+            existing = await read_cluster_info(session.store, session.root, context.settings.zookeeper.layout)
         except ClusterNotFoundError:
             existing = None
         if existing is not None and not if_not_exists:
             raise NodeExistsError(
-                f"there is a cluster at {uri.root} already (instance id {existing.instance_id}); "
+                f"there is a cluster at {session.root} already (instance id {existing.instance_id}); "
                 "--if-not-exists makes this a success",
-                uri.root,
+                session.root,
             )
-        require_pinned_instance(context, existing.instance_id if existing is not None else None)
-        if context.settings.is_dry_run:
-            body: dict[str, object] = {"root": uri.root, "would_create": existing is None}
-        else:
-            plan = Plan(
-                command="cluster init",
-                tier=1,
-                root=uri.root,
-                instance_id=existing.instance_id if existing is not None else None,
-                subject="",
-                items=({"action": "create", "path": uri.root},),
-            )
-            async with open_change(context, store, plan, has_lock=False) as change:
-                layout = context.settings.zookeeper.layout
-                info, is_created = await init_cluster(store, uri.root, uri.tree, random.SystemRandom(), layout)
-                change.details |= {"created": is_created, "instance_id": info.instance_id}
-            body = {
-                "metadata_uri": str(uri),
-                "root": info.root,
-                "instance_id": info.instance_id,
-                "layout": info.layout.tree.value if info.layout is not None else None,
-                "created": is_created,
-            }
+        plan = Plan(
+            root=session.root,
+            instance_id=existing.instance_id if existing is not None else None,
+            items=({"action": "create" if existing is None else "complete", "path": session.root},),
+        )
+        async with open_change(context, plan) as change:
+            layout = context.settings.zookeeper.layout
+            random_source, uri = random.SystemRandom(), session.uri
+            info, is_created = await init_cluster(session.store, uri.root, uri.tree, random_source, layout)
+            change.details |= {"created": is_created, "instance_id": info.instance_id}
+        body: dict[str, object] = {
+            "metadata_uri": str(session.uri),
+            "root": info.root,
+            "instance_id": info.instance_id,
+            "layout": info.layout.tree.value if info.layout is not None else None,
+            "created": is_created,
+        }
         context.console.record("Cluster", body, name="root")

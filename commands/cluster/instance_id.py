@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import typer
-
-from commands.cluster_access import open_store
 from commands.command import command
 from commands.context import CommandContext
+from commands.session import open_session
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl cluster``."""
-    command(app, "instance-id")(show_instance_id)
-
-
+@command("instance-id")
 async def show_instance_id(context: CommandContext) -> None:
     """Show the instance id. Exit code 4 says that the cluster is not initialised, as scripts want to know.
 
@@ -21,6 +15,7 @@ async def show_instance_id(context: CommandContext) -> None:
     """
     from runtime.metadata.cluster import read_cluster_info
 
-    async with open_store(context) as (store, uri):
-        info = await read_cluster_info(store, uri.root, context.settings.zookeeper.layout)
-        context.console.record("InstanceId", {"instance_id": info.instance_id, "root": uri.root}, name="instance_id")
+    async with open_session(context, must_exist=False) as session:
+        info = await read_cluster_info(session.store, session.root, context.settings.zookeeper.layout)
+        body = {"instance_id": info.instance_id, "root": session.root}
+        context.console.record("InstanceId", body, name="instance_id")

@@ -7,32 +7,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commands.cluster.survey import find_tree, new_header, save_before
-from commands.cluster_access import open_store
 from commands.command import command
 from commands.context import CommandContext
+from commands.effect import Effect
 from commands.outcome import Outcome
-from commands.rendering import Column, counted
+from commands.rendering import Column, Table, counted
+from commands.session import Session, open_session
 from runtime.errors import ConflictError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from commands.safety.change import Change
+    from commands.safety.gate import Change
     from runtime.metadata.cluster_archive import ArchiveReader
     from runtime.metadata.cluster_restore import ArchiveSummary, NewIds, NodeFate, RestoreTarget
-    from runtime.metadata.store import MetadataStore
 
-CONFLICT_COLUMNS = (Column("path", "NODE"), Column("reason", "LEFT AS IT IS BECAUSE"))
+CONFLICT_TABLE = Table("Conflicts", Column("path", "NODE"), Column("reason", "LEFT AS IT IS BECAUSE"))
 _CONFLICTS_KEPT_MAX = 1000
 _FAULTS_NAMED_MAX = 5
 _PROGRESS_EVERY_NODES = 64
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl cluster``."""
-    command(app, "restore", planned_tier=3)(restore)
-
-
+@command("restore", effect=Effect.DESTROYS)
 async def restore(
     context: CommandContext,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A backup made by bkctl cluster backup.")],
@@ -61,34 +57,31 @@ async def restore(
                 f"nothing was changed: {archive.faults_count} ledgers of {file} cannot be restored "
                 f"({archive.faults[0]}); --skip-invalid leaves them out"
             )
-        async with open_store(context, takes_part_for_whole=False) as (store, uri):
-            choose_tree(LedgerLayout(archive.tree), uri.tree)
-            await require_nobody_connected(store, uri.root)
-            target = await look_at_target(store, uri.root, archive)
-            if not target.is_fresh and await find_tree(context, store, uri) is not archive.tree:
+        async with open_session(context, must_exist=False, warns_of_restore=False) as session:
+            choose_tree(LedgerLayout(archive.tree), session.uri.tree)
+            await require_nobody_connected(session.store, session.root)
+            target = await look_at_target(session.store, session.root, archive)
+            if not target.is_fresh and await find_tree(context, session) is not archive.tree:
                 raise ConflictError(f"nothing was changed: the cluster's layout is not {archive.tree.value}")
-            return await _plan_and_run(context, store, reader, archive, target)
+            return await _plan_and_run(context, session, reader, archive, target)
 
 
 async def _plan_and_run(
     context: CommandContext,
-    store: MetadataStore,
+    session: Session,
     reader: ArchiveReader,
     archive: ArchiveSummary,
     target: RestoreTarget,
 ) -> Outcome:
-    from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_plan
+    from commands.safety.gate import open_change
     from commands.safety.plan import Plan
     from runtime.metadata.cluster_format import require_nobody_connected
     from runtime.metadata.cluster_restore import ClusterRestore, look_at_target
 
-    preview = ClusterRestore(store, archive, target, before_each=lambda: None, keep=lambda _path, _node: None)
+    preview = ClusterRestore(session.store, archive, target, before_each=lambda: None, keep=lambda _path, _node: None)
     expected = await _tally(context, "comparing", archive, preview.preview(reader))
     header = archive.header
     plan = Plan(
-        command="cluster restore",
-        tier=3,
         root=target.root,
         instance_id=header.instance_id,
         subject=header.instance_id or target.root,
@@ -96,18 +89,16 @@ async def _plan_and_run(
         items=({"action": "restore", "path": target.root, "is_root_new": target.is_fresh, **expected.counts()},),
         arguments={"sha256": archive.sha256},
     )
-    if not await settle_plan(context, plan):
-        return Outcome.OK
-    async with open_change(context, store, plan) as change:
-        await require_nobody_connected(store, target.root)
-        if await look_at_target(store, target.root, archive) != target:
+    async with open_change(context, plan, session.store) as change:
+        await require_nobody_connected(session.store, target.root)
+        if await look_at_target(session.store, target.root, archive) != target:
             raise ConflictError("nothing was changed: the cluster has changed since the plan was made: run it again")
-        return await _run(context, store, reader, archive, target, change)
+        return await _run(context, session, reader, archive, target, change)
 
 
 async def _run(
     context: CommandContext,
-    store: MetadataStore,
+    session: Session,
     reader: ArchiveReader,
     archive: ArchiveSummary,
     target: RestoreTarget,
@@ -116,13 +107,13 @@ async def _run(
     from runtime.metadata.cluster_restore import ClusterRestore
 
     if not target.is_fresh:
-        current = await new_header(store, target.root, archive.tree)
-        change.details["backup"] = await save_before(context, store, current, archive.tree, None)
+        current = await new_header(session, archive.tree)
+        change.details["backup"] = await save_before(context, session, current, archive.tree, None)
 
     def keep(path: str, node: Any) -> None:
         change.trash.keep("set", path, node)
 
-    operation = ClusterRestore(store, archive, target, before_each=change.require_lock, keep=keep)
+    operation = ClusterRestore(session.store, archive, target, before_each=change.require_lock, keep=keep)
     tally = await _tally(context, "restoring", archive, operation.run(reader))
     new_ids = await operation.finish()
     change.details |= tally.counts()
@@ -143,7 +134,7 @@ async def _run(
         "backup": change.details.get("backup"),
     }
     context.console.record("ClusterRestore", body, name="root", details={"conflict_items": tally.conflicts})
-    context.console.table("Conflicts", CONFLICT_COLUMNS, tally.conflicts)
+    context.console.table(CONFLICT_TABLE, tally.conflicts)
     if tally.conflicts_count and not tally.changed_count:
         raise ConflictError(f"nothing was restored: {tally.conflicts_count} nodes differ and were left as they are")
     return Outcome.PARTIAL if is_partial else Outcome.OK

@@ -9,18 +9,18 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any
 
 from commands.context import CommandContext
-from commands.rendering import Column
+from commands.rendering import Column, Table
 from commands.safety.state_folder import state_folder
+from commands.session import Session
 from runtime.errors import ConflictError, MetadataFormatError, RefusedError
 
 if TYPE_CHECKING:
     from runtime.metadata.cluster_archive import ArchiveEnd, ArchiveHeader
     from runtime.metadata.cluster_backup import ClusterSurvey
     from runtime.metadata.layout import LedgerTree
-    from runtime.metadata.store import MetadataStore
-    from runtime.metadata.uri import MetadataUri
 
-TREE_COLUMNS = (
+TREE_TABLE = Table(
+    "Changes",
     Column("action", "ACTION"),
     Column("path", "PATH"),
     Column("nodes", "NODES", is_right=True),
@@ -29,7 +29,7 @@ TREE_COLUMNS = (
 _FOLDER = "backups"
 
 
-async def find_tree(context: CommandContext, store: MetadataStore, uri: MetadataUri) -> LedgerTree:
+async def find_tree(context: CommandContext, session: Session) -> LedgerTree:
     """Layout of an existing cluster: the recorded one, else that of the URI or the settings.
 
     ClusterNotFoundError; ConfigurationError when the two differ. A LAYOUT that cannot be read counts as none if the URI
@@ -39,38 +39,41 @@ async def find_tree(context: CommandContext, store: MetadataStore, uri: Metadata
     from runtime.metadata.layout import choose_tree, read_layout
 
     config = context.settings.zookeeper.layout
-    await require_cluster(store, uri.root)
+    await require_cluster(session.store, session.root)
     try:
-        recorded = await read_layout(store, uri.root, is_shaded_factory_allowed=config.is_shaded_factory_allowed)
+        recorded = await read_layout(
+            session.store, session.root, is_shaded_factory_allowed=config.is_shaded_factory_allowed
+        )
     except MetadataFormatError:
-        if uri.tree is None:
+        if session.uri.tree is None:
             raise
         recorded = None
-    return choose_tree(recorded, uri.tree, config)
+    return choose_tree(recorded, session.uri.tree, config)
 
 
-async def look(context: CommandContext, store: MetadataStore, root: str, tree: LedgerTree) -> ClusterSurvey:
+async def look(context: CommandContext, session: Session, tree: LedgerTree) -> ClusterSurvey:
     """Read the whole tree and sum it up."""
     from runtime.metadata.cluster_backup import survey_cluster
 
     with context.console.progress("reading the metadata") as progress:
-        return await survey_cluster(store, root, tree, on_progress=progress.update)
+        return await survey_cluster(session.store, session.root, tree, on_progress=progress.update)
 
 
 async def save(
-    context: CommandContext, store: MetadataStore, header: ArchiveHeader, tree: LedgerTree, path: str
+    context: CommandContext, session: Session, header: ArchiveHeader, tree: LedgerTree, path: str
 ) -> tuple[ClusterSurvey, ArchiveEnd]:
     """Write an archive of the whole tree."""
     from runtime.metadata.cluster_backup import backup_cluster
     from storage.filesystem import OsFileSystem
 
     with context.console.progress("saving the metadata") as progress:
-        return await backup_cluster(store, header, tree, OsFileSystem(), path, on_progress=progress.update)
+        file_system = OsFileSystem()
+        return await backup_cluster(session.store, header, tree, file_system, path, on_progress=progress.update)
 
 
 async def save_before(
     context: CommandContext,
-    store: MetadataStore,
+    session: Session,
     header: ArchiveHeader,
     tree: LedgerTree,
     planned: ClusterSurvey | None,
@@ -88,7 +91,7 @@ async def save_before(
     time = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S%fZ")
     path = os.path.join(state_folder(context.settings, _FOLDER), f"{name}-{time}.jsonl.gz")
     try:
-        survey, _ = await save(context, store, header, tree, path)
+        survey, _ = await save(context, session, header, tree, path)
         if planned is not None and survey != planned:
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -120,14 +123,13 @@ def now_text() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-async def new_header(store: MetadataStore, root: str, tree: LedgerTree) -> ArchiveHeader:
+async def new_header(session: Session, tree: LedgerTree) -> ArchiveHeader:
     """First line of an archive made now."""
     from runtime.metadata.cluster import read_instance_id
     from runtime.metadata.cluster_archive import ArchiveHeader
 
-    return ArchiveHeader(
-        root=root, instance_id=await read_instance_id(store, root), layout=tree.value, created=now_text()
-    )
+    instance_id = await read_instance_id(session.store, session.root)
+    return ArchiveHeader(root=session.root, instance_id=instance_id, layout=tree.value, created=now_text())
 
 
 def file_size(path: str) -> int:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.cluster_access import open_store
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError, NotFoundError
 from commands.parse import parse_bookie_id
-from commands.rendering import Column, counted
+from commands.rendering import Column, Table, counted
+from commands.session import Session
 from runtime.errors import RefusedError
 
 if TYPE_CHECKING:
     from runtime.metadata.bookie_references import BookieReferences
-    from runtime.metadata.cookies import Cookie, CookieStore
-    from runtime.metadata.registration import RegistrationClient
-    from runtime.metadata.store import MetadataStore, Node
-    from runtime.metadata.uri import MetadataUri
+    from runtime.metadata.cookies import Cookie
+    from runtime.metadata.store import Node
 
 SubjectArgument = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="Any bookie id; with --from-config that of the settings.")
@@ -30,37 +27,7 @@ FromConfigOption = Annotated[
 ]
 """Of the commands that store a cookie: the one in a file, or the one that this machine's folders prove."""
 
-DIFFERENCE_COLUMNS = (Column("field", "FIELD"), Column("stored", "STORED"), Column("new", "NEW"))
-
-
-class CookieAccess(NamedTuple):
-    """The cookies of one cluster, who is registered, and its identity."""
-
-    store: MetadataStore
-    uri: MetadataUri
-    cookies: CookieStore
-    registrations: RegistrationClient
-    instance_id: str | None
-
-    def path(self, bookie_id: str) -> str:
-        """Node of a cookie."""
-        from runtime.metadata.paths import Paths
-
-        return Paths(self.uri.root).cookie(bookie_id)
-
-
-@asynccontextmanager
-async def open_cookies(context: CommandContext) -> AsyncIterator[CookieAccess]:
-    """A session with the cluster; ClusterNotFoundError, MetadataUnavailableError."""
-    from runtime.metadata.cluster import read_instance_id, require_cluster
-    from runtime.metadata.cookies import CookieStore
-    from runtime.metadata.registration import RegistrationClient
-
-    async with open_store(context) as (store, uri):
-        await require_cluster(store, uri.root)
-        instance_id = await read_instance_id(store, uri.root)
-        client = RegistrationClient(store, uri.root)
-        yield CookieAccess(store, uri, CookieStore(store, uri.root), client, instance_id)
+DIFFERENCE_TABLE = Table("Fields", Column("field", "FIELD"), Column("stored", "STORED"), Column("new", "NEW"))
 
 
 def named_file(bookie: str | None, file: str | None, *, from_config: bool) -> tuple[str, str] | None:
@@ -74,19 +41,19 @@ def named_file(bookie: str | None, file: str | None, *, from_config: bool) -> tu
     return parse_bookie_id(bookie), file
 
 
-async def read_cookie_node(access: CookieAccess, bookie_id: str) -> Node:
+async def read_cookie_node(session: Session, bookie_id: str) -> Node:
     """The stored bytes; NotFoundError."""
     from runtime.errors import NoNodeError
 
     try:
-        return await access.cookies.read_node(parse_bookie_id(bookie_id))
+        return await session.cookies.read_node(parse_bookie_id(bookie_id))
     except NoNodeError:
         raise NotFoundError(f"bookie {bookie_id} has no cookie in this cluster") from None
 
 
-async def require_not_registered(access: CookieAccess, *bookie_ids: str) -> None:
+async def require_not_registered(session: Session, *bookie_ids: str) -> None:
     """RefusedError while a bookie of these ids runs, or its session lasts."""
-    live = (await access.registrations.snapshot()).live
+    live = (await session.registrations.snapshot()).live
     for bookie_id in bookie_ids:
         if bookie_id in live:
             raise RefusedError(
@@ -95,15 +62,13 @@ async def require_not_registered(access: CookieAccess, *bookie_ids: str) -> None
             )
 
 
-async def scan_references(context: CommandContext, access: CookieAccess, bookie_ids: Sequence[str]) -> BookieReferences:
+async def scan_references(context: CommandContext, session: Session, bookie_ids: Sequence[str]) -> BookieReferences:
     """Read all ledgers, freshly, for those that name the bookies."""
     from runtime.metadata.bookie_references import find_references
-    from runtime.metadata.ledgers import open_ledger_store
 
-    layout = context.settings.zookeeper.layout
-    ledgers = await open_ledger_store(access.store, access.uri.root, access.uri.tree, layout_config=layout)
+    ledgers = await session.ledgers()
     with context.console.progress("reading all ledgers") as progress:
-        return await find_references(access.store, ledgers, bookie_ids, progress.update)
+        return await find_references(session.store, ledgers, bookie_ids, progress.update)
 
 
 def require_unnamed(references: BookieReferences, bookie_id: str, advice: str) -> None:
@@ -132,7 +97,7 @@ def read_cookie_file(path: str) -> bytes:
         raise InvalidArgumentError(f"cannot read the cookie {path}: {error.strerror}") from error
 
 
-def require_fitting(access: CookieAccess, bookie_id: str, data: bytes, path: str) -> Cookie:
+def require_fitting(session: Session, bookie_id: str, data: bytes, path: str) -> Cookie:
     """The cookie in a file, which must be this bookie's in this cluster; InvalidArgumentError, RefusedError."""
     from runtime.errors import MetadataFormatError
     from runtime.metadata.cookies import decode_cookie
@@ -146,10 +111,10 @@ def require_fitting(access: CookieAccess, bookie_id: str, data: bytes, path: str
             f"nothing was changed: {path} is the cookie of bookie {cookie.bookie_id}, with which {bookie_id} could not "
             "start"
         )
-    if (cookie.instance_id or None) != (access.instance_id or None):
+    if (cookie.instance_id or None) != (session.instance_id or None):
         raise RefusedError(
             f"nothing was changed: {path} is of instance {cookie.instance_id}, with which no bookie of this cluster "
-            f"(instance {access.instance_id}) could start"
+            f"(instance {session.instance_id}) could start"
         )
     return cookie
 

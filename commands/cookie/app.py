@@ -6,13 +6,15 @@ from commands.command import group
 from commands.cookie import create, delete, expand, generate, migrate, show, update, verify
 from commands.cookie import list as list_command
 
-app = group("Look at the cookies of bookies, find out why one does not start, and mend it.")
-list_command.register(app)
-show.register(app)
-verify.register(app)
-create.register(app)
-update.register(app)
-delete.register(app)
-generate.register(app)
-migrate.register(app)
-expand.register(app)
+app = group(
+    "Look at the cookies of bookies, find out why one does not start, and mend it.",
+    list_command.list_cookies,
+    show.show,
+    verify.verify,
+    create.create,
+    update.update,
+    delete.delete,
+    generate.generate,
+    migrate.migrate,
+    expand.expand,
+)

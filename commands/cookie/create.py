@@ -10,12 +10,10 @@ from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import (
-    CookieAccess,
     FromConfigOption,
     SubjectArgument,
     cookie_body,
     named_file,
-    open_cookies,
     read_cookie_file,
     require_fitting,
     require_not_registered,
@@ -23,7 +21,9 @@ from commands.cookie.access import (
     scan_references,
 )
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
+from commands.effect import Effect
 from commands.own_settings import load_config
+from commands.session import Session, open_session
 from runtime.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -31,11 +31,7 @@ if TYPE_CHECKING:
     from runtime.metadata.cookies import Cookie
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl cookie``."""
-    command(app, "create", planned_tier=2, is_configured_by_files=True)(create)
-
-
+@command("create", effect=Effect.HARMFUL, is_configured_by_files=True)
 @takes_bookie_options
 async def create(
     context: CommandContext,
@@ -54,24 +50,24 @@ async def create(
     """
     source = named_file(bookie, file, from_config=from_config)
     if source is not None:
-        async with open_cookies(context) as access:
-            await _create_from_file(context, access, *source)
+        async with open_session(context) as session:
+            await _create_from_file(context, session, *source)
         return
     config = load_config(context, flags, bookie)
     async with open_own_bookie(context, config) as own:
         evidence = await _prove(context, own)
-        await _store(context, own.access, evidence.expected, None, own)
+        await _store(context, own.session, evidence.expected, None, own)
 
 
-async def _create_from_file(context: CommandContext, access: CookieAccess, bookie_id: str, file: str) -> None:
+async def _create_from_file(context: CommandContext, session: Session, bookie_id: str, file: str) -> None:
     data = read_cookie_file(file)
-    cookie = require_fitting(access, bookie_id, data, file)
-    await _require_absent(access, bookie_id)
-    await require_not_registered(access, bookie_id)
-    references = await scan_references(context, access, [bookie_id])
+    cookie = require_fitting(session, bookie_id, data, file)
+    await _require_absent(session, bookie_id)
+    await require_not_registered(session, bookie_id)
+    references = await scan_references(context, session, [bookie_id])
     advice = "on its machine, bkctl cookie create --from-config proves that it still has its folders"
     require_unnamed(references, bookie_id, advice)
-    await _store(context, access, cookie, data, None)
+    await _store(context, session, cookie, data, None)
 
 
 async def _prove(context: CommandContext, own: OwnBookie) -> Evidence:
@@ -81,59 +77,52 @@ async def _prove(context: CommandContext, own: OwnBookie) -> Evidence:
     from runtime.bookie.cookie_repair import require_matching_folders
 
     bookie_id = own.expected.bookie_id
-    await _require_absent(own.access, bookie_id)
-    await require_not_registered(own.access, bookie_id)
-    references = await scan_references(context, own.access, [bookie_id])
+    await _require_absent(own.session, bookie_id)
+    await require_not_registered(own.session, bookie_id)
+    references = await scan_references(context, own.session, [bookie_id])
     evidence, _ = await own.gather()
     evidence = msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
     require_matching_folders(evidence)
     return evidence
 
 
-async def _require_absent(access: CookieAccess, bookie_id: str) -> None:
-    if await access.store.exists(access.path(bookie_id)) is not None:
+async def _require_absent(session: Session, bookie_id: str) -> None:
+    if await session.store.exists(session.cookies.path(bookie_id)) is not None:
         raise ConflictError(f"nothing was changed: bookie {bookie_id} has a cookie: bkctl cookie show {bookie_id}")
 
 
 async def _store(
-    context: CommandContext, access: CookieAccess, cookie: Cookie, data: bytes | None, own: OwnBookie | None
+    context: CommandContext, session: Session, cookie: Cookie, data: bytes | None, own: OwnBookie | None
 ) -> None:
     """``own``: the bookie whose folders are locked, and looked at again, while the cookie is stored."""
     import contextlib
     import hashlib
 
-    from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_plan
-    from commands.safety.plan import Plan
+    from commands.safety.gate import open_change
     from runtime.bookie.cookie_repair import require_matching_folders
     from runtime.errors import NodeExistsError
     from runtime.metadata.cookies import encode_cookie
 
     bookie_id, data = cookie.bookie_id, data or encode_cookie(cookie)
+    path = session.cookies.path(bookie_id)
     digest = hashlib.sha256(data).hexdigest()
-    plan = Plan(
-        command="cookie create",
-        tier=2,
-        root=access.uri.root,
-        instance_id=access.instance_id,
+    plan = session.plan(
         subject=bookie_id,
         summary=(
             f"will add bookie {bookie_id} to the cluster, with journals in "
             f"{','.join(cookie.journal_directories)} and ledgers in {','.join(cookie.ledger_directories)}",
         ),
-        items=({"action": "create", "path": access.path(bookie_id), "expected_version": None, "sha256": digest},),
+        items=({"action": "create", "path": path, "expected_version": None, "sha256": digest},),
     )
-    if not await settle_plan(context, plan):
-        return
-    async with open_change(context, access.store, plan) as change:
+    async with open_change(context, plan, session.store) as change:
         with own.locked() if own is not None else contextlib.nullcontext():
             if own is not None:
                 evidence, _ = await own.gather()
                 require_matching_folders(evidence)
-            await require_not_registered(access, bookie_id)
+            await require_not_registered(session, bookie_id)
             change.require_lock()
             try:
-                await access.cookies.create_node(bookie_id, data)
+                await session.cookies.create_node(bookie_id, data)
             except NodeExistsError:
                 raise ConflictError(f"bookie {bookie_id} got a cookie from somebody else meanwhile") from None
     context.console.say(f"to undo: bkctl cookie delete {bookie_id}")

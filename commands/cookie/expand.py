@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import (
-    DIFFERENCE_COLUMNS,
+    DIFFERENCE_TABLE,
     difference_rows,
     difference_sentences,
     read_cookie_node,
@@ -20,19 +18,16 @@ from commands.cookie.access import (
     scan_references,
 )
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
+from commands.effect import Effect
 from commands.own_settings import load_config
+from commands.session import Session
 from runtime.errors import RefusedError
 
 if TYPE_CHECKING:
-    from commands.cookie.access import CookieAccess
     from commands.safety.plan import Plan
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl cookie``."""
-    command(app, "expand", planned_tier=2, is_configured_by_files=True)(expand)
-
-
+@command("expand", effect=Effect.HARMFUL, is_configured_by_files=True)
 @takes_bookie_options
 async def expand(
     context: CommandContext,
@@ -44,35 +39,32 @@ async def expand(
     of folders, so its entries would be looked for on the wrong disk. Such a bookie gets other disks by bkctl
     decommission, and a start with empty folders; or add a bookie.
     """
-    from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_empty_plan, settle_plan
+    from commands.safety.gate import nothing_to_change, open_change
     from runtime.bookie.folders import record_places
 
     config = load_config(context, flags)
     async with open_own_bookie(context, config) as own:
-        access, own_id = own.access, own.expected.bookie_id
-        node = await read_cookie_node(access, own_id)
-        await require_not_registered(access, own_id)
-        stored = await access.cookies.read(own_id)
+        session, own_id = own.session, own.expected.bookie_id
+        node = await read_cookie_node(session, own_id)
+        await require_not_registered(session, own_id)
+        stored = await session.cookies.read(own_id)
         if not await _require_expansion(own):
             plan = _plan(
-                access, own_id, [f"the cookies of bookie {own_id} name the folders of its settings: nothing to do"]
+                session, own_id, [f"the cookies of bookie {own_id} name the folders of its settings: nothing to do"]
             )
-            if settle_empty_plan(context, plan):
-                _print(context, own_id, stored.version, [])
+            nothing_to_change(context, plan)
+            _print(context, own_id, stored.version, [])
             return
-        references = await scan_references(context, access, [own_id])
+        references = await scan_references(context, session, [own_id])
         require_unnamed(references, own_id, _advice(own_id))
         rows = difference_rows(stored.value, own.expected)
-        path = access.path(own_id)
+        path = session.cookies.path(own_id)
         item = {"action": "set", "path": path, "expected_version": stored.version, "fields": rows}
-        plan = _plan(access, own_id, difference_sentences(rows), item)
-        if not await settle_plan(context, plan):
-            return
-        async with open_change(context, access.store, plan) as change:
+        plan = _plan(session, own_id, difference_sentences(rows), item)
+        async with open_change(context, plan, session.store) as change:
             with own.locked():
                 await _require_expansion(own)
-                await require_not_registered(access, own_id)
+                await require_not_registered(session, own_id)
                 change.require_lock()
                 change.trash.keep("set", path, node)
                 await own.service.stamp(own.expected, stored.version)
@@ -80,14 +72,9 @@ async def expand(
         _print(context, own_id, stored.version + 1, rows)
 
 
-def _plan(access: CookieAccess, bookie_id: str, summary: Sequence[str], *items: dict[str, Any]) -> Plan:
-    from commands.safety.plan import Plan
+def _plan(session: Session, bookie_id: str, summary: Sequence[str], *items: dict[str, Any]) -> Plan:
 
-    return Plan(
-        command="cookie expand",
-        tier=2,
-        root=access.uri.root,
-        instance_id=access.instance_id,
+    return session.plan(
         subject=bookie_id,
         summary=tuple(summary),
         items=items,
@@ -97,7 +84,7 @@ def _plan(access: CookieAccess, bookie_id: str, summary: Sequence[str], *items: 
 def _print(context: CommandContext, bookie_id: str, version: int, rows: Sequence[dict[str, object]]) -> None:
     body = {"bookie_id": bookie_id, "version": version, "fields_changed": len(rows)}
     context.console.record("CookieExpanded", body, name="bookie_id", details={"fields": rows})
-    context.console.table("Fields", DIFFERENCE_COLUMNS, rows)
+    context.console.table(DIFFERENCE_TABLE, rows)
 
 
 async def _require_expansion(own: OwnBookie) -> bool:

@@ -9,15 +9,11 @@ import typer
 from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
-from commands.cookie.access import open_cookies
 from commands.own_settings import id_by_settings, load_config
+from commands.session import open_session
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl cookie``."""
-    command(app, "generate", is_configured_by_files=True)(generate)
-
-
+@command("generate", is_configured_by_files=True)
 @takes_bookie_options
 async def generate(
     context: CommandContext,
@@ -43,8 +39,8 @@ async def generate(
 
     config = load_config(context, flags, bookie)
     if instance_id is None:
-        async with open_cookies(context) as access:
-            instance_id = access.instance_id
+        async with open_session(context) as session:
+            instance_id = session.instance_id
     cookie = expected_cookie(config.storage, config.bookie_id or id_by_settings(config), instance_id or None)
     data = encode_cookie(cookie)
     if output_file is None:

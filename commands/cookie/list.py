@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import typer
-
 from commands.command import command
 from commands.context import CommandContext
-from commands.cookie.access import CookieAccess, cookie_body, open_cookies
-from commands.rendering import Column
+from commands.cookie.access import cookie_body
+from commands.rendering import Column, Table
+from commands.session import Session, open_session
 
-_COLUMNS = (
+_TABLE = Table(
+    "CookieList",
     Column("bookie_id", "BOOKIE"),
     Column("layout_version", "LAYOUT", is_right=True, priority=2),
     Column("journal_directories", "JOURNALS", priority=1),
@@ -17,40 +17,37 @@ _COLUMNS = (
     Column("index_directories", "INDEX", is_wide=True),
     Column("instance_id", "INSTANCE", is_wide=True),
     Column("problem", "PROBLEM"),
+    name="bookie_id",
 )
 _WINDOW = 64
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl cookie``."""
-    command(app, "list", is_listing=True)(list_cookies)
-
-
+@command("list", is_listing=True)
 async def list_cookies(context: CommandContext) -> None:
     """List all cookies. One that cannot be read, or is of another instance, is listed with the reason."""
     import asyncio
 
-    async with open_cookies(context) as access:
-        ids = await access.cookies.ids()
-        with context.console.listing("CookieList", _COLUMNS, name="bookie_id") as listing:
+    async with open_session(context) as session:
+        ids = await session.cookies.ids()
+        with context.console.listing(_TABLE) as listing:
             for start in range(0, len(ids), _WINDOW):
                 if listing.is_full:
                     listing.truncate()
                     break
-                rows = await asyncio.gather(*(_row(access, bookie_id) for bookie_id in ids[start : start + _WINDOW]))
+                rows = await asyncio.gather(*(_row(session, bookie_id) for bookie_id in ids[start : start + _WINDOW]))
                 for row in filter(None, rows):
                     listing.add(row)
 
 
-async def _row(access: CookieAccess, bookie_id: str) -> dict[str, object] | None:
+async def _row(session: Session, bookie_id: str) -> dict[str, object] | None:
     """None for a cookie that was deleted meanwhile."""
     from runtime.errors import MetadataFormatError
     from runtime.ledger.bookie_id import is_valid_bookie_id
 
     try:
-        found = await access.cookies.find(bookie_id)
+        found = await session.cookies.find(bookie_id)
     except MetadataFormatError as error:
-        row: dict[str, object] = dict.fromkeys(column.key for column in _COLUMNS)
+        row: dict[str, object] = dict.fromkeys(column.key for column in _TABLE.columns)
         return row | {"bookie_id": bookie_id, "problem": str(error)}
     if found is None:
         return None
@@ -59,6 +56,6 @@ async def _row(access: CookieAccess, bookie_id: str) -> dict[str, object] | None
         problem = "its name is no bookie id: it makes Java clients hang, remove it"
     elif cookie.bookie_id != bookie_id:
         problem = f"it is the cookie of bookie {cookie.bookie_id}"
-    elif (cookie.instance_id or None) != (access.instance_id or None):
+    elif (cookie.instance_id or None) != (session.instance_id or None):
         problem = "it is of another instance of the cluster"
     return {**cookie_body(cookie), "bookie_id": bookie_id, "problem": problem}

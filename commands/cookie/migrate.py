@@ -12,6 +12,7 @@ from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import require_not_registered, require_unnamed, scan_references
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
+from commands.effect import Effect
 from commands.errors import InvalidArgumentError
 from commands.own_settings import load_config
 from commands.parse import parse_bookie_id
@@ -22,11 +23,7 @@ if TYPE_CHECKING:
     from runtime.bookie.cookie_repair import MigrationState
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl cookie``."""
-    command(app, "migrate", planned_tier=3, is_configured_by_files=True)(migrate)
-
-
+@command("migrate", effect=Effect.DESTROYS, is_configured_by_files=True)
 @takes_bookie_options
 async def migrate(
     context: CommandContext,
@@ -45,19 +42,19 @@ async def migrate(
     must come next. If it is cut off, the bookie starts under neither id until the same command has been run again. The
     old id must be typed, or given by --confirm.
     """
-    from commands.safety.confirmation import settle_empty_plan
+    from commands.safety.gate import nothing_to_change
 
     if parse_bookie_id(old_id) == parse_bookie_id(new_id):
         raise InvalidArgumentError("--from and --to are the same id")
     config = load_config(context, flags, new_id)
     async with open_own_bookie(context, config) as own:
-        await require_not_registered(own.access, old_id, new_id)
+        await require_not_registered(own.session, old_id, new_id)
         state = await _examine(own, old_id)
         if state.is_done:
             sentence = f"bookie {old_id} is {new_id} already: nothing to do"
             plan = msgspec.structs.replace(_plan(own, state, 0), summary=(sentence,), items=())
-            if settle_empty_plan(context, plan):
-                _print(context, own, state, folder_count=0)
+            nothing_to_change(context, plan)
+            _print(context, own, state, folder_count=0)
             return
         naming_old = await _count_ledgers(context, own, state, old_id, ledgers_follow=ledgers_follow)
         await _carry_out(context, own, state, _plan(own, state, naming_old))
@@ -72,7 +69,7 @@ async def _examine(own: OwnBookie, old_id: str) -> MigrationState:
     from runtime.bookie.cookie_repair import examine_migration
 
     evidence, _ = await own.gather()
-    return await examine_migration(evidence, old_id, own.access.cookies)
+    return await examine_migration(evidence, old_id, own.session.cookies)
 
 
 async def _count_ledgers(
@@ -80,7 +77,7 @@ async def _count_ledgers(
 ) -> int:
     """How many ledgers name the old id; RefusedError when they, or any that name the new one, forbid the change."""
     new_id = own.expected.bookie_id
-    references = await scan_references(context, own.access, [old_id, new_id])
+    references = await scan_references(context, own.session, [old_id, new_id])
     if not state.is_begun:
         require_unnamed(references, new_id, "they belong to another bookie of that id: choose one that is free")
         if not ledgers_follow:
@@ -103,22 +100,20 @@ def _require_filled_folders(state: MigrationState, naming_old: int) -> None:
 def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
     from runtime.bookie.folders import version_path
 
-    access, new_id = own.access, own.expected.bookie_id
+    session, new_id = own.session, own.expected.bookie_id
     items: list[dict[str, object]] = []
     if not state.has_new_stored:
-        items.append({"action": "create", "path": access.path(new_id), "expected_version": None})
+        items.append({"action": "create", "path": session.cookies.path(new_id), "expected_version": None})
     items += [
         {"action": "write", "path": version_path(folder.path), "expected_version": None}
         for folder in state.folders
         if state.lacks_new(folder)
     ]
     if state.old_version is not None:
-        items.append({"action": "delete", "path": access.path(state.old_id), "expected_version": state.old_version})
-    return Plan(
-        command="cookie migrate",
-        tier=3,
-        root=access.uri.root,
-        instance_id=access.instance_id,
+        items.append(
+            {"action": "delete", "path": session.cookies.path(state.old_id), "expected_version": state.old_version}
+        )
+    return session.plan(
         subject=state.old_id,
         summary=(
             f"bookie {state.old_id} will become {new_id}; {naming_old} ledgers reference the old ID",
@@ -130,23 +125,20 @@ def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
 
 
 async def _carry_out(context: CommandContext, own: OwnBookie, state: MigrationState, plan: Plan) -> None:
-    from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_plan
+    from commands.safety.gate import open_change
     from runtime.bookie.cookie_repair import migrate as migrate_cookies
 
     old_id, new_id = state.old_id, own.expected.bookie_id
-    if not await settle_plan(context, plan):
-        return
-    async with open_change(context, own.access.store, plan) as change:
+    async with open_change(context, plan, own.session.store) as change:
         with own.locked():
             fresh = await _examine(own, old_id)
             if msgspec.structs.asdict(fresh) != msgspec.structs.asdict(state):
                 raise ConflictError("nothing was changed: folders or cookies have changed since the plan was made")
-            await require_not_registered(own.access, old_id, new_id)
+            await require_not_registered(own.session, old_id, new_id)
             if state.old_version is not None:
-                path = own.access.path(old_id)
-                change.trash.keep("delete", path, await own.access.cookies.read_node(old_id))
-            await migrate_cookies(fresh, own.file_system, own.access.cookies, change.require_lock)
+                path = own.session.cookies.path(old_id)
+                change.trash.keep("delete", path, await own.session.cookies.read_node(old_id))
+            await migrate_cookies(fresh, own.file_system, own.session.cookies, change.require_lock)
     _print(context, own, state, folder_count=len(state.folders))
 
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from commands.context import CommandContext
-from commands.cookie.access import CookieAccess, open_cookies
 from commands.own_settings import id_by_settings
+from commands.session import Session, open_session
 from runtime.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class OwnBookie(NamedTuple):
     """A bookie's settings, the cookie that follows from them, and the cluster."""
 
-    access: CookieAccess
+    session: Session
     config: BookieConfig
     expected: Cookie
     file_system: OsFileSystem
@@ -64,24 +64,15 @@ async def open_own_bookie(context: CommandContext, config: BookieConfig) -> Asyn
     from storage.filesystem import OsFileSystem
 
     bookie_id = config.bookie_id or id_by_settings(config)
-    async with open_cookies(_with_uri_of(context, config)) as access:
+    # ``--set metadataServiceUri`` counts as in ``bookie start``.
+    async with open_session(context, metadata_uri=config.metadata_uri) as session:
         file_system = OsFileSystem()
-        expected = expected_cookie(config.storage, bookie_id, access.instance_id)
+        expected = expected_cookie(config.storage, bookie_id, session.instance_id)
         service = CookieCheckService(
             file_system,
             config.storage,
-            access.cookies,
+            session.cookies,
             asyncio.to_thread,
             is_expansion_allowed=config.is_storage_expansion_allowed,
         )
-        yield OwnBookie(access, config, expected, file_system, service)
-
-
-def _with_uri_of(context: CommandContext, config: BookieConfig) -> CommandContext:
-    """The bookie's own cluster: ``--set metadataServiceUri`` counts for it as in ``bookie start``."""
-    import msgspec
-
-    if not config.metadata_uri or config.metadata_uri == context.settings.metadata_uri:
-        return context
-    settings = msgspec.structs.replace(context.settings, metadata_uri=config.metadata_uri)
-    return CommandContext(settings, context.console, context.load_bookie_settings)
+        yield OwnBookie(session, config, expected, file_system, service)

@@ -8,14 +8,11 @@ import typer
 
 from commands.command import command
 from commands.context import CommandContext
-from commands.cookie.access import cookie_body, open_cookies, read_cookie_node
+from commands.cookie.access import cookie_body, read_cookie_node
+from commands.session import open_session
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl cookie``."""
-    command(app, "show")(show)
-
-
+@command("show")
 async def show(
     context: CommandContext,
     bookie_id: Annotated[str, typer.Argument(metavar="ID", help="Any bookie id.")],
@@ -27,14 +24,14 @@ async def show(
     from runtime.errors import MetadataFormatError
     from runtime.metadata.cookies import decode_cookie
 
-    async with open_cookies(context) as access:
-        node = await read_cookie_node(access, bookie_id)
+    async with open_session(context) as session:
+        node = await read_cookie_node(session, bookie_id)
         if raw:
             context.console.raw(node.data)
             return
         try:
             cookie = decode_cookie(node.data)
         except MetadataFormatError as error:
-            raise MetadataFormatError(f"{access.path(bookie_id)}: {error}; --raw shows its bytes") from error
-        body = {**cookie_body(cookie), "version": node.stat.version, "cluster_instance_id": access.instance_id}
+            raise MetadataFormatError(f"{session.cookies.path(bookie_id)}: {error}; --raw shows its bytes") from error
+        body = {**cookie_body(cookie), "version": node.stat.version, "cluster_instance_id": session.instance_id}
         context.console.record("Cookie", body, name="bookie_id")

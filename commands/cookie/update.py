@@ -11,14 +11,12 @@ from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import (
-    DIFFERENCE_COLUMNS,
-    CookieAccess,
+    DIFFERENCE_TABLE,
     FromConfigOption,
     SubjectArgument,
     difference_rows,
     difference_sentences,
     named_file,
-    open_cookies,
     read_cookie_file,
     read_cookie_node,
     require_fitting,
@@ -27,8 +25,10 @@ from commands.cookie.access import (
     scan_references,
 )
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
+from commands.effect import Effect
 from commands.own_settings import load_config
 from commands.safety.plan import Plan
+from commands.session import Session, open_session
 
 if TYPE_CHECKING:
     from runtime.bookie.cookie_evidence import Evidence
@@ -36,11 +36,7 @@ if TYPE_CHECKING:
     from runtime.metadata.store import Node
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl cookie``."""
-    command(app, "update", planned_tier=3, is_configured_by_files=True)(update)
-
-
+@command("update", effect=Effect.DESTROYS, is_configured_by_files=True)
 @takes_bookie_options
 async def update(
     context: CommandContext,
@@ -58,75 +54,71 @@ async def update(
     """
     source = named_file(bookie, file, from_config=from_config)
     if source is not None:
-        async with open_cookies(context) as access:
-            await _update_from_file(context, access, *source)
+        async with open_session(context) as session:
+            await _update_from_file(context, session, *source)
         return
     config = load_config(context, flags, bookie)
     async with open_own_bookie(context, config) as own:
         await _update_from_config(context, own)
 
 
-async def _update_from_file(context: CommandContext, access: CookieAccess, bookie_id: str, file: str) -> None:
-    from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_plan
+async def _update_from_file(context: CommandContext, session: Session, bookie_id: str, file: str) -> None:
+    from commands.safety.gate import open_change
 
     data = read_cookie_file(file)
-    cookie = require_fitting(access, bookie_id, data, file)
-    node = await read_cookie_node(access, bookie_id)
-    await require_not_registered(access, bookie_id)
-    references = await scan_references(context, access, [bookie_id])
+    cookie = require_fitting(session, bookie_id, data, file)
+    node = await read_cookie_node(session, bookie_id)
+    await require_not_registered(session, bookie_id)
+    references = await scan_references(context, session, [bookie_id])
     advice = "on its machine, bkctl cookie update --from-config proves that it still has its folders"
     require_unnamed(references, bookie_id, advice)
     rows = difference_rows(_readable(node.data), cookie)
-    plan = _plan(access, cookie, data, node, rows)
-    if not await settle_plan(context, plan):
-        return
-    async with open_change(context, access.store, plan) as change:
-        await require_not_registered(access, bookie_id)
+    plan = _plan(session, cookie, data, node, rows)
+    async with open_change(context, plan, session.store) as change:
+        await require_not_registered(session, bookie_id)
         change.require_lock()
-        change.trash.keep("set", access.path(bookie_id), node)
-        version = await access.cookies.write_node(bookie_id, data, node.stat.version)
+        change.trash.keep("set", session.cookies.path(bookie_id), node)
+        version = await session.cookies.write_node(bookie_id, data, node.stat.version)
     _report(context, bookie_id, version, rows)
 
 
 async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
-    from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_empty_plan, settle_plan
+    from commands.safety.gate import nothing_to_change, open_change
     from runtime.bookie.cookie_repair import restamp
     from runtime.bookie.folders import version_path
     from runtime.errors import BadVersionError
     from runtime.metadata.cookies import encode_cookie
     from runtime.metadata.store import Node
 
-    access, bookie_id = own.access, own.expected.bookie_id
-    node = await read_cookie_node(access, bookie_id)
-    await require_not_registered(access, bookie_id)
-    references = await scan_references(context, access, [bookie_id])
+    session, bookie_id = own.session, own.expected.bookie_id
+    node = await read_cookie_node(session, bookie_id)
+    await require_not_registered(session, bookie_id)
+    references = await scan_references(context, session, [bookie_id])
     evidence = await _prove(own, references.counts_at_most)
     data, rows = encode_cookie(own.expected), difference_rows(_readable(node.data), own.expected)
     stale = [folder for folder in evidence.folders if folder.cookie is None or own.expected.differences(folder.cookie)]
     if not rows and not stale:
         sentence = f"the cookies of bookie {bookie_id} say what its settings say: nothing to do"
-        plan = msgspec.structs.replace(_plan(access, own.expected, data, node, rows), summary=(sentence,), items=())
-        if settle_empty_plan(context, plan):
-            _report(context, bookie_id, node.stat.version, rows)
+        plan = msgspec.structs.replace(_plan(session, own.expected, data, node, rows), summary=(sentence,), items=())
+        nothing_to_change(context, plan)
+        _report(context, bookie_id, node.stat.version, rows)
         return
-    plan = _plan(access, own.expected, data, node, rows, [version_path(folder.path) for folder in stale])
-    if not await settle_plan(context, plan):
-        return
-    async with open_change(context, access.store, plan) as change:
+    plan = _plan(session, own.expected, data, node, rows, [version_path(folder.path) for folder in stale])
+    async with open_change(context, plan, session.store) as change:
         with own.locked():
             evidence = await _prove(own, references.counts_at_most)
-            await require_not_registered(access, bookie_id)
-            if (await read_cookie_node(access, bookie_id)).stat.version != node.stat.version:
-                raise BadVersionError(f"the cookie of bookie {bookie_id} was written meanwhile", access.path(bookie_id))
+            await require_not_registered(session, bookie_id)
+            if (await read_cookie_node(session, bookie_id)).stat.version != node.stat.version:
+                raise BadVersionError(
+                    f"the cookie of bookie {bookie_id} was written meanwhile", session.cookies.path(bookie_id)
+                )
             change.require_lock()
             before = [(version_path(folder.path), folder) for folder in evidence.folders if folder.is_stamped]
             kept = [(path, Node(own.file_system.read_file(path), node.stat)) for path, _ in before]
-            change.trash.keep_all("set", [(access.path(bookie_id), node), *kept])
+            change.trash.keep_all("set", [(session.cookies.path(bookie_id), node), *kept])
             # Folders first: cut off between the two, the stored cookie still says whose they are.
             restamp(own.file_system, evidence)
-            version = await access.cookies.write_node(bookie_id, data, node.stat.version)
+            version = await session.cookies.write_node(bookie_id, data, node.stat.version)
     _report(context, bookie_id, version, rows)
 
 
@@ -152,7 +144,7 @@ def _readable(data: bytes) -> Cookie | None:
 
 
 def _plan(
-    access: CookieAccess,
+    session: Session,
     cookie: Cookie,
     data: bytes,
     node: Node,
@@ -165,12 +157,8 @@ def _plan(
     files = [
         {"action": "write", "path": path, "expected_version": None, "sha256": digest} for path in version_paths or ()
     ]
-    path = access.path(cookie.bookie_id)
-    return Plan(
-        command="cookie update",
-        tier=3,
-        root=access.uri.root,
-        instance_id=access.instance_id,
+    path = session.cookies.path(cookie.bookie_id)
+    return session.plan(
         subject=cookie.bookie_id,
         summary=(*difference_sentences(rows), *(() if rows else ("will not change the fields of the stored cookie",))),
         items=(
@@ -183,4 +171,4 @@ def _plan(
 def _report(context: CommandContext, bookie_id: str, version: int, rows: list[dict[str, object]]) -> None:
     body = {"bookie_id": bookie_id, "version": version, "fields_changed": len(rows)}
     context.console.record("CookieUpdated", body, name="bookie_id", details={"fields": rows})
-    context.console.table("Fields", DIFFERENCE_COLUMNS, rows)
+    context.console.table(DIFFERENCE_TABLE, rows)

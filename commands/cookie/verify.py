@@ -6,7 +6,6 @@ import shlex
 from typing import TYPE_CHECKING
 
 import msgspec
-import typer
 
 from commands.bookie_options import BOOKIE_OPTIONS, takes_bookie_options
 from commands.command import command
@@ -15,14 +14,15 @@ from commands.cookie.access import listed, scan_references
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
 from commands.outcome import Outcome
 from commands.own_settings import load_config
-from commands.rendering import Column
+from commands.rendering import Column, Table
 
 if TYPE_CHECKING:
     from runtime.bookie.cookie_evidence import Evidence, Finding, Remedy
     from runtime.config import BookieConfig
     from runtime.metadata.cookies import Cookie
 
-_COLUMNS = (
+_TABLE = Table(
+    "What differs",
     Column("where", "WHERE"),
     Column("field", "FIELD"),
     Column("found", "FOUND"),
@@ -31,11 +31,7 @@ _COLUMNS = (
 _CLUSTER_OPTIONS = frozenset({"--metadata-uri", "-u", "--conf", "-c", "--config", "--context"})
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl cookie``."""
-    command(app, "verify", is_cut=True, is_configured_by_files=True)(verify)
-
-
+@command("verify", is_cut=True, is_configured_by_files=True)
 @takes_bookie_options
 async def verify(
     context: CommandContext,
@@ -70,7 +66,7 @@ async def verify(
         "command": None if finding is None else command_text(context.settings.command_line, finding.remedy),
     }
     context.console.record("CookieVerification", body, name="bookie_id", details={"fields": rows})
-    context.console.table("What differs", _COLUMNS, [row for row in rows if not row["is_equal"]])
+    context.console.table(_TABLE, [row for row in rows if not row["is_equal"]])
     return Outcome.OK if finding is None else Outcome.FINDINGS
 
 
@@ -95,12 +91,12 @@ async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
     from runtime.bookie.cookie_doctor import diagnose
 
     evidence, _ = await own.gather()
-    live = (await own.access.registrations.snapshot()).live
+    live = (await own.session.registrations.snapshot()).live
     evidence = msgspec.structs.replace(evidence, is_registered=own.expected.bookie_id in live)
     if diagnose(evidence) is None and evidence.has_stored and not evidence.bare_folders:
         return evidence
     ids = sorted({own.expected.bookie_id, *evidence.other_cookies, *(c.bookie_id for c in evidence.cookies_on_disk)})
-    references = await scan_references(context, own.access, ids)
+    references = await scan_references(context, own.session, ids)
     if references.unreadable_count:
         context.console.warn(
             f"{references.unreadable_count} ledgers cannot be read and may name any bookie: bkctl metadata doctor"

@@ -10,19 +10,21 @@ import typer
 from commands.command import command, group
 from commands.config import OutputForm
 from commands.context import CommandContext
-from commands.rendering import Column
+from commands.effect import Effect
+from commands.rendering import Column, Table
 
 if TYPE_CHECKING:
     from commands.dev.local_cluster import LocalCluster
     from commands.dev.status import ClusterStatus, ServerStatus
 
-app = group("A whole cluster on this machine, for development.")
 
 Directory = Annotated[str, typer.Option("--dir", metavar="DIR", help="Folder of the cluster.")]
 BookieArgument = Annotated[str, typer.Argument(metavar="ID", help="Bookie id, or its folder's name like bookie-2.")]
 DIRECTORY_DEFAULT = "bkctl-data/cluster"
 
-_SERVERS = (
+_PLANNED_TABLE = Table("Bookies", Column("id", "ID"), Column("name", "NAME"))
+_SERVER_TABLE = Table(
+    "DevCluster",
     Column("id", "ID"),
     Column("name", "NAME"),
     Column("state", "STATE"),
@@ -30,10 +32,11 @@ _SERVERS = (
     Column("port", "PORT", is_right=True, priority=3),
     Column("log", "LOG", priority=1),
     Column("dir", "DIR", is_wide=True),
+    name="id",
 )
 
 
-@command(app, "up", is_changing=True, is_local=True)
+@command("up", effect=Effect.SERVES, is_local=True)
 async def up(
     context: CommandContext,
     bookies: Annotated[
@@ -61,20 +64,20 @@ async def up(
         servers = [msgspec.to_builtins(bookie) for bookie in plan.bookies]
         body = {"metadata_uri": plan.metadata_uri}
         context.console.record("DevClusterPlan", body, name="metadata_uri", details={"bookies": servers})
-        context.console.table("Bookies", (Column("id", "ID"), Column("name", "NAME")), servers)
+        context.console.table(_PLANNED_TABLE, servers)
         return
     status = await cluster.up(bookies, base_port)
     _print(context, status)
     context.console.say(f"export BKCTL_METADATA_URI='{status.metadata_uri}'")
 
 
-@command(app, "status", is_local=True)
+@command("status", is_local=True)
 def show_status(context: CommandContext, directory: Directory = DIRECTORY_DEFAULT) -> None:
     """Show which processes run, and where their data and logs are."""
     _print(context, _cluster(context, directory).status())
 
 
-@command(app, "down", is_changing=True, is_local=True)
+@command("down", effect=Effect.SERVES, is_local=True)
 async def down(
     context: CommandContext,
     directory: Directory = DIRECTORY_DEFAULT,
@@ -88,17 +91,17 @@ async def down(
     _print(context, status)
 
 
-@command(app, "kill", is_changing=True, is_local=True)
+@command("kill", effect=Effect.SERVES, is_local=True)
 async def kill(context: CommandContext, bookie_id: BookieArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
     """Kill a bookie without warning (kill -9), as a crash would."""
     cluster = _cluster(context, directory)
     if not context.settings.is_dry_run:
-        context.console.rows("DevClusterServerList", _SERVERS, [_row(await cluster.kill(bookie_id))], name="id")
+        context.console.rows(_SERVER_TABLE.titled("DevClusterServerList"), [_row(await cluster.kill(bookie_id))])
         return
     _print(context, cluster.status())
 
 
-@command(app, "start", is_changing=True, is_local=True)
+@command("start", effect=Effect.SERVES, is_local=True)
 async def start(context: CommandContext, bookie_id: BookieArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
     """Start one bookie again on the data it had."""
     cluster = _cluster(context, directory)
@@ -121,6 +124,9 @@ def _print(context: CommandContext, status: ClusterStatus) -> None:
     servers = [_row(server) for server in status.bookies]
     body = {"metadata_uri": status.metadata_uri, "zookeeper": _row(status.zookeeper), "bookies": servers}
     if context.console.form not in {OutputForm.JSON, OutputForm.JSONL, OutputForm.YAML, OutputForm.NAME}:
-        context.console.rows("DevCluster", _SERVERS, [_row(status.zookeeper), *servers], name="id")
+        context.console.rows(_SERVER_TABLE, [_row(status.zookeeper), *servers])
     else:
         context.console.record("DevCluster", body, name="metadata_uri")
+
+
+app = group("A whole cluster on this machine, for development.", up, show_status, down, kill, start)

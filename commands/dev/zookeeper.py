@@ -9,13 +9,10 @@ import typer
 
 from commands.command import command
 from commands.context import CommandContext
+from commands.effect import Effect
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl dev``."""
-    command(app, "zookeeper", is_changing=True, is_local=True)(run_zookeeper)
-
-
+@command("zookeeper", effect=Effect.SERVES, is_local=True)
 async def run_zookeeper(
     context: CommandContext,
     port: Annotated[

@@ -6,13 +6,15 @@ from commands.command import group
 from commands.ledger import delete, export, import_ledgers, read, rewrite_bookie, show, verify, write_test
 from commands.ledger import list as list_command
 
-app = group("List, read, verify, export, import and delete ledgers; rename a bookie in them.")
-list_command.register(app)
-show.register(app)
-read.register(app)
-verify.register(app)
-write_test.register(app)
-export.register(app)
-import_ledgers.register(app)
-delete.register(app)
-rewrite_bookie.register(app)
+app = group(
+    "List, read, verify, export, import and delete ledgers; rename a bookie in them.",
+    list_command.list_ledgers,
+    show.show,
+    read.read,
+    verify.verify,
+    write_test.write_test,
+    export.export,
+    import_ledgers.import_ledgers,
+    delete.delete,
+    rewrite_bookie.rewrite,
+)

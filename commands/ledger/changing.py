@@ -6,18 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 from commands.context import CommandContext
 from commands.outcome import Outcome
-from commands.rendering import Column, counted
+from commands.rendering import Column, Table, counted
 from runtime.errors import ConflictError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from commands.safety.change import Change
+    from commands.safety.gate import Change
     from runtime.client import LedgerClient
     from runtime.metadata.ledger_changes import Decide, LedgerFate
     from runtime.metadata.store import Node
 
-FAILURE_COLUMNS = (Column("ledger_id", "LEDGER", is_right=True), Column("reason", "NOT CHANGED BECAUSE"))
+FAILURE_TABLE = Table(
+    "Not changed",
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("reason", "NOT CHANGED BECAUSE"),
+)
 _FAILURES_KEPT_MAX = 1000
 
 

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.cluster_access import open_client
 from commands.command import command
 from commands.context import CommandContext
+from commands.effect import Effect
 from commands.errors import InvalidArgumentError
-from commands.ledger.changing import FAILURE_COLUMNS, Tally, change_ledgers, outcome_of
+from commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from commands.ledger.force_open import last_looks, require_empty, sentence_of
 from commands.ledger.id_files import all_ledger_ids
 from commands.ledger.rows import owner_text, state_name
 from commands.outcome import Outcome
-from commands.rendering import Column, counted, size
+from commands.rendering import Column, Table, counted, size
+from commands.session import Session, open_session
 from runtime.errors import LedgerNotFoundError, RefusedError
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from runtime.metadata.ledger_changes import Decide
     from runtime.metadata.stored_ledgers import StoredLedger
 
-PLAN_COLUMNS = (
+PLAN_TABLE = Table(
+    "Changes",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("state", "STATE"),
     Column("length_bytes", "BYTES", size, is_right=True),
@@ -35,11 +37,7 @@ _NAMED_MAX = 5
 _UNCLOSED = {"open", "in-recovery"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl ledger``."""
-    command(app, "delete", planned_tier=3)(delete)
-
-
+@command("delete", effect=Effect.DESTROYS)
 async def delete(
     context: CommandContext,
     ledger: Annotated[
@@ -66,24 +64,25 @@ async def delete(
     a trash file first, which bkctl ledger import takes back; until bookies have collected, that brings the entries back
     too. The id must be typed, or given by --confirm; of several ledgers, their number.
     """
-    from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_plan
+    from commands.safety.gate import open_change
     from runtime.metadata.pipeline import each_of
 
     if not ledger and from_file is None:
         raise InvalidArgumentError("name the ledgers to delete, or give a file of their ids by --from-file")
     named = frozenset(all_ledger_ids(ledger))
     ledger_ids = all_ledger_ids(ledger, from_file)
-    async with open_client(context) as client:
+    async with open_session(context) as session:
+        client = await session.client()
         found, gone = await _find(client, ledger_ids, named)
         _require_deletable(found, is_unreadable_allowed=unreadable, is_open_allowed=force_open)
         forced = [int(item["ledger_id"]) for item in found if item["state"] in _UNCLOSED]
         looks = await require_empty(client, forced)
-        plan = await _plan(client, found, gone, [sentence_of(*each) for each in looks.items()], is_forced=force_open)
-        if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
-            return Outcome.OK
+        plan = _plan(session, found, gone, [sentence_of(*each) for each in looks.items()], is_forced=force_open)
         versions = {int(item["ledger_id"]): item["expected_version"] for item in plan.items}
-        async with open_change(context, client.store, plan) as change, last_looks(client, looks) as guarded:
+        async with (
+            open_change(context, plan, client.store, table=PLAN_TABLE) as change,
+            last_looks(client, looks) as guarded,
+        ):
             tally = await change_ledgers(
                 context,
                 client,
@@ -106,7 +105,7 @@ def _print_result(context: CommandContext, tally: Tally, gone: int, trash_path: 
         "trash": trash_path,
     }
     context.console.record("LedgerDelete", body, name="deleted", details={"failures": tally.failures})
-    context.console.table("Not deleted", FAILURE_COLUMNS, tally.failures)
+    context.console.table(FAILURE_TABLE.titled("Not deleted"), tally.failures)
 
 
 async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[int]) -> tuple[list[dict[str, Any]], int]:
@@ -164,13 +163,7 @@ def _require_deletable(items: list[dict[str, Any]], *, is_unreadable_allowed: bo
     raise RefusedError(f"nothing was changed: {named}{more}: {way_out}")
 
 
-async def _plan(
-    client: LedgerClient, items: list[dict[str, Any]], gone: int, warnings: list[str], *, is_forced: bool
-) -> Plan:
-    from commands.safety.plan import Plan
-    from runtime.metadata.cluster import read_instance_id
-
-    root = client.ports.ledgers.root
+def _plan(session: Session, items: list[dict[str, Any]], gone: int, warnings: list[str], *, is_forced: bool) -> Plan:
     lengths = [item["length_bytes"] for item in items]
     known_bytes = sum(length for length in lengths if isinstance(length, int))
     owners = sorted({str(item["owner"]) for item in items if item["owner"] is not None})
@@ -180,14 +173,10 @@ async def _plan(
     summary += [f"gone already: {counted(gone, 'ledger')} of the file"] if gone else []
     summary += warnings[:_NAMED_MAX]
     summary += [f"and {len(warnings) - _NAMED_MAX} more that are not closed"] if len(warnings) > _NAMED_MAX else []
-    return Plan(
-        command="ledger delete",
-        tier=3,
-        root=root,
-        instance_id=await read_instance_id(client.store, root),
+    return session.plan(
         subject=str(items[0]["ledger_id"]) if len(items) == 1 else str(len(items)),
-        summary=tuple(summary),
-        items=tuple(items),
+        summary=summary,
+        items=items,
         arguments={"force_open": True} if is_forced else {},
     )
 

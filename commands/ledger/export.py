@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.cluster_access import open_client
 from commands.command import command
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError
@@ -17,17 +16,14 @@ from commands.ledger.id_files import all_ledger_ids
 from commands.outcome import Outcome
 from commands.rendering import counted, envelope, to_json_line
 from commands.safety.state_folder import whole_file, write_whole
+from commands.session import open_session
 
 if TYPE_CHECKING:
     from runtime.client import LedgerClient
     from runtime.metadata.stored_ledgers import StoredLedger
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl ledger``."""
-    command(app, "export")(export)
-
-
+@command("export")
 async def export(
     context: CommandContext,
     ledger: Annotated[
@@ -52,7 +48,8 @@ async def export(
     ledger_ids = None if all_ledgers else all_ledger_ids(ledger)
     if native and to is None and (ledger_ids is None or len(ledger_ids) > 1):
         raise InvalidArgumentError("bare bytes of several ledgers need a folder: give --to FOLDER")
-    async with open_client(context) as client:
+    async with open_session(context, must_exist=False) as session:
+        client = await session.client()
         found = _read(client, ledger_ids)
         async with aclosing(found):
             if native:

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from commands.cluster_access import registrations_of
 from runtime.errors import LedgerNotFoundError, RefusedError
 
 if TYPE_CHECKING:
@@ -88,6 +87,7 @@ async def last_looks(
 
 
 async def _look(client: LedgerClient, ledger_id: int, *, is_fencing: bool = False) -> LastLook:
+    from runtime.metadata.registration import RegistrationClient
     from runtime.replication.last_look import LastLook, look_for_entries
 
     try:
@@ -96,5 +96,5 @@ async def _look(client: LedgerClient, ledger_id: int, *, is_fencing: bool = Fals
         return LastLook(None, ())  # deleted meanwhile
     if stored.value.is_closed:
         return LastLook("it was closed meanwhile: delete it without --force-open", ())
-    registration = registrations_of(client)
+    registration = RegistrationClient(client.store, client.ports.ledgers.root)
     return await look_for_entries(client.ports, registration, ledger_id, stored.value, is_fencing=is_fencing)

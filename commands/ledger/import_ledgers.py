@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from commands.cluster_access import open_client
 from commands.command import command
 from commands.context import CommandContext
+from commands.effect import Effect
 from commands.errors import InvalidArgumentError, NotFoundError
-from commands.ledger.changing import FAILURE_COLUMNS, Tally, change_ledgers, outcome_of
+from commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from commands.outcome import Outcome
 from commands.parse import parse_ledger_id
-from commands.rendering import Column, counted
+from commands.rendering import Column, Table, counted
+from commands.session import Session, open_session
 from runtime.errors import ConflictError, LedgerNotFoundError, MetadataFormatError, RefusedError
 
 if TYPE_CHECKING:
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from runtime.client import LedgerClient
     from runtime.metadata.ledger_changes import Decide
     from runtime.metadata.ledger_transfer import IncomingLedger, TransferFile
+    from runtime.metadata.ledgers import LedgerStore
     from runtime.metadata.stored_ledgers import StoredLedger
 
-PLAN_COLUMNS = (
+PLAN_TABLE = Table(
+    "Changes",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("action", "ACTION"),
     Column("expected_version", "VERSION", is_right=True, priority=1),
@@ -34,7 +37,6 @@ PLAN_COLUMNS = (
     Column("after", "AFTER"),
 )
 RECORDED, NEXT = "recorded", "next"
-_TIER_CREATES, _TIER_OVERWRITES = 2, 3
 _VERSION = re.compile(r"[0-9]{1,10}")
 _NAMED_MAX = 5
 _AT_VERSION = "it is at version "
@@ -55,11 +57,7 @@ class _Expectation(NamedTuple):
         return incoming.recorded_version + (self.text == NEXT)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl ledger``."""
-    command(app, "import", planned_tier=3, is_asking=True)(import_ledgers)
-
-
+@command("import", effect=Effect.DESTROYS, milder_effect=Effect.HARMFUL)
 async def import_ledgers(
     context: CommandContext,
     file: Annotated[str, typer.Argument(metavar="FILE", help="An export, a dump of one ledger, or a trash file.")],
@@ -84,26 +82,26 @@ async def import_ledgers(
     a last entry is never lowered, a closed end never altered; all ledgers must pass before one is written. Replacing
     needs the id to be typed, or given by --confirm; of several ledgers, their number.
     """
-    from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_empty_plan, settle_plan
+    from commands.safety.gate import nothing_to_change, open_change
     from runtime.metadata.pipeline import each_of
 
     expectation = _expectation(if_version, is_create=create_only)
-    async with open_client(context) as client:
-        transfer = await _read(context, client, file, None if ledger is None else parse_ledger_id(ledger))
+    async with open_session(context) as session:
+        client = await session.client()
+        transfer = _read(
+            context, session, client.ports.ledgers, file, None if ledger is None else parse_ledger_id(ledger)
+        )
         if len(transfer.ledgers) > 1 and expectation.text.isdecimal():
             raise InvalidArgumentError("one version does not fit several ledgers: name one by --ledger")
         prepared = await _prepare(client, transfer, expectation)
-        plan = await _plan(client, prepared, expectation)
+        plan = await _plan(session, prepared, expectation)
         if not prepared.items:
-            if not prepared.left and not settle_empty_plan(context, plan, columns=PLAN_COLUMNS):
-                return Outcome.OK
+            if not prepared.left:
+                nothing_to_change(context, plan, table=PLAN_TABLE)
             return _report(context, Tally(), prepared, None)
-        if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
-            return Outcome.OK
-        if context.console.is_for_people:
-            context.console.table("Changes", PLAN_COLUMNS, _diff_rows(prepared.items))
-        async with open_change(context, client.store, plan) as change:
+        if context.console.is_for_people and not context.settings.is_rehearsal:
+            context.console.table(PLAN_TABLE, _diff_rows(prepared.items))
+        async with open_change(context, plan, client.store, table=PLAN_TABLE) as change:
             tally = await change_ledgers(
                 context,
                 client,
@@ -128,14 +126,17 @@ def _expectation(if_version: str | None, *, is_create: bool) -> _Expectation:
     return _Expectation(is_create, text)
 
 
-async def _read(context: CommandContext, client: LedgerClient, path: str, ledger_id: int | None) -> TransferFile:
-    from runtime.metadata.cluster import read_instance_id
+def _read(
+    context: CommandContext, session: Session, ledgers: LedgerStore, path: str, ledger_id: int | None
+) -> TransferFile:
     from runtime.metadata.ledger_transfer import parse_transfer
 
-    ledgers = client.ports.ledgers
-    instance_id = await read_instance_id(client.store, ledgers.root)
     transfer = parse_transfer(
-        _contents(path), root=ledgers.root, tree=ledgers.tree, instance_id=instance_id, ledger_id=ledger_id
+        _contents(path),
+        root=ledgers.root,
+        tree=ledgers.tree,
+        instance_id=session.instance_id,
+        ledger_id=ledger_id,
     )
     if transfer.is_torn:
         context.console.warn(f"the last line of {path} was cut off and is left out")
@@ -246,15 +247,9 @@ def _find_obstacle(stored: StoredLedger | None, incoming: IncomingLedger, expect
     return find_import_obstacle(stored, incoming)
 
 
-async def _plan(client: LedgerClient, prepared: _Prepared, expectation: _Expectation) -> Plan:
-    from commands.safety.plan import Plan
-    from runtime.metadata.cluster import read_instance_id
-    from runtime.metadata.registration import RegistrationClient
-
-    root = client.ports.ledgers.root
+async def _plan(session: Session, prepared: _Prepared, expectation: _Expectation) -> Plan:
     number = counted(len(prepared.items), "ledger")
-    registration = RegistrationClient(client.store, root)
-    known = {*await registration.with_cookie(), *(await registration.snapshot()).live}
+    known = {*await session.registrations.with_cookie(), *(await session.registrations.snapshot()).live}
     summary = [f"will create {number}" if expectation.is_create else f"will replace {number}"]
     if not prepared.items:
         summary = ["the cluster has every ledger of the file already: nothing to do"]
@@ -267,13 +262,10 @@ async def _plan(client: LedgerClient, prepared: _Prepared, expectation: _Expecta
         summary.append(f"the file names bookies that this cluster does not know: {named}")
     if unreadable := sum(item["problem"] is not None for item in prepared.items):
         summary.append(f"what is there now cannot be read, and so not compared: {counted(unreadable, 'ledger')}")
-    return Plan(
-        command="ledger import",
-        tier=_TIER_CREATES if expectation.is_create else _TIER_OVERWRITES,
-        root=root,
-        instance_id=await read_instance_id(client.store, root),
+    return session.plan(
+        tier=(Effect.HARMFUL if expectation.is_create else Effect.DESTROYS).tier,
         subject=str(prepared.items[0]["ledger_id"]) if len(prepared.items) == 1 else str(len(prepared.items)),
-        summary=tuple(summary),
+        summary=summary,
         items=prepared.items,
     )
 
@@ -297,5 +289,5 @@ def _report(context: CommandContext, tally: Tally, prepared: _Prepared, trash: s
         "trash": trash,
     }
     context.console.record("LedgerImport", body, name="imported", details={"failures": tally.failures})
-    context.console.table("Not imported", FAILURE_COLUMNS, tally.failures)
+    context.console.table(FAILURE_TABLE.titled("Not imported"), tally.failures)
     return outcome_of(tally, "imported")

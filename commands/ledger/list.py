@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.cluster_access import open_ledgers
 from commands.command import command
 from commands.config import OutputForm
 from commands.context import CommandContext
 from commands.ledger.id_files import read_ledger_ids
-from commands.ledger.rows import SUMMARY_COLUMNS, stored_row
+from commands.ledger.rows import SUMMARY_TABLE, stored_row
 from commands.listing import Listing, require_no_listing_options
 from commands.parse import parse_bookie_id, parse_label, parse_moment_ms, parse_size_bytes
 from commands.rendering import counted
+from commands.session import open_session
 
 if TYPE_CHECKING:
     from runtime.metadata.ledgers import LedgerStore
@@ -33,11 +33,7 @@ class State(enum.StrEnum):
     CLOSED = "closed"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl ledger``."""
-    command(app, "list", is_listing=True)(list_ledgers)
-
-
+@command("list", is_listing=True)
 async def list_ledgers(
     context: CommandContext,
     bookie: Annotated[
@@ -87,17 +83,16 @@ async def list_ledgers(
         bytes_below=None if size_lt is None else parse_size_bytes(size_lt),
         labels=tuple(map(parse_label, label or ())),
     )
-    async with open_ledgers(context) as (store, ledgers):
+    async with open_session(context, must_exist=False) as session:
+        store, ledgers = session.store, await session.ledgers()
         await _require_known(context, store, ledgers, wanted.bookie_id)
         if count:
             number = await _count(context, store, ledgers, wanted)
             context.console.record("LedgerCount", {"count": number}, name="count")
             return
-        with context.console.listing("LedgerList", SUMMARY_COLUMNS, name="ledger_id") as listing:
-            if _needs_only_ids(context, wanted):
-                await _list_ids(ledgers, wanted, listing)
-            else:
-                await _list(context, store, ledgers, wanted, listing)
+        with context.console.listing(SUMMARY_TABLE) as listing:
+            is_by_id = _needs_only_ids(context, wanted)
+            await (_list_ids(ledgers, wanted, listing) if is_by_id else _list(context, store, ledgers, wanted, listing))
 
 
 def _needs_only_ids(context: CommandContext, wanted: LedgerFilter) -> bool:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.cluster_access import open_client
 from commands.command import command
 from commands.context import CommandContext
 from commands.errors import NotFoundError
 from commands.ledger.rows import bytes_text
 from commands.parse import parse_entry_range, parse_ledger_id
 from commands.passwords import OPTION_HELP, read_password
-from commands.rendering import Column, plain
+from commands.rendering import Column, Table, plain
+from commands.session import open_session
 
 if TYPE_CHECKING:
     from runtime.client import LedgerClient, LedgerReader
@@ -28,10 +28,12 @@ def _cell(value: object) -> str:
     return text if len(text) <= _CELL_CHARACTERS_MAX else text[: _CELL_CHARACTERS_MAX - 3] + "..."
 
 
-_COLUMNS = (
+_TABLE = Table(
+    "EntryList",
     Column("entry_id", "ENTRY", is_right=True),
     Column("size_bytes", "BYTES", is_right=True),
     Column("payload", "PAYLOAD", _cell),
+    name="entry_id",
 )
 
 
@@ -45,11 +47,7 @@ class Form(enum.StrEnum):
     RAW = "raw"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl ledger``."""
-    command(app, "read", is_listing=True)(read)
-
-
+@command("read", is_listing=True)
 async def read(
     context: CommandContext,
     ledger: Annotated[str, typer.Argument(metavar="LEDGER", help="Ledger id: decimal, 0x..., or UUID.")],
@@ -68,7 +66,8 @@ async def read(
     """
     ledger_id = parse_ledger_id(ledger)
     first, last = parse_entry_range(entries)
-    async with open_client(context) as client:
+    async with open_session(context, must_exist=False) as session:
+        client = await session.client()
         reader = await _open(client, ledger_id, read_password(password_file))
         highest = first if last is None else last
         if entries is not None and highest > reader.last_add_confirmed:
@@ -78,7 +77,7 @@ async def read(
             async for entry in reader.entries(first, last):
                 context.console.raw(entry.payload)
             return
-        with context.console.listing("EntryList", _COLUMNS, name="entry_id") as listing:
+        with context.console.listing(_TABLE) as listing:
             async for entry in reader.entries(first, last):
                 if listing.is_full:
                     listing.truncate()

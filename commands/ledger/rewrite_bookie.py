@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from commands.cluster_access import open_client, registrations_of
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
+from commands.effect import Effect
 from commands.errors import InvalidArgumentError
-from commands.ledger.changing import FAILURE_COLUMNS, Tally, change_ledgers, outcome_of
+from commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from commands.outcome import Outcome
-from commands.rendering import Column, counted
+from commands.rendering import Column, Table, counted
+from commands.session import Session, open_session
 from runtime.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from runtime.client import LedgerClient
     from runtime.replication.ensemble_rewrite import EnsembleRewrite, RewriteSurvey
 
-PLAN_COLUMNS = (
+PLAN_TABLE = Table(
+    "Changes",
     Column("action", "ACTION"),
     Column("from", "FROM"),
     Column("to", "TO"),
@@ -39,11 +41,7 @@ class Flip(enum.StrEnum):
     IP = "ip"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl ledger``."""
-    command(app, "rewrite-bookie", is_cut=True, planned_tier=3, is_configured_by_files=True)(rewrite)
-
-
+@command("rewrite-bookie", effect=Effect.DESTROYS, is_cut=True, is_configured_by_files=True)
 async def rewrite(
     context: CommandContext,
     source: Annotated[
@@ -71,14 +69,16 @@ async def rewrite(
     in an undo file first, which bkctl ledger import --if-version next takes back. Safe to interrupt and to run again;
     --limit ends it after so many changed ledgers. The new id must be typed, or given by --confirm.
     """
+    from commands.safety.gate import nothing_to_change
     from runtime.replication.ensemble_rewrite import EnsembleRewrite
 
     source, destination = _ids(context, source, destination, flip)
-    async with open_client(context) as client:
+    async with open_session(context) as session:
+        client = await session.client()
         operation = EnsembleRewrite(
             client.ports,
             client.store,
-            registrations_of(client),
+            session.registrations,
             source,
             destination,
             config=context.settings.replication,
@@ -88,10 +88,13 @@ async def rewrite(
         survey = await _survey(context, operation, "looking for the old id")
         _require_no_obstacle(survey)
         evidence = await operation.verify_identity(survey) if survey.ledgers else "nothing is to be rewritten"
-        plan = await _plan(client, survey, source, destination, evidence, is_open_included=include_open)
-        if not await _settle(context, plan):
-            return Outcome.OK
+        plan = _plan(session, survey, source, destination, evidence, is_open_included=include_open)
+        if context.settings.confirmed_name is None and context.settings.apply_path is None:
+            if not context.settings.is_rehearsal:
+                context.console.say(f"nothing is changed: --confirm {plan.subject} carries out this plan")
+            context = context.with_settings(is_dry_run=True)
         if not survey.ledgers:
+            nothing_to_change(context, plan, table=PLAN_TABLE)
             return _report(context, Tally(), survey, None)
         return await _run(context, client, operation, plan, survey, changes_rate)
 
@@ -118,20 +121,6 @@ def _ids(context: CommandContext, source: str | None, destination: str | None, f
     return (by_address, by_name) if flip is Flip.HOSTNAME else (by_name, by_address)
 
 
-async def _settle(context: CommandContext, plan: Plan) -> bool:
-    """Whether to go ahead; a plan that is neither confirmed nor applied is only shown."""
-    from commands.safety.confirmation import print_plan, require_pinned_instance, settle_plan
-
-    settings = context.settings
-    is_asked_for = settings.confirmed_name is not None or settings.apply_path is not None
-    if is_asked_for or settings.is_dry_run or settings.plan_out_path is not None:
-        return await settle_plan(context, plan, columns=PLAN_COLUMNS)
-    require_pinned_instance(context, plan.instance_id)
-    print_plan(context, plan, PLAN_COLUMNS)
-    context.console.say(f"nothing was changed, this was the plan: --confirm {plan.subject} carries it out")
-    return False
-
-
 async def _survey(context: CommandContext, operation: EnsembleRewrite, description: str) -> RewriteSurvey:
     with context.console.progress(description) as progress:
         return await operation.survey(progress.update)
@@ -145,8 +134,8 @@ def _require_no_obstacle(survey: RewriteSurvey) -> None:
     raise RefusedError(f"nothing was changed: {named}: the two ids are two bookies there")
 
 
-async def _plan(
-    client: LedgerClient,
+def _plan(
+    session: Session,
     survey: RewriteSurvey,
     source: str,
     destination: str,
@@ -154,10 +143,6 @@ async def _plan(
     *,
     is_open_included: bool,
 ) -> Plan:
-    from commands.safety.plan import Plan
-    from runtime.metadata.cluster import read_instance_id
-
-    root = client.ports.ledgers.root
     summary = [
         f"will rename {source} to {destination} in {counted(survey.segments, 'segment')} of "
         f"{counted(survey.ledgers, 'ledger')} ({survey.scanned} scanned)",
@@ -171,7 +156,7 @@ async def _plan(
         summary.append(f"will skip {counted(survey.unreadable, 'unreadable ledger')}, which may reference {source}")
     item = {
         "action": "rewrite",
-        "path": root,
+        "path": session.root,
         "from": source,
         "to": destination,
         "ledgers": survey.ledgers,
@@ -179,14 +164,10 @@ async def _plan(
         "ends_left": survey.ends_left,
         "digest": survey.digest,
     }
-    return Plan(
-        command="ledger rewrite-bookie",
-        tier=3,
-        root=root,
-        instance_id=await read_instance_id(client.store, root),
+    return session.plan(
         subject=destination,
-        summary=tuple(summary),
-        items=(item,),
+        summary=summary,
+        items=[item],
         arguments={"include_open": is_open_included},
     )
 
@@ -199,9 +180,9 @@ async def _run(
     survey: RewriteSurvey,
     rate: float | None,
 ) -> Outcome:
-    from commands.safety.change import open_change
+    from commands.safety.gate import open_change
 
-    async with open_change(context, client.store, plan) as change:
+    async with open_change(context, plan, client.store, table=PLAN_TABLE) as change:
         tally = await change_ledgers(
             context,
             client,
@@ -232,7 +213,7 @@ def _report(
         "undo_file": undo_file,
     }
     context.console.record("LedgerRewriteBookie", body, name="changed", details={"failures": tally.failures})
-    context.console.table("Not rewritten", FAILURE_COLUMNS, tally.failures, is_cut=False)
+    context.console.table(FAILURE_TABLE.titled("Not rewritten"), tally.failures, is_cut=False)
     is_limit_reached = limit is not None and tally.changed >= limit
     if after.ledgers:
         context.console.warn(f"the old id is still in {counted(after.ledgers, 'ledger')}: run it again")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING
 
-from commands.rendering import Column, size, time_text
+from commands.rendering import Column, Table, size, time_text
 
 if TYPE_CHECKING:
     from runtime.ledger.metadata import LedgerMetadata
     from runtime.metadata.store import Versioned
     from runtime.metadata.stored_ledgers import StoredLedger
 
-SUMMARY_COLUMNS = (
+SUMMARY_TABLE = Table(
+    "LedgerList",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("state", "STATE"),
     Column("ensemble_size", "E", is_right=True),
@@ -25,9 +26,11 @@ SUMMARY_COLUMNS = (
     Column("ensemble", "LAST ENSEMBLE", is_wide=True),
     Column("created", "CREATED", is_wide=True),
     Column("problem", "PROBLEM", is_wide=True),
+    name="ledger_id",
 )
 
-ENSEMBLE_COLUMNS = (
+ENSEMBLE_TABLE = Table(
+    "Ensembles",
     Column("first_entry_id", "FROM ENTRY", is_right=True),
     Column("ensemble", "ENSEMBLE"),
 )
@@ -54,7 +57,7 @@ def summary_row(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, o
 
 def unreadable_row(ledger_id: int, problem: str) -> dict[str, object]:
     """A ledger whose metadata cannot be read."""
-    row: dict[str, object] = dict.fromkeys(column.key for column in SUMMARY_COLUMNS)
+    row: dict[str, object] = dict.fromkeys(column.key for column in SUMMARY_TABLE.columns)
     return row | {"ledger_id": str(ledger_id), "state": "unreadable", "problem": problem}
 
 

@@ -6,25 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.cluster_access import open_client
 from commands.command import command
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError
 from commands.ledger.id_files import all_ledger_ids
-from commands.ledger.rows import ENSEMBLE_COLUMNS, SUMMARY_COLUMNS, detail, ensemble_rows, stored_row
+from commands.ledger.rows import ENSEMBLE_TABLE, SUMMARY_TABLE, detail, ensemble_rows, stored_row
 from commands.outcome import Outcome
 from commands.rendering import size
+from commands.session import open_session
 from runtime.errors import LedgerNotFoundError, MetadataAuthError, MetadataFormatError
 
 if TYPE_CHECKING:
     from runtime.metadata.stored_ledgers import StoredLedger
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl ledger``."""
-    command(app, "show", is_cut=True)(show)
-
-
+@command("show", is_cut=True)
 async def show(
     context: CommandContext,
     ledger: Annotated[list[str], typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x..., or UUID.")],
@@ -38,7 +34,8 @@ async def show(
     ledger_ids = all_ledger_ids(ledger)
     if raw and len(ledger_ids) > 1:
         raise InvalidArgumentError("--raw shows one ledger; bkctl ledger export --native takes several")
-    async with open_client(context) as client:
+    async with open_session(context, must_exist=False) as session:
+        client = await session.client()
         found: list[StoredLedger] = []
         for ledger_id in ledger_ids:
             try:
@@ -71,7 +68,7 @@ def _show_one(context: CommandContext, ledger: StoredLedger, *, is_raw: bool) ->
 def _show_all(context: CommandContext, found: list[StoredLedger]) -> None:
     if not context.console.is_for_people:
         rows = [stored_row(each) if each.metadata is None else stored_row(each) | _full(each) for each in found]
-        context.console.rows("LedgerDetails", SUMMARY_COLUMNS, rows, name="ledger_id")
+        context.console.rows(SUMMARY_TABLE.titled("LedgerDetails"), rows)
         return
     for ledger in found:
         if ledger.metadata is None:
@@ -93,4 +90,4 @@ def _print(context: CommandContext, ledger: StoredLedger) -> None:
     context.console.record(
         "Ledger", body, name="ledger_id", show={"length_bytes": size}, details={"ensembles": ensembles}
     )
-    context.console.table("Ensembles", ENSEMBLE_COLUMNS, ensembles)
+    context.console.table(ENSEMBLE_TABLE, ensembles)

@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.cluster_access import open_client, registrations_of
 from commands.command import command
 from commands.config import OutputForm
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError
 from commands.outcome import Outcome
 from commands.parse import parse_ledger_id
-from commands.rendering import Column, Lines, counted, decimal, size
+from commands.rendering import Column, Lines, Table, counted, decimal, size
+from commands.session import open_session
 
 if TYPE_CHECKING:
     from runtime.replication.checker import CheckTotals, LedgerCheck
 
 _ROWS_MAX = 100_000
-_COLUMNS = (
+_TABLE = Table(
+    "LedgerVerification",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("state", "STATE", priority=6),
     Column("entries", "ENTRIES", is_right=True, priority=5),
@@ -35,8 +36,10 @@ _COLUMNS = (
     Column("lost", "LOST ENTRIES"),
     Column("unreadable", "UNREADABLE ENTRIES", is_wide=True),
     Column("problem", "PROBLEM"),
+    name="ledger_id",
 )
-_DEFECT_COLUMNS = (
+_DEFECT_TABLE = Table(
+    "Bad copies",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("bookie_id", "BOOKIE"),
     Column("state", "COPY"),
@@ -46,11 +49,7 @@ _DEFECT_COLUMNS = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl ledger``."""
-    command(app, "verify", is_cut=True)(verify)
-
-
+@command("verify", is_cut=True)
 async def verify(
     context: CommandContext,
     ledgers: Annotated[list[str] | None, typer.Argument(metavar="[LEDGER]...", help="Ledger ids.")] = None,
@@ -75,8 +74,9 @@ async def verify(
     is_truncated = False
     ledgers_total = len(named)
     started_s = time.monotonic()
-    async with open_client(context) as client:
-        live = (await registrations_of(client).snapshot()).live
+    async with open_session(context, must_exist=False) as session:
+        client = await session.client()
+        live = (await session.registrations.snapshot()).live
         checker = LedgerChecker(client.ports, live, context.settings.replication)
         ids = client.ports.ledgers.list_ids() if is_all else each_of(named)
         with context.console.progress("verifying") as progress:
@@ -120,12 +120,12 @@ def _print(
     console = context.console
     details = console.cut({"items": rows, "defects": defects}, is_truncated=is_truncated)
     if console.form is OutputForm.NAME:
-        console.rows("LedgerVerification", _COLUMNS, rows, name="ledger_id", is_truncated=is_truncated)
+        console.rows(_TABLE, rows, is_truncated=is_truncated)
         return
     show = {"bytes_read": size, "seconds": decimal}
-    console.record("LedgerVerification", body, show=show, details=details, lines=Lines(_COLUMNS, rows))
-    console.table("Ledgers", _COLUMNS, rows)
-    console.table("Bad copies", _DEFECT_COLUMNS, defects)
+    console.record("LedgerVerification", body, show=show, details=details, lines=Lines(_TABLE, rows))
+    console.table(_TABLE.titled("Ledgers"), rows)
+    console.table(_DEFECT_TABLE, defects)
 
 
 def _require_all_found(named: Sequence[int], present: Sequence[LedgerCheck]) -> None:

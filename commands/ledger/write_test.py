@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.cluster_access import open_client, registrations_of
 from commands.command import command
 from commands.context import CommandContext
+from commands.effect import Effect
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_size_bytes
 from commands.passwords import OPTION_HELP, read_password
-from commands.rendering import Column, counted, decimal, size
+from commands.rendering import Column, Table, counted, decimal, size
+from commands.session import open_session
 
 if TYPE_CHECKING:
+    from runtime.client import LedgerClient
     from runtime.client.write_test import WriteTestConfig, WriteTestResult
 
 _ENTRY_BYTES_MAX = 4 * 1024 * 1024
-_COLUMNS = (
+_TABLE = Table(
+    "WriteTestList",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("entries", "ENTRIES", is_right=True),
     Column("payload_bytes", "BYTES", size, is_right=True, priority=2),
@@ -32,6 +35,7 @@ _COLUMNS = (
     Column("latency_max_ms", "MAX MS", decimal, is_right=True, is_wide=True),
     Column("segments", "SEGMENTS", is_right=True, priority=5),
     Column("last_entry_id", "LAST ENTRY", is_right=True, is_wide=True),
+    name="ledger_id",
 )
 
 
@@ -44,11 +48,7 @@ class Digest(enum.StrEnum):
     DUMMY = "dummy"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl ledger``."""
-    command(app, "write-test", is_changing=True)(write_test)
-
-
+@command("write-test", effect=Effect.REVERSIBLE)
 async def write_test(
     context: CommandContext,
     entries: Annotated[int, typer.Option("--entries", min=0, metavar="N", help="Entries per ledger.")] = 1000,
@@ -108,35 +108,43 @@ async def write_test(
 
 
 async def _run(context: CommandContext, config: WriteTestConfig, ledger_count: int) -> None:
-    from commands.safety.confirmation import require_pinned_instance
+    from commands.safety.gate import open_change
     from runtime.client.api import quorum_warning
-    from runtime.client.write_test import run_write_test
-    from runtime.metadata.cluster import read_instance_id
 
     console = context.console
     warning = quorum_warning(config.write_quorum_size, config.ack_quorum_size)
     if warning is not None:
         console.warn(warning)
-    async with open_client(context) as client:
-        require_pinned_instance(context, await read_instance_id(client.store, client.ports.ledgers.root))
-        if context.settings.is_dry_run:
-            writable_count = len(await registrations_of(client).writable())
-            plan = f"{counted(ledger_count, 'ledger')} of {counted(config.entry_count, 'entry', 'entries')}"
-            console.say(f"would write {plan}; writable: {counted(writable_count, 'bookie')}")
-            return
-        with (
-            console.listing("WriteTestList", _COLUMNS, name="ledger_id") as listing,
-            console.progress("writing") as progress,
-        ):
-            total = config.entry_count * ledger_count
-            for number in range(ledger_count):
-                done = number * config.entry_count
-                result = await run_write_test(
-                    client,
-                    config,
-                    lambda entries, done=done: progress.update(done + entries, total),  # type: ignore[misc]
-                )
-                listing.add(_row(result))
+    async with open_session(context) as session:
+        client = await session.client()
+        writable_count = len(await session.registrations.writable())
+        plan = session.plan(
+            summary=(
+                f"will write {counted(ledger_count, 'ledger')} of {counted(config.entry_count, 'entry', 'entries')}; "
+                f"writable: {counted(writable_count, 'bookie')}",
+            ),
+            items=({"action": "create", "path": session.root, "ledgers": ledger_count, "entries": config.entry_count},),
+        )
+        async with open_change(context, plan):
+            await _write(context, client, config, ledger_count)
+
+
+async def _write(context: CommandContext, client: LedgerClient, config: WriteTestConfig, ledger_count: int) -> None:
+    from runtime.client.write_test import run_write_test
+
+    total = config.entry_count * ledger_count
+    with (
+        context.console.listing(_TABLE) as listing,
+        context.console.progress("writing") as progress,
+    ):
+        for number in range(ledger_count):
+            done = number * config.entry_count
+            result = await run_write_test(
+                client,
+                config,
+                lambda entries, done=done: progress.update(done + entries, total),  # type: ignore[misc]
+            )
+            listing.add(_row(result))
 
 
 def _row(result: WriteTestResult) -> dict[str, object]:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from commands.command import group
 from commands.metadata import doctor
 
-app = group("Examine the metadata of a whole cluster.")
+app = group("Examine the metadata of a whole cluster.", doctor.examine)
 
 
 @app.callback()
 def metadata() -> None:
     """Examine the metadata of a whole cluster."""
-
-
-doctor.register(app)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.cluster_access import open_store
 from commands.command import command
 from commands.config import OutputForm
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError
 from commands.outcome import Outcome
-from commands.rendering import Column, counted
+from commands.rendering import Column, Table, counted
+from commands.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,15 +22,17 @@ if TYPE_CHECKING:
     from runtime.metadata.doctor import DoctorReport
     from runtime.metadata.doctor_catalogue import Finding, Rule
 
-_COLUMNS = (
+_TABLE = Table(
+    "MetadataFindingList",
     Column("severity", "SEVERITY"),
     Column("rule", "RULE"),
     Column("path", "ZNODE"),
     Column("problem", "PROBLEM"),
     Column("consequence", "CONSEQUENCE"),
     Column("cure", "WAY OUT"),
+    name="path",
 )
-_RULE_COLUMNS = (Column("path", "ZNODE"), Column("problem", "PROBLEM"))
+_RULE_TABLE = Table("Findings of one rule", Column("path", "ZNODE"), Column("problem", "PROBLEM"))
 _LINE_MAX = 110
 _STREAMED = {OutputForm.JSONL, OutputForm.CSV, OutputForm.NAME}
 
@@ -43,11 +45,7 @@ class MinSeverity(enum.StrEnum):
     INFORMATION = "information"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl metadata``."""
-    command(app, "doctor", is_cut=True)(examine)
-
-
+@command("doctor", is_cut=True)
 async def examine(
     context: CommandContext,
     severity: Annotated[
@@ -69,12 +67,12 @@ async def examine(
 
     is_wanted = _filter(severity, rule)
     zookeeper, limit = context.settings.zookeeper, context.settings.limit
-    async with open_store(context, takes_part_for_whole=False) as (store, uri):
+    async with open_session(context, must_exist=False, warns_of_restore=False) as session:
         with context.console.progress("reading the metadata") as progress:
             report = await examine_cluster(
-                store,
-                uri.root,
-                uri.tree,
+                session.store,
+                session.root,
+                session.uri.tree,
                 LoopClock(),
                 layout_config=zookeeper.layout,
                 is_wanted=is_wanted,
@@ -82,7 +80,7 @@ async def examine(
                 on_progress=progress.update,
             )
     findings = report.findings if limit is None else report.findings[:limit]
-    _print(context, report, findings, str(uri))
+    _print(context, report, findings, str(session.uri))
     has_damage = report.count(Severity.CRITICAL) + report.count(Severity.WARNING) > 0
     return Outcome.FINDINGS if has_damage else Outcome.OK
 
@@ -108,7 +106,7 @@ def _print(context: CommandContext, report: DoctorReport, findings: Sequence[Fin
     is_truncated = len(findings) < sum(report.counts.values())
     if console.form in _STREAMED:
         console.say(_summary(report))
-        console.rows("MetadataFindingList", _COLUMNS, rows, name="path", is_truncated=is_truncated)
+        console.rows(_TABLE, rows, is_truncated=is_truncated)
         return
     body = {
         "metadata_uri": metadata_uri,
@@ -123,7 +121,7 @@ def _print(context: CommandContext, report: DoctorReport, findings: Sequence[Fin
         of_rule = [found for found in findings if found.rule.id == rule_id]
         if of_rule:
             heading = _heading(of_rule[0].rule, count, min(_LINE_MAX, console.width or _LINE_MAX))
-            console.table(heading, _RULE_COLUMNS, [_row(found) for found in of_rule])
+            console.table(_RULE_TABLE.titled(heading), [_row(found) for found in of_rule])
 
 
 def _row(found: Finding) -> dict[str, object]:

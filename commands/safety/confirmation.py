@@ -1,7 +1,7 @@
-"""From a plan to leave to carry it out: shown, saved, compared with a saved one, confirmed.
+"""A plan as the operator meets it: shown, saved, compared with a saved one, confirmed.
 
-Tier 1 asks nothing. Tier 2 wants y, or --yes. Tier 3 wants its subject typed, or --confirm NAME; --yes is not enough.
-End of input means no. Source: cli-parity section 11.
+A reversible plan asks nothing. A harmful one asks for y, or ``--yes``. One that destroys asks for its subject to be
+typed, or ``--confirm NAME``. The end of input means no.
 """
 
 from __future__ import annotations
@@ -9,97 +9,61 @@ from __future__ import annotations
 import sys
 
 from commands.context import CommandContext
-from commands.rendering import Column, Lines, Row
+from commands.effect import Effect
+from commands.errors import PlanShown
+from commands.rendering import Column, Lines, Row, Table
 from commands.safety.plan import Plan, load_plan, require_same_plan, save_plan
 from runtime.errors import RefusedError
 
-PLAN_COLUMNS = (
+PLAN_TABLE = Table(
+    "Changes",
     Column("action", "ACTION"),
     Column("path", "PATH"),
     Column("expected_version", "VERSION", is_right=True, priority=1),
 )
-TIER_SERVICE_IMPACT = 2
-TIER_DESTROYS = 3
 
 
-async def settle_plan(
-    context: CommandContext, plan: Plan, *, columns: tuple[Column, ...] = PLAN_COLUMNS, totals: Row | None = None
-) -> bool:
-    """Whether to go ahead: True after a confirmation, False when the plan was only to be shown or saved.
+def show_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | None) -> None:
+    """Return once the sentences of a plan that is to be carried out were printed.
 
-    With --dry-run or --plan-out the plan is the command's result. With --apply the fresh ``plan`` must equal the saved
-    one, else ConflictError. RefusedError when the answer is no. Call it before anything is changed. ``totals`` are
+    PlanShown when the plan itself is the command's result, because of --dry-run or --plan-out. RefusedError when it is
+    for another cluster than the pinned one, ConflictError when it differs from the plan of --apply. ``totals`` are
     shown with the plan, but are not part of it.
     """
-    _require_fit(context, plan)
-    if _rehearse(context, plan, columns, totals):
-        return False
-    for sentence in plan.summary:
-        context.console.say(sentence)
-    await confirm_plan(context, plan)
-    return True
-
-
-def settle_empty_plan(
-    context: CommandContext, plan: Plan, *, columns: tuple[Column, ...] = PLAN_COLUMNS, totals: Row | None = None
-) -> bool:
-    """The same for a ``plan`` of no changes, whose summary says that there is nothing to do: nothing is asked.
-
-    A plan saved with changes does not fit any more: whoever applies it hears that they were made, or are not due.
-    False when the plan was only to be shown or saved; True: the caller prints a result, that of nothing done.
-    """
-    _require_fit(context, plan)
-    if _rehearse(context, plan, columns, totals):
-        return False
-    for sentence in plan.summary:
-        context.console.say(sentence)
-    return True
-
-
-def _require_fit(context: CommandContext, plan: Plan) -> None:
-    """RefusedError, ConflictError unless it is for the cluster that is meant, and is the plan that was saved."""
-    require_pinned_instance(context, plan.instance_id)
-    if context.settings.apply_path is not None:
-        require_same_plan(load_plan(context.settings.apply_path), plan)
-
-
-def _rehearse(context: CommandContext, plan: Plan, columns: tuple[Column, ...], totals: Row | None) -> bool:
-    """Whether the plan was only to be shown or saved; it is then."""
     settings = context.settings
-    if not settings.is_rehearsal:
-        return False
+    require_pinned_instance(context, plan.instance_id)
+    if settings.apply_path is not None:
+        require_same_plan(load_plan(settings.apply_path), plan)
     if settings.plan_out_path is not None:
         save_plan(plan, settings.plan_out_path)
         next_step = ": go ahead with --apply" if plan.items else ""
         context.console.say(f"plan saved in {settings.plan_out_path}{next_step}")
-    print_plan(context, plan, columns, totals)
-    return True
+    if settings.is_rehearsal:
+        _print_plan(context, plan, table, totals)
+        raise PlanShown(f"'{plan.command}' was only planned")
+    for sentence in plan.summary:
+        context.console.say(sentence)
 
 
-def print_plan(
-    context: CommandContext,
-    plan: Plan,
-    columns: tuple[Column, ...] = PLAN_COLUMNS,
-    totals: Row | None = None,
-) -> None:
+def _print_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | None) -> None:
     """The plan as the command's result; people read its sentences below it."""
     body = plan.body() | dict(totals or {})
     sentences = body.pop("summary")
     details = {"summary": sentences, "items": list(plan.items)}
-    lines = Lines(columns, plan.items, is_cut=False)
+    lines = Lines(table, plan.items, is_cut=False)
     context.console.record("Plan", body, name="plan_hash", details=details, lines=lines)
-    context.console.table("Changes", columns, plan.items, is_cut=False)
+    context.console.table(table, plan.items, is_cut=False)
     if context.console.is_for_people:
         for sentence in sentences:
             context.console.say(sentence)
 
 
 async def confirm_plan(context: CommandContext, plan: Plan) -> None:
-    """Return once the plan is confirmed as its tier demands; RefusedError otherwise."""
-    if plan.tier >= TIER_DESTROYS:
-        await _confirm_typed(context, plan.subject)
-    elif plan.tier == TIER_SERVICE_IMPACT:
-        await context.console.confirm("Go ahead?")
+    """Return once the plan is confirmed as its effect demands; RefusedError otherwise."""
+    if plan.tier == Effect.DESTROYS.tier:
+        await _confirm_typed(context, plan)
+    elif plan.tier == Effect.HARMFUL.tier:
+        await context.console.confirm(f"{plan.command} {plan.subject or plan.root}: go ahead?")
 
 
 def require_pinned_instance(context: CommandContext, instance_id: str | None) -> None:
@@ -112,7 +76,8 @@ def require_pinned_instance(context: CommandContext, instance_id: str | None) ->
         )
 
 
-async def _confirm_typed(context: CommandContext, subject: str) -> None:
+async def _confirm_typed(context: CommandContext, plan: Plan) -> None:
+    subject = plan.subject
     given = context.settings.confirmed_name
     if given is None:
         if not sys.stdin.isatty():
@@ -121,7 +86,7 @@ async def _confirm_typed(context: CommandContext, subject: str) -> None:
             )
         from commands.prompt import read_line
 
-        context.console.warn(f"this cannot be taken back. Type {subject} to go ahead:")
+        context.console.warn(f"'{plan.command} {subject}' cannot be undone. Type {subject} to go ahead:")
         given = (await read_line(sys.stdin)).strip()
     if given != subject:
         raise RefusedError(f"nothing was changed: the confirmation is '{given}', not '{subject}'")

@@ -24,17 +24,18 @@ _sorted_json = msgspec.json.Encoder(order="sorted")
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a command would do, and to which cluster.
 
-    ``tier``: 1 reversible, 2 hurts service, 3 destroys (cli-parity section 11). ``subject`` is what must be typed for a
-    plan of tier 3: the name of the thing that suffers. ``items`` are the changes in order, JSON values only: ``action``
-    (``create``, ``set``, ``delete`` or a word of the command's own), ``path``, ``expected_version`` (None: there is no
-    node), and what else decides the change. ``arguments`` are options that decide it as a whole.
+    ``command`` and ``tier`` (of its effect: 1 reversible, 2 harmful, 3 destroys) are those of the running command
+    unless they are given. ``subject`` is what must be typed for a plan that destroys: the name of the thing. ``items``
+    are the changes in order, JSON values only: ``action`` (``create``, ``set``, ``delete`` or a word of the command's
+    own), ``path``, ``expected_version`` (None: there is no node), and what else decides the change. ``arguments`` are
+    options that decide it as a whole.
     """
 
-    command: str
-    tier: int
+    command: str = ""
+    tier: int = 0
     root: str
     instance_id: str | None
-    subject: str
+    subject: str = ""
     summary: tuple[str, ...] = ()
     items: tuple[dict[str, Any], ...] = ()
     arguments: dict[str, Any] = {}

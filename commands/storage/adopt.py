@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
+from commands.effect import Effect
 from commands.outcome import Outcome
-from commands.rendering import Column, Lines, counted
+from commands.rendering import Column, Lines, Table, counted
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.java_bookie import require_stopped, require_version_files
-from commands.storage.own_storage import PLAN_COLUMNS, OwnStorage, make_plan, open_own_storage
+from commands.storage.own_storage import PLAN_TABLE, OwnStorage, make_plan, open_own_storage
 from commands.storage.working import shown_progress, work_beside_loop
 
 if TYPE_CHECKING:
@@ -24,14 +23,10 @@ if TYPE_CHECKING:
     from storage.adoption import AdoptionSurvey
     from storage.adoption_build import BuildReport
 
-_UNREADABLE_COLUMNS = (Column("path", "WHAT"), Column("reason", "WHY IT CANNOT BE READ"))
+_UNREADABLE_TABLE = Table("What could not be read", Column("path", "WHAT"), Column("reason", "WHY IT CANNOT BE READ"))
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl storage``."""
-    command(app, "adopt", planned_tier=2, is_configured_by_files=True)(adopt)
-
-
+@command("adopt", effect=Effect.HARMFUL, is_configured_by_files=True)
 @takes_bookie_options
 async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
     """Build bkctl's index from what a stopped Java bookie left, and move Java's index aside.
@@ -42,8 +37,7 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
     answer "unknown" until the integrity check has repaired them, and the exit code is 9; -o csv lists what cannot be
     read. If interrupted, run the same command again to finish.
     """
-    from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_empty_plan, settle_plan
+    from commands.safety.gate import nothing_to_change, open_change
     from storage.adoption import survey_adoption
     from storage.adoption_build import BuildReport
 
@@ -54,14 +48,12 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
         survey = survey_adoption(own.file_system, own.config)
         if survey is None:
             sentence = "there is no index of a Java bookie in these folders: nothing to do"
-            plan = make_plan(own, "storage adopt", tier=2, summary=[sentence], items=[])
-            if settle_empty_plan(context, plan, columns=PLAN_COLUMNS):
-                _tell(context, None, BuildReport())
+            plan = make_plan(own, summary=[sentence], items=[])
+            nothing_to_change(context, plan, table=PLAN_TABLE)
+            _tell(context, None, BuildReport())
             return Outcome.OK
         plan = _plan(own, survey)
-        if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
-            return Outcome.OK
-        async with open_change(context, None, plan) as change:
+        async with open_change(context, plan, table=PLAN_TABLE) as change:
             own.locks.claim()
             with context.console.progress("adopting") as progress:
                 report = await work_beside_loop(lambda require: _adopt(own, progress, require))
@@ -91,7 +83,7 @@ def _plan(own: OwnStorage, survey: AdoptionSurvey) -> Plan:
         summary.insert(0, "an adoption was interrupted after everything was built: only the last steps will run")
     if survey.is_dirty:
         summary.append("the bookie was not shut down cleanly: the next start will replay its journals")
-    return make_plan(own, "storage adopt", tier=2, summary=summary, items=items)
+    return make_plan(own, summary=summary, items=items)
 
 
 def _adopt(own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]) -> BuildReport:
@@ -111,6 +103,6 @@ def _tell(context: CommandContext, storage: str | None, report: BuildReport) -> 
         "entries_copied": report.copied_entry_count,
         "unreadable": report.unreadable_count,
     }
-    details, lines = {"unreadable_items": unreadable}, Lines(_UNREADABLE_COLUMNS, unreadable)
+    details, lines = {"unreadable_items": unreadable}, Lines(_UNREADABLE_TABLE, unreadable)
     context.console.record("StorageAdopted", body, name="ledgers", details=details, lines=lines)
-    context.console.table("What could not be read", _UNREADABLE_COLUMNS, unreadable)
+    context.console.table(_UNREADABLE_TABLE, unreadable)

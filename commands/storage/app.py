@@ -5,12 +5,14 @@ from __future__ import annotations
 from commands.command import group
 from commands.storage import adopt, check, entrylog, files, hand_back, index, journal, limbo, mark
 
-app = group("Look into the files of the bookie on this machine, check them, and mend them while it is stopped.")
-files.register(app)
-mark.register(app)
-check.register(app)
-adopt.register(app)
-hand_back.register(app)
+app = group(
+    "Look into the files of the bookie on this machine, check them, and mend them while it is stopped.",
+    files.files,
+    mark.mark,
+    check.check,
+    adopt.adopt,
+    hand_back.hand_back,
+)
 app.add_typer(journal.app, name="journal")
 app.add_typer(entrylog.app, name="entrylog")
 app.add_typer(index.app, name="index")

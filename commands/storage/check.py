@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
-from commands.rendering import Column, counted
+from commands.rendering import Column, Table, counted
 from commands.storage.files import stray_rows
 from commands.storage.folder_lists import WAY_OUT, find_contradictions
 from commands.storage.own_storage import OwnStorage, open_own_storage
@@ -22,21 +20,19 @@ if TYPE_CHECKING:
     from commands.progress import Progress
     from storage.storage_check import CheckedCounts, Finding
 
-_COLUMNS = (
+_TABLE = Table(
+    "StorageFindingList",
     Column("severity", "SEVERITY"),
     Column("check", "CHECK"),
     Column("path", "PATH"),
     Column("offset", "OFFSET", is_right=True, priority=1),
     Column("finding", "FINDING"),
     Column("way_out", "WAY OUT"),
+    name="path",
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl storage``."""
-    command(app, "check", is_listing=True, is_local=True, is_configured_by_files=True)(check)
-
-
+@command("check", is_listing=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
     """Check a stopped bookie's files: VERSION files, marks, all journals and entry logs to their ends, index seals.
@@ -48,7 +44,7 @@ async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
     """
     with (
         open_own_storage(context, flags, is_locked=True) as own,
-        context.console.listing("StorageFindingList", _COLUMNS, name="path") as listing,
+        context.console.listing(_TABLE) as listing,
     ):
         rows = [*_version_rows(own), *stray_rows(own)]
         with context.console.progress("checking") as progress:

@@ -15,7 +15,7 @@ from commands.context import BookieFlags, CommandContext
 from commands.errors import InvalidArgumentError, NotFoundError
 from commands.ledger.rows import bytes_text
 from commands.parse import parse_ledger_id
-from commands.rendering import Column, size
+from commands.rendering import Column, Table, size
 from commands.storage.offline import ENTRY_LOG, NumberedFile, choose_directories, find_by_path, find_file, is_path
 from commands.storage.own_storage import open_own_storage
 from commands.storage.start_offset import require_log_range
@@ -23,7 +23,6 @@ from commands.storage.start_offset import require_log_range
 if TYPE_CHECKING:
     from storage.entry_log_reader import EntryLogReader, EntryLogScan, ScannedEntry
 
-app = group("Look into one entry log: what it says of itself, its entries, and what each ledger has in it.")
 
 _LogArgument = Annotated[
     str, typer.Argument(metavar="LOG", help="Decimal id, 0x and hexadecimal digits, a name like 1f.log, or a path.")
@@ -42,15 +41,18 @@ def _cell(value: object) -> str:
     return text if len(text) <= _CELL_CHARACTERS_MAX else text[: _CELL_CHARACTERS_MAX - 3] + "..."
 
 
-_SCAN_COLUMNS = (
+_SCAN_TABLE = Table(
+    "EntryLogScan",
     Column("offset", "OFFSET", is_right=True),
     Column("type", "TYPE"),
     Column("ledger_id", "LEDGER", is_right=True),
     Column("entry_id", "ENTRY", is_right=True),
     Column("size_bytes", "BYTES", is_right=True),
     Column("location", "LOCATION", is_wide=True),
+    name="offset",
 )
-_ENTRY_COLUMNS = (
+_ENTRY_TABLE = Table(
+    "EntryLogEntryList",
     Column("offset", "OFFSET", is_right=True),
     Column("ledger_id", "LEDGER", is_right=True),
     Column("entry_id", "ENTRY", is_right=True),
@@ -58,19 +60,17 @@ _ENTRY_COLUMNS = (
     Column("length", "LENGTH", is_right=True),
     Column("size_bytes", "BYTES", is_right=True),
     Column("digest_and_data", "DIGEST AND DATA", _cell),
+    name="entry_id",
 )
-_LEDGER_COLUMNS = (
+_LEDGER_TABLE = Table(
+    "EntryLogLedgers",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("bytes", "BYTES", is_right=True),
+    name="ledger_id",
 )
 
 
-def _register() -> None:
-    command(app, "show", is_listing=True, is_local=True, is_configured_by_files=True)(show)
-    command(app, "scan", is_listing=True, is_local=True, is_configured_by_files=True)(scan)
-    command(app, "ledgers", is_listing=True, is_local=True, is_configured_by_files=True)(ledgers)
-
-
+@command("show", is_listing=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 def show(
     context: CommandContext,
@@ -102,6 +102,7 @@ def show(
         raise NotFoundError(f"{file.path} has no {which}")
 
 
+@command("scan", is_listing=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 def scan(
     context: CommandContext,
@@ -127,7 +128,7 @@ def scan(
     reader = _open_reader(file)
     found = reader.scan(file.number)
     try:
-        with context.console.listing("EntryLogScan", _SCAN_COLUMNS, name="offset") as listing:
+        with context.console.listing(_SCAN_TABLE) as listing:
             for each in _frames(found, ledger_id, entry):
                 if not start <= _frame_offset(each) < (_end(stop)):
                     continue
@@ -143,6 +144,7 @@ def scan(
         context.console.warn(f"{file.path}: {found.dropped_bytes} bytes at its end are no whole entry")
 
 
+@command("ledgers", is_listing=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument, directory: _DirectoryOption = None) -> None:
     """List the bytes that each ledger has in an entry log: by the map at its end, else by reading all of it.
@@ -155,7 +157,7 @@ def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument, dire
         found = reader.ledgers_map(file.number)
     finally:
         reader.close()
-    with context.console.listing("EntryLogLedgers", _LEDGER_COLUMNS, name="ledger_id") as listing:
+    with context.console.listing(_LEDGER_TABLE) as listing:
         for ledger_id in sorted(found):
             listing.add({"ledger_id": str(ledger_id), "bytes": found[ledger_id]})
 
@@ -202,7 +204,7 @@ def _show_entries(
     from storage.entry import ENTRY_HEADER_BYTES, decode_header
 
     is_found = False
-    with console.listing("EntryLogEntryList", _ENTRY_COLUMNS, name="entry_id") as listing:
+    with console.listing(_ENTRY_TABLE) as listing:
         for each in _frames(reader.scan(file.number), ledger_id, entry_id):
             is_found = True
             if listing.is_full:
@@ -248,4 +250,6 @@ def _scan_row(entry: ScannedEntry) -> dict[str, object]:
     }
 
 
-_register()
+app = group(
+    "Look into one entry log: what it says of itself, its entries, and what each ledger has in it.", show, scan, ledgers
+)

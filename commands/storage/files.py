@@ -6,18 +6,17 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import typer
-
 from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
-from commands.rendering import Column, size, time_text
+from commands.rendering import Column, Table, size, time_text
 from commands.storage.own_storage import OwnStorage, open_own_storage
 
 if TYPE_CHECKING:
     from storage.file_kinds import FileKind, FolderRole
 
-_COLUMNS = (
+_TABLE = Table(
+    "StorageFileList",
     Column("path", "PATH"),
     Column("kind", "KIND"),
     Column("size_bytes", "SIZE", size, is_right=True),
@@ -25,14 +24,11 @@ _COLUMNS = (
     Column("modified", "MODIFIED", is_wide=True),
     Column("meaning", "WHAT IT IS", priority=1),
     Column("trouble", "TROUBLE"),
+    name="path",
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl storage``."""
-    command(app, "files", is_listing=True, is_local=True, is_configured_by_files=True)(files)
-
-
+@command("files", is_listing=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 def files(context: CommandContext, flags: BookieFlags) -> None:
     """List every file in the bookie's folders with its size and what it is.
@@ -43,7 +39,7 @@ def files(context: CommandContext, flags: BookieFlags) -> None:
     """
     with (
         open_own_storage(context, flags, is_locked=False) as own,
-        context.console.listing("StorageFileList", _COLUMNS, name="path") as listing,
+        context.console.listing(_TABLE) as listing,
     ):
         for row in _rows(own):
             if listing.is_full:

@@ -6,13 +6,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
+from commands.effect import Effect
 from commands.storage.folder_lists import require_agreeing_folders
-from commands.storage.own_storage import PLAN_COLUMNS, OwnStorage, make_plan, open_own_storage
+from commands.storage.own_storage import PLAN_TABLE, OwnStorage, make_plan, open_own_storage
 from commands.storage.working import shown_progress, work_beside_loop
 
 if TYPE_CHECKING:
@@ -30,11 +29,7 @@ _NEXT_STEPS = (
 _JAVA_CLASS = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl storage``."""
-    command(app, "hand-back", planned_tier=2, is_configured_by_files=True)(hand_back)
-
-
+@command("hand-back", effect=Effect.HARMFUL, is_configured_by_files=True)
 @takes_bookie_options
 async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
     """Prepare the folders of a stopped bookie for a Java bookie with DbLedgerStorage; bkctl's index is moved aside.
@@ -45,8 +40,7 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
     entries, or an entry log is damaged, because Java would deny what is missing. A run that was cut off is ended by the
     same command.
     """
-    from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_empty_plan, settle_plan
+    from commands.safety.gate import nothing_to_change, open_change
     from storage.hand_back import HandBackReport, needs_hand_back, require_readable
     from storage.index_store import open_plyvel
 
@@ -54,15 +48,13 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
         require_agreeing_folders(own)
         if not needs_hand_back(own.file_system, own.config):
             sentence = "there is no index of bkctl in these folders: nothing to do"
-            plan = make_plan(own, "storage hand-back", tier=2, summary=[sentence], items=[])
-            if settle_empty_plan(context, plan, columns=PLAN_COLUMNS):
-                _print(context, HandBackReport(), next_steps=())
+            plan = make_plan(own, summary=[sentence], items=[])
+            nothing_to_change(context, plan, table=PLAN_TABLE)
+            _print(context, HandBackReport(), next_steps=())
             return
         require_readable(own.file_system, open_plyvel, own.config)
         plan = _plan(own)
-        if not await settle_plan(context, plan, columns=PLAN_COLUMNS):
-            return
-        async with open_change(context, None, plan) as change:
+        async with open_change(context, plan, table=PLAN_TABLE) as change:
             own.locks.claim()
             with context.console.progress("handing ledgers back") as progress:
                 report = await work_beside_loop(lambda require: _hand_back(own, progress, require))
@@ -99,7 +91,7 @@ def _plan(own: OwnStorage) -> Plan:
         "will flush the journals, write each ledger's key, fence and LAC to a journal, and move bkctl's index aside",
         "no bookie will start on these directories until Java's shell has rebuilt its index; that fences every ledger",
     ]
-    return make_plan(own, "storage hand-back", tier=2, summary=summary, items=items)
+    return make_plan(own, summary=summary, items=items)
 
 
 def _hand_back(own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]) -> HandBackReport:

@@ -12,8 +12,9 @@ from commands.bookie_options import takes_bookie_options
 from commands.command import command, group
 from commands.config import OutputForm
 from commands.context import BookieFlags, CommandContext
+from commands.effect import Effect
 from commands.outcome import Outcome
-from commands.rendering import Column, Lines, counted, size
+from commands.rendering import Column, Lines, Table, counted, size
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.index_check import check
 from commands.storage.index_show import show
@@ -26,14 +27,15 @@ if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from storage.rebuild import DirectoryPlan, DirectoryReport, RebuildReport
 
-app = group("Check, show and rebuild the indexes of a stopped bookie.")
 
-_PLAN_COLUMNS = (
+_PLAN_TABLE = Table(
+    "Changes",
     Column("action", "ACTION"),
     Column("path", "PATH"),
     Column("reason", "REASON"),
 )
-_DIRECTORY_COLUMNS = (
+_DIRECTORY_TABLE = Table(
+    "Directories",
     Column("ledger_directory", "LEDGER FOLDER"),
     Column("rebuilt", "REBUILT"),
     Column("logs", "LOGS", is_right=True, priority=1),
@@ -43,7 +45,8 @@ _DIRECTORY_COLUMNS = (
     Column("limbo", "IN LIMBO", is_right=True, priority=1),
     Column("torn_bytes", "TORN BYTES", is_right=True, is_wide=True),
 )
-_DAMAGE_COLUMNS = (
+_DAMAGE_TABLE = Table(
+    "Damage",
     Column("path", "FILE"),
     Column("reason", "DAMAGE"),
     Column("ledgers", "LEDGERS"),
@@ -55,12 +58,7 @@ _ONE_AT_A_TIME = (
 )
 
 
-def _register() -> None:
-    command(app, "check", is_cut=True, is_local=True, is_configured_by_files=True)(check)
-    command(app, "show", is_cut=True, is_local=True, is_configured_by_files=True)(show)
-    command(app, "rebuild", planned_tier=2, is_local=True, is_configured_by_files=True)(rebuild)
-
-
+@command("rebuild", effect=Effect.HARMFUL, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 async def rebuild(
     context: CommandContext,
@@ -79,8 +77,7 @@ async def rebuild(
     Where locations are rebuilt, all ledgers are in limbo until the bookie has compared them with other bookies: rebuild
     one bookie at a time where you can. bkctl storage limbo end is the way out where several had to be.
     """
-    from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_empty_plan, settle_plan
+    from commands.safety.gate import nothing_to_change, open_change
     from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
     from storage.index_store import open_plyvel
     from storage.rebuild import IndexRebuild, RebuildReport, plan_rebuild
@@ -91,13 +88,11 @@ async def rebuild(
         require_no_java_index(own)
         plans = plan_rebuild(own.file_system, open_plyvel, own.config, wanted or None)
         if not any(plan.databases for plan in plans):
-            if settle_empty_plan(context, _empty_plan(own), columns=_PLAN_COLUMNS):
-                _tell(context, RebuildReport(directories=(), journal_damages=(), needs_integrity_check=False))
+            nothing_to_change(context, _empty_plan(own), table=_PLAN_TABLE)
+            _tell(context, RebuildReport(directories=(), journal_damages=(), needs_integrity_check=False))
             return Outcome.OK
         plan = _plan(own, plans)
-        if not await settle_plan(context, plan, columns=_PLAN_COLUMNS):
-            return Outcome.OK
-        async with open_change(context, None, plan) as change:
+        async with open_change(context, plan, table=_PLAN_TABLE) as change:
             own.locks.claim()
             with context.console.progress("rebuilding the index") as progress:
                 report = await work_beside_loop(
@@ -130,12 +125,12 @@ def _plan(own: OwnStorage, plans: Sequence[DirectoryPlan]) -> Plan:
             "logs prove what is there and not what is not: this bookie will deny nothing before it has compared its "
             f"ledgers with other bookies. {_ONE_AT_A_TIME}"
         )
-    return make_plan(own, "storage index rebuild", tier=2, summary=summary, items=items)
+    return make_plan(own, summary=summary, items=items)
 
 
 def _empty_plan(own: OwnStorage) -> Plan:
     sentence = "every index is sound: nothing to do (--ledgers or --locations rebuild it all the same)"
-    return make_plan(own, "storage index rebuild", tier=2, summary=[sentence], items=[])
+    return make_plan(own, summary=[sentence], items=[])
 
 
 def _loses_rows(plan: DirectoryPlan) -> bool:
@@ -192,10 +187,10 @@ def _tell(context: CommandContext, report: RebuildReport) -> None:
         body,
         name="is_complete",
         details={"directories": directories, "damages": damages},
-        lines=Lines(_DIRECTORY_COLUMNS, directories),
+        lines=Lines(_DIRECTORY_TABLE, directories),
     )
-    console.table("Directories", _DIRECTORY_COLUMNS, directories)
-    console.table("Damage", _DAMAGE_COLUMNS, damages)
+    console.table(_DIRECTORY_TABLE, directories)
+    console.table(_DAMAGE_TABLE, damages)
     if console.form is OutputForm.CSV:  # its lines are the directories
         for damage in damages:
             console.warn(f"{damage['path']}: {damage['reason']}" if damage["path"] else damage["reason"])
@@ -226,4 +221,4 @@ def _damage_row(path: str, reason: str, ledger_ids: tuple[int, ...] | None) -> d
     return {"path": path, "reason": reason, "ledgers": named}
 
 
-_register()
+app = group("Check, show and rebuild the indexes of a stopped bookie.", check, show, rebuild)

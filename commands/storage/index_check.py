@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commands.bookie_options import takes_bookie_options
+from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
-from commands.rendering import Column, Lines
+from commands.rendering import Column, Lines, Table
 from commands.storage.folder_lists import WAY_OUT, Contradiction, find_contradictions
 from commands.storage.index_watch import StageWatch
 from commands.storage.own_storage import OwnStorage, open_own_storage
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from commands.progress import Progress
     from storage.index_check import DirectoryCheck
 
-_DIRECTORY_COLUMNS = (
+_DIRECTORY_TABLE = Table(
+    "Directories",
     Column("ledger_directory", "LEDGER FOLDER"),
     Column("ledger_index", "LEDGER ROWS", priority=1),
     Column("location_index", "LOCATIONS", priority=1),
@@ -28,7 +30,8 @@ _DIRECTORY_COLUMNS = (
     Column("unowned", "OF DELETED LEDGERS", is_right=True, priority=4),
     Column("problems", "PROBLEMS", is_right=True),
 )
-_FINDING_COLUMNS = (
+_FINDING_TABLE = Table(
+    "Findings",
     Column("path", "FILE"),
     Column("ledger_id", "LEDGER", is_right=True),
     Column("entry_id", "ENTRY", is_right=True),
@@ -37,6 +40,7 @@ _FINDING_COLUMNS = (
 )
 
 
+@command("check", is_cut=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
     """Check the indexes of a stopped bookie: seals, every row, and every location in its entry log.
@@ -91,10 +95,10 @@ def _tell(
         body,
         name="is_sound",
         details=context.console.cut({"directories": directories, "findings": findings}),
-        lines=Lines(_FINDING_COLUMNS, findings),
+        lines=Lines(_FINDING_TABLE, findings),
     )
-    context.console.table("Directories", _DIRECTORY_COLUMNS, directories)
-    context.console.table("Findings", _FINDING_COLUMNS, findings)
+    context.console.table(_DIRECTORY_TABLE, directories)
+    context.console.table(_FINDING_TABLE, findings)
     if advice is not None:
         context.console.say(advice)
         return

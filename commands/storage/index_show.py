@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commands.bookie_options import takes_bookie_options
+from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.errors import NotFoundError
 from commands.parse import parse_ledger_id
-from commands.rendering import Column, Lines, size
+from commands.rendering import Column, Lines, Table, size
 from commands.storage.own_storage import OwnStorage, open_own_storage
 
 if TYPE_CHECKING:
     from storage.index_state import IndexState
     from storage.seal import SealedIndex
 
-_COLUMNS = (
+_TABLE = Table(
+    "Indexes",
     Column("path", "INDEX"),
     Column("condition", "CONDITION"),
     Column("ledgers", "LEDGERS", is_right=True),
@@ -28,12 +30,14 @@ _COLUMNS = (
     Column("sealed_batches", "SEALED", is_right=True, priority=3),
     Column("detail", "DETAIL"),
 )
-_LOG_COLUMNS = (
+_LOG_TABLE = Table(
+    "Entry logs",
     Column("log", "ENTRY LOG"),
     Column("entries", "ENTRIES", is_right=True),
 )
 
 
+@command("show", is_cut=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 def show(
     context: CommandContext,
@@ -65,9 +69,9 @@ def _show_all(context: CommandContext, own: OwnStorage) -> None:
         rows += found
         flags = own_flags if position == 0 else flags
     body = {"needs_integrity_check": bool(flags & 1)}
-    details, lines = context.console.cut({"indexes": rows}), Lines(_COLUMNS, rows)
+    details, lines = context.console.cut({"indexes": rows}), Lines(_TABLE, rows)
     context.console.record("StorageIndex", body, name="needs_integrity_check", details=details, lines=lines)
-    context.console.table("Indexes", _COLUMNS, rows)
+    context.console.table(_TABLE, rows)
     if lost:
         raise lost[0].as_error(advise_on_lost_index(own.file_system, own.config))
 
@@ -147,7 +151,7 @@ def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> No
     }
     rows = [{"log": entry_log_file_name(log_id), "entries": count} for log_id, count in sorted(logs.items())]
     context.console.record("StorageIndexLedger", body, name="ledger_id", details={"logs": rows})
-    context.console.table("Entry logs", _LOG_COLUMNS, rows)
+    context.console.table(_LOG_TABLE, rows)
 
 
 def _open(own: OwnStorage, path: str) -> SealedIndex:

@@ -12,9 +12,10 @@ import typer
 from commands.bookie_options import takes_bookie_options
 from commands.command import command, group
 from commands.context import BookieFlags, CommandContext
+from commands.effect import Effect
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_ledger_id
-from commands.rendering import Column, counted, size
+from commands.rendering import Column, Table, counted, size
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.offline import JOURNAL, NumberedFile, choose_directories, find_by_path, find_file, is_path
 from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from storage.journal_reader import JournalScan
     from storage.replay import ReplayReport
 
-app = group("Look into journal files, and apply them again.")
 
-_COLUMNS = (
+_TABLE = Table(
+    "JournalRecordList",
     Column("file", "FILE", priority=1),
     Column("offset", "OFFSET", is_right=True),
     Column("type", "TYPE"),
@@ -43,9 +44,15 @@ _COLUMNS = (
     Column("last_add_confirmed", "LAC", is_right=True, priority=2),
     Column("note", "NOTE"),
     Column("path", "PATH", is_wide=True),
+    name="offset",
 )
 
-_PLAN_COLUMNS = (Column("action", "ACTION"), Column("path", "PATH"), Column("bytes", "SIZE", size, is_right=True))
+_PLAN_TABLE = Table(
+    "Changes",
+    Column("action", "ACTION"),
+    Column("path", "PATH"),
+    Column("bytes", "SIZE", size, is_right=True),
+)
 
 
 class _Wanted(NamedTuple):
@@ -58,11 +65,7 @@ class _Wanted(NamedTuple):
         return (self.ledger_id in {None, record.ledger_id}) and (is_entry or not self.is_entries_only)
 
 
-def _register() -> None:
-    command(app, "scan", is_listing=True, is_local=True, is_configured_by_files=True)(scan)
-    command(app, "replay", planned_tier=2, is_configured_by_files=True)(replay)
-
-
+@command("scan", is_listing=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 def scan(
     context: CommandContext,
@@ -97,12 +100,13 @@ def scan(
     files = list(_files(context, flags, file, directory))
     for each in files:
         require_journal_start(OsFileSystem(), each.path, start)
-    with context.console.listing("JournalRecordList", _COLUMNS, name="offset") as listing:
+    with context.console.listing(_TABLE) as listing:
         trouble = _list_files(listing, files, wanted)
     if trouble is not None:
         raise trouble
 
 
+@command("replay", effect=Effect.HARMFUL, is_configured_by_files=True)
 @takes_bookie_options
 async def replay(
     context: CommandContext,
@@ -122,17 +126,14 @@ async def replay(
     takes it again. Other journals are applied from their marks, as the next start would do. A damaged file ends it
     with nothing published.
     """
-    from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_plan
+    from commands.safety.gate import open_change
 
     with open_own_storage(context, flags, is_locked=True) as own:
         require_agreeing_folders(own)
         directories = choose_directories(own.config.journal_directories, directory)
         file = find_file(own.file_system, JOURNAL, first, directories)
         plan = _replay_plan(own, file)
-        if not await settle_plan(context, plan, columns=_PLAN_COLUMNS):
-            return
-        async with open_change(context, None, plan) as change:
+        async with open_change(context, plan, table=_PLAN_TABLE) as change:
             own.locks.claim()
             with context.console.progress("applying journals"):
                 report = await work_beside_loop(lambda _: _replay(own, file))
@@ -162,7 +163,7 @@ def _replay_plan(own: OwnStorage, file: NumberedFile) -> Plan:
     paths = [os.path.join(file.folder, JOURNAL.file_name(number)) for number in numbers]
     items = [{"action": "apply", "path": path, "bytes": os.path.getsize(path)} for path in paths]
     summary = [f"will apply {counted(len(items), 'journal file')} to the ledger storage, from {items[0]['path']} on"]
-    return make_plan(own, "storage journal replay", tier=2, summary=summary, items=items)
+    return make_plan(own, summary=summary, items=items)
 
 
 def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
@@ -292,4 +293,4 @@ def _line(file: NumberedFile, kind: str, offset: int | None, note: str) -> dict[
     return {"file": JOURNAL.file_name(file.number), "offset": offset, "type": kind, "note": note, "path": file.path}
 
 
-_register()
+app = group("Look into journal files, and apply them again.", scan, replay)

@@ -11,10 +11,11 @@ import typer
 from commands.bookie_options import takes_bookie_options
 from commands.command import command, group
 from commands.context import BookieFlags, CommandContext
+from commands.effect import Effect
 from commands.errors import NotFoundError
 from commands.outcome import Outcome
 from commands.parse import parse_ledger_id
-from commands.rendering import Column, counted
+from commands.rendering import Column, Table, counted
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.java_bookie import require_no_java_index
 from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
@@ -26,23 +27,26 @@ if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from storage.limbo import DoubtfulLog, LimboDirectory, LimboLedger, LimboSurvey
 
-app = group("Ledgers of which a stopped bookie denies nothing: list them, or end that if no entry log was lost.")
 
-_COLUMNS = (
+_TABLE = Table(
+    "StorageLimboList",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("is_fenced", "FENCED"),
     Column("first_entry", "FIRST ENTRY", is_right=True),
     Column("last_entry", "LAST ENTRY", is_right=True),
     Column("ledger_directory", "LEDGER FOLDER"),
+    name="ledger_id",
 )
-_PLAN_COLUMNS = (
+_PLAN_TABLE = Table(
+    "Changes",
     Column("action", "ACTION"),
     Column("ledger_id", "LEDGER", is_right=True),
     Column("first_entry", "FIRST ENTRY", is_right=True),
     Column("last_entry", "LAST ENTRY", is_right=True),
     Column("path", "PATH"),
 )
-_KEPT_COLUMNS = (
+_KEPT_TABLE = Table(
+    "Limbo stays",
     Column("path", "ENTRY LOG"),
     Column("reason", "WHAT IS LOST"),
     Column("ledgers", "LEDGERS"),
@@ -50,11 +54,7 @@ _KEPT_COLUMNS = (
 _DoubtfulLogs = Sequence["DoubtfulLog"]
 
 
-def _register() -> None:
-    command(app, "list", is_listing=True, is_local=True, is_configured_by_files=True)(list_ledgers)
-    command(app, "end", planned_tier=2, is_local=True, is_configured_by_files=True)(end)
-
-
+@command("list", is_listing=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 def list_ledgers(context: CommandContext, flags: BookieFlags) -> None:
     """List the ledgers in limbo of a stopped bookie: what of them is not here it answers with "unknown".
@@ -64,7 +64,7 @@ def list_ledgers(context: CommandContext, flags: BookieFlags) -> None:
     """
     with (
         open_own_storage(context, flags, is_locked=True) as own,
-        context.console.listing("StorageLimboList", _COLUMNS, name="ledger_id") as listing,
+        context.console.listing(_TABLE) as listing,
     ):
         survey = _survey(own)
         for directory in survey.directories:
@@ -76,6 +76,7 @@ def list_ledgers(context: CommandContext, flags: BookieFlags) -> None:
             )
 
 
+@command("end", effect=Effect.HARMFUL, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 async def end(
     context: CommandContext,
@@ -94,8 +95,7 @@ async def end(
     All entry logs are read first. Of a ledger that had something in a log which is damaged or gone the limbo stays:
     those named by --ledger are refused, the others are left out, with exit code 9.
     """
-    from commands.safety.change import open_change
-    from commands.safety.confirmation import settle_empty_plan, settle_plan
+    from commands.safety.gate import nothing_to_change, open_change
 
     chosen = None if ledger is None else {parse_ledger_id(each) for each in ledger}
     with open_own_storage(context, flags, is_locked=True) as own:
@@ -104,17 +104,15 @@ async def end(
         survey = _survey(own)
         wanted = _wanted(survey, chosen)
         if not wanted:
-            if settle_empty_plan(context, _empty_plan(own, chosen), columns=_PLAN_COLUMNS):
-                _tell(context, ended_count=0, left_count=_limbo_count(survey), logs=())
+            nothing_to_change(context, _empty_plan(own, chosen), table=_PLAN_TABLE)
+            _tell(context, ended_count=0, left_count=_limbo_count(survey), logs=())
             return Outcome.OK
         _require_settled(survey)
         logs = await _read_logs(context, own, survey, wanted)
         kept = {ledger_id for log in logs for ledger_id in log.ledger_ids}
         _require_any(wanted, kept, logs, is_named=chosen is not None)
         plan = _plan(own, survey, wanted - kept, logs)
-        if not await settle_plan(context, plan, columns=_PLAN_COLUMNS):
-            return Outcome.OK
-        async with open_change(context, None, plan) as change:
+        async with open_change(context, plan, table=_PLAN_TABLE) as change:
             own.locks.claim()
             ended_count = await work_beside_loop(lambda _: _end(own, survey, wanted - kept))
             change.details["ledgers"] = ended_count
@@ -239,19 +237,19 @@ def _plan(own: OwnStorage, survey: LimboSurvey, ledger_ids: Collection[int], log
     if empty_count:
         summary.append(f"{empty_count} of them have no entries here at all: check that this is right")
     summary += [f"will stay in limbo: {_sentence(log)}" for log in logs]
-    return make_plan(own, "storage limbo end", tier=2, summary=summary, items=items)
+    return make_plan(own, summary=summary, items=items)
 
 
 def _empty_plan(own: OwnStorage, chosen: Collection[int] | None) -> Plan:
     sentence = f"{'no ledger' if chosen is None else 'none of these ledgers'} is in limbo here: nothing to do"
-    return make_plan(own, "storage limbo end", tier=2, summary=[sentence], items=[])
+    return make_plan(own, summary=[sentence], items=[])
 
 
 def _tell(context: CommandContext, *, ended_count: int, left_count: int, logs: _DoubtfulLogs) -> None:
     kept = [{"path": log.path, "reason": log.reason, "ledgers": _listed(log)} for log in logs]
     body = {"ledgers": ended_count, "ledgers_left": left_count}
     context.console.record("StorageLimboEnded", body, name="ledgers", details={"kept": kept})
-    context.console.table("Limbo stays", _KEPT_COLUMNS, kept)
+    context.console.table(_KEPT_TABLE, kept)
 
 
 def _row(ledger: LimboLedger) -> dict[str, Any]:
@@ -273,4 +271,8 @@ def _listed(log: DoubtfulLog) -> str:
     return listed(log.ledger_ids)
 
 
-_register()
+app = group(
+    "Ledgers of which a stopped bookie denies nothing: list them, or end that if no entry log was lost.",
+    list_ledgers,
+    end,
+)

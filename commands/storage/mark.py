@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
-from commands.rendering import Column
+from commands.rendering import Column, Table
 from commands.storage.own_storage import open_own_storage
 
 if TYPE_CHECKING:
     from storage.ids import LogMark
     from storage.mark_survey import JournalMarks
 
-_COLUMNS = (
+_TABLE = Table(
+    "StorageMarkList",
     Column("journal", "JOURNAL", is_right=True, priority=1),
     Column("source", "SAID BY"),
     Column("file", "JOURNAL FILE"),
@@ -25,14 +24,11 @@ _COLUMNS = (
     Column("state", "STATE"),
     Column("is_used", "USED"),
     Column("path", "PATH", priority=3),
+    name="path",
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bkctl storage``."""
-    command(app, "mark", is_listing=True, is_local=True, is_configured_by_files=True)(mark)
-
-
+@command("mark", is_listing=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 def mark(context: CommandContext, flags: BookieFlags) -> None:
     """Show the marks of the bookie's journals: what stands before a mark is safe in the ledger storage.
@@ -45,7 +41,7 @@ def mark(context: CommandContext, flags: BookieFlags) -> None:
 
     with (
         open_own_storage(context, flags, is_locked=False) as own,
-        context.console.listing("StorageMarkList", _COLUMNS, name="path") as listing,
+        context.console.listing(_TABLE) as listing,
     ):
         for journal in survey_marks(own.file_system, own.config):
             for row in _rows(journal):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from commands.context import BookieFlags, CommandContext
 from commands.errors import NoRoomError, NotFoundError
 from commands.own_settings import load_config
-from commands.rendering import Column
+from commands.rendering import Column, Table
 
 if TYPE_CHECKING:
     from commands.safety.plan import Plan
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from storage.config import StorageConfig
     from storage.filesystem import OsFileSystem
 
-PLAN_COLUMNS = (Column("action", "ACTION"), Column("path", "PATH"))
+PLAN_TABLE = Table("Changes", Column("action", "ACTION"), Column("path", "PATH"))
 """Of plans that do something to each of some files."""
 
 
@@ -89,9 +89,7 @@ def _is_inside(own: OwnStorage, path: object) -> bool:
 
 def make_plan(
     own: OwnStorage,
-    command: str,
     *,
-    tier: int,
     summary: Sequence[str],
     items: Sequence[dict[str, Any]],
     arguments: dict[str, Any] | None = None,
@@ -105,8 +103,6 @@ def make_plan(
 
     bookie_id, instance_id = _identity(own)
     return Plan(
-        command=command,
-        tier=tier,
         root=own.metadata_root,
         instance_id=instance_id,
         subject=bookie_id or own.config.ledger_directories[0],

@@ -34,7 +34,7 @@ from runtime.errors import NotEnoughBookiesError
 from runtime.ledger.changes import check_quorum_sizes, new_ledger
 from runtime.ledger.metadata import DigestType
 from runtime.ledger.placement import choose_ensemble
-from runtime.metadata.ledgers import open_ledger_store
+from runtime.metadata.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.registration import RegistrationClient
 from runtime.metadata.request_budget import BudgetedStore, RequestBudget
 from runtime.metadata.store import MetadataStore
@@ -74,8 +74,6 @@ class LedgerClient:
         ClusterNotFoundError.
         """
         uri = parse_metadata_uri(metadata_uri)
-        config = config or ClientConfig()
-        clock = LoopClock()
         store: MetadataStore = await ZooKeeperStore.connect(uri.servers, zookeeper)
         if budget is not None:
             store = BudgetedStore(store, budget)
@@ -85,7 +83,13 @@ class LedgerClient:
         except BaseException:
             await store.close()
             raise
-        registrations = RegistrationClient(store, uri.root)
+        return cls.on_session(store, ledgers, config or ClientConfig())
+
+    @classmethod
+    def on_session(cls, store: MetadataStore, ledgers: LedgerStore, config: ClientConfig) -> Self:
+        """A client on an open session with the metadata store; closing the client ends the session too."""
+        clock = LoopClock()
+        registrations = RegistrationClient(store, ledgers.root)
 
         async def resolve(bookie_id: str) -> tuple[str, int]:
             address = await registrations.address(bookie_id)

@@ -15,7 +15,7 @@ from runtime.errors import NodeExistsError, NoNodeError, NotEmptyError, RefusedE
 from runtime.metadata.cluster import clear_restore_mark, new_instance_id
 from runtime.metadata.cluster_backup import HEALTH_CHECK_DISABLED, UNDER_REPLICATION, ChildKind, child_kind
 from runtime.metadata.layout import LedgerLayout, LedgerTree, encode_layout
-from runtime.metadata.operation_lock import sharing_operations
+from runtime.metadata.operation_lock import operations_on_bookies
 from runtime.metadata.paths import COOKIES, INSTANCE_ID, LAYOUT, READ_ONLY, Paths
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.tree import delete_tree
@@ -44,9 +44,9 @@ async def require_nobody_connected(store: MetadataStore, root: str) -> None:
             f"nothing was changed: an auditor or replication worker still runs, it holds {holders[0]}: "
             "stop autorecovery first"
         )
-    if sharing := await sharing_operations(store, root):
+    if running := await operations_on_bookies(store, root):
         raise RefusedError(
-            f"nothing was changed: {sharing[0]} is running: wait until it ends, or stop it "
+            f"nothing was changed: {running[0]} is running: wait until it ends, or stop it "
             "(one that was killed counts until its ZooKeeper session ends)"
         )
 

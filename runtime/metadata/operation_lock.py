@@ -1,11 +1,13 @@
-"""One operator's change of a cluster at a time: an ephemeral node outside the Java namespace.
+"""Locks for operators' changes: ephemeral nodes outside the Java namespace.
 
-    /bkctl/operations/<ledgers root, percent-encoded>          E, JSON: what runs, where, since when
-    /bkctl/operations/<ledgers root, percent-encoded>,<id>     E, the same, of an operation that shares the cluster
+    /bkctl/operations/<ledgers root>                  E, JSON: what runs, where, since when
+    /bkctl/operations/<ledgers root>,<bookie id>      E, the same, of an operation on one bookie
+                                                      (root and bookie id percent-encoded)
 
-Recoveries of bookies share the cluster: several may run at a time, together with every operation but those that
-replace the metadata of the whole cluster. Both sides create their own node before they look for the other's, so at
-least one of them sees the other.
+The first is the lock of the cluster: one operation holds it at a time. A recovery takes only the locks of the bookies
+that it recovers (the ledgers themselves have replication locks). So recoveries of different bookies run at the same
+time, and next to every operation but those that replace the metadata of the whole cluster. Both sides create their own
+node before they look for the other's, so at least one of them sees the other.
 
 Below the ledgers root an unknown child would make Java's nukeexistingcluster refuse (metadata section 3.5). The two
 parents are world-open and stay: whoever may lock need not be the one who locked first.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import urllib.parse
+from collections.abc import Collection
 from typing import Self
 
 import msgspec
@@ -35,7 +38,7 @@ from storage.json_text import JsonTextError, decode_json
 DIRECTORY = "/bkctl/operations"
 _WHOLE_CLUSTER = frozenset({"cluster format", "cluster nuke", "cluster restore"})
 _ATTEMPTS_MAX = 10
-_SHARE = ","  # never part of a percent-encoded root
+_BOOKIE = ","  # never part of a percent-encoded root
 
 
 class OperationHolder(msgspec.Struct, frozen=True):
@@ -56,20 +59,24 @@ class OperationHolder(msgspec.Struct, frozen=True):
         return f"'{self.operation}' by {self.user} on {self.host}, process {self.pid}, since {self.since}"
 
 
-class OperationLockedError(ConflictError):
-    """Somebody else changes the cluster at this moment."""
+_SHORT_OPERATIONS = OperationHolder("one operation after the other, each of a moment: try again")
 
-    def __init__(self, path: str, holder: OperationHolder) -> None:
-        super().__init__(f"another operation changes this cluster: {holder} (lock {path})")
+
+class OperationLockedError(ConflictError):
+    """Another operation changes the cluster, or a bookie of it, at this moment."""
+
+    def __init__(self, path: str, holder: OperationHolder, bookie_id: str | None = None) -> None:
+        subject = "changes this cluster" if bookie_id is None else f"is at work on bookie {bookie_id}"
+        super().__init__(f"another operation {subject}: {holder} (lock {path})")
         self.holder = holder
 
 
 class OperationLock:
     """A lock that was acquired; lives as long as the session. Use it as ``async with``."""
 
-    def __init__(self, store: MetadataStore, path: str) -> None:
+    def __init__(self, store: MetadataStore, *paths: str) -> None:
         self._store = store
-        self._path = path
+        self._paths = paths
         self._is_held = True
         store.on_session_lost(self._note_session_lost)
 
@@ -81,15 +88,17 @@ class OperationLock:
     def require_held(self) -> None:
         """SessionExpiredError once the session that took the lock is gone: ask before every step that relies on it."""
         if not self._is_held:
-            raise SessionExpiredError(f"{self._path}: the operation lock went with the ZooKeeper session", self._path)
+            path = self._paths[0]
+            raise SessionExpiredError(f"{path}: the operation lock went with the ZooKeeper session", path)
 
     async def release(self) -> None:
         """Give the lock back; if that fails, the end of the session does it."""
         if not self._is_held:
             return  # the node may be another's by now
         self._is_held = False
-        with contextlib.suppress(MetadataError):
-            await self._store.delete(self._path)
+        for path in self._paths:
+            with contextlib.suppress(MetadataError):
+                await self._store.delete(path)
 
     def _note_session_lost(self) -> None:
         self._is_held = False
@@ -124,28 +133,59 @@ async def acquire_operation_lock(store: MetadataStore, root: str, holder: Operat
         found = await _read_holder(store, path)
         if found is not None:
             raise OperationLockedError(path, found)
-    raise OperationLockedError(path, OperationHolder("one operation after the other, each of a moment: try again"))
+    raise OperationLockedError(path, _SHORT_OPERATIONS)
 
 
-async def share_cluster(store: MetadataStore, root: str, holder: OperationHolder, share_id: str) -> OperationLock:
-    """Announce an operation that may run next to others; OperationLockedError while the whole cluster is replaced."""
-    path = operation_lock_path(root)
-    share_path = f"{path}{_SHARE}{share_id}"
-    lock = OperationLock(store, share_path)
-    if not await _take(store, share_path, holder) and not await _is_of_session(store, share_path):
-        raise OperationLockedError(share_path, holder)
+async def lock_bookies(
+    store: MetadataStore, root: str, holder: OperationHolder, bookie_ids: Collection[str]
+) -> OperationLock:
+    """Take the locks of these bookies, all or none.
+
+    OperationLockedError names who has one of them, or who replaces the metadata of the whole cluster. Locks that this
+    session has already count as taken: the answer to an earlier attempt may have been lost.
+    """
+    cluster_path = operation_lock_path(root)
+    paths = {bookie_id: bookie_lock_path(root, bookie_id) for bookie_id in sorted(bookie_ids)}
+    lock = OperationLock(store, *paths.values())
+    taken: list[str] = []
+    refusal = None
+    for bookie_id, path in paths.items():
+        refusal = await _try_bookie(store, path, holder, bookie_id)
+        if refusal is not None:
+            break
+        taken.append(path)
     lock.require_held()
-    found = await _read_holder(store, path)
+    found = await _read_holder(store, cluster_path)
     if found is not None and found.is_of_whole_cluster:
-        await lock.release()
-        raise OperationLockedError(path, found)
+        refusal = OperationLockedError(cluster_path, found)
+    if refusal is not None:
+        await OperationLock(store, *taken).release()
+        raise refusal
     return lock
 
 
-async def sharing_operations(store: MetadataStore, root: str) -> list[OperationHolder]:
-    """Operations that share the cluster now. ``store.sync`` must come first."""
+async def _try_bookie(
+    store: MetadataStore, path: str, holder: OperationHolder, bookie_id: str
+) -> OperationLockedError | None:
+    """Take the lock of one bookie; else the error that names its holder."""
+    for _ in range(_ATTEMPTS_MAX):
+        if await _take(store, path, holder) or await _is_of_session(store, path):
+            return None
+        found = await _read_holder(store, path)
+        if found is not None:
+            return OperationLockedError(path, found, bookie_id)
+    return OperationLockedError(path, _SHORT_OPERATIONS, bookie_id)
+
+
+def bookie_lock_path(root: str, bookie_id: str) -> str:
+    """Node of the lock for one bookie; RefusedError as for the cluster's."""
+    return f"{operation_lock_path(root)}{_BOOKIE}{urllib.parse.quote(bookie_id, safe='')}"
+
+
+async def operations_on_bookies(store: MetadataStore, root: str) -> list[OperationHolder]:
+    """Operations that hold the lock of a bookie now, once for each bookie. ``store.sync`` must come first."""
     path = operation_lock_path(root)
-    prefix = f"{path.rpartition('/')[2]}{_SHARE}"
+    prefix = f"{path.rpartition('/')[2]}{_BOOKIE}"
     try:
         names = await store.children(DIRECTORY)
     except NoNodeError:

@@ -1,4 +1,4 @@
-"""Rules that hold for every command of the app: which global options it takes, and that read-only mode stops it."""
+"""Rules that hold for every command of the app: its effect, the options that follow, and what stops it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from bkctl.exit_codes import SERVER_COMMANDS
 from commands.command import GLOBAL_PARAMETERS, declarations
 from commands.config import GlobalFlags
 from commands.context import CommandContext
+from commands.effect import Effect
 from runtime.config import ZooKeeperConfig
 from runtime.ledger.changes import new_ledger, to_closed
 from runtime.ledger.metadata import DigestType
@@ -38,6 +39,50 @@ VALUES = {"--output": "json", "--color": "never", "--rate": "9", "--limit": "9"}
 OUTPUT_OPTIONS = {"--output", "--no-headers", "--quiet", "--debug", "--color", "--no-progress", "--config"}
 CLUSTER_OPTIONS = {"--metadata-uri", "--context", "--conf"}
 PLAN_OPTIONS = {"--dry-run", "--plan-out", "--apply"}
+CHANGE_OPTIONS = PLAN_OPTIONS | {"--yes", "--confirm"}
+OPTIONS_OF_EFFECT = {
+    Effect.LOOKS: set[str](),
+    Effect.REVERSIBLE: PLAN_OPTIONS,
+    Effect.HARMFUL: PLAN_OPTIONS | {"--yes"},
+    Effect.DESTROYS: PLAN_OPTIONS | {"--confirm"},
+    Effect.SERVES: {"--dry-run"},
+}
+EFFECTS = {
+    "autorecovery delay set": {Effect.REVERSIBLE},
+    "autorecovery disable": {Effect.HARMFUL},
+    "autorecovery enable": {Effect.REVERSIBLE},
+    "autorecovery reset-checks": {Effect.REVERSIBLE},
+    "autorecovery trigger": {Effect.REVERSIBLE},
+    "bookie start": {Effect.SERVES},
+    "cluster format": {Effect.DESTROYS},
+    "cluster health-check disable": {Effect.REVERSIBLE},
+    "cluster health-check enable": {Effect.REVERSIBLE},
+    "cluster init": {Effect.REVERSIBLE},
+    "cluster nuke": {Effect.DESTROYS},
+    "cluster restore": {Effect.DESTROYS},
+    "cookie create": {Effect.HARMFUL},
+    "cookie delete": {Effect.DESTROYS},
+    "cookie expand": {Effect.HARMFUL},
+    "cookie migrate": {Effect.DESTROYS},
+    "cookie update": {Effect.DESTROYS},
+    "decommission": {Effect.HARMFUL},
+    "dev cluster down": {Effect.SERVES},
+    "dev cluster kill": {Effect.SERVES},
+    "dev cluster start": {Effect.SERVES},
+    "dev cluster up": {Effect.SERVES},
+    "dev zookeeper": {Effect.SERVES},
+    "ledger delete": {Effect.DESTROYS},
+    "ledger import": {Effect.DESTROYS, Effect.HARMFUL},
+    "ledger rewrite-bookie": {Effect.DESTROYS},
+    "ledger write-test": {Effect.REVERSIBLE},
+    "recover failed-bookie": {Effect.HARMFUL},
+    "storage adopt": {Effect.HARMFUL},
+    "storage hand-back": {Effect.HARMFUL},
+    "storage index rebuild": {Effect.HARMFUL},
+    "storage journal replay": {Effect.HARMFUL},
+    "storage limbo end": {Effect.HARMFUL},
+}
+"""Every other command looks and changes nothing."""
 
 
 def shown_options(name: str) -> set[str]:
@@ -45,7 +90,19 @@ def shown_options(name: str) -> set[str]:
     return {option for each in COMMANDS[name].params if not getattr(each, "hidden", False) for option in each.opts}
 
 
-CHANGING = sorted(name for name in COMMANDS if "--dry-run" in shown_options(name))
+def effects_of(name: str) -> set[Effect]:
+    """The effects that the command declares; an AttributeError for one that was not registered by ``command()``."""
+    return set(COMMANDS[name].callback.effects)
+
+
+CHANGING = sorted(name for name in COMMANDS if effects_of(name) != {Effect.LOOKS})
+
+
+def test_every_command_has_the_effect_that_is_known_of_it_and_its_options() -> None:
+    assert {name: effects_of(name) for name in CHANGING} == EFFECTS
+    for name in COMMANDS:
+        of_effects = set[str]().union(*(OPTIONS_OF_EFFECT[effect] for effect in effects_of(name)))
+        assert shown_options(name) & CHANGE_OPTIONS == of_effects, name
 
 
 def words_for(name: str) -> list[str]:
@@ -56,7 +113,7 @@ def words_for(name: str) -> list[str]:
         is_option = parameter.param_type_name == "option"
         if parameter.required or (not is_option and parameter.metavar == "LEDGER"):
             words += [*parameter.opts[:is_option], by_metavar.get(parameter.metavar, "1")]
-    return words
+    return [*words, "--if-not-exists"] if name == "cluster init" else words
 
 
 class Entered(Exception):  # noqa: N818  it is no failure
@@ -95,8 +152,6 @@ def expected_options(name: str) -> set[str]:
         taken |= CLUSTER_OPTIONS
         if not name.startswith("storage ") or name in {"storage adopt", "storage hand-back", "storage journal replay"}:
             taken |= {"--timeout", "--rate"}
-    if "--confirm" in taken:
-        taken.add("--yes")  # it is understood, and not enough
     return taken - ({"--rate"} if name == "bookie start" else set())
 
 
@@ -123,7 +178,7 @@ def test_the_exit_code_of_an_option_that_is_not_supported(run_main: RunMain) -> 
         ("--dry-run", "ledger", "list"),
         ("ledger", "list", "--plan-out", "p"),
         ("cluster", "info", "--sort", "root"),
-        ("cluster", "init", "--apply", "p"),
+        ("ledger", "delete", "1", "--yes"),
         ("ledger", "delete", "1", "--limit", "1"),
         ("--yes", "cluster", "health-check", "enable"),
         ("decommission", BOOKIE, "--confirm", BOOKIE),
@@ -215,7 +270,7 @@ def test_no_command_changes_a_cluster_in_read_only_mode_or_for_a_plan(
                 (tmp_path / "plan").unlink()
             assert world.tree() == before, f"{arguments} {environment}"
     assert {"cluster nuke", "cluster health-check disable", "autorecovery disable", "recover failed-bookie"} <= planned
-    assert {"decommission", "ledger delete"} <= planned
+    assert {"decommission", "ledger delete", "cluster init", "ledger write-test"} <= planned
 
 
 def test_a_pinned_context_stops_every_command_that_changes_another_cluster(
@@ -233,7 +288,7 @@ def test_a_pinned_context_stops_every_command_that_changes_another_cluster(
     for name in CHANGING:
         if name in SERVER_COMMANDS or name.startswith(("dev ", "storage ")):
             continue
-        words = [*words_for(name), *pinned, *(["--if-not-exists"] if name == "cluster init" else [])]
+        words = [*words_for(name), *pinned]
         words += ["--yes"] if "--yes" in shown_options(name) else []
         words += ["--confirm", "0"] if "--confirm" in shown_options(name) else []
         result = run_main(*words)

@@ -16,10 +16,16 @@ import yaml
 from commands.config import ColorMode, OutputForm, Settings
 from commands.console import Console
 from commands.errors import InvalidArgumentError
-from commands.rendering import Column, Lines, Row, size
+from commands.rendering import Column, Lines, Row, Table, size
 from runtime.errors import RefusedError
 
-COLUMNS = (Column("id", "ID"), Column("bytes", "BYTES", size, is_right=True), Column("note", "NOTE", is_wide=True))
+THINGS = Table(
+    "ThingList",
+    Column("id", "ID"),
+    Column("bytes", "BYTES", size, is_right=True),
+    Column("note", "NOTE", is_wide=True),
+    name="id",
+)
 ROWS: Sequence[Row] = (
     {"id": "10", "bytes": 2048, "note": "a,b"},
     {"id": "9", "bytes": None, "note": None},
@@ -49,7 +55,7 @@ class Screen:
         self.console = Console(settings, environment or {}, self.out, self.err, io.StringIO())
 
     def rows(self, rows: Sequence[Row] = ROWS, *, is_truncated: bool = False) -> str:
-        self.console.rows("ThingList", COLUMNS, rows, name="id", is_truncated=is_truncated)
+        self.console.rows(THINGS, rows, is_truncated=is_truncated)
         return self.out.getvalue()
 
     def record(self) -> str:
@@ -132,7 +138,7 @@ def test_sort_is_by_number_where_there_are_numbers_and_unknown_comes_last() -> N
 
 def test_lines_are_written_as_rows_come() -> None:
     screen = Screen(form(OutputForm.NAME))
-    with screen.console.listing("ThingList", COLUMNS, name="id") as listing:
+    with screen.console.listing(THINGS) as listing:
         listing.add(ROWS[0])
         assert screen.out.getvalue() == "10\n"
 
@@ -141,7 +147,7 @@ def test_a_failed_listing_is_not_printed_as_if_it_were_whole() -> None:
     screen = Screen(form(OutputForm.JSON))
 
     def fail_half_way() -> None:
-        with screen.console.listing("ThingList", COLUMNS, name="id") as listing:
+        with screen.console.listing(THINGS) as listing:
             listing.add(ROWS[0])
             raise RuntimeError
 
@@ -167,7 +173,7 @@ def test_names_that_are_not_unicode_are_spelled(output: OutputForm) -> None:
     out = io.TextIOWrapper(raw, encoding="utf-8")
     console = Console(form(output), {}, out, io.StringIO(), io.StringIO())
     row = {"id": "f\udcff", "list": ["f\udcff"], "in": {"x": "f\udcff"}}
-    console.rows("ThingList", (Column("id", "ID"),), [row], name="id")
+    console.rows(Table("ThingList", Column("id", "ID"), name="id"), [row])
     console.record("Thing", row, name="id")
     out.flush()
     text = raw.getvalue().decode()
@@ -181,17 +187,17 @@ def test_csv_of_a_record_that_has_lines_is_its_lines() -> None:
     for rows, lines in ((ROWS, ["id,bytes,note", '10,2048,"a,b"', "9,,", "11,5,[bold]x"]), ((), ["id,bytes,note"])):
         for has_headers in (True, False):
             screen = Screen(form(OutputForm.CSV, has_headers=has_headers))
-            screen.console.record("Thing", {"sum": 5}, name="sum", lines=Lines(COLUMNS, rows))
+            screen.console.record("Thing", {"sum": 5}, name="sum", lines=Lines(THINGS, rows))
             assert screen.out.getvalue().splitlines() == lines[not has_headers :]
     for is_cut, lines in (
         (True, ["id,bytes,note", '10,2048,"a,b"']),
         (False, ["id,bytes,note", '10,2048,"a,b"', "9,,", "11,5,[bold]x"]),
     ):
         screen = Screen(form(OutputForm.CSV, limit=1))
-        screen.console.record("Thing", {"sum": 5}, name="sum", lines=Lines(COLUMNS, ROWS, is_cut=is_cut))
+        screen.console.record("Thing", {"sum": 5}, name="sum", lines=Lines(THINGS, ROWS, is_cut=is_cut))
         assert screen.out.getvalue().splitlines() == lines
     screen = Screen(form(OutputForm.NAME))
-    screen.console.record("Thing", {"sum": 5}, name="sum", lines=Lines(COLUMNS, ROWS))
+    screen.console.record("Thing", {"sum": 5}, name="sum", lines=Lines(THINGS, ROWS))
     assert screen.out.getvalue() == "5\n"
 
 
@@ -207,14 +213,14 @@ def test_a_table_below_a_record_is_for_people_and_ends_where_the_screen_does() -
     rows = [{"id": str(number), "bytes": number} for number in range(60)]
     for settings, shown in ((form(OutputForm.TABLE), 50), (form(OutputForm.TABLE, limit=2), 2)):
         screen = Screen(settings)
-        screen.console.table("Things", COLUMNS, rows)
+        screen.console.table(THINGS.titled("Things"), rows)
         lines = screen.out.getvalue().splitlines()
         assert lines[:2] == ["", "Things"]
         assert len(lines) == 4 + shown + 1
         assert lines[-1] == f"... and {60 - shown} more" + (" (-o json has them all)" if shown == 50 else "")
     for output in (OutputForm.JSON, OutputForm.CSV):
         screen = Screen(form(output))
-        screen.console.table("Things", COLUMNS, rows)
+        screen.console.table(THINGS.titled("Things"), rows)
         assert screen.out.getvalue() == ""
 
 
@@ -224,8 +230,8 @@ def test_what_others_wrote_moves_no_cursor(output: OutputForm) -> None:
     evil, clean = "k\x1b[2J\n\x9b1m\u202e\udcff", "k\\x1b[2J\\n\\x9b1m\\u202e\\udcff"
     screen = Screen(form(output))
     screen.console.record("Thing", {"custom": {evil: evil}, "list": [evil]})
-    screen.console.table("Two\nlines", COLUMNS, [{"id": evil}])
-    screen.console.rows("ThingList", COLUMNS, [{"id": "1"}] * 1000 + [{"id": evil}], name="id")
+    screen.console.table(THINGS.titled("Two\nlines"), [{"id": evil}])
+    screen.console.rows(THINGS, [{"id": "1"}] * 1000 + [{"id": evil}])
     for talk in (screen.console.say, screen.console.warn, screen.console.error):
         talk(f"of {evil}")
     shown = screen.out.getvalue()

@@ -6,6 +6,8 @@ import asyncio
 import base64
 import json
 import os
+import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,10 @@ import pytest
 
 from commands.decommission import decommission_outcome
 from commands.outcome import Outcome
+from commands.safety.audit_trail import user_name
 from runtime.metadata.cookies import Cookie, encode_cookie
-from runtime.metadata.operation_lock import OperationHolder, acquire_operation_lock, share_cluster
+from runtime.metadata.operation_lock import OperationHolder, acquire_operation_lock, bookie_lock_path, lock_bookies
+from runtime.metadata.replication_lock import ReplicationLocks
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.replication.decommission import DecommissionReport
@@ -143,7 +147,7 @@ def test_a_bookie_that_comes_back_while_the_question_is_open_is_left_alone(
     site.kill_victim()
     is_unchanged = site.is_unchanged()
     with TerminalSession(*command, site.victim, BKCTL_CONTEXT="own", **site.environment) as session:
-        session.wait_for("[y/N] ")
+        session.wait_for(f" {site.victim}: go ahead? [y/N] ")
         cluster.start_bookie(site.victim)
         session.type("y\n")
         assert session.exit_code() == 3, session.screen
@@ -197,11 +201,56 @@ def test_no_recovery_begins_while_the_whole_cluster_is_replaced(operator: Operat
 def test_recoveries_run_next_to_each_other_and_next_to_smaller_changes(operator: Operator) -> None:
     async def run(store: MetadataStore) -> None:
         async with (
-            await share_cluster(store, operator.root, holder("recover failed-bookie"), "1"),
+            await lock_bookies(store, operator.root, holder("recover failed-bookie"), ["b2:3181"]),
             await acquire_operation_lock(store, operator.root, holder("ledger delete")),
         ):
             result = await asyncio.to_thread(operator.run, "recover", BOOKIE, "--yes")
             assert (result.exit_code, result.json()["ledgers_failed"]) == (1, 1), result
+
+    operator.on_store(run)
+
+
+def test_one_recovery_of_a_bookie_at_a_time(operator: Operator) -> None:
+    """Real processes at once: the first locks bookie b1 and waits for the replication lock of its ledger."""
+    other = "b2:3181"
+
+    async def add_cookies(store: MetadataStore) -> None:
+        for bookie_id in (other, "b3:3181"):
+            cookie = Cookie(bookie_id=bookie_id, journal_directories=("/j",), ledger_directories=("/l",))
+            await store.create(f"{operator.root}/cookies/{bookie_id}", encode_cookie(cookie))
+
+    operator.on_store(add_cookies)
+    path = bookie_lock_path(operator.root, BOOKIE)
+
+    async def end_of(*arguments: str) -> tuple[int, str]:
+        process = operator.begin(*arguments, "--yes", stderr=subprocess.PIPE)
+        _, stderr = await asyncio.to_thread(process.communicate, timeout=COMMAND_TIMEOUT_S)
+        return process.returncode, stderr.decode()
+
+    async def run(store: MetadataStore) -> None:
+        ledger_lock = await ReplicationLocks(store, operator.root, "the-test").acquire(0)
+        assert ledger_lock is not None
+        is_locked = asyncio.Event()
+        assert await store.exists(path, is_locked.set) is None
+        first = operator.begin("recover", BOOKIE, "--yes")
+        await asyncio.wait_for(is_locked.wait(), COMMAND_TIMEOUT_S)
+        held_by = f"'recover failed-bookie' by {user_name()} on {socket.gethostname()}, process {first.pid}, since 20"
+        *refused, recovered = await asyncio.gather(
+            end_of("recover", BOOKIE),
+            end_of("decommission", BOOKIE),
+            end_of("recover", "b3:3181", BOOKIE),
+            end_of("decommission", other),
+        )
+        for exit_code, told in refused:
+            assert exit_code == 5, told
+            assert f"another operation is at work on bookie {BOOKIE}: {held_by}" in told
+        assert (recovered[0], first.poll(), await store.exists(path) is None) == (0, None, False), recovered
+        first.kill()
+        first.wait()
+        await ledger_lock.release()
+        exit_code, told = await end_of("recover", BOOKIE)
+        assert exit_code == 1, f"its only copy is lost, and the lock went with the killed process: {told}"
+        assert await store.exists(path) is None
 
     operator.on_store(run)
 
@@ -214,7 +263,7 @@ def test_the_whole_cluster_is_not_replaced_while_a_recovery_runs(operator: Opera
     before = operator.tree()
 
     async def run(store: MetadataStore) -> None:
-        async with await share_cluster(store, operator.root, holder("decommission"), "1"):
+        async with await lock_bookies(store, operator.root, holder("decommission"), ["b2:3181"]):
             refused = await asyncio.to_thread(operator.run, *command)
         assert (refused.exit_code, "'decommission' by root on host-1" in refused.stderr) == (3, True), refused
 
@@ -234,7 +283,7 @@ def test_a_cookie_is_kept_when_its_bookie_registers_while_the_question_is_open(o
             return session.screen
 
         with TerminalSession("cookie", "delete", BOOKIE, **operator.environment) as session:
-            await asyncio.to_thread(session.wait_for, f"Type {BOOKIE}")
+            await asyncio.to_thread(session.wait_for, f"'cookie delete {BOOKIE}' cannot be undone. Type {BOOKIE} to go")
             await store.create(f"{operator.root}/available/{BOOKIE}", is_ephemeral=True)
             assert f"bookie {BOOKIE} is registered: stop it first" in await asyncio.to_thread(answer)
 

@@ -6,6 +6,8 @@ import pytest
 
 from commands.decommission import _change_plan
 from commands.replication_access import ReplicationAccess, failure_rows, plan_summary
+from commands.session import Session
+from runtime.metadata.uri import parse_metadata_uri
 from runtime.replication.decommission import DecommissionPlan
 from runtime.replication.ledger_outcome import FailureReason, LedgerFailure, LedgerRepaired
 from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
@@ -40,9 +42,7 @@ def test_a_plan_promises_nothing_for_ledgers_without_a_live_copy() -> None:
 
 
 class Paths:
-    """Paths of a cluster, without the cluster."""
-
-    root = "/ledgers"
+    """Paths of ledgers, without a cluster."""
 
     def path(self, name: object) -> str:
         return f"/ledgers/{name}"
@@ -63,7 +63,9 @@ class Paths:
 def test_the_plan_of_a_decommission_says_when_the_bookie_can_start(
     accepted: tuple[LedgerPlan, ...], left: str | None, afterwards: str
 ) -> None:
-    access = ReplicationAccess(None, Paths(), None, None, Paths(), None)  # type: ignore[arg-type]
+    uri = parse_metadata_uri("zk+flat://nowhere:1/ledgers")
+    session = Session(None, None, uri, None)  # type: ignore[arg-type]
+    access = ReplicationAccess(None, session, Paths())  # type: ignore[arg-type]
     *before, cookie = _change_plan(access, DecommissionPlan("b1", 3, plan(), accepted)).summary
     assert before[1:] == ([] if left is None else [left])
     afterwards = afterwards or (

@@ -10,7 +10,7 @@ import pytest
 
 import commands
 from commands.config import OutputForm, Settings
-from commands.rendering import Column, Row, clean
+from commands.rendering import Column, Row, Table, clean
 from commands.table_layout import fit, labeled
 from tests.commands.test_console import Screen
 
@@ -21,6 +21,7 @@ COLUMNS = (
     Column("mode", "MODE", priority=1),
     Column("extra", "EXTRA", is_wide=True),
 )
+THINGS = Table("ThingList", *COLUMNS, name="id")
 ROW: dict[str, object] = {"id": "127.0.0.1:3181", "size": 12, "note": "all is well", "mode": "rw", "extra": "x" * 10}
 ROWS: Sequence[Row] = (ROW, ROW | {"id": "127.0.0.1:3182"})
 
@@ -92,12 +93,12 @@ def screen(width: int, output: OutputForm = OutputForm.TABLE, **settings: object
 def test_the_note_goes_to_stderr_and_only_with_a_table() -> None:
     for output in OutputForm:
         narrow = screen(30, output)
-        narrow.console.rows("ThingList", COLUMNS, ROWS, name="id")
+        narrow.console.rows(THINGS, ROWS)
         note = "Columns not shown: NOTE (-o\nwide shows all)\n" if output is OutputForm.TABLE else ""
         assert narrow.err.getvalue() == note
         assert "not shown" not in narrow.out.getvalue()
     quiet = screen(30, is_quiet=True)
-    quiet.console.rows("ThingList", COLUMNS, ROWS, name="id")
+    quiet.console.rows(THINGS, ROWS)
     assert quiet.err.getvalue() == ""
 
 
@@ -106,7 +107,7 @@ def test_no_line_is_longer_than_the_terminal() -> None:
     for width in (40, 60, 80, 200):
         for output in (OutputForm.TABLE, OutputForm.WIDE):
             shown = screen(width, output)
-            shown.console.rows("ThingList", COLUMNS, rows, name="id")
+            shown.console.rows(THINGS, rows)
             lines = shown.out.getvalue().splitlines()
             assert max(map(len, lines)) <= width
             assert all(f"bookie-{number}" in shown.out.getvalue() for number in range(3))
@@ -115,11 +116,11 @@ def test_no_line_is_longer_than_the_terminal() -> None:
 @pytest.mark.parametrize("width", [13, 28])
 def test_long_listings_go_on_as_they_began(width: int) -> None:
     shown = screen(width)
-    with shown.console.listing("ThingList", COLUMNS, name="id") as listing:
+    with shown.console.listing(THINGS) as listing:
         for number in range(1001):
             listing.add(ROW | {"id": f"bookie-{number:07}"})
     whole = screen(width)
-    whole.console.rows("ThingList", COLUMNS, [ROW | {"id": f"bookie-{n:07}"} for n in (0, 1000)], name="id")
+    whole.console.rows(THINGS, [ROW | {"id": f"bookie-{n:07}"} for n in (0, 1000)])
     first_and_last = whole.out.getvalue().splitlines()
     lines = shown.out.getvalue().splitlines()
     height = 5 if width == 13 else 1

@@ -88,7 +88,7 @@ def test_nobody_may_be_connected(operator: Operator, verb: str, where: str, tmp_
     ("arguments", "variables", "sentence"),
     [
         ((), {}, "there is no terminal to ask on; give --confirm"),
-        (("--yes",), {}, "there is no terminal to ask on; give --confirm"),
+        ((), {"BKCTL_YES": "1"}, "there is no terminal to ask on; give --confirm"),
         (("--confirm", "/ledgers"), {}, "the confirmation is '/ledgers'"),
         (("--confirm", "ID"), {"BKCTL_READ_ONLY": "1"}, "read only"),
         (("--confirm", "ID", "--context", "prod"), {}, "is pinned to instance id another"),

@@ -105,7 +105,8 @@ def test_metadata_that_cannot_be_read_may_name_the_bookie(host: BookieHost, verb
 def test_delete_keeps_what_was_there(host: BookieHost) -> None:
     host.boot()
     stored = host.stored()
-    assert host.operator.run("cookie", "delete", ID, "--yes").exit_code == 3, "--yes is not enough"
+    assert host.operator.run("cookie", "delete", ID, BKCTL_YES="1").exit_code == 3, "a yes is not enough"
+    assert host.operator.run("cookie", "delete", ID, "--yes").exit_code == 2
     planned = host.operator.succeed("cookie", "delete", ID, "--dry-run")
     assert planned.json()["subject"] == ID
     assert host.stored() == stored

@@ -40,8 +40,8 @@ async def test_one_ledger_is_deleted_by_its_id_and_comes_back_from_the_trash(sta
     await stage.plant(7, TOPIC)
     await stage.plant(8, CLOSED)
     before = await stage.contents()
-    for wrong in (["--yes"], ["--confirm", "8"], ["--confirm", "1"]):
-        assert (await stage.run("delete", "7", *wrong)).exit_code == 3
+    for wrong, exit_code in (([], 3), (["--yes"], 2), (["--confirm", "8"], 3), (["--confirm", "1"], 3)):
+        assert (await stage.run("delete", "7", *wrong)).exit_code == exit_code
         assert await stage.contents() == before
     assert await stage.succeed("delete", "7", "--confirm", "7") | {"trash": ""} == {
         "apiVersion": "bkctl/v1",

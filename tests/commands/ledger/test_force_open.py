@@ -52,7 +52,7 @@ async def test_the_decommission_of_its_bookie_ends_only_when_it_is_deleted_or_it
 
         number = str(first)
         assert (await asyncio.to_thread(run, "ledger", "delete", number, "--confirm", number)).exit_code == 3
-        assert (await asyncio.to_thread(run, "ledger", "delete", number, "--force-open", "--yes")).exit_code == 3
+        assert (await asyncio.to_thread(run, "ledger", "delete", number, "--force-open")).exit_code == 3
         before = await client.ports.ledgers.read(first)
         planned = await asyncio.to_thread(run, "ledger", "delete", number, "--force-open", "--dry-run", "-o", "json")
         assert planned.exit_code == 0

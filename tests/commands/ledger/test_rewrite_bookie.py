@@ -123,8 +123,8 @@ async def test_the_plan_first_then_all_ledgers_then_back_again(stage: LedgerStag
             f"will rename {OLD} to {new} in 4 segments of 4 ledgers (4 scanned)",
             f"{new} holds all of 4 sampled entries of {OLD}",
         ]
-    for wrong in (["--yes", "--confirm", OLD], ["--confirm", "4"]):
-        assert (await stage.run(*rewrite(OLD, new, *wrong))).exit_code == 3
+    for wrong, exit_code in ((["--yes", "--confirm", new], 2), (["--confirm", OLD], 3), (["--confirm", "4"], 3)):
+        assert (await stage.run(*rewrite(OLD, new, *wrong))).exit_code == exit_code
     assert await stage.contents() == before
     done = await stage.succeed(*rewrite(OLD, new, "--confirm", new))
     assert (done["changed"], done["failed"], done["remaining"]) == (4, 0, 0)

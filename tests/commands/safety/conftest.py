@@ -12,6 +12,7 @@ import pytest
 from commands.config import OutputForm, Settings
 from commands.console import Console
 from commands.context import BookieFlags, BookieSettings, CommandContext
+from commands.effect import Effect
 
 
 class Stage:
@@ -25,6 +26,7 @@ class Stage:
         self.settings = Settings(**values)
         console = Console(self.settings, {}, self.out, self.err, io.StringIO())
         self.context = CommandContext(self.settings, console, _no_bookie)
+        self.context.command, self.context.effects = "cookie delete", tuple(Effect)
 
 
 def _no_bookie(flags: BookieFlags) -> BookieSettings:

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from commands.config import OutputForm
-from commands.errors import InvalidArgumentError
-from commands.safety.confirmation import settle_empty_plan, settle_plan
-from commands.safety.plan import load_plan
+from commands.context import CommandContext
+from commands.errors import InvalidArgumentError, PlanShown
+from commands.safety.confirmation import PLAN_TABLE, confirm_plan, show_plan
+from commands.safety.plan import Plan, load_plan
 from runtime.errors import ConflictError, RefusedError
 from tests.commands.safety.conftest import Stage
 from tests.commands.safety.test_plan import PLAN
@@ -21,8 +22,19 @@ from tests.commands.safety.test_plan import PLAN
 MakeStage = Callable[..., Stage]
 
 
-def of_tier(tier: int) -> object:
+def of_tier(tier: int) -> Plan:
     return msgspec.structs.replace(PLAN, tier=tier)
+
+
+async def settle(context: CommandContext, plan: Plan, totals: dict[str, object] | None = None) -> None:
+    show_plan(context, plan, PLAN_TABLE, totals)
+    await confirm_plan(context, plan)
+
+
+async def only_shown(context: CommandContext, plan: Plan, totals: dict[str, object] | None = None) -> bool:
+    with pytest.raises(PlanShown):
+        await settle(context, plan, totals)
+    return True
 
 
 @pytest.mark.parametrize(
@@ -36,7 +48,7 @@ def of_tier(tier: int) -> object:
 )
 async def test_enough(stage: MakeStage, tier: int, settings: dict[str, object]) -> None:
     made = stage(**settings)
-    assert await settle_plan(made.context, of_tier(tier))  # type: ignore[arg-type]
+    await settle(made.context, of_tier(tier))
     assert made.err.getvalue() == "one cookie goes\n"
     assert made.out.getvalue() == ""
 
@@ -61,82 +73,82 @@ async def test_not_enough(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(RefusedError, match=f"nothing was changed: .*{sentence}"):
-        await settle_plan(stage(**settings).context, of_tier(tier))  # type: ignore[arg-type]
+        await settle(stage(**settings).context, of_tier(tier))
 
 
 async def test_a_rehearsal_shows_the_plan_and_asks_nothing(stage: MakeStage) -> None:
     made = stage(is_dry_run=True)
-    assert not await settle_plan(made.context, PLAN)
+    assert await only_shown(made.context, PLAN)
     shown = json.loads(made.out.getvalue())
     assert (shown["kind"], shown["plan_hash"], shown["changes"]) == ("Plan", PLAN.plan_hash, 1)
     assert shown["items"] == [{"action": "delete", "path": "/ledgers/cookies/b1", "expected_version": 3}]
     assert shown["summary"] == ["one cookie goes"]
     with_totals = stage(is_dry_run=True)
-    assert not await settle_plan(with_totals.context, PLAN, totals={"ledgers": 7})
+    assert await only_shown(with_totals.context, PLAN, {"ledgers": 7})
     assert json.loads(with_totals.out.getvalue()) == {**shown, "ledgers": 7}
     lines = stage(is_dry_run=True, output=OutputForm.CSV)
-    assert not await settle_plan(lines.context, PLAN)
+    assert await only_shown(lines.context, PLAN)
     assert lines.out.getvalue().splitlines() == ["action,path,expected_version", "delete,/ledgers/cookies/b1,3"]
     for_people = stage(is_dry_run=True, output=OutputForm.TABLE)
-    assert not await settle_plan(for_people.context, PLAN)
+    assert await only_shown(for_people.context, PLAN)
     assert "delete   /ledgers/cookies/b1         3" in for_people.out.getvalue()
     assert for_people.err.getvalue() == "one cookie goes\n"
 
 
 async def test_a_saved_plan_is_applied_only_while_it_fits(stage: MakeStage, tmp_path: Path) -> None:
     path = str(tmp_path / "plan.json")
-    assert not await settle_plan(stage(plan_out_path=path).context, PLAN)
+    assert await only_shown(stage(plan_out_path=path).context, PLAN)
     assert load_plan(path) == PLAN
     applying = stage(apply_path=path, confirmed_name="b1")
-    assert await settle_plan(applying.context, PLAN)
+    await settle(applying.context, PLAN)
     with pytest.raises(RefusedError, match="the confirmation is"):
-        await settle_plan(stage(apply_path=path, confirmed_name="b2").context, PLAN)
+        await settle(stage(apply_path=path, confirmed_name="b2").context, PLAN)
     moved = msgspec.structs.replace(PLAN, items=({**PLAN.items[0], "expected_version": 4},))
     with pytest.raises(ConflictError, match="expected_version 3 then, 4 now"):
-        await settle_plan(applying.context, moved)
+        await settle(applying.context, moved)
     with pytest.raises(ConflictError):
-        await settle_plan(stage(apply_path=path, is_dry_run=True).context, moved)
+        await settle(stage(apply_path=path, is_dry_run=True).context, moved)
 
 
 async def test_a_saved_plan_is_compared_with_an_empty_one_too(stage: MakeStage, tmp_path: Path) -> None:
     empty = msgspec.structs.replace(PLAN, items=(), summary=("nothing to do",))
     path = tmp_path / "plan.json"
-    assert not settle_empty_plan(stage(plan_out_path=str(path)).context, empty)
+    assert await only_shown(stage(plan_out_path=str(path)).context, empty)
     applying = stage(apply_path=str(path)).context
-    assert settle_empty_plan(applying, empty)
-    assert not await settle_plan(stage(plan_out_path=str(path)).context, PLAN)
+    show_plan(applying, empty, PLAN_TABLE, None)
+    assert await only_shown(stage(plan_out_path=str(path)).context, PLAN)
     with pytest.raises(ConflictError, match="1 changes then, 0 now"):
-        settle_empty_plan(applying, empty)
+        show_plan(applying, empty, PLAN_TABLE, None)
     path.write_text("nonsense")
     with pytest.raises(InvalidArgumentError, match="no plan that bkctl saved"):
-        settle_empty_plan(applying, empty)
+        show_plan(applying, empty, PLAN_TABLE, None)
     path.unlink()
     with pytest.raises(InvalidArgumentError, match="cannot read the plan"):
-        settle_empty_plan(applying, empty)
+        show_plan(applying, empty, PLAN_TABLE, None)
 
 
 async def test_a_saved_plan_without_changes_does_not_ask_to_be_applied(stage: MakeStage, tmp_path: Path) -> None:
     path = str(tmp_path / "plan.json")
     saving = stage(plan_out_path=path)
-    assert not await settle_plan(saving.context, PLAN)
+    assert await only_shown(saving.context, PLAN)
     assert saving.err.getvalue() == f"plan saved in {path}: go ahead with --apply\n"
     empty = msgspec.structs.replace(PLAN, items=(), summary=("nothing to do",))
     saving = stage(plan_out_path=path)
-    assert not settle_empty_plan(saving.context, empty)
+    assert await only_shown(saving.context, empty)
     assert saving.err.getvalue() == f"plan saved in {path}\n"
 
 
 async def test_a_context_pinned_to_another_cluster_is_refused(stage: MakeStage) -> None:
     settings = {"confirmed_name": "b1", "context_name": "prod"}
-    assert await settle_plan(stage(**settings, pinned_instance_id="i").context, PLAN)
+    await settle(stage(**settings, pinned_instance_id="i").context, PLAN)
     with pytest.raises(RefusedError, match="context prod is pinned to instance id j, but this cluster's is i"):
-        await settle_plan(stage(**settings, pinned_instance_id="j").context, PLAN)
+        await settle(stage(**settings, pinned_instance_id="j").context, PLAN)
 
 
 async def test_a_plan_is_shown_whole_whatever_the_limit(stage: MakeStage) -> None:
     for form in (OutputForm.CSV, OutputForm.JSON, OutputForm.TABLE):
         shown = [stage(is_dry_run=True, output=form, limit=limit) for limit in (None, 0)]
         for each in shown:
-            assert not await settle_plan(each.context, PLAN)
+            assert await only_shown(each.context, PLAN)
         assert shown[0].out.getvalue() == shown[1].out.getvalue()
         assert str(PLAN.items[0]["path"]) in shown[0].out.getvalue()

@@ -9,9 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bkctl.app import build_app
+from commands.effect import Effect
 from storage.filenames import LOCK, PLACE, VERSION
 from storage.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
+from tests.bkctl.test_main import leaves
 from tests.commands.storage.conftest import Folders
+from tests.processes import run_bkctl
 from tests.storage.engines import checkpoint
 
 COMMANDS = {
@@ -53,6 +57,37 @@ def folders(tmp_path: Path) -> Folders:
         checkpoint(storage)
     folders.stamp()
     return folders
+
+
+def contents(folders: Folders) -> dict[str, bytes]:
+    """Every file of the bookie, but for locks, and the indexes: LevelDB writes its files again when it opens one."""
+    return {
+        str(path): path.read_bytes()
+        for directory in folders.config.all_directories
+        for path in sorted(Path(directory).rglob("*"))
+        if path.is_file() and path.name != LOCK and "/ldb-" not in str(path)
+    }
+
+
+def test_no_command_changes_the_folders_in_read_only_mode_or_for_a_plan(folders: Folders) -> None:
+    changing = {
+        name.removeprefix("bkctl storage ")
+        for name, command in leaves(build_app())
+        if name.startswith("bkctl storage ") and command.callback.effects != (Effect.LOOKS,)
+    }
+    assert set(COMMANDS) == changing
+    saved = folders.root / "plan.json"
+    before = contents(folders)
+    journal = min(Path(folders.config.journal_directories[0], "current").glob("*.txn"))
+    for name, words in COMMANDS.items():
+        given = [*words, *([str(journal)] if words[-1] == "--from" else [])]
+        folders.succeed(*given, "--dry-run")
+        folders.succeed(*given, "--plan-out", str(saved))
+        assert saved.exists()
+        refused = run_bkctl("storage", *given, *folders.arguments, BKCTL_READ_ONLY="1")
+        assert (refused.exit_code, "BKCTL_READ_ONLY is set" in refused.stderr) == (3, True), name
+        assert contents(folders) == before, name
+    assert not (folders.root / "state").exists(), "no audit trail, no trash"
 
 
 def listed(folders: Folders, lists: str) -> Folders:

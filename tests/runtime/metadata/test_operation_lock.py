@@ -11,9 +11,9 @@ from runtime.metadata.operation_lock import (
     OperationHolder,
     OperationLockedError,
     acquire_operation_lock,
+    lock_bookies,
     operation_lock_path,
-    share_cluster,
-    sharing_operations,
+    operations_on_bookies,
 )
 from runtime.metadata.store import Node, NodeStat
 from runtime.metadata.zookeeper import ZooKeeperStore
@@ -95,7 +95,7 @@ async def test_a_session_lost_during_the_create_gives_no_lock(
     with pytest.raises(SessionExpiredError, match="lock went with the ZooKeeper session"):
         await acquire_operation_lock(LosesSession(store, zookeeper), root, ME)
     with pytest.raises(SessionExpiredError, match="lock went with the ZooKeeper session"):
-        await share_cluster(LosesSession(store, zookeeper), root, ME, "1")
+        await lock_bookies(LosesSession(store, zookeeper), root, ME, ["b1"])
     async with await acquire_operation_lock(other_store, root, ME) as lock:
         lock.require_held()
 
@@ -126,17 +126,20 @@ async def test_a_lost_answer(store: ZooKeeperStore, root: str, is_carried_out: b
 RECOVERY = OperationHolder("recover failed-bookie", "root", "host-2", 18, "2026-01-01T00:00:00+00:00")
 
 
-async def test_several_may_share_the_cluster(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
+async def test_bookies_are_locked_one_by_one(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
     smaller = OperationHolder("ledger delete", "root", "host-1", 17)
     async with await acquire_operation_lock(store, root, smaller):
-        first = await share_cluster(store, root, RECOVERY, "1")
-        async with await share_cluster(other_store, root, RECOVERY, "2"):
+        first = await lock_bookies(store, root, RECOVERY, ["b1"])
+        async with await lock_bookies(other_store, root, RECOVERY, ["b2"]):
             await store.sync(root)
-            assert await sharing_operations(store, root) == [RECOVERY, RECOVERY]
-            assert await sharing_operations(store, f"{root}-2") == []
-            assert await sharing_operations(store, root[:-1]) == []
+            assert await operations_on_bookies(store, root) == [RECOVERY, RECOVERY]
+            assert await operations_on_bookies(store, f"{root}-2") == []
+            assert await operations_on_bookies(store, root[:-1]) == []
+        with pytest.raises(OperationLockedError, match="is at work on bookie b1: 'recover failed-bookie' by root on h"):
+            await lock_bookies(other_store, root, RECOVERY, ["b0", "b1", "b2"])
+        assert await operations_on_bookies(store, root) == [RECOVERY], "all or none"
     await first.release()
-    assert await sharing_operations(store, root) == []
+    assert await operations_on_bookies(store, root) == []
 
 
 class _LosesAnswers(CountingStore):
@@ -171,14 +174,14 @@ async def test_an_operation_finds_its_own_share_after_lost_answers(
         await store.create(DIRECTORY, make_parents=True)
     lossy = _LosesAnswers(store)
     with pytest.raises(MetadataUnavailableError, match="the answer was lost"):
-        await share_cluster(lossy, root, RECOVERY, "1")
+        await lock_bookies(lossy, root, RECOVERY, ["b1"])
     assert lossy.answers_to_lose == 0
     with pytest.raises(OperationLockedError, match="recover failed-bookie"):
-        await share_cluster(other_store, root, RECOVERY, "1")
-    async with await share_cluster(lossy, root, RECOVERY, "1") as share:
+        await lock_bookies(other_store, root, RECOVERY, ["b1"])
+    async with await lock_bookies(lossy, root, RECOVERY, ["b1"]) as share:
         share.require_held()
-        assert await sharing_operations(store, root) == [RECOVERY]
-    assert await sharing_operations(store, root) == []
+        assert await operations_on_bookies(store, root) == [RECOVERY]
+    assert await operations_on_bookies(store, root) == []
 
 
 @pytest.mark.parametrize(
@@ -189,8 +192,8 @@ async def test_nothing_shares_a_cluster_that_is_replaced_as_a_whole(
 ) -> None:
     await store.create(operation_lock_path(root), data, make_parents=True)
     with pytest.raises(OperationLockedError, match="another operation changes this cluster"):
-        await share_cluster(store, root, RECOVERY, "1")
-    assert await sharing_operations(store, root) == []
+        await lock_bookies(store, root, RECOVERY, ["b1"])
+    assert await operations_on_bookies(store, root) == []
     await store.delete(operation_lock_path(root))
 
 

@@ -1,4 +1,9 @@
-"""Carrying out a confirmed plan: operation lock held, trash at hand, audit trail written."""
+"""The gate that every command passes before it changes something.
+
+A command builds a ``Plan`` and changes things only inside ``open_change``, which does all of this, in this order:
+instance pin, saved plan (``--apply``), ``--dry-run`` and ``--plan-out``, confirmation, operation lock, trash, audit
+trail. Read-only mode has stopped the command before (``commands.command``); the gate checks it once more.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,18 @@ import datetime
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from commands.context import CommandContext
+from commands.effect import Effect
 from commands.errors import ChangeCutOffError
+from commands.rendering import Row, Table
 from commands.safety.audit_trail import AuditTrail, user_name
+from commands.safety.confirmation import PLAN_TABLE, confirm_plan, show_plan
 from commands.safety.plan import Plan
 from commands.safety.trash import Trash
 from runtime.errors import MetadataUnavailableError, RefusedError
@@ -23,8 +33,7 @@ if TYPE_CHECKING:
     from runtime.metadata.operation_lock import OperationHolder, OperationLock
     from runtime.metadata.store import MetadataStore
 
-TIER_REVERSIBLE = 1
-
+TakeLock = Callable[[], Awaitable["OperationLock"]]
 _LOCK_POLL_S = 0.2
 _SESSION_END_SLACK_S = 5.0
 
@@ -38,7 +47,7 @@ class Change:
         operation_id: str,
         trash: Trash,
         lock: OperationLock | None,
-        take_lock: Callable[[], Awaitable[OperationLock]],
+        take_lock: TakeLock,
     ) -> None:
         self.plan = plan
         self.operation_id = operation_id
@@ -53,11 +62,11 @@ class Change:
         if self._lock is not None:
             self._lock.require_held()
 
-    async def renew_share(self) -> None:
-        """For an operation that shares the cluster: announce it again if its ZooKeeper session was replaced.
+    async def renew_lock(self) -> None:
+        """Take the lock again if the ZooKeeper session that held it was replaced.
 
-        OperationLockedError while another operation replaces the metadata of the whole cluster. After the call, check
-        again everything that was read before it.
+        OperationLockedError while another operation holds it. After the call, check again everything that was read
+        before it.
         """
         if self._lock is not None and not self._lock.is_held:
             self._lock = await self._take_lock()
@@ -71,32 +80,35 @@ class Change:
 @asynccontextmanager
 async def open_change(
     context: CommandContext,
-    store: MetadataStore | None,
     plan: Plan,
+    store: MetadataStore | None = None,
     *,
-    has_lock: bool = True,
-    is_shared: bool = False,
+    bookie_ids: Sequence[str] = (),
+    table: Table = PLAN_TABLE,
+    totals: Row | None = None,
+    outlast: Callable[[TakeLock], Awaitable[OperationLock]] | None = None,
 ) -> AsyncIterator[Change]:
-    """From here on the plan may be carried out; ConflictError while another operation changes the cluster.
+    """Inside the block the plan may be carried out; what was read before must be checked again there.
 
-    ``store`` None: the plan changes nothing but this machine's files, whose folders the caller has locked.
-    ``is_shared``: other operations may run at the same time, but none that replaces the whole cluster's metadata.
-    RefusedError when undo data or audit trail cannot be written; for a plan of tier 1 a trail that cannot is a warning.
-    ChangeCutOffError when ZooKeeper goes away meanwhile. What was read before must be checked again inside.
+    ``store``: the session that takes the cluster's operation lock; None: the plan needs none, as it is one small
+    change, or concerns files of this machine whose folders the caller has locked. ``bookie_ids``: only these bookies
+    are locked, and other operations may run at the same time. ``outlast`` repeats the taking of the lock after an
+    outage. ``table`` and ``totals`` show the plan.
+
+    PlanShown ends the command when the plan is all that was asked for. RefusedError without a confirmation, or when
+    undo data or audit trail cannot be written; for a reversible plan a trail that cannot is a warning. ConflictError
+    while another operation holds the lock. ChangeCutOffError when ZooKeeper goes away meanwhile.
     """
-    settings = context.settings
-    if settings.is_rehearsal or settings.is_read_only:
-        raise RefusedError(
-            f"nothing was changed: '{plan.command}' was about to make changes in spite of --dry-run, --plan-out or "
-            "read-only mode; this is a bug in bkctl, please report it"
-        )
+    plan = _filled_in(context, plan)
+    show_plan(context, plan, table, totals)
+    await confirm_plan(context, plan)
     operation_id = secrets.token_hex(8)
 
     async def take_lock() -> OperationLock:
         assert store is not None
-        return await _acquire(context, store, plan, share_id=operation_id if is_shared else None)
+        return await _acquire(context, store, plan, bookie_ids)
 
-    lock = await take_lock() if has_lock and store is not None else None
+    lock = None if store is None else await (take_lock() if outlast is None else outlast(take_lock))
     trash = Trash(context.settings, plan.command, operation_id)
     change = Change(plan, operation_id, trash, lock, take_lock)
     try:
@@ -114,12 +126,37 @@ async def open_change(
         await change.release_lock()
 
 
+def nothing_to_change(
+    context: CommandContext, plan: Plan, *, table: Table = PLAN_TABLE, totals: Row | None = None
+) -> None:
+    """The gate for a plan that changes nothing, whose summary says so: nothing is asked, locked or recorded.
+
+    PlanShown as in ``open_change``; otherwise the caller prints a result, that of nothing done. A plan that was saved
+    with changes no longer fits: whoever applies it learns that they were made, or are not due.
+    """
+    show_plan(context, _filled_in(context, plan), table, totals)
+
+
+def _filled_in(context: CommandContext, plan: Plan) -> Plan:
+    """The plan with the command's name and effect; RefusedError for one that this command must not carry out."""
+    plan = msgspec.structs.replace(
+        plan, command=plan.command or context.command, tier=plan.tier or context.effects[0].tier
+    )
+    is_declared = plan.tier in {effect.tier for effect in context.effects if effect.tier}
+    if not is_declared or (context.settings.is_read_only and not context.settings.is_rehearsal):
+        raise RefusedError(
+            f"nothing was changed: '{plan.command}' was about to make changes in read-only mode, or without having "
+            "declared them; this is a bug in bkctl, please report it"
+        )
+    return plan
+
+
 def _begin(context: CommandContext, plan: Plan, operation_id: str) -> AuditTrail | None:
     try:
         trail = AuditTrail(context.settings, plan, operation_id)
         trail.begin()
     except RefusedError as error:
-        if plan.tier > TIER_REVERSIBLE:
+        if plan.tier != Effect.REVERSIBLE.tier:
             raise
         context.console.warn(str(error).replace("nothing was changed: ", "no audit trail: "))
         return None
@@ -153,13 +190,18 @@ def _describe(error: BaseException) -> str:
     return f"failed: {type(error).__name__}"
 
 
-async def _acquire(context: CommandContext, store: MetadataStore, plan: Plan, *, share_id: str | None) -> OperationLock:
-    """The lock, or a share of it; waits for one whose process has died on this machine to lose its session."""
+async def _acquire(
+    context: CommandContext, store: MetadataStore, plan: Plan, bookie_ids: Sequence[str]
+) -> OperationLock:
+    """The lock of the cluster, or of some bookies.
+
+    A holder whose process has died on this machine is waited for: it loses the lock with its session.
+    """
     from runtime.metadata.operation_lock import (
         OperationHolder,
         OperationLockedError,
         acquire_operation_lock,
-        share_cluster,
+        lock_bookies,
     )
 
     holder = OperationHolder(
@@ -175,8 +217,8 @@ async def _acquire(context: CommandContext, store: MetadataStore, plan: Plan, *,
     deadline = loop.time() + wait_s
     while True:
         try:
-            if share_id is not None:
-                return await share_cluster(store, plan.root, holder, share_id)
+            if bookie_ids:
+                return await lock_bookies(store, plan.root, holder, bookie_ids)
             return await acquire_operation_lock(store, plan.root, holder)
         except OperationLockedError as error:
             if loop.time() >= deadline or not is_dead(error.holder):

@@ -11,13 +11,15 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from commands.errors import ChangeCutOffError
-from commands.safety.change import is_dead, open_change
+from commands.effect import Effect
+from commands.errors import ChangeCutOffError, PlanShown
+from commands.safety.gate import is_dead, open_change
 from commands.safety.plan import Plan
 from runtime.config import ZooKeeperConfig
 from runtime.errors import MetadataUnavailableError, RefusedError, SessionExpiredError
@@ -27,7 +29,7 @@ from runtime.metadata.operation_lock import (
     OperationLockedError,
     acquire_operation_lock,
     operation_lock_path,
-    sharing_operations,
+    operations_on_bookies,
 )
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.commands.safety.conftest import Stage
@@ -45,13 +47,17 @@ async def store(zookeeper: EmbeddedZooKeeper) -> AsyncIterator[ZooKeeperStore]:
         yield store
 
 
+def confirmed(stage: MakeStage, **settings: Any) -> Stage:
+    return stage(confirmed_name=PLAN.subject, **settings)
+
+
 def trail(stage: Stage) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (stage.directory / "audit.jsonl").read_text().splitlines()]
 
 
 async def test_begin_and_end_are_noted(stage: MakeStage, store: ZooKeeperStore) -> None:
-    made = stage(command_line=LINE, context_name="prod", metadata_uri="zk://h/x")
-    async with open_change(made.context, store, PLAN) as change:
+    made = confirmed(stage, command_line=LINE, context_name="prod", metadata_uri="zk://h/x")
+    async with open_change(made.context, PLAN, store) as change:
         assert await store.exists(operation_lock_path(PLAN.root)) is not None
         [begin] = trail(made)
         change.require_lock()
@@ -87,38 +93,38 @@ async def test_begin_and_end_are_noted(stage: MakeStage, store: ZooKeeperStore) 
 async def test_a_failure_is_noted_too(
     stage: MakeStage, store: ZooKeeperStore, error: BaseException, result: str
 ) -> None:
-    made = stage()
+    made = confirmed(stage)
     with pytest.raises(type(error)):
-        async with open_change(made.context, store, PLAN):
+        async with open_change(made.context, PLAN, store):
             raise error
     assert [line.get("result") for line in trail(made)] == [None, result]
     assert await store.exists(operation_lock_path(PLAN.root)) is None
 
 
 async def test_without_an_audit_trail_nothing_happens(stage: MakeStage, store: ZooKeeperStore) -> None:
-    made = stage()
+    made = confirmed(stage)
     (made.directory / "audit.jsonl").mkdir(parents=True)
     with pytest.raises(RefusedError, match="nothing was changed: cannot write the audit trail"):
-        async with open_change(made.context, store, PLAN):
+        async with open_change(made.context, PLAN, store):
             pytest.fail("it went ahead")
     assert await store.exists(operation_lock_path(PLAN.root)) is None
 
 
 async def test_a_small_change_is_not_held_up_by_a_trail_that_cannot_be(stage: MakeStage, store: ZooKeeperStore) -> None:
     """As in a container without a home: creating a cluster must work there."""
-    made = stage(state_directory="")
+    made = stage(state_directory="", assume_yes=True)
     reversible = msgspec.structs.replace(PLAN, tier=1)
-    async with open_change(made.context, store, reversible, has_lock=False) as change:
+    async with open_change(made.context, reversible) as change:
         change.details["done"] = True
     assert made.err.getvalue().startswith("warning: no audit trail: there is no folder")
     with pytest.raises(RefusedError):
-        async with open_change(made.context, store, msgspec.structs.replace(PLAN, tier=2)):
+        async with open_change(made.context, msgspec.structs.replace(PLAN, tier=2), store):
             pytest.fail("it went ahead")
 
 
 async def test_an_end_that_cannot_be_noted_is_told_and_no_more(stage: MakeStage, store: ZooKeeperStore) -> None:
-    made = stage()
-    async with open_change(made.context, store, PLAN):
+    made = confirmed(stage)
+    async with open_change(made.context, PLAN, store):
         (made.directory / "audit.jsonl").unlink()
         (made.directory / "audit.jsonl").mkdir()
     assert "warning: the audit trail lacks the end" in made.err.getvalue()
@@ -128,16 +134,16 @@ async def test_a_live_holder_is_not_waited_for(stage: MakeStage, store: ZooKeepe
     holder = OperationHolder("cluster nuke", "root", socket.gethostname(), os.getpid())
     async with await acquire_operation_lock(store, PLAN.root, holder):
         with pytest.raises(OperationLockedError, match="cluster nuke"):
-            async with open_change(stage().context, store, PLAN):
+            async with open_change(confirmed(stage).context, PLAN, store):
                 pytest.fail("it went ahead")
-        async with open_change(stage().context, store, PLAN, has_lock=False) as change:
+        async with open_change(confirmed(stage).context, PLAN) as change:
             change.require_lock()
 
 
 async def test_another_machine_is_not_waited_for(stage: MakeStage, store: ZooKeeperStore) -> None:
     async with await acquire_operation_lock(store, PLAN.root, OperationHolder("x", host="elsewhere", pid=1)):
         with pytest.raises(OperationLockedError, match="elsewhere"):
-            async with open_change(stage().context, store, PLAN):
+            async with open_change(confirmed(stage).context, PLAN, store):
                 pytest.fail("it went ahead")
 
 
@@ -148,10 +154,10 @@ async def test_a_killed_holder_is_waited_for(stage: MakeStage, store: ZooKeeperS
     lock = await acquire_operation_lock(
         store, PLAN.root, OperationHolder("cluster nuke", host=socket.gethostname(), pid=int(dead.stdout))
     )
-    made = stage()
+    made = confirmed(stage)
 
     async def change() -> None:
-        async with open_change(made.context, store, PLAN):
+        async with open_change(made.context, PLAN, store):
             pass
 
     waiting = asyncio.ensure_future(change())
@@ -166,7 +172,7 @@ async def test_the_end_of_the_session_ends_the_work(
     stage: MakeStage, store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
 ) -> None:
     async def change_on() -> None:
-        async with open_change(stage().context, store, PLAN) as change:
+        async with open_change(confirmed(stage).context, PLAN, store) as change:
             expire(session_of(store), zookeeper)
             with pytest.raises(MetadataUnavailableError):
                 await store.sync("/")
@@ -180,42 +186,66 @@ async def test_a_share_is_taken_again_after_its_session_ended(
     stage: MakeStage, store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
 ) -> None:
     plan = msgspec.structs.replace(PLAN, command="decommission", root="/shared/ledgers")
-    made = stage()
-    async with open_change(made.context, store, plan, is_shared=True) as change:
-        async with open_change(made.context, store, plan, is_shared=True):
-            assert len(await sharing_operations(store, plan.root)) == 2
+    made = confirmed(stage)
+    async with open_change(made.context, plan, store, bookie_ids=["b1"]) as change:
+        async with open_change(made.context, plan, store, bookie_ids=["b2"]):
+            assert len(await operations_on_bookies(store, plan.root)) == 2
         change.require_lock()
-        await change.renew_share()
+        await change.renew_lock()
         expire(session_of(store), zookeeper)
         with pytest.raises(MetadataUnavailableError):
             await store.sync("/")
         with pytest.raises(SessionExpiredError):
             change.require_lock()
-        await change.renew_share()
+        await change.renew_lock()
         change.require_lock()
-        assert [holder.operation for holder in await sharing_operations(store, plan.root)] == ["decommission"]
-    assert await sharing_operations(store, plan.root) == []
+        assert [holder.operation for holder in await operations_on_bookies(store, plan.root)] == ["decommission"]
+    assert await operations_on_bookies(store, plan.root) == []
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "error", "sentence"),
     [
-        {"is_dry_run": True},
-        {"plan_out_path": "plan"},
-        {"is_context_read_only": True},
-        {"is_read_only_by_environment": True},
+        ({"is_dry_run": True}, PlanShown, "'cookie delete' was only planned"),
+        ({"plan_out_path": "plan"}, PlanShown, "'cookie delete' was only planned"),
+        ({"is_context_read_only": True}, RefusedError, "'cookie delete' was about to make changes in read-only mode"),
+        ({"is_read_only_by_environment": True}, RefusedError, "was about to make changes in read-only mode"),
     ],
 )
 async def test_no_change_begins_for_a_plan_or_in_read_only_mode(
-    stage: MakeStage, store: ZooKeeperStore, settings: dict[str, object]
+    stage: MakeStage,
+    store: ZooKeeperStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, object],
+    error: type[Exception],
+    sentence: str,
 ) -> None:
     """Whatever a command forgets: this is the gate that all of them pass."""
-    made = stage(**settings)
-    with pytest.raises(RefusedError, match="nothing was changed: 'cookie delete' was about to make changes"):
-        async with open_change(made.context, store, PLAN):
+    monkeypatch.chdir(tmp_path)
+    made = confirmed(stage, **settings)
+    with pytest.raises(error, match=sentence):
+        async with open_change(made.context, PLAN, store):
             pytest.fail("it went ahead")
     assert not made.directory.exists()
     assert await store.exists(operation_lock_path(PLAN.root)) is None
+
+
+async def test_a_command_does_only_what_it_has_declared(stage: MakeStage) -> None:
+    for effects in ((Effect.LOOKS,), (Effect.SERVES,), (Effect.HARMFUL,), (Effect.HARMFUL, Effect.REVERSIBLE)):
+        made = confirmed(stage)
+        made.context.effects = effects
+        with pytest.raises(RefusedError, match="without having declared them; this is a bug"):
+            async with open_change(made.context, PLAN):
+                pytest.fail("it went ahead")
+        assert not made.directory.exists()
+
+
+async def test_a_plan_has_the_name_and_the_effect_of_its_command(stage: MakeStage) -> None:
+    made = stage(assume_yes=True)
+    made.context.effects = (Effect.HARMFUL,)
+    async with open_change(made.context, Plan(root="/r", instance_id=None)) as change:
+        assert (change.plan.command, change.plan.tier) == ("cookie delete", 2)
 
 
 def test_only_a_process_of_this_machine_can_be_known_to_be_dead() -> None:

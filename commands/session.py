@@ -1,0 +1,192 @@
+"""The one way to a cluster: a session with its metadata store, and what commands build on it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from commands.context import CommandContext
+from runtime.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from commands.safety.plan import Plan
+    from runtime.client import LedgerClient
+    from runtime.metadata.cookies import CookieStore
+    from runtime.metadata.foreign_names import ForeignNames
+    from runtime.metadata.ledgers import LedgerStore
+    from runtime.metadata.registration import RegistrationClient
+    from runtime.metadata.replication_switches import ReplicationSwitches
+    from runtime.metadata.store import MetadataStore
+    from runtime.metadata.uri import MetadataUri
+    from runtime.net.pool import BookiePool
+
+
+class Session:
+    """An open session with one cluster. Its parts are made when they are first used, and closed with it."""
+
+    def __init__(self, context: CommandContext, store: MetadataStore, uri: MetadataUri, at_end: AsyncExitStack) -> None:
+        self.store = store
+        self.uri = uri
+        self.root = uri.root
+        self._context = context
+        self._at_end = at_end
+        self.instance_id: str | None = None
+        """The cluster's identity; None when it has none, or need not exist."""
+
+    @cached_property
+    def registrations(self) -> RegistrationClient:
+        """The bookies that are registered."""
+        from runtime.metadata.registration import RegistrationClient
+
+        return RegistrationClient(self.store, self.root)
+
+    @cached_property
+    def cookies(self) -> CookieStore:
+        """The stored cookies."""
+        from runtime.metadata.cookies import CookieStore
+
+        return CookieStore(self.store, self.root)
+
+    @cached_property
+    def switches(self) -> ReplicationSwitches:
+        """The switches of automatic replication."""
+        from runtime.metadata.replication_switches import ReplicationSwitches
+
+        return ReplicationSwitches(self.store, self.root)
+
+    @cached_property
+    def foreign(self) -> ForeignNames:
+        """Warns of nodes whose names are not BookKeeper's, once each."""
+        from runtime.metadata.foreign_names import ForeignNames
+
+        return ForeignNames(self._context.console.warn)
+
+    @cached_property
+    def now_ms(self) -> int:
+        """When the command looked at the cluster, for the ages of what it found."""
+        from runtime.net.loop import LoopClock
+
+        return LoopClock().now_ms()
+
+    def age_s(self, since_ms: int) -> int:
+        """Whole seconds from then to ``now_ms``; 0 when the clocks disagree."""
+        return max(0, self.now_ms - since_ms) // 1000
+
+    async def identify(self) -> None:
+        """ClusterNotFoundError unless the cluster exists; then ``instance_id`` is known."""
+        from runtime.metadata.cluster import read_instance_id, require_cluster
+
+        await require_cluster(self.store, self.root)
+        self.instance_id = await read_instance_id(self.store, self.root)
+
+    async def ledgers(self) -> LedgerStore:
+        """The ledgers' metadata; ClusterNotFoundError."""
+        from runtime.metadata.ledgers import open_ledger_store
+
+        layout_config = self._context.settings.zookeeper.layout
+        return await open_ledger_store(self.store, self.root, self.uri.tree, layout_config=layout_config)
+
+    async def client(self) -> LedgerClient:
+        """A ledger client on this session; ClusterNotFoundError."""
+        from runtime.client import LedgerClient
+
+        client = LedgerClient.on_session(self.store, await self.ledgers(), self._context.settings.client)
+        self._at_end.push_async_callback(client.close)
+        return client
+
+    def bookies(self, *, timeout_max_s: float) -> BookiePool:
+        """Connections to the bookies, for a command that only asks how they are.
+
+        Connecting, and the answer to a read, take at most ``timeout_max_s`` each, or less if the settings say so.
+        """
+        import msgspec
+
+        from runtime.net.loop import LoopClock
+        from runtime.net.pool import BookiePool
+
+        async def resolve(bookie_id: str) -> tuple[str, int]:
+            address = await self.registrations.address(bookie_id)
+            return address.host, address.port
+
+        config = self._context.settings.client
+        config = msgspec.structs.replace(
+            config,
+            connect_timeout_s=min(config.connect_timeout_s, timeout_max_s),
+            read_timeout_s=min(config.read_timeout_s, timeout_max_s),
+        )
+        bookies = BookiePool(resolve, config, LoopClock())
+        self._at_end.push_async_callback(bookies.close)
+        return bookies
+
+    def plan(
+        self,
+        *,
+        subject: str = "",
+        summary: Sequence[str] = (),
+        items: Sequence[dict[str, Any]] = (),
+        arguments: Mapping[str, Any] | None = None,
+        tier: int = 0,
+    ) -> Plan:
+        """What the command is about to change in this cluster; the fields are those of ``Plan``."""
+        from commands.safety.plan import Plan
+
+        return Plan(
+            root=self.root,
+            instance_id=self.instance_id,
+            subject=subject,
+            summary=tuple(summary),
+            items=tuple(items),
+            arguments=dict(arguments or {}),
+            tier=tier,
+        )
+
+
+def require_metadata_uri(context: CommandContext) -> str:
+    """Metadata URI of the settings; ConfigurationError says how to name a cluster."""
+    if context.settings.metadata_uri is None:
+        raise ConfigurationError(
+            "no cluster is named: give --metadata-uri zk+hierarchical://HOST:2181/ledgers, set BKCTL_METADATA_URI, "
+            "or point --conf at a bk_server.conf"
+        )
+    return context.settings.metadata_uri
+
+
+@asynccontextmanager
+async def open_session(
+    context: CommandContext, *, metadata_uri: str = "", must_exist: bool = True, warns_of_restore: bool = True
+) -> AsyncIterator[Session]:
+    """A session with the cluster of the settings, or of ``metadata_uri``, within their request budget (``--rate``).
+
+    ``must_exist`` False: there may be no cluster, and ``instance_id`` is not read. ``warns_of_restore``: print a
+    warning when a restore of the cluster has not ended. ConfigurationError, MetadataUnavailableError,
+    MetadataAuthError, ClusterNotFoundError.
+    """
+    from runtime.metadata.request_budget import BudgetedStore, share_of_budget
+    from runtime.metadata.uri import parse_metadata_uri
+    from runtime.metadata.zookeeper import ZooKeeperStore
+
+    uri = parse_metadata_uri(metadata_uri or require_metadata_uri(context))
+    config = context.settings.zookeeper
+    async with (
+        BudgetedStore(await ZooKeeperStore.connect(uri.servers, config), share_of_budget(config)) as store,
+        AsyncExitStack() as at_end,
+    ):
+        session = Session(context, store, uri, at_end)
+        if warns_of_restore:
+            await _warn_of_unfinished_restore(context, session)
+        if must_exist:
+            await session.identify()
+        yield session
+
+
+async def _warn_of_unfinished_restore(context: CommandContext, session: Session) -> None:
+    from runtime.errors import MetadataAuthError
+    from runtime.metadata.cluster import is_restore_unfinished, unfinished_restore_text
+
+    # Whether the command needs to read the root itself is for the command to find out.
+    with contextlib.suppress(MetadataAuthError):
+        if await is_restore_unfinished(session.store, session.root):
+            context.console.warn(unfinished_restore_text(session.root))
