@@ -29,6 +29,8 @@ from runtime.protocol.status import Status
 
 LOOPBACK = "127.0.0.1"
 
+_QUIET_TURN_COUNT = 50
+
 
 class MemoryBookie:
     """A ``RequestHandler``. While ``is_holding``, answers gather in ``held``."""
@@ -64,6 +66,20 @@ class MemoryBookie:
             while len(self.held) < count:
                 self._arrived.clear()
                 await self._arrived.wait()
+
+    async def reads_no_more(self) -> int:
+        """Wait until no further request comes; the number of requests that came.
+
+        What a peer sends over the loopback is there within a turn of the loop: many turns without a request show that
+        the bookie reads nothing.
+        """
+        count = turns_left = -1
+        while turns_left:
+            if count != self.request_count:
+                count, turns_left = self.request_count, _QUIET_TURN_COUNT
+            await asyncio.sleep(0)
+            turns_left -= 1
+        return count
 
     def release(self) -> None:
         """Answer everything held back, the newest first."""

@@ -190,8 +190,7 @@ async def test_unanswered_requests_stop_the_reading_until_they_are_answered() ->
         bookie.is_holding = True
         peer.send(*(add_frame(txn_id, bytes(1000)) for txn_id in range(1000)))
         await bookie.holds(1)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await bookie.reads_no_more()
         assert len(bookie.held) * 1000 <= 10_000 + 1000
         seen: set[int] = set()
         while len(seen) < 1000:
@@ -214,11 +213,7 @@ async def test_a_peer_that_takes_no_answers_is_asked_for_no_more() -> None:
         bookie.entries[1, 0] = bytes(200_000)
         read = v3.encode_read_request(1, 1, 0, None, False)
         peer.send(*([read] * 300))
-        asked = -1
-        while asked <= 0 or asked != bookie.request_count:
-            asked = bookie.request_count
-            await asyncio.sleep(0.05)
-        assert 0 < asked < 300
+        assert 0 < await bookie.reads_no_more() < 300
         for _ in range(300):
             answer = await peer.answer()
             assert isinstance(answer, ReadAnswer)

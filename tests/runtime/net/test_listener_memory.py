@@ -14,21 +14,12 @@ from runtime.net.listener_limits import ListenerLimits
 from runtime.protocol import v3
 from runtime.protocol.messages import AddAnswer, ReadAnswer
 from runtime.protocol.status import Status
-from tests.runtime.net.memory_bookie import MemoryBookie, memory_bookie
+from tests.runtime.net.memory_bookie import memory_bookie
 from tests.runtime.net.test_listener import Peer, add_frame, peer_of
 
 KIBIBYTE = 1024
 PROMISE = struct.pack(">I", 5 * 1024 * KIBIBYTE - 4)
 SHORT = ListenerLimits(stall_s_max=0.2)
-
-
-async def quiet(bookie: MemoryBookie) -> int:
-    """Wait until no further request comes; the count of those that came."""
-    before = -1
-    while before != bookie.request_count:
-        before = bookie.request_count
-        await asyncio.sleep(0.05)
-    return before
 
 
 @pytest.mark.parametrize("begun", [b"\0", PROMISE, PROMISE + bytes(300 * KIBIBYTE), add_frame(1, bytes(500))[:-1]])
@@ -75,14 +66,13 @@ async def test_long_frames_wait_for_their_turn_and_all_get_it() -> None:
         peer_of(bookie.port) as small,
     ):
         frames = {peer: add_frame(number, bytes(100 * KIBIBYTE)) for number, peer in enumerate((first, second))}
-        first.send(frames[first][:90_000])
-        await first.writer.drain()
-        await asyncio.sleep(0.05)
+        first.send(add_frame(9), frames[first][:90_000])
+        assert await first.answer() == AddAnswer(9, Status.OK)  # with it came the head of the long frame
         second.send(frames[second])
         small.send(*map(add_frame, range(10, 30)))  # short ones need no turn
         for txn_id in range(10, 30):
             assert await small.answer() == AddAnswer(txn_id, Status.OK)
-        assert await quiet(bookie) == 20
+        assert await bookie.reads_no_more() == 21
         first.send(frames[first][90_000:])
         assert await first.answer() == AddAnswer(0, Status.OK)
         assert await second.answer() == AddAnswer(1, Status.OK)
@@ -96,9 +86,9 @@ async def test_a_long_frame_that_is_given_up_makes_room() -> None:
         peer_of(bookie.port) as gone,
         peer_of(bookie.port) as stalled,
     ):
-        gone.send(PROMISE + bytes(100))
-        stalled.send(PROMISE + bytes(100))
-        await asyncio.sleep(0.05)
+        for peer in (gone, stalled):
+            peer.send(add_frame(9), PROMISE + bytes(100))
+            assert await peer.answer() == AddAnswer(9, Status.OK)  # with it came the head of the long frame
         honest.send(*(add_frame(txn_id, bytes(100 * KIBIBYTE)) for txn_id in range(3)))
         gone.writer.transport.abort()
         assert await stalled.is_closed_by_the_bookie()
@@ -145,7 +135,7 @@ async def test_requests_under_way_of_all_connections_have_one_limit() -> None:
         for peer in peers:
             peer.send(*(add_frame(txn_id, bytes(10_000)) for txn_id in range(100)))
         await bookie.holds(1)
-        assert await quiet(bookie) * 10_000 <= 200_000 + 10_000
+        assert await bookie.reads_no_more() * 10_000 <= 200_000 + 10_000
         answers = [asyncio.create_task(_answers(peer, 100)) for peer in peers]
         while not all(answer.done() for answer in answers):
             assert len(bookie.held) * 10_000 <= 200_000 + 10_000
@@ -163,7 +153,7 @@ async def test_one_clients_adds_leave_room_for_the_adds_of_others() -> None:
         bookie.is_holding = True
         greedy.send(*(add_frame(txn_id, bytes(10_000)) for txn_id in range(400)))
         await bookie.holds(100)  # of 200 for which there is room
-        assert await quiet(bookie) * 10_000 <= 1024 * KIBIBYTE + 10_000
+        assert await bookie.reads_no_more() * 10_000 <= 1024 * KIBIBYTE + 10_000
         held_count = len(bookie.held)
         other.send(*(add_frame(txn_id, bytes(10_000)) for txn_id in range(20)))
         await bookie.holds(held_count + 20)
@@ -186,7 +176,7 @@ async def test_requests_of_a_connection_that_is_gone_count_until_they_are_answer
         async with peer_of(bookie.port) as peer:
             peer.send(add_frame(77))
             held = len(bookie.held)
-            assert await quiet(bookie) == held
+            assert await bookie.reads_no_more() == held
             bookie.is_holding = False
             bookie.release()
             assert await peer.answer() == AddAnswer(77, Status.OK)
