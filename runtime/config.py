@@ -237,6 +237,14 @@ class GarbageCollectionConfig(msgspec.Struct, frozen=True, kw_only=True):
     is_target_size_used: Annotated[bool, Setting(
         "Measure usage against a log of full size, so that small logs are merged",
         java=Java("useTargetEntryLogSizeForGc"))] = False
+    compaction_batch_bytes_max: Annotated[int, Setting(
+        "Bytes of entries that compaction holds in memory; a larger entry is copied alone",
+        unit="bytes", low=1)] = 2 * 1024 * 1024
+    originals_bytes_max: Annotated[int, Setting(
+        "Bytes of copied logs, in each ledger directory, that may wait for the search that lets them be deleted",
+        unit="bytes", low=1)] = 1024 * 1024 * 1024
+    confirmation_pause_s: Annotated[float, Setting(
+        "Pause before the second look at the metadata of ledgers that seem to be deleted", unit="s", low=0)] = 1.0
 
     def __post_init__(self) -> None:
         for name, compaction in (("minor", self.minor), ("major", self.major)):

@@ -8,7 +8,6 @@ to the entry logs or write to the indexes: there is one lane for all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 import msgspec
 
@@ -17,14 +16,7 @@ from storage.ids import EntryId, LedgerId
 from storage.ledger_index import LedgerIndex, LedgerRow, LedgerRowChanges
 from storage.location_index import LOCATION_BYTES, LocationIndex, encode_keys, encode_locations
 from storage.memtable import Memtable
-
-SLICE_ENTRY_COUNT_MAX: Final = 8192
-SLICE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bounds of one append to the entry log and of the index batch that names it: a lane must not hold the interpreter."""
-
-
-DELETED_ROW_COUNT_MAX: Final = 128 * 1024
-"""Rows of deleted ledgers that one checkpoint deletes: others wait for its end, and a ledger may have millions."""
+from storage.step_sizes import StepSizes
 
 
 class CheckpointJob(msgspec.Struct, frozen=True):
@@ -64,10 +56,13 @@ def go_on() -> None:
 class CheckpointWriter:
     """Writes the checkpoints of one ledger directory; its one lane calls it."""
 
-    def __init__(self, ledgers: LedgerIndex, locations: LocationIndex, log_writer: EntryLogWriter) -> None:
+    def __init__(
+        self, ledgers: LedgerIndex, locations: LocationIndex, log_writer: EntryLogWriter, steps: StepSizes
+    ) -> None:
         self._ledgers = ledgers
         self._locations = locations
         self._log_writer = log_writer
+        self._steps = steps
 
     def write(self, job: CheckpointJob, pause: Callable[[], None] = go_on) -> CheckpointDone:
         """Make a job durable; ``pause`` is called between its parts.
@@ -95,9 +90,10 @@ class CheckpointWriter:
         # its place, until the deletion has ended, makes a boot in between go on with it.
         self._ledgers.begin_deletes(job.deleted_ledgers)
         there_again = {each: first for each, first in job.deletions.items() if job.row_changes.get(each) is not None}
-        self._locations.delete_ledgers(there_again, None, pause)
+        batch_row_count_max = self._steps.delete_batch_row_count_max
+        self._locations.delete_ledgers(there_again, None, pause, batch_row_count_max)
         others = {each: first for each, first in job.deletions.items() if each not in there_again}
-        return self._locations.delete_ledgers(others, DELETED_ROW_COUNT_MAX, pause)
+        return self._locations.delete_ledgers(others, self._steps.deleted_row_count_max, pause, batch_row_count_max)
 
     def _write_entries(self, memtable: Memtable, pause: Callable[[], None]) -> tuple[list[tuple[bytes, bytes]], int]:
         """Append all entries in order and sync; returns joined keys and locations, which no index may hold earlier, and
@@ -105,7 +101,7 @@ class CheckpointWriter:
         batches: list[tuple[bytes, bytes]] = []
         body_bytes = 0
         try:
-            for part in memtable.slices(SLICE_ENTRY_COUNT_MAX, SLICE_BYTES_MAX):
+            for part in memtable.slices(self._steps.slice_entry_count_max, self._steps.slice_bytes_max):
                 locations = self._log_writer.append_columns(part.ledger_ids, part.bodies)
                 batches.append((encode_keys(part.ledger_ids, part.entry_ids), encode_locations(locations)))
                 body_bytes += part.body_bytes

@@ -33,6 +33,7 @@ from storage.ports import FileSystem, OpenIndexStore
 from storage.read_cache import ReadCache
 from storage.relocation import EntryRelocation
 from storage.seal import SealedIndex
+from storage.step_sizes import USUAL_STEPS, StepSizes
 from storage.stored_entries import StoredEntries
 
 _READ_AHEAD_BYTES_MAX = 4 * 1024 * 1024
@@ -55,6 +56,7 @@ class LedgerDirectoryEngine:
         *,
         filesystem: FileSystem,
         ledger_directory: str,
+        steps: StepSizes,
     ) -> None:
         self._ledgers = ledgers
         self._locations = locations
@@ -97,7 +99,7 @@ class LedgerDirectoryEngine:
         self.ledger = ledgers.find
         self.set_fenced = ledgers.set_fenced
         self.create_row = ledgers.create_row
-        self.write_checkpoint = CheckpointWriter(ledgers, locations, log_writer).write
+        self.write_checkpoint = CheckpointWriter(ledgers, locations, log_writer, steps).write
         self.write_locations = locations.write
         """Lane side, for a replay: rows of entries in logs that somebody else has made durable."""
         relocation = EntryRelocation(
@@ -133,6 +135,7 @@ class LedgerDirectoryEngine:
         ledger_directory: str,
         index_directory: str,
         config: EngineConfig,
+        steps: StepSizes = USUAL_STEPS,
     ) -> LedgerDirectoryEngine:
         """Open the files of a ledger directory and its index directory (both the ``current`` folders).
 
@@ -151,6 +154,7 @@ class LedgerDirectoryEngine:
                 config,
                 filesystem=filesystem,
                 ledger_directory=ledger_directory,
+                steps=steps,
             )
         except BaseException:
             ledger_rows.close()

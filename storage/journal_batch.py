@@ -5,16 +5,13 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from storage.entry import ENTRY_HEADER_BYTES_MIN
 from storage.framing import LENGTH_BYTES
 from storage.ids import EntryId, LedgerId
 from storage.journal_checked import JournalGroup
 from storage.journal_format import JournalRecord
-
-BATCH_BYTES: Final = 1024 * 1024
-"""A batch ends with the group that reaches this. Each ledger in it has a cost of its own."""
 
 _FRAME_HEAD = struct.Struct(">iqqq")
 """Length word, then ledger id, entry id and last add confirmed. Behind the shortest record there is padding enough."""
@@ -28,8 +25,11 @@ class LedgerEntries(NamedTuple):
     last_adds_confirmed: list[EntryId]
 
 
-def batched(units: Iterable[JournalGroup | JournalRecord]) -> Iterator[list[JournalGroup] | JournalRecord]:
-    """The same in order, groups that follow each other in batches."""
+def batched(
+    units: Iterable[JournalGroup | JournalRecord], batch_bytes_min: int
+) -> Iterator[list[JournalGroup] | JournalRecord]:
+    """The same units in order; consecutive groups are joined to batches that end with the group that reaches
+    ``batch_bytes_min``."""
     batch: list[JournalGroup] = []
     batch_bytes = 0
     for unit in units:
@@ -41,7 +41,7 @@ def batched(units: Iterable[JournalGroup | JournalRecord]) -> Iterator[list[Jour
             continue
         batch.append(unit)
         batch_bytes += unit.padding_offset - unit.start_offset
-        if batch_bytes >= BATCH_BYTES:
+        if batch_bytes >= batch_bytes_min:
             yield batch
             batch, batch_bytes = [], 0
     if batch:

@@ -176,19 +176,20 @@ class LedgerIndex:
         changes, self._changes = self._changes, {}
         return changes
 
-    def write(self, changes: LedgerRowChanges) -> None:
+    def write(self, changes: LedgerRowChanges, *, batch_row_count_max: int = _BATCH_ROW_COUNT_MAX) -> None:
         """Make changed rows durable, in bounded batches."""
-        self._write((ledger_id, None if row is None else encode_row(row)) for ledger_id, row in changes.items())
+        rows = ((ledger_id, None if row is None else encode_row(row)) for ledger_id, row in changes.items())
+        self._write(rows, batch_row_count_max)
 
     def begin_deletes(self, ledger_ids: Iterable[LedgerId]) -> None:
         """Replace rows by the note that their ledgers are being deleted, until ``write`` has the last word.
 
         A ledger that is used again must not find locations of its former life, crash or not.
         """
-        self._write((ledger_id, _HALF_DELETED) for ledger_id in ledger_ids)
+        self._write(((ledger_id, _HALF_DELETED) for ledger_id in ledger_ids), _BATCH_ROW_COUNT_MAX)
 
-    def _write(self, values: Iterator[tuple[LedgerId, bytes | None]]) -> None:
-        while batch := list(itertools.islice(values, _BATCH_ROW_COUNT_MAX)):
+    def _write(self, values: Iterator[tuple[LedgerId, bytes | None]], batch_row_count_max: int) -> None:
+        while batch := list(itertools.islice(values, batch_row_count_max)):
             puts = [(_KEY.pack(ledger_id), value) for ledger_id, value in batch if value is not None]
             deletes = [_KEY.pack(ledger_id) for ledger_id, value in batch if value is None]
             # A long key would outlive its ledger, or come back as an older state of it (H12).

@@ -30,6 +30,7 @@ from storage.ports import Children, DirectoryLock, FileSystem, OpenIndexStore
 from storage.replay import JournalReplay, ReplayReport, checkpoint_now
 from storage.replay_ahead import ReplayAhead
 from storage.replay_flush import ReplayFlush
+from storage.step_sizes import USUAL_STEPS, StepSizes
 
 NO_EARLIER_STARTS: Final[Mapping[int, LogMark]] = {}
 
@@ -56,6 +57,7 @@ class LedgerStorage:
         engines: Sequence[LedgerDirectoryEngine],
         locks: Sequence[DirectoryLock],
         now_ms: int,
+        steps: StepSizes,
     ) -> None:
         self._filesystem = filesystem
         self._config = config
@@ -64,6 +66,7 @@ class LedgerStorage:
         self._engines = tuple(engines)
         self._locks = locks
         self._now_ms = now_ms
+        self._steps = steps
         self._journals: list[JournalWriter] = []
         self._published = [NO_MARK] * len(self._journal_directories)
         self.mark_failures: tuple[OSError, ...] = ()
@@ -83,6 +86,7 @@ class LedgerStorage:
         config: StorageConfig,
         now_ms: int,
         locks: Sequence[DirectoryLock] | None = None,
+        steps: StepSizes = USUAL_STEPS,
     ) -> LedgerStorage:
         """Open all directories, making those that are new. ``now_ms``: wall clock, names the first journal.
 
@@ -104,12 +108,13 @@ class LedgerStorage:
                     ledger_folder,
                     index_folder,
                     config.engine,
+                    steps,
                 )
                 undo.callback(engine.close)
                 engines.append(engine)
             _require_routing(config, engines)
             undo.pop_all()
-        return cls(filesystem, config, engines, held, now_ms)
+        return cls(filesystem, config, engines, held, now_ms, steps)
 
     @property
     def engines(self) -> tuple[LedgerDirectoryEngine, ...]:
@@ -165,6 +170,7 @@ class LedgerStorage:
             flush.make_room,
             ahead,
             require_going,
+            self._steps.replay_batch_bytes,
         )
         starts: list[LogMark] = []
         ends: list[LogMark] = []

@@ -26,7 +26,6 @@ KEY_END: Final = b"\x80"
 """Behind every key of an entry; what follows is no ledger's (storage section 5.2)."""
 _NO_OFFSET = bytes(4)
 """Inside a log's header: a location with it names nothing."""
-_DELETE_ROW_COUNT_MAX = 8192
 
 
 class LocationIndex:
@@ -102,7 +101,11 @@ class LocationIndex:
         self._rows.write(_split_rows(keys, locations))
 
     def delete_ledgers(
-        self, first_entry_ids: Mapping[LedgerId, EntryId], row_count_max: int | None, pause: Callable[[], None]
+        self,
+        first_entry_ids: Mapping[LedgerId, EntryId],
+        row_count_max: int | None,
+        pause: Callable[[], None],
+        batch_row_count_max: int,
     ) -> dict[LedgerId, EntryId]:
         """Delete rows of ledgers, of each from an entry on, in bounded durable batches with a ``pause`` behind each.
 
@@ -111,7 +114,7 @@ class LocationIndex:
         """
         rows = itertools.chain.from_iterable(itertools.starmap(self._scan, first_entry_ids.items()))
         bounded = itertools.islice(rows, row_count_max)
-        while keys := [key for key, _ in itertools.islice(bounded, _DELETE_ROW_COUNT_MAX)]:
+        while keys := [key for key, _ in itertools.islice(bounded, batch_row_count_max)]:
             self._rows.write((), keys)
             pause()
         next_row = next(rows, None)

@@ -62,9 +62,10 @@ class Gap(NamedTuple):
 class LogScan:
     """The entries of one log, in file order; iterate once. Afterwards the attributes are final."""
 
-    def __init__(self, fs: FileSystem, directory: str, log_id: EntryLogId) -> None:
+    def __init__(self, fs: FileSystem, directory: str, log_id: EntryLogId, *, window_bytes: int = WINDOW_BYTES) -> None:
         self._fs = fs
         self._path = os.path.join(directory, entry_log_file_name(log_id))
+        self._window_bytes = window_bytes
         self.size_bytes = 0
         """Length of the file."""
         self.dropped_bytes = 0
@@ -83,7 +84,7 @@ class LogScan:
         except OSError as error:
             raise EntryLogError(f"{self._path}: cannot be scanned: {without_path(error)}") from error
         try:
-            yield from self._entries(ReadWindow(file, WINDOW_BYTES))
+            yield from self._entries(ReadWindow(file, self._window_bytes))
         except OSError as error:
             raise EntryLogError(f"{self._path}: cannot be scanned: {without_path(error)}") from error
         finally:

@@ -20,7 +20,7 @@ ENTRY_OVERHEAD_BYTES: Final = 128
 _PIECE_COUNT_MAX = 512
 """Entries looked at together while a slice is cut."""
 
-_SORT_RUN_COUNT = 8192
+SORT_RUN_COUNT: Final = 8192
 """Ids sorted in one C call: a few thousand keep the interpreter's lock for less than a millisecond or two."""
 
 
@@ -108,15 +108,17 @@ class Memtable:
             while entries:
                 entries.popitem()
 
-    def slices(self, entry_count_max: int, bytes_max: int) -> Iterator[MemtableSlice]:
+    def slices(
+        self, entry_count_max: int, bytes_max: int, *, sort_run_count: int = SORT_RUN_COUNT
+    ) -> Iterator[MemtableSlice]:
         """All entries in (ledger, entry) order, cut where a slice reaches a limit."""
         ledger_ids: list[LedgerId] = []
         slice_entry_ids: list[EntryId] = []
         bodies: list[bytes] = []
         slice_bytes = 0
-        for ledger_id in sorted_ids(self._ledgers):
+        for ledger_id in sorted_ids(self._ledgers, sort_run_count):
             entries = self._ledgers[ledger_id]
-            entry_ids = list(sorted_ids(entries))
+            entry_ids = list(sorted_ids(entries, sort_run_count))
             first = 0
             while first < len(entry_ids):
                 # A few calls into C for each piece: a step of the interpreter per entry would be most of a checkpoint.
@@ -136,13 +138,13 @@ class Memtable:
             yield MemtableSlice(ledger_ids, slice_entry_ids, bodies, slice_bytes)
 
 
-def sorted_ids(ids: Iterable[int]) -> Iterable[int]:
-    """Ids ascending. Sorts in runs, so that no single call holds the interpreter for long."""
+def sorted_ids(ids: Iterable[int], run_count: int = SORT_RUN_COUNT) -> Iterable[int]:
+    """Ids in ascending order. Sorts ``run_count`` at a time, so that no single call holds the interpreter for long."""
     unsorted = list(ids)
-    if len(unsorted) <= _SORT_RUN_COUNT:
+    if len(unsorted) <= run_count:
         unsorted.sort()
         return unsorted
-    runs = [sorted(unsorted[start : start + _SORT_RUN_COUNT]) for start in range(0, len(unsorted), _SORT_RUN_COUNT)]
+    runs = [sorted(unsorted[start : start + run_count]) for start in range(0, len(unsorted), run_count)]
     if all(former[-1] < latter[0] for former, latter in itertools.pairwise(runs)):
         return itertools.chain.from_iterable(runs)
     return heapq.merge(*runs)

@@ -130,16 +130,20 @@ class EntryRelocation:
         return moved_count
 
     def rows_naming(
-        self, log_ids: AbstractSet[EntryLogId], ledger_ids: Sequence[LedgerId] | None, start: bytes
+        self,
+        log_ids: AbstractSet[EntryLogId],
+        ledger_ids: Sequence[LedgerId] | None,
+        start: bytes,
+        row_count_max: int = _SWEEP_ROW_COUNT_MAX,
     ) -> RowsNaming:
         """Look at the next rows from the key ``start`` on (empty: the first); those that name some logs.
 
         Of the ledgers given, ascending; None: of the whole index. IndexDamagedError.
         """
-        rows = self._locations.page(start, _SWEEP_ROW_COUNT_MAX, ledger_ids)
+        rows = self._locations.page(start, row_count_max, ledger_ids)
         prefixes = {log_id.to_bytes(4, "big") for log_id in log_ids}
         found = [decode_row(key, value) for key, value in rows if value[:4] in prefixes]
-        next_start = rows[-1][0] + b"\0" if len(rows) == _SWEEP_ROW_COUNT_MAX else None
+        next_start = rows[-1][0] + b"\0" if len(rows) == row_count_max else None
         return RowsNaming(found, next_start)
 
     def remove_log(self, log_id: EntryLogId) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from storage.advice import LOST_DATA_ADVICE
-from storage.checkpoint import go_on
 from storage.engine import LedgerDirectoryEngine
 from storage.errors import CorruptFileError, MasterKeyMismatchError, MemtableFullError
 from storage.filenames import journal_file_name
@@ -69,13 +68,15 @@ class JournalReplay:
         record_bytes_max: int,
         make_room: Callable[[LedgerDirectoryEngine, bytes], bool],
         ahead: ReplayAhead,
-        require_going: Callable[[], None] = go_on,
+        require_going: Callable[[], None],
+        batch_bytes_min: int,
     ) -> None:
         """``record_bytes_max``: of the largest record that may have been journaled.
 
         ``make_room``: called for an entry that a write cache has refused; False: it does not take it now either.
         ``ahead``: does the long stretches.
         ``require_going``: called between batches; what it raises ends the replay.
+        ``batch_bytes_min``: a batch ends with the group that reaches this.
         """
         self._filesystem = filesystem
         self._engine_of = engine_of
@@ -83,6 +84,7 @@ class JournalReplay:
         self._make_room = make_room
         self._ahead = ahead
         self._require_going = require_going
+        self._batch_bytes_min = batch_bytes_min
         self._unsynced_bytes_max = 2 * max(GROUP_BYTES_MAX, record_bytes_max)
         self._appliers = {
             JournalRecordKind.ENTRY: self._apply_entry,
@@ -128,7 +130,7 @@ class JournalReplay:
         return end
 
     def _apply_all(self, scan: JournalScan, journal_index: int) -> None:
-        for unit in batched(scan.units()):
+        for unit in batched(scan.units(), self._batch_bytes_min):
             self._require_going()
             if isinstance(unit, JournalRecord):
                 self._apply(scan.path, journal_index, unit)

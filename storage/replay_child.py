@@ -30,6 +30,7 @@ from storage.memtable import Memtable
 from storage.ports import ChildContext, ChildHandlers
 from storage.replay_tasks import LedgerSummary, ReadStretch, StretchFound, StretchLog
 from storage.setting import MEBIBYTE
+from storage.step_sizes import USUAL_STEPS
 
 _SLICE_ENTRY_COUNT: Final = 8192
 _SLICE_BYTES: Final = MEBIBYTE
@@ -149,7 +150,7 @@ def read_stretch(task: ReadStretch, context: ChildContext) -> StretchFound:
             return StretchFound(-1, -1, [], [], [])
         stretch = _Stretch(task, decode_version(window.read(VERSION_HEADER_BYTES, 0)))
         end = start
-        for groups in batched(_whole_groups(window, task, start)):
+        for groups in batched(_whole_groups(window, task, start), USUAL_STEPS.replay_batch_bytes):
             assert isinstance(groups, list)
             taken = _take(stretch, groups)
             context.report(1)

@@ -77,6 +77,31 @@ def test_no_module_is_too_long() -> None:
     assert {path: lines for path, lines in lines_by_path.items() if lines > MODULE_LINES_MAX} == {}
 
 
+CONSTANT = re.compile(r"(?:^|\.)_?[A-Z][A-Z0-9_]+$")
+BENT_CONSTANTS = {
+    ("tests/crash/guards.py", "storage.journal_group.JOURNAL_BLOCK_BYTES"),  # the battery breaks the product on purpose
+}
+
+
+def bent_constants(path: str) -> Iterator[str]:
+    """Constants of other modules that a module of the tests assigns to, directly or by ``setattr``."""
+    for node in ast.walk(ast.parse(read(path))):
+        if isinstance(node, ast.Assign | ast.AugAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Attribute) and CONSTANT.search(target.attr):
+                    yield ast.unparse(target)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr"):
+            named = [each.value for each in node.args[:2] if isinstance(each, ast.Constant)]
+            yield from (name for name in named if isinstance(name, str) and CONSTANT.search(name))
+
+
+def test_no_test_bends_a_constant_of_the_product() -> None:
+    """What a test must change is an argument, or a field of a struct that is handed in."""
+    paths = [path for path in tracked_files() if path.startswith("tests/") and path.endswith(".py")]
+    found = {(path, name) for path in paths for name in bent_constants(path)}
+    assert found == BENT_CONSTANTS
+
+
 def test_package_files_are_empty_but_for_the_public_api() -> None:
     filled = {
         path

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
 from runtime.bookie.checkpoint_pace import CheckpointPace
 from runtime.bookie.modes import BookieModes, sentence
@@ -21,9 +22,17 @@ from storage.ledger_storage import LedgerStorage, StorageCheckpoint
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_LANE = "checkpoint"
-RETRY_DELAY_S = 1.0
-RETRY_DELAY_FULL_S_MAX = 10.0
-"""While a disk is full, at most (diskCheckInterval); less when checkpoints are due more often."""
+
+
+class RetryDelays(NamedTuple):
+    """How long after a failed checkpoint the next one begins."""
+
+    usual_s: float = 1.0
+    full_s_max: float = 10.0
+    """While a disk is full (diskCheckInterval); less when checkpoints are due more often."""
+
+
+USUAL_RETRY_DELAYS = RetryDelays()
 
 
 class CheckpointService:
@@ -37,6 +46,7 @@ class CheckpointService:
         room: DiskRoom,
         modes: BookieModes,
         pace: CheckpointPace,
+        retry_delays: RetryDelays = USUAL_RETRY_DELAYS,
     ) -> None:
         self._storage = storage
         self._workers = workers
@@ -44,6 +54,7 @@ class CheckpointService:
         self._room = room
         self._modes = modes
         self._pace = pace
+        self._retry_delays = retry_delays
         pace.urge_when(self._is_urgent)
         self._swap_callbacks: list[Callable[[], None]] = []
         self._wake = asyncio.Event()
@@ -126,7 +137,8 @@ class CheckpointService:
         if self._has_failed:
             is_full = self._modes.is_disk_full
             event = self._stopping  # requests do not make the retry come sooner
-            timeout_s = max(RETRY_DELAY_S, min(self._interval_s, RETRY_DELAY_FULL_S_MAX)) if is_full else RETRY_DELAY_S
+            usual_s, full_s_max = self._retry_delays
+            timeout_s = max(usual_s, min(self._interval_s, full_s_max)) if is_full else usual_s
         else:
             event, timeout_s = self._wake, self._interval_s
         with contextlib.suppress(TimeoutError):

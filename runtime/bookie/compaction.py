@@ -20,7 +20,6 @@ import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Final
 
 from runtime.bookie.checkpoints import CHECKPOINT_LANE
 from runtime.bookie.compaction_scans import LogScanner
@@ -47,9 +46,6 @@ from storage.ports import FileSystem
 from storage.relocation import EntryMove
 
 logger = logging.getLogger(__name__)
-
-_COPY_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Bodies that are in memory at once, one larger than this alone."""
 
 
 class Compactor:
@@ -215,7 +211,7 @@ class Compactor:
                 ledger_ids.update(entry.ledger_id for entry in existing)
                 live, unplaced_ledger_ids = await self._workers.run(COMPACTION_LANE, source.select_live, existing)
                 may_lack_rows |= any(map(self._is_in_limbo, unplaced_ledger_ids))
-                for batch in _batches(live):
+                for batch in _batches(live, self._config.compaction_batch_bytes_max):
                     copied_count += await self._copy(batch, survivors)
         return frozenset(ledger_ids) if is_complete and not may_lack_rows else None, copied_count
 
@@ -260,13 +256,13 @@ def _taken(message: ScanMessage) -> tuple[list[SourceEntry], bool]:
     raise AssertionError("the answer to another question")
 
 
-def _batches(entries: Sequence[SourceEntry]) -> list[list[SourceEntry]]:
+def _batches(entries: Sequence[SourceEntry], bytes_max: int) -> list[list[SourceEntry]]:
     batches: list[list[SourceEntry]] = []
     room_bytes = 0
     for entry in entries:
         if not batches or entry.size_bytes > room_bytes:
             batches.append([])
-            room_bytes = _COPY_BYTES_MAX
+            room_bytes = bytes_max
         batches[-1].append(entry)
         room_bytes -= entry.size_bytes
     return batches

@@ -17,7 +17,13 @@ GROUP_COUNT_MAX = 500_000
 """Of a list that nobody could be sent anyway; beyond it the answer is given up."""
 
 
-async def list_entries(workers: Workers, engine: LedgerDirectoryEngine, ledger_id: int) -> EntryList | None:
+async def list_entries(
+    workers: Workers,
+    engine: LedgerDirectoryEngine,
+    ledger_id: int,
+    *,
+    turn_entry_count_max: int = _TURN_ENTRY_COUNT_MAX,
+) -> EntryList | None:
     """Ids of all entries that were stored when this was asked; None: too irregular to be told.
 
     A ledger that is deleted meanwhile may come out in part: the caller looks whether it is still there. Raises what
@@ -31,7 +37,7 @@ async def list_entries(workers: Workers, engine: LedgerDirectoryEngine, ledger_i
         first_entry_id: int | None = 0
         while first_entry_id is not None and builder.group_count <= GROUP_COUNT_MAX:
             first_entry_id = await workers.run(
-                READS_LANE, _take_part, builder, engine, ledger_id, first_entry_id, cached
+                READS_LANE, _take_part, builder, engine, ledger_id, first_entry_id, cached, turn_entry_count_max
             )
         if builder.group_count > GROUP_COUNT_MAX:
             return None
@@ -44,15 +50,20 @@ def _sorted_once(entry_ids: list[int]) -> list[int]:
 
 
 def _take_part(
-    builder: EntryListBuilder, engine: LedgerDirectoryEngine, ledger_id: int, first_entry_id: int, cached: list[int]
+    builder: EntryListBuilder,
+    engine: LedgerDirectoryEngine,
+    ledger_id: int,
+    first_entry_id: int,
+    cached: list[int],
+    count_max: int,
 ) -> int | None:
     """Take the next ids, of disk and caches; returns where to go on, None at the end."""
-    stored = engine.list_entries(ledger_id, first_entry_id, _TURN_ENTRY_COUNT_MAX)
+    stored = engine.list_entries(ledger_id, first_entry_id, count_max)
     next_cached = bisect.bisect_left(cached, first_entry_id)
-    part = cached[next_cached : next_cached + _TURN_ENTRY_COUNT_MAX]
+    part = cached[next_cached : next_cached + count_max]
     ids = sorted({*stored, *part})
     # Neither side was looked at beyond its part.
-    ends = [side[-1] for side in (stored, part) if len(side) == _TURN_ENTRY_COUNT_MAX]
+    ends = [side[-1] for side in (stored, part) if len(side) == count_max]
     if not ends:
         builder.extend(ids)
         return None

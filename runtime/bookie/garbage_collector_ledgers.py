@@ -33,9 +33,6 @@ from storage.ledger_storage import LedgerStorage
 
 logger = logging.getLogger(__name__)
 
-CONFIRMATION_PAUSE_S: Final = 1.0
-"""Between two reads that find no metadata."""
-
 _ATTEMPTS_MAX: Final = 3
 """A checkpoint that ends while a batch is confirmed makes it look used."""
 _READS_IN_FLIGHT_MAX: Final = 64
@@ -152,7 +149,11 @@ class ClusterGuard:
 
 
 class LedgerCollector:
-    """Finds and deletes ledgers that no longer exist. ``batch_count_max``: ledgers whose end is confirmed together."""
+    """Finds and deletes ledgers that no longer exist.
+
+    ``batch_count_max``: ledgers whose end is confirmed together; ``confirmation_pause_s``: between two reads that find
+    no metadata of a ledger.
+    """
 
     def __init__(
         self,
@@ -162,6 +163,7 @@ class LedgerCollector:
         clock: Clock,
         metrics: GarbageCollectionMetrics,
         batch_count_max: int,
+        confirmation_pause_s: float,
     ) -> None:
         self._local = local
         self._guard = guard
@@ -169,6 +171,7 @@ class LedgerCollector:
         self._clock = clock
         self._metrics = metrics
         self._batch_count_max = batch_count_max
+        self._confirmation_pause_s = confirmation_pause_s
         self._was_nothing_listed = False
 
     async def collect(self, ledgers: LedgerStore) -> int:
@@ -178,7 +181,7 @@ class LedgerCollector:
         candidates = await self._unlisted(ledgers, local_ids)
         missing = await _without_metadata(ledgers, candidates)
         if missing:
-            await self._clock.sleep(CONFIRMATION_PAUSE_S)
+            await self._clock.sleep(self._confirmation_pause_s)
         deleted_count = 0
         gone: set[LedgerId] = set()
         for first in range(0, len(missing), self._batch_count_max):

@@ -36,8 +36,6 @@ from storage.ports import FileSystem
 logger = logging.getLogger(__name__)
 
 _MEASURED_AT_ONCE_MAX: Final = 256
-_KEPT_BYTES_MAX: Final = 1024 * 1024 * 1024
-"""Originals that wait for the next sweep beside their copies: a full log. Compaction needs room for so much anyway."""
 
 
 class DirectoryCollector:
@@ -57,6 +55,7 @@ class DirectoryCollector:
         room: CompactionRoom,
         scan_turn: asyncio.Lock,
         target_bytes: int,
+        originals_bytes_max: int,
     ) -> None:
         self._fs = fs
         self._engine = engine
@@ -67,6 +66,7 @@ class DirectoryCollector:
         self._room = room
         self._scan_turn = scan_turn
         self._target_bytes = target_bytes
+        self._originals_bytes_max = originals_bytes_max
         self._usages: dict[EntryLogId, LogUsage] = {}
         self._quarantined: dict[EntryLogId, str] | None = None
         self._unproven: set[EntryLogId] = set()
@@ -171,7 +171,7 @@ class DirectoryCollector:
                 await self._settle_copied()  # the room may be in the originals of what was copied before
                 if self._is_free(log_id):
                     await self._copy_with_room(log_id, is_last_try=True)
-            if self._copied_bytes >= _KEPT_BYTES_MAX:
+            if self._copied_bytes >= self._originals_bytes_max:
                 await self._settle_copied()
         await self._settle_copied()
 

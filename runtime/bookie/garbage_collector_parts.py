@@ -84,7 +84,7 @@ async def assemble_garbage_collector(
         clock,
         workers,
         directories,
-        LedgerCollector(local, guard, store, clock, metrics, batch_count_max),
+        LedgerCollector(local, guard, store, clock, metrics, batch_count_max, settings.confirmation_pause_s),
         OverreplicatedCollector(
             local, guard, budgeted, locks, known_as, metrics, settings.overreplicated_in_flight_max
         ),
@@ -126,6 +126,7 @@ async def _directory_collectors(
                 rooms.setdefault(space.filesystem_id, CompactionRoom(room, workers)),
                 scan_turn,
                 _target_bytes(config),
+                settings.originals_bytes_max,
             )
         )
     return directories

@@ -16,8 +16,7 @@ from storage.errors import DeletionPendingError, LedgerCollectedError, MasterKey
 from storage.journal_format import encode_fence_record, encode_ledger_key_record
 from storage.ledger_storage import LedgerStorage
 
-HANDLES_MAX = 100_000
-"""Beyond that the one opened first is let go; its ledger journals its key once more when it is written to again."""
+_HANDLES_MAX = 100_000
 
 
 class LedgerHandle:
@@ -45,11 +44,17 @@ class LedgerHandle:
 
 
 class LedgerHandles:
-    """The handles of one bookie, on the loop."""
+    """The handles of one bookie, on the loop.
 
-    def __init__(self, storage: LedgerStorage, journals: Sequence[GroupCommit]) -> None:
+    Beyond ``handles_max`` the oldest handle is dropped; its ledger journals its key again at the next write.
+    """
+
+    def __init__(
+        self, storage: LedgerStorage, journals: Sequence[GroupCommit], *, handles_max: int = _HANDLES_MAX
+    ) -> None:
         self._storage = storage
         self._journals = journals
+        self._handles_max = handles_max
         self._place_count = math.lcm(len(storage.engines), len(journals))
         self._handles: OrderedDict[int, LedgerHandle] = OrderedDict()
         self._fences_in_flight: dict[int, asyncio.Future[None]] = {}
@@ -86,7 +91,7 @@ class LedgerHandles:
         journal = self.journal_of(ledger_id)
         journal.append_silently(encode_ledger_key_record(ledger_id, row.master_key))
         handle = LedgerHandle(ledger_id, row.master_key, engine, journal)
-        if len(self._handles) >= HANDLES_MAX:
+        if len(self._handles) >= self._handles_max:
             self._handles.popitem(last=False)
         self._handles[ledger_id] = handle
         return handle

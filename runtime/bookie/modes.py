@@ -22,7 +22,7 @@ from storage.errors import JournalFullError, NoWritableDiskError, StorageError
 
 logger = logging.getLogger(__name__)
 
-RETRY_DELAY_S: Final = 1.0
+_RETRY_DELAY_S: Final = 1.0
 
 
 class ReadOnlyReason(enum.Enum):
@@ -46,10 +46,16 @@ class BookieModes:
     """
 
     def __init__(
-        self, *, is_forced_read_only: bool, is_read_only_mode_enabled: bool = True, position_count: int = 1
+        self,
+        *,
+        is_forced_read_only: bool,
+        is_read_only_mode_enabled: bool = True,
+        position_count: int = 1,
+        retry_delay_s: float = _RETRY_DELAY_S,
     ) -> None:
         self._is_read_only_mode_enabled = is_read_only_mode_enabled
         self._position_count = position_count
+        self._retry_delay_s = retry_delay_s
         self._reasons: set[ReadOnlyReason] = {ReadOnlyReason.FORCED} if is_forced_read_only else set()
         self._refused_positions: frozenset[int] = frozenset()
         self._high_priority_positions: frozenset[int] = frozenset(range(position_count))
@@ -164,7 +170,7 @@ class BookieModes:
                     registered = mode
                 except MetadataUnavailableError as error:
                     logger.warning("not registered as %s yet: %s", mode.value, error)
-                    await clock.sleep(RETRY_DELAY_S)
+                    await clock.sleep(self._retry_delay_s)
 
     def _add(self, reason: ReadOnlyReason, detail: str) -> None:
         if reason in self._reasons:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from storage import checkpoint, seal
+from storage import seal
 from storage.checkpoint import CheckpointDone, CheckpointWriter, go_on
 from storage.engine import LedgerDirectoryEngine
 from storage.filesystem import OsFile, OsFileSystem
@@ -210,7 +210,7 @@ def _deletes_before_adds(patch: pytest.MonkeyPatch) -> None:
 
     def delete_last(self: CheckpointWriter, job: Any, *pace: Any) -> CheckpointDone:
         done = write(self, type(job)(job.memtable, job.row_changes, (), {}), *pace)
-        self._locations.delete_ledgers(job.deletions, None, go_on)
+        self._locations.delete_ledgers(job.deletions, None, go_on, self._steps.delete_batch_row_count_max)
         return done
 
     patch.setattr(CheckpointWriter, "write", delete_last)
@@ -222,7 +222,9 @@ def _whole_deletion_before_reuse(patch: pytest.MonkeyPatch) -> None:
 
     def delete_parts(self: CheckpointWriter, job: Any, pause: Any) -> Any:
         self._ledgers.begin_deletes(job.deleted_ledgers)
-        return self._locations.delete_ledgers(job.deletions, checkpoint.DELETED_ROW_COUNT_MAX, pause)
+        return self._locations.delete_ledgers(
+            job.deletions, self._steps.deleted_row_count_max, pause, self._steps.delete_batch_row_count_max
+        )
 
     patch.setattr(CheckpointWriter, "_delete", delete_parts)
 

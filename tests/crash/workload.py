@@ -25,6 +25,7 @@ from storage.filesystem import OsFileSystem
 from storage.index_store import open_plyvel
 from storage.journal_format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from storage.ledger_storage import LedgerStorage
+from storage.step_sizes import StepSizes
 from tests.crash.compactions import compact
 from tests.crash.guards import WRITING
 
@@ -65,6 +66,10 @@ def config_of(root: str, seed: int) -> StorageConfig:
     )
 
 
+STEPS = StepSizes(deleted_row_count_max=7)
+"""Deletions take several checkpoints."""
+
+
 class Workload:
     """A random client with its bookie."""
 
@@ -89,7 +94,7 @@ class Workload:
 
     def _boot(self) -> LedgerStorage:
         self._keys_journaled.clear()
-        storage = LedgerStorage.open(OsFileSystem(), open_plyvel, self._config, NOW_MS)
+        storage = LedgerStorage.open(OsFileSystem(), open_plyvel, self._config, NOW_MS, steps=STEPS)
         storage.replay()
         return storage
 
@@ -231,7 +236,6 @@ def main() -> None:
     if arguments.without is not None:
         WRITING[arguments.without](pytest.MonkeyPatch())
     patch = pytest.MonkeyPatch()
-    patch.setattr("storage.checkpoint.DELETED_ROW_COUNT_MAX", 7)  # deletions of several checkpoints
     patch.setattr("storage.journal_group._PART_BYTES", 1024)  # groups of several writes
     patch.setattr("storage.journal_group._WRITE_BYTES", 2048)
     notes = os.open(arguments.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -14,6 +14,7 @@ from storage.engine import LedgerDirectoryEngine
 from storage.index_store import PlyvelIndexStore, open_plyvel
 from storage.ledger_storage import LedgerStorage
 from storage.ports import FileSystem, OpenIndexStore
+from storage.step_sizes import USUAL_STEPS, StepSizes
 from tests.storage.traced_disk import TracedDisk
 
 KEY = b"k" * 20
@@ -48,17 +49,22 @@ def open_engine(
     filesystem: FileSystem | None = None,
     open_index: OpenIndexStore = open_plyvel,
     config: EngineConfig = SMALL,
+    steps: StepSizes = USUAL_STEPS,
 ) -> LedgerDirectoryEngine:
     """The engine of one folder for logs and indexes, as the storage opens it."""
     os.makedirs(root, exist_ok=True)
-    return LedgerDirectoryEngine.open(filesystem or TracedDisk(), open_index, str(root), str(root), config)
+    return LedgerDirectoryEngine.open(filesystem or TracedDisk(), open_index, str(root), str(root), config, steps)
 
 
 def open_storage(
-    config: StorageConfig, *, filesystem: FileSystem | None = None, open_index: OpenIndexStore = open_plyvel
+    config: StorageConfig,
+    *,
+    filesystem: FileSystem | None = None,
+    open_index: OpenIndexStore = open_plyvel,
+    steps: StepSizes = USUAL_STEPS,
 ) -> LedgerStorage:
     """Opened and not replayed yet."""
-    return LedgerStorage.open(filesystem or TracedDisk(), open_index, config, NOW_MS)
+    return LedgerStorage.open(filesystem or TracedDisk(), open_index, config, NOW_MS, steps=steps)
 
 
 def checkpoint(storage: LedgerStorage) -> None:

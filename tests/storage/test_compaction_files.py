@@ -142,10 +142,7 @@ def test_the_source_gives_what_the_index_names_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ledger_ids", [None, [], [0], [3], [0, 1, 2**62], [2**62, 2**62 + 1], [0, 3, 2**62]])
-def test_a_sweep_finds_every_row_that_names_a_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledger_ids: list[int] | None
-) -> None:
-    monkeypatch.setattr("storage.relocation._SWEEP_ROW_COUNT_MAX", 7)
+def test_a_sweep_finds_every_row_that_names_a_log(tmp_path: Path, ledger_ids: list[int] | None) -> None:
     engine = open_engine(tmp_path, config=SMALL)
     for ledger_id in (0, 3, 2**62):
         engine.set_master_key(ledger_id, KEY)
@@ -161,7 +158,7 @@ def test_a_sweep_finds_every_row_that_names_a_log(
     found: list[tuple[int, int, EntryLocation]] = []
     start: bytes | None = b""
     while start is not None:
-        rows = engine.rows_naming({0, 2, 77}, ledger_ids, start)
+        rows = engine.rows_naming({0, 2, 77}, ledger_ids, start, 7)
         found += rows.found
         start = rows.next_start
     assert found == expected

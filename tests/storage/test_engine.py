@@ -22,6 +22,7 @@ from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_na
 from storage.index_store import open_plyvel
 from storage.ledger_index import LedgerRow, encode_row
 from storage.replay import checkpoint_now
+from storage.step_sizes import USUAL_STEPS, StepSizes
 from tests.storage.engines import (
     KEY,
     FailingOnce,
@@ -42,11 +43,11 @@ def engine(tmp_path: Path) -> LedgerDirectoryEngine:
     return engine
 
 
-def after_kill(root: Path) -> LedgerDirectoryEngine:
+def after_kill(root: Path, steps: StepSizes = USUAL_STEPS) -> LedgerDirectoryEngine:
     """A second engine over a copy of the files, as if the process had been killed now."""
     copy = root.with_name(f"{root.name}-after-kill")
     shutil.copytree(root, copy)
-    return open_engine(copy)
+    return open_engine(copy, steps=steps)
 
 
 def add(engine: LedgerDirectoryEngine, ledger_id: int, *entry_ids: int, payload: bytes = b"data") -> None:
@@ -470,11 +471,10 @@ def test_the_retry_of_a_checkpoint_needs_no_room_for_ledgers_deleted_since(
         assert reader.list_entries(6) == [0, 1, 2]
 
 
-def test_a_large_deletion_is_spread_over_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_deletion_is_spread_over_checkpoints(tmp_path: Path) -> None:
     """No checkpoint deletes more rows than its share; a kill behind any of them leaves the rest to later ones."""
-    monkeypatch.setattr("storage.checkpoint.DELETED_ROW_COUNT_MAX", 10)
-    monkeypatch.setattr("storage.location_index._DELETE_ROW_COUNT_MAX", 4)
-    engine = open_engine(tmp_path / "live")
+    steps = StepSizes(deleted_row_count_max=10, delete_batch_row_count_max=4)
+    engine = open_engine(tmp_path / "live", steps=steps)
     row_counts = {4: 3, 5: 25, 6: 1, 7: 7}
     for ledger_id, count in row_counts.items():
         engine.set_master_key(ledger_id, KEY)
@@ -488,7 +488,7 @@ def test_a_large_deletion_is_spread_over_checkpoints(tmp_path: Path, monkeypatch
         checkpoint_now(engine)
         assert is_due(engine)
         assert (engine.is_deletion_unflushed, engine.is_deletion_pending(7)) == (False, True)
-        killed = after_kill(tmp_path / "live")
+        killed = after_kill(tmp_path / "live", steps)
         for reader in (engine, killed):
             assert sum(len(list(reader._locations.list_entries(each))) for each in (5, 6, 7)) == row_count_left
             assert reader.ledger_ids() == [4]
@@ -515,12 +515,10 @@ def require_deleted(engine: LedgerDirectoryEngine, *ledger_ids: int) -> None:
 
 
 @pytest.mark.parametrize("is_deletion_begun", [False, True])
-def test_a_deletion_ends_before_the_id_is_used_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deletion_begun: bool
-) -> None:
+def test_a_deletion_ends_before_the_id_is_used_again(tmp_path: Path, is_deletion_begun: bool) -> None:
     """However many rows that is: what is written behind them must not fall to a later part of the deletion (H6)."""
-    monkeypatch.setattr("storage.checkpoint.DELETED_ROW_COUNT_MAX", 10)
-    engine = open_engine(tmp_path / "live")
+    steps = StepSizes(deleted_row_count_max=10)
+    engine = open_engine(tmp_path / "live", steps=steps)
     engine.set_master_key(5, KEY)
     add(engine, 5, *range(25))
     checkpoint_now(engine)
@@ -533,7 +531,7 @@ def test_a_deletion_ends_before_the_id_is_used_again(
     for _ in range(2):
         checkpoint_now(engine)
         assert not is_due(engine)
-        killed = after_kill(tmp_path / "live")
+        killed = after_kill(tmp_path / "live", steps)
         for reader in (engine, killed):
             assert reader.ledger(5) == LedgerRow(master_key=b"another owner")
             assert reader.list_entries(5) == [24]
@@ -584,10 +582,10 @@ def test_an_idle_checkpoint_writes_nothing(tmp_path: Path) -> None:
     assert disk.take_calls() == []
 
 
-def test_many_entries_are_written_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.checkpoint.SLICE_ENTRY_COUNT_MAX", 7)
+def test_many_entries_are_written_in_slices(tmp_path: Path) -> None:
     batches: list[str] = []
-    engine = open_engine(tmp_path / "live", open_index=opening_watched(batches.append))
+    steps = StepSizes(slice_entry_count_max=7)
+    engine = open_engine(tmp_path / "live", open_index=opening_watched(batches.append), steps=steps)
     for ledger_id in (6, 5):
         engine.set_master_key(ledger_id, KEY)
         add(engine, ledger_id, *reversed(range(40)))

@@ -119,11 +119,8 @@ def test_changes_reach_the_database_only_by_write(rows: SealedIndex, index: Ledg
     assert list(index) == [6]
 
 
-def test_many_changes_are_written_in_bounded_batches(
-    rows: SealedIndex, index: LedgerIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("storage.ledger_index._BATCH_ROW_COUNT_MAX", 3)
-    index.write({ledger_id: LedgerRow() for ledger_id in range(10)})
+def test_many_changes_are_written_in_bounded_batches(rows: SealedIndex, index: LedgerIndex) -> None:
+    index.write({ledger_id: LedgerRow() for ledger_id in range(10)}, batch_row_count_max=3)
     assert len(LedgerIndex.load(rows)) == 10
     assert len(list(rows.scan(b"\xffseal", b"\xffseam"))) == 1 + 4
 

@@ -69,17 +69,15 @@ def test_list_entries(index: LocationIndex) -> None:
     assert list(index.list_entries(9)) == []
 
 
-def test_delete_ledgers(index: LocationIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.location_index._DELETE_ROW_COUNT_MAX", 3)
+def test_delete_ledgers(index: LocationIndex) -> None:
     for ledger_id in (4, 5, 6, 7):
         put(index, ledger_id, *range(7))
-    assert index.delete_ledgers({5: 0, 6: 0}, None, lambda: None) == {}
+    assert index.delete_ledgers({5: 0, 6: 0}, None, lambda: None, 3) == {}
     assert [len(list(index.list_entries(ledger_id))) for ledger_id in (4, 5, 6, 7)] == [7, 0, 0, 7]
 
 
-def test_delete_ledgers_in_parts(index: LocationIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_ledgers_in_parts(index: LocationIndex) -> None:
     """In the order given; a part of five rows is two batches."""
-    monkeypatch.setattr("storage.location_index._DELETE_ROW_COUNT_MAX", 3)
     put(index, 5, *range(0, 14, 2))
     put(index, 6, 1)
     put(index, 8, *range(4))
@@ -90,7 +88,7 @@ def test_delete_ledgers_in_parts(index: LocationIndex, monkeypatch: pytest.Monke
         ({5: 12, 7: 0, 6: 0}, 2, 4),
         ({}, 0, 5),
     ):
-        left = index.delete_ledgers(left, 5, lambda: pauses.append(None))
+        left = index.delete_ledgers(left, 5, lambda: pauses.append(None), 3)
         assert left == left_next
         assert sum(len(list(index.list_entries(ledger_id))) for ledger_id in (5, 6, 8)) == row_count
         assert len(pauses) == pause_count

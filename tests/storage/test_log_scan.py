@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import log_scan
 from storage.entry_log_format import HEADER_BYTES, encode_header, encode_ledgers_map
 from storage.entry_log_reader import EntryLogScan
 from storage.errors import EntryLogError
 from storage.filesystem import OsFileSystem
-from storage.log_scan import Gap, LogScan
+from storage.log_scan import WINDOW_BYTES, Gap, LogScan
 from tests.storage import golden
 
 FS = OsFileSystem()
@@ -38,11 +37,11 @@ def scan(directory: Path) -> LogScan:
     return scan
 
 
-def require_same(directory: Path, log_id: int = 0) -> int:
+def require_same(directory: Path, log_id: int = 0, window_bytes: int = WINDOW_BYTES) -> int:
     """Both scans over one log; returns the number of entries."""
     plain = EntryLogScan(FS, str(directory), log_id)
     expected = [(each.ledger_id, each.entry_id, each.location.offset, each.size_bytes) for each in plain]
-    fast = LogScan(FS, str(directory), log_id)
+    fast = LogScan(FS, str(directory), log_id, window_bytes=window_bytes)
     found = [row for batch in fast for row in zip(*(column.tolist() for column in batch), strict=True)]
     assert found == expected
     assert fast.dropped_bytes == plain.dropped_bytes
@@ -80,9 +79,7 @@ def test_any_log_is_read_as_the_plain_scan_reads_it(
     directory = tmp_path_factory.mktemp("log")
     content = encode_header() + b"".join(pieces)
     write_log(directory, content[: len(content) - cut])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_scan, "WINDOW_BYTES", window_bytes)
-        require_same(directory)
+    require_same(directory, window_bytes=window_bytes)
 
 
 def test_many_runs_of_different_lengths(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,9 +48,7 @@ def test_slices_hold_everything_in_order(
     for number, (ledger_id, entry_id) in enumerate(ids):
         memtable.put(ledger_id, entry_id, bytes(number % 5))
         expected[ledger_id, entry_id] = bytes(number % 5)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("storage.memtable._SORT_RUN_COUNT", run_count)
-        slices = list(memtable.slices(entry_count_max, bytes_max))
+    slices = list(memtable.slices(entry_count_max, bytes_max, sort_run_count=run_count))
     found: list[tuple[int, int]] = []
     for part in slices:
         found += list(zip(part.ledger_ids, part.entry_ids, strict=True))

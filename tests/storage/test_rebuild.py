@@ -31,6 +31,7 @@ from storage.index_store import open_plyvel
 from storage.journal_format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from storage.ledger_index import LedgerRow
 from storage.rebuild import plan_rebuild
+from storage.step_sizes import StepSizes
 from tests.storage.engines import KEY, checkpoint, config_below, entry, explicit_lac, open_storage
 from tests.storage.rebuilds import (
     BOTH,
@@ -238,12 +239,11 @@ def test_entries_of_ledgers_that_were_deleted_stay_away(config: StorageConfig) -
     assert rows_of(config, LOCATIONS_DATABASE) == before
 
 
-def test_a_kept_index_goes_on_with_its_deletions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_index_goes_on_with_its_deletions(tmp_path: Path) -> None:
     """Its flags are written; what says that a ledger is being deleted stays."""
     config = config_below(tmp_path, ledgers=2)
     store_entries(config, LEDGERS)
-    monkeypatch.setattr("storage.checkpoint.DELETED_ROW_COUNT_MAX", 1)
-    storage = open_storage(config)
+    storage = open_storage(config, steps=StepSizes(deleted_row_count_max=1))
     storage.replay()
     storage.engine_of(2).delete_ledger(2)
     checkpoint(storage)
@@ -274,7 +274,6 @@ def test_log_ids_that_have_wrapped_keep_their_order(config: StorageConfig) -> No
 def test_many_small_runs_ranges_and_tables(config: StorageConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     before = rows_of(config, LOCATIONS_DATABASE)
     lose(config, LOCATIONS_DATABASE)
-    monkeypatch.setattr("storage.index_rows.SAMPLE_ROW_COUNT", 10)
     scan, load = rebuild_directory.LocationRebuild.scan, rebuild_directory.LocationRebuild.load
     monkeypatch.setattr(
         rebuild_directory.LocationRebuild,

@@ -25,6 +25,7 @@ from storage.journal_reader import list_journals
 from storage.ledger_index import LedgerRow
 from storage.ledger_storage import LedgerStorage
 from storage.log_mark import encode_mark_record, read_last_mark
+from storage.step_sizes import StepSizes
 from tests.storage.engines import KEY, config_below, entry, explicit_lac, open_storage
 from tests.storage.golden import FILES, paths, unpack
 from tests.storage.groups import group_bytes
@@ -333,11 +334,8 @@ def journal_of(root: Path, *groups: Sequence[bytes]) -> None:
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 4000, 1 << 20])
-def test_groups_of_many_ledgers_give_every_entry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_bytes: int
-) -> None:
+def test_groups_of_many_ledgers_give_every_entry(tmp_path: Path, batch_bytes: int) -> None:
     """Whether they are applied one by one, a few together, or all."""
-    monkeypatch.setattr("storage.journal_batch.BATCH_BYTES", batch_bytes)
     ledgers = range(5, 12)
     bodies = {(ledger_id, entry_id): entry(ledger_id, entry_id) for entry_id in range(40) for ledger_id in ledgers}
     journal_of(
@@ -349,7 +347,7 @@ def test_groups_of_many_ledgers_give_every_entry(
         [entry(5, 100, b"again"), encode_fence_record(6)],
         [entry(5, 101, b"again"), entry(5, 102)],
     )
-    storage = open_storage(config_below(tmp_path))
+    storage = open_storage(config_below(tmp_path), steps=StepSizes(replay_batch_bytes=batch_bytes))
     report = storage.replay()
     assert (report.entry_count, report.skipped_count, report.fence_count) == (len(bodies) + 5, 1, 1)
     for (ledger_id, entry_id), body in bodies.items():

@@ -42,6 +42,7 @@ NEVER_BY_ITSELF = GarbageCollectionConfig(
     major=MajorCompactionConfig(interval_s=3e6),
     copied_entries_per_s_max=1e6,
     metadata_operations_per_s_max=0,
+    confirmation_pause_s=0.01,
 )
 """Rounds run when a test forces one, with a major compaction each."""
 
@@ -59,6 +60,12 @@ class CollectedBookie:
     def collector(self) -> GarbageCollector:
         assert self.server.garbage_collector is not None
         return self.server.garbage_collector
+
+    def copy_fast(self) -> None:
+        """Lift the limit on how fast compaction copies, as a reload of the settings does."""
+        config = self.server._config
+        rates = msgspec.structs.replace(config.garbage_collection, copied_entries_per_s_max=1e6)
+        self.server.reload(msgspec.structs.replace(config, garbage_collection=rates))
 
     @property
     def log_names(self) -> list[str]:

@@ -123,6 +123,7 @@ class Stage:
             compaction_room,
             asyncio.Lock(),
             0,
+            config.originals_bytes_max,
         )
 
     async def round(self, compaction: CompactionConfig | None = ALL_BELOW_FULL, *, is_repair_due: bool = False) -> int:

@@ -55,14 +55,14 @@ class NotingConnection:
 
 
 class Bookie:
-    def __init__(self, storage: LedgerStorage, journal_config: JournalConfig) -> None:
+    def __init__(self, storage: LedgerStorage, journal_config: JournalConfig, *, handles_max: int = 1000) -> None:
         self.storage = storage
         self.engine = storage.engines[0]
         self.workers = LaneWorkers()
         self._journal = GroupCommit(
             storage.journals[0], self.workers, "journal-0", journal_config, on_disk_room=lambda _: None
         )
-        handles = LedgerHandles(storage, [self._journal])
+        handles = LedgerHandles(storage, [self._journal], handles_max=handles_max)
         self.forget = handles.forget
         self.handler = BookieRequestHandler(
             storage,

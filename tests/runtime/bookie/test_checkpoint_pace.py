@@ -9,6 +9,7 @@ import pytest
 
 from runtime.bookie.checkpoint_pace import REST_S_MAX, REST_SHARE, CheckpointPace
 from storage.replay import checkpoint_now
+from storage.step_sizes import StepSizes
 from tests.storage.engines import KEY, entry, open_engine
 
 
@@ -63,9 +64,8 @@ def test_what_the_lane_did_before_counts_for_nothing() -> None:
     assert thread.slept == []
 
 
-def test_a_checkpoint_pauses_between_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.checkpoint.SLICE_ENTRY_COUNT_MAX", 10)
-    engine = open_engine(tmp_path)
+def test_a_checkpoint_pauses_between_its_parts(tmp_path: Path) -> None:
+    engine = open_engine(tmp_path, steps=StepSizes(slice_entry_count_max=10))
     engine.set_master_key(5, KEY)
     for entry_id in range(35):
         engine.add(5, entry_id, entry(5, entry_id))

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie import checkpoints as checkpoints_module
 from runtime.bookie.checkpoint_pace import CheckpointPace
-from runtime.bookie.checkpoints import CheckpointService
+from runtime.bookie.checkpoints import CheckpointService, RetryDelays
 from runtime.bookie.modes import BookieModes
 from runtime.net.loop import LaneWorkers
 from storage.disk_room import DiskRoom
 from storage.errors import DiskUnusableError
 from storage.ledger_storage import LedgerStorage
 from storage.ports import DiskSpace
+from storage.step_sizes import StepSizes
 from tests.storage.engines import KEY, config_below, entry, open_storage
 from tests.storage.traced_disk import TracedDisk
 
@@ -54,21 +54,20 @@ class Stage:
     def __init__(self, root: Path, workers: LaneWorkers) -> None:
         self.disk = FailingDisk()
         config = config_below(root)
-        self.storage: LedgerStorage = open_storage(config, filesystem=self.disk)
+        steps = StepSizes(deleted_row_count_max=6)
+        self.storage: LedgerStorage = open_storage(config, filesystem=self.disk, steps=steps)
         self.storage.replay()
         self.engine = self.storage.engines[0]
         self.engine.set_master_key(1, KEY)
         room = DiskRoom(self.disk, config.ledger_directories, reserve_bytes=RESERVE_BYTES)
         pace = CheckpointPace(time.thread_time, time.sleep)
         self.modes = BookieModes(is_forced_read_only=False)
-        self.service = CheckpointService(self.storage, workers, 3600, room, self.modes, pace)
+        self.service = CheckpointService(self.storage, workers, 3600, room, self.modes, pace, RetryDelays(0.01, 0.01))
         self.run = asyncio.get_running_loop().create_task(self.service.run())
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    monkeypatch.setattr(checkpoints_module, "RETRY_DELAY_S", 0.01)
-    monkeypatch.setattr(checkpoints_module, "RETRY_DELAY_FULL_S_MAX", 0.01)
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     workers = LaneWorkers()
     stage = Stage(tmp_path, workers)
     yield stage
@@ -105,11 +104,8 @@ async def test_a_checkpoint_that_failed_tells_nobody(stage: Stage) -> None:
         assert stage.engine.read(1, entry_id) == entry(1, entry_id)
 
 
-async def test_a_large_deletion_is_ended_by_the_checkpoints_that_follow_at_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("storage.checkpoint.DELETED_ROW_COUNT_MAX", 3)
-    for entry_id in range(10):
+async def test_a_large_deletion_is_ended_by_the_checkpoints_that_follow_at_once(stage: Stage) -> None:
+    for entry_id in range(20):
         stage.engine.add(1, entry_id, entry(1, entry_id))
     async with asyncio.timeout(30):
         await stage.service.settle()

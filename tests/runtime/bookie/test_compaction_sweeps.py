@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from runtime.bookie import garbage_collector_logs
 from runtime.config import GarbageCollectionConfig
 from storage.disk_room import DiskRoom
 from storage.errors import IndexDamagedError
@@ -43,11 +43,8 @@ async def test_one_sweep_of_the_ledgers_concerned_does_for_all_logs(
 
 
 @MODES
-async def test_originals_do_not_pile_up_beside_their_copies(
-    mixed: Path, config: GarbageCollectionConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(garbage_collector_logs, "_KEPT_BYTES_MAX", 3000)
-    async with staged(mixed, config=config) as stage:
+async def test_originals_do_not_pile_up_beside_their_copies(mixed: Path, config: GarbageCollectionConfig) -> None:
+    async with staged(mixed, config=msgspec.structs.replace(config, originals_bytes_max=3000)) as stage:
         sweeps = note_sweeps(stage)
         assert await stage.round() == 0
         assert [log_ids for log_ids, _ in sweeps] == [[0, 3], [1, 2], [4]]

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie import ledger_handles
 from runtime.bookie.process import real_ports, running_bookie
 from runtime.bookie.server import BookieServer
 from runtime.config import BookieConfig, ClientConfig
@@ -33,13 +32,13 @@ from tests.storage.engines import KEY, FailingOnceDisk, checkpoint, config_below
 class Stage:
     """A bookie whose disk a test can stop."""
 
-    def __init__(self, config: StorageConfig) -> None:
+    def __init__(self, config: StorageConfig, *, handles_max: int = 1000) -> None:
         self.config = config
         self.disk = GatedDisk()
         storage = open_storage(config, filesystem=self.disk)
         storage.replay()
         self.disk.take_calls()
-        self.bookie = Bookie(storage, config.journal)
+        self.bookie = Bookie(storage, config.journal, handles_max=handles_max)
 
     async def until_syncing(self) -> None:
         """Until the journal lane is inside of a sync, which the closed gate holds."""
@@ -172,9 +171,9 @@ async def test_a_forced_ledger_waits_for_a_group_that_is_complete_but_not_begun(
         assert running.answers.entry_ids == [0]
 
 
-async def test_a_handle_that_was_let_go_journals_the_key_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handle_that_was_let_go_journals_the_key_again(tmp_path: Path) -> None:
     """The bound on the handles holds, and the key stands before the fence of each ledger in a replay."""
-    monkeypatch.setattr(ledger_handles, "HANDLES_MAX", 2)
+    stage = Stage(config_below(tmp_path), handles_max=2)
     bookie = stage.bookie
     for ledger_id in (5, 6, 7, 5):
         assert await bookie.add(ledger_id, 0) is Status.OK
@@ -182,6 +181,7 @@ async def test_a_handle_that_was_let_go_journals_the_key_again(stage: Stage, mon
     path = f"{stage.config.journal_directories[0]}/current/{journal_id:x}.txn"
     records = scan_journal(GatedDisk(), path, is_newest=True)
     assert [each.ledger_id for each in records if each.kind is JournalRecordKind.LEDGER_KEY] == [5, 6, 7, 5]
+    await stage.close()
 
 
 async def test_a_key_that_was_accepted_does_not_open_the_ledger_for_another_key(stage: Stage) -> None:

@@ -28,12 +28,6 @@ GONE = tuple(ledger_id for ledger_id in LEDGERS if ledger_id % DIRECTORIES == 0 
 OTHERS = tuple(ledger_id for ledger_id in LEDGERS if ledger_id % DIRECTORIES)
 
 
-@pytest.fixture(autouse=True)
-def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.bookie.garbage_collector_ledgers.CONFIRMATION_PAUSE_S", 0.01)
-    monkeypatch.setattr("runtime.bookie.compaction._COPY_BYTES_MAX", 1)  # every entry waits its turn
-
-
 def slowly(*, is_transactional: bool = False) -> GarbageCollectionConfig:
     """Rounds that follow one another closely, and compactions that copy an entry in an hour."""
     return with_settings(
@@ -42,6 +36,7 @@ def slowly(*, is_transactional: bool = False) -> GarbageCollectionConfig:
         major=MajorCompactionConfig(interval_s=2e5),
         copied_entries_per_s_max=1 / 3600,
         is_transactional=is_transactional,
+        compaction_batch_bytes_max=1,  # every entry waits its turn
     )
 
 

@@ -86,7 +86,7 @@ class World:
         self.workers = LaneWorkers()
         local = LocalLedgers(self.storage, self.workers, self.forgotten.append)
         guard = ClusterGuard(self.hooked, self.root, OWN_ID, self._instance_id)  # type: ignore[arg-type]
-        self.collector = LedgerCollector(local, guard, self.hooked, LoopClock(), self.metrics, 3)  # type: ignore[arg-type]
+        self.collector = LedgerCollector(local, guard, self.hooked, LoopClock(), self.metrics, 3, 0.01)  # type: ignore[arg-type]
         self.overreplicated = OverreplicatedCollector(
             local, guard, self._store, ReplicationLocks(self._store, self.root, "here"), [OWN_ID], self.metrics, 8
         )
@@ -121,11 +121,6 @@ def hooked_ledgers(ledgers: LedgerStore, store: HookedStore) -> LedgerStore:
         layout_config=ledgers._layout_config,
         is_layout_recorded=True,
     )
-
-
-@pytest.fixture(autouse=True)
-def _short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.bookie.garbage_collector_ledgers.CONFIRMATION_PAUSE_S", 0.01)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runtime.bookie.entry_listing import list_entries
 from runtime.protocol.entry_list import EntryList
 from runtime.protocol.messages import ReadCall, ReadLacCall
 from runtime.protocol.status import Status
@@ -79,9 +80,8 @@ def ids_of(entries: EntryList, up_to: int) -> list[int]:
     return [entry_id for entry_id in range(up_to) if entry_id in entries]
 
 
-async def test_a_list_holds_what_is_in_caches_and_on_disk(bookie: Bookie, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_holds_what_is_in_caches_and_on_disk(bookie: Bookie) -> None:
     """In parts, while a checkpoint moves entries from the caches to the disk."""
-    monkeypatch.setattr("runtime.bookie.entry_listing._TURN_ENTRY_COUNT_MAX", 7)
     engine = bookie.engine
     engine.set_master_key(5, KEY)
 
@@ -97,10 +97,14 @@ async def test_a_list_holds_what_is_in_caches_and_on_disk(bookie: Bookie, monkey
     job = engine.begin_checkpoint()
     add(*range(90, 99), 1)
     expected = sorted({*range(0, 60, 2), *range(5), *range(40, 50), *range(90, 99)})
+    in_parts = asyncio.ensure_future(list_entries(bookie.workers, engine, 5, turn_entry_count_max=7))
     listing = asyncio.ensure_future(bookie.list_entries(5))
     await asyncio.sleep(0)
     done = await asyncio.to_thread(engine.write_checkpoint, job)
     engine.end_checkpoint(job, done)
+    listed = await in_parts
+    assert listed is not None
+    assert ids_of(listed, 120) == expected
     status, entries = await listing
     assert status is Status.OK
     assert ids_of(entries, 120) == expected

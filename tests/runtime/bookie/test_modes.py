@@ -34,7 +34,7 @@ def verdict(
 
 
 def new_modes(*, forced: bool = False, enabled: bool = True) -> BookieModes:
-    return BookieModes(is_forced_read_only=forced, is_read_only_mode_enabled=enabled, position_count=2)
+    return BookieModes(is_forced_read_only=forced, is_read_only_mode_enabled=enabled, position_count=2, retry_delay_s=0)
 
 
 def takes(modes: BookieModes, *, high: bool) -> list[bool]:
@@ -170,8 +170,7 @@ async def test_also_where_the_mode_changes_while_the_status_is_being_written() -
     assert steps.done == ["status read_only=False", "status read_only=True", "register read-only"]
 
 
-async def test_the_registration_is_tried_until_zookeeper_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.bookie.modes.RETRY_DELAY_S", 0.0)
+async def test_the_registration_is_tried_until_zookeeper_answers() -> None:
     modes = new_modes()
     async with following(modes) as steps:
         steps.errors.append(MetadataUnavailableError("no answer"))
