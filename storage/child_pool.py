@@ -26,7 +26,13 @@ _END_S_MAX = 5.0
 
 
 class ChildProcesses:
-    """Child processes of this one; implements ``Children``."""
+    """Child processes of this one; implements ``Children``.
+
+    ``end_s_max``: how long a killed child may take to end before it is left alone.
+    """
+
+    def __init__(self, *, end_s_max: float = _END_S_MAX) -> None:
+        self._end_s_max = end_s_max
 
     @property
     def core_count(self) -> int:
@@ -36,7 +42,7 @@ class ChildProcesses:
     @contextlib.contextmanager
     def pool(self, module: str, directory: str, count: int) -> Iterator[ChildPool]:
         """See ``Children``."""
-        pool = _Pool(module, directory, count)
+        pool = _Pool(module, directory, count, self._end_s_max)
         try:
             yield pool
         finally:
@@ -47,10 +53,11 @@ class ChildProcesses:
 class _Pool:
     """Up to ``count`` children of one module; implements ``ChildPool``."""
 
-    def __init__(self, module: str, directory: str, count: int) -> None:
+    def __init__(self, module: str, directory: str, count: int, end_s_max: float) -> None:
         self._module = module
         self._directory = directory
         self._count = count
+        self._end_s_max = end_s_max
         self._children: list[_Child] = []
         self._is_stopped = False
 
@@ -134,7 +141,7 @@ class _Pool:
 
     def _start(self) -> _Child:
         try:
-            child = _Child(self._module, self._directory)
+            child = _Child(self._module, self._directory, self._end_s_max)
         except OSError as error:
             raise ChildFailedError(
                 f"a child process ({self._module}) could not be started ({error.strerror})"
@@ -148,8 +155,9 @@ class _Pool:
 class _Child:
     """One process and the part of a message that has come so far."""
 
-    def __init__(self, module: str, directory: str) -> None:
+    def __init__(self, module: str, directory: str, end_s_max: float) -> None:
         self._module = module
+        self._end_s_max = end_s_max
         self._process = subprocess.Popen(  # noqa: S603  this interpreter and a module of ours
             [sys.executable, "-P", "-m", "storage.child_main", module],
             stdin=subprocess.PIPE,
@@ -200,11 +208,11 @@ class _Child:
                 pipe.close()
         # One that waits for a disk which does not answer ends when that does, and does nothing more before.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S_MAX)
+            self._process.wait(self._end_s_max)
 
     def _raise_ended(self) -> NoReturn:
         try:
-            status = self._process.wait(_END_S_MAX)
+            status = self._process.wait(self._end_s_max)
         except subprocess.TimeoutExpired:
             raise ChildFailedError(f"a child process ({self._module}) says nothing any more") from None
         how = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"

@@ -16,6 +16,9 @@ from storage.ids import EntryId, EntryLogId, LedgerId
 
 CHILD_MODULE: Final = "storage.compaction_scan_child"
 
+ROWS_MAX: Final = 2048
+"""Entries in one message."""
+
 ROW: Final = struct.Struct("<qqqq")
 """Ledger id, entry id, offset of the body, bytes of the body."""
 
@@ -32,6 +35,7 @@ class ScanEntries(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     directory: str
     log_id: EntryLogId
+    rows_max: int = ROWS_MAX
 
 
 class ScannedRows(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -29,7 +29,6 @@ from storage.ids import EntryLogId, LedgerId
 from storage.log_scan import FoundEntries, LogScan
 from storage.ports import ChildContext, ChildHandlers, FileSystem
 
-_ROWS_MAX: Final = 2048
 NICENESS: Final = 10
 """Clients wait for the bookie; no one waits for a scan."""
 
@@ -57,8 +56,9 @@ def scan_log(task: ScanEntries, context: ChildContext) -> Iterator[ScanMessage]:
         for found in LogScan(fs, directory, log_id):
             _count(counted, found)
             packed = np.stack(found, axis=1).astype("<i8").tobytes()
-            for first in range(0, len(packed), _ROWS_MAX * ROW.size):
-                yield ScannedRows(packed[first : first + _ROWS_MAX * ROW.size])
+            part_bytes = task.rows_max * ROW.size
+            for first in range(0, len(packed), part_bytes):
+                yield ScannedRows(packed[first : first + part_bytes])
         ledgers_map = _stored_map(fs, directory, log_id)
     except EntryLogError as error:
         yield UnreadableLog(log_id, str(error))

@@ -30,6 +30,7 @@ from storage.journal_format import (
     is_zero_filled,
 )
 from storage.ports import Buffer
+from storage.step_sizes import USUAL_STEPS, StepSizes
 
 CHECKSUM_BYTES = 16
 """In the padding, behind its count: four bytes that say what this is, i64 start of the group, u32 CRC-32C of an i64
@@ -48,11 +49,6 @@ _CRC = struct.Struct(">I")
 _CRC_AT = PADDING_HEADER_BYTES + _CHECKSUM.size
 _PADDING = struct.Struct(">ii")
 _LENGTH = struct.Struct(">i")
-
-_PART_BYTES = 128 * 1024
-"""About so much is joined and checksummed at a time: it is still in the processor's cache for the second look."""
-_WRITE_BYTES = 256 * 1024
-"""So much, or a part more, is handed over at a time: the disk has it while the next is made."""
 
 _ZERO_RUN = bytes(JOURNAL_BLOCK_BYTES - LENGTH_BYTES + 1)
 """What one part must hold of a sector of zeros that two share: at most three bytes of a length word are the other's."""
@@ -87,6 +83,7 @@ def encode_group(
     alignment_bytes: int,
     journal_id: JournalId | None = None,
     version: int = VERSION_MAX,
+    steps: StepSizes = USUAL_STEPS,
 ) -> EncodedGroup:
     """A group of raw records at ``position`` in a file of ``version``.
 
@@ -96,16 +93,16 @@ def encode_group(
     lengths = list(map(len, records))
     _require_replayable(records, lengths)
     size_bytes = sum(lengths) + LENGTH_BYTES * len(records)
-    parts = _framed(records, lengths, size_bytes)
+    parts = _framed(records, lengths, size_bytes, steps.journal_part_bytes)
     if version < PADDING_VERSION_MIN:
-        return EncodedGroup(size_bytes, _writes(parts, position))
+        return EncodedGroup(size_bytes, _writes(parts, position, steps.journal_write_bytes))
     content_bytes = 0 if journal_id is None else CHECKSUM_BYTES
     padding = encode_padding(position + size_bytes, alignment_bytes, content_bytes)
     if journal_id is None:
         parts = itertools.chain(parts, [padding])
     else:
         parts = _with_checksum(parts, padding, journal_id, position)
-    return EncodedGroup(size_bytes + len(padding), _writes(parts, position))
+    return EncodedGroup(size_bytes + len(padding), _writes(parts, position, steps.journal_write_bytes))
 
 
 def split_group(data: bytes, first: int) -> tuple[list[int], int]:
@@ -145,13 +142,13 @@ def is_checksum_right(checksum: GroupChecksum, journal_id: JournalId, data: byte
         return crc32c.crc32c(covered, crc32c.crc32c(_JOURNAL_ID.pack(journal_id))) == checksum.crc
 
 
-def _writes(parts: Iterable[Buffer], position: int) -> Iterator[list[Buffer]]:
+def _writes(parts: Iterable[Buffer], position: int, bytes_min: int) -> Iterator[list[Buffer]]:
     """Parts at ``position`` as lists for one write each. Rule: no write but the last ends within a sector, so that a
     sector holds all that was meant for it or nothing, though the process ends between two writes."""
     write: list[Buffer] = []
     write_bytes = 0
     for part in parts:
-        if write_bytes >= _WRITE_BYTES:
+        if write_bytes >= bytes_min:
             rest_bytes = (position + write_bytes) % JOURNAL_BLOCK_BYTES
             rest = _cut_off(write, rest_bytes)
             yield write
@@ -175,9 +172,9 @@ def _cut_off(parts: list[Buffer], size_bytes: int) -> list[Buffer]:
     return rest[::-1]
 
 
-def _framed(records: Sequence[bytes], lengths: Sequence[int], size_bytes: int) -> Iterator[Buffer]:
-    """Framed records in parts of about ``_PART_BYTES``; where records are large on average, they are not copied."""
-    count = len(records) * _PART_BYTES // size_bytes
+def _framed(records: Sequence[bytes], lengths: Sequence[int], size_bytes: int, part_bytes: int) -> Iterator[Buffer]:
+    """Framed records in parts of about ``part_bytes``; where records are large on average, they are not copied."""
+    count = len(records) * part_bytes // size_bytes
     if count <= 1:
         yield from framed(records)
         return

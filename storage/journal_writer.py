@@ -30,6 +30,7 @@ from storage.journal_reader import list_journals
 from storage.log_mark import NO_MARK
 from storage.ports import File, FileSystem
 from storage.setting import MEBIBYTE
+from storage.step_sizes import USUAL_STEPS, StepSizes
 
 _DROP_STEP_BYTES: Final = 4 * MEBIBYTE
 """The page cache is told in steps: a page that the next group goes on in must stay."""
@@ -45,12 +46,14 @@ class JournalWriter:
         config: JournalConfig,
         journal_id: JournalId,
         replayed: LogMark,
+        steps: StepSizes,
         *,
         is_held: bool,
     ) -> None:
         self._fs = fs
         self._directory = directory
         self._config = config
+        self._steps = steps
         self._failure: Exception | None = None
         self._first_id = journal_id
         self._replayed = self._written = self._durable = replayed
@@ -69,6 +72,7 @@ class JournalWriter:
         replayed: LogMark = NO_MARK,
         *,
         is_held: bool = False,
+        steps: StepSizes = USUAL_STEPS,
     ) -> JournalWriter:
         """Begin a new file in ``directory``, the folder that holds the ``.txn`` files (``current``).
 
@@ -84,7 +88,7 @@ class JournalWriter:
         try:
             journal_ids = list_journals(fs, directory)
             journal_id = (journal_ids[-1] if journal_ids else now_ms) + 1
-            journal = cls(fs, directory, config, journal_id, replayed, is_held=is_held)
+            journal = cls(fs, directory, config, journal_id, replayed, steps, is_held=is_held)
             if not is_held:
                 with contextlib.suppress(JournalFullError):
                     journal._begin()
@@ -190,7 +194,8 @@ class JournalWriter:
     def _encode(self, records: Sequence[bytes]) -> EncodedGroup:
         version = self._config.format_version
         signed_by = self._written.journal_id if version >= PADDING_VERSION_MIN else None
-        return encode_group(records, self._written.offset, self._config.alignment_bytes, signed_by, version)
+        alignment_bytes = self._config.alignment_bytes
+        return encode_group(records, self._written.offset, alignment_bytes, signed_by, version, self._steps)
 
     def _write(self, group: EncodedGroup) -> None:
         journal_id, position = self._written

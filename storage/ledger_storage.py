@@ -160,7 +160,7 @@ class LedgerStorage:
         journal_count = len(self._journal_directories)
         record_bytes_max = self._config.engine.entry_log.entry_bytes_max
         flush = ReplayFlush(self._engines, self._config.engine, room)
-        ahead = ReplayAhead(self._filesystem, children, self._config, self._engines, room, checkpoint_now)
+        ahead = ReplayAhead(self._filesystem, children, self._config, self._engines, room, checkpoint_now, self._steps)
         ahead.clear()
         replay = JournalReplay(
             self._filesystem,
@@ -209,6 +209,7 @@ class LedgerStorage:
                 self._now_ms,
                 ends[index],
                 is_held=directory in held or not is_recorded[index],
+                steps=self._steps,
             )
             self._journals.append(journal)
 

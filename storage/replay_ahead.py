@@ -32,12 +32,10 @@ from storage.memtable import ENTRY_OVERHEAD_BYTES
 from storage.ports import Children, FileSystem
 from storage.replay_tasks import ReadStretch, StretchFound
 from storage.setting import MEBIBYTE
+from storage.step_sizes import StepSizes
 
 CHILD_MODULE: Final = "storage.replay_child"
 CHILD_COUNT_MAX: Final = 4
-PATIENCE_S: Final = 60.0
-"""A child tells of each mebibyte that it has read or written; only a sync may take longer."""
-STRETCH_BYTES_MIN: Final = 4 * MEBIBYTE
 STRETCH_BYTES_MAX: Final = 64 * MEBIBYTE
 """More would keep the parent waiting for its first one."""
 _HELD_FACTOR_MAX: Final = 5
@@ -46,9 +44,6 @@ _AHEAD_FACTOR: Final = 2
 """Stretches, for each child, of which logs and rows may be waiting for one in front of them."""
 _ROOM_FACTOR: Final = 3
 """Room that logs and index rows take, in terms of the journal: the rows of tiny entries are larger than these."""
-FILE_BYTES_MIN: Final = 128 * MEBIBYTE
-"""Of what is left of a file: children that have to be started are no help with less."""
-
 
 _SIGNS: Final = frozenset({JournalRecordKind.LEDGER_KEY, JournalRecordKind.FENCE})
 """Records that make a row."""
@@ -77,6 +72,7 @@ class ReplayAhead:
         engines: Sequence[LedgerDirectoryEngine],
         room: DiskRoom | None,
         checkpoint: Callable[[LedgerDirectoryEngine], None],
+        steps: StepSizes,
     ) -> None:
         """``children`` None: nothing is read ahead. ``room`` None: it is not asked for.
 
@@ -88,16 +84,17 @@ class ReplayAhead:
         self._engines = engines
         self._room = room
         self._checkpoint = checkpoint
+        self._steps = steps
         self._directories = [os.path.abspath(current_directory(each)) for each in config.ledger_directories]
         # What the write caches, all of them empty meanwhile, would hold.
         self._held_bytes = config.engine.memtable_bytes_max * len(engines)
         self._child_count = min(
             children.core_count if children is not None else 0,
             CHILD_COUNT_MAX,
-            self._held_bytes // (_HELD_FACTOR_MAX * STRETCH_BYTES_MIN),
+            self._held_bytes // (_HELD_FACTOR_MAX * steps.ahead_stretch_bytes_min),
         )
         """Fewer for small caches: a child must be able to hold the shortest stretch; 0: there are none."""
-        self._stretch_bytes = STRETCH_BYTES_MIN
+        self._stretch_bytes = steps.ahead_stretch_bytes_min
         """Of the next one: little at first, to learn how large entries are."""
         self.failure = ""
         """Why children were given up, if they were: a sentence."""
@@ -131,11 +128,12 @@ class ReplayAhead:
         if not is_plain or not self._child_count or self._children is None:
             return offset
         size_bytes = self._filesystem.size(path)
-        while size_bytes - offset >= FILE_BYTES_MIN and not self.failure and self._is_ready(size_bytes - offset):
+        file_bytes_min = self._steps.ahead_file_bytes_min
+        while size_bytes - offset >= file_bytes_min and not self.failure and self._is_ready(size_bytes - offset):
             begin = max(offset, HEADER_BYTES)
             plan = _FilePlan(path, journal_index, journal.journal_id, begin, size_bytes, group_bytes_max)
             offset = self._run_children(self._children, plan, apply, require_going)
-            if offset - begin < FILE_BYTES_MIN:  # what has ended it so soon would do so again
+            if offset - begin < file_bytes_min:  # what has ended it so soon would do so again
                 break
         return offset
 
@@ -155,7 +153,8 @@ class ReplayAhead:
             with children.pool(CHILD_MODULE, folders[0], self._child_count) as pool:
                 tasks = self._tasks(plan, folders, log_ids)
                 ahead_count_max = _AHEAD_FACTOR * self._child_count
-                answers = pool.run(tasks, StretchFound, patience_s=PATIENCE_S, ahead_count_max=ahead_count_max)
+                patience_s = self._steps.ahead_patience_s
+                answers = pool.run(tasks, StretchFound, patience_s=patience_s, ahead_count_max=ahead_count_max)
                 stretches = _in_order(answers, plan.offset)
                 while (next_one := self._next(stretches)) is not None:
                     require_going()
@@ -221,7 +220,7 @@ class ReplayAhead:
         table_bytes = self._held_bytes // 2 // self._child_count
         log_bytes = self._config.engine.entry_log.size_bytes_max
         chosen_bytes = min(int(table_bytes / cost), log_bytes, STRETCH_BYTES_MAX)
-        self._stretch_bytes = max(chosen_bytes, STRETCH_BYTES_MIN)
+        self._stretch_bytes = max(chosen_bytes, self._steps.ahead_stretch_bytes_min)
 
     def _require_room(self, journal_bytes: int) -> None:
         if self._room is not None:

@@ -1,4 +1,4 @@
-"""How much storage does in one step."""
+"""How much storage does in one step, and how long it waits for one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-MEBIBYTE = 1024 * 1024
+from storage.config import MEBIBYTE
 
 
 class StepSizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,8 +24,23 @@ class StepSizes(msgspec.Struct, frozen=True, kw_only=True):
     delete_batch_row_count_max: int = 8192
     """Rows deleted in one index batch."""
 
+    journal_part_bytes: int = 128 * 1024
+    """A group is joined and checksummed in parts of this size: the part is still in the processor's cache."""
+
+    journal_write_bytes: int = 256 * 1024
+    """A write to the journal ends with the part that reaches this: the disk has it while the next one is made."""
+
     replay_batch_bytes: int = MEBIBYTE
     """Replay applies groups together until they reach this. Every ledger in a batch has a cost of its own."""
+
+    ahead_file_bytes_min: int = 128 * MEBIBYTE
+    """What must be left of a journal file for child processes to start: with less they are no help."""
+
+    ahead_stretch_bytes_min: int = 4 * MEBIBYTE
+    """Shortest stretch of a journal for one child."""
+
+    ahead_patience_s: float = 60.0
+    """A child that is silent for so long has failed. It reports every MiB; only a sync may take longer."""
 
 
 USUAL_STEPS: Final = StepSizes()

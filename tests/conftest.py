@@ -27,6 +27,10 @@ from tests.test_repository import FLOORS, ROOT
 
 _root_numbers = itertools.count()
 
+_MEMORY = "/dev/shm"
+"""Temporary folders are here: thousands of syncs take no time."""
+_MEMORY_BYTES_MIN = 4 * 1024**3
+
 # A busy machine is no failure, neither of an example nor of how fast examples are drawn.
 settings.register_profile(
     "default",
@@ -73,6 +77,18 @@ def pytest_configure() -> None:
     """Who starts the tests in the background of a script leaves them, and the commands they run, deaf to Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _is_fit_for_tests(_MEMORY):
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = _MEMORY
+
+
+def _is_fit_for_tests(folder: str) -> bool:
+    """Whether there is room, and scripts may be run. No test cuts the power: what a sync saves, batteries work out."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    has_room = found.f_bavail * found.f_frsize >= _MEMORY_BYTES_MIN
+    return has_room and not found.f_flag & os.ST_NOEXEC and os.access(folder, os.W_OK)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,8 +13,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
 
@@ -90,6 +91,41 @@ def processes_below(directory: Path) -> list[int]:
             if str(directory).encode() in traces and is_alive(int(name)):
                 found.append(int(name))
     return found
+
+
+@contextlib.contextmanager
+def striking_children(module: str, number: signal.Signals) -> Iterator[None]:
+    """Send a signal to every child process that serves ``module``, as soon as it is there."""
+    is_over = threading.Event()
+
+    def strike() -> None:
+        while not is_over.wait(0.002):
+            for pid in _children_serving(module):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    sender = threading.Thread(target=strike)
+    sender.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        sender.join()
+
+
+def _children_serving(module: str) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return [pid for pid in found if module.encode() in _command_of(pid)]
+
+
+def _command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def bkctl_command(*arguments: str) -> list[str]:

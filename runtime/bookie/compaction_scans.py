@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack
 
 from runtime.ports import Workers
-from storage.compaction_scan import CHILD_MODULE, MeasureLogs, ScanEntries, ScanMessage
+from storage.compaction_scan import CHILD_MODULE, ROWS_MAX, MeasureLogs, ScanEntries, ScanMessage
 from storage.errors import ChildFailedError, EntryLogError
 from storage.ids import EntryLogId
 from storage.ports import Children
@@ -18,9 +18,10 @@ class LogScanner:
     EntryLogError when a scan cannot be done at all.
     """
 
-    def __init__(self, children: Children, workers: Workers) -> None:
+    def __init__(self, children: Children, workers: Workers, *, rows_max: int = ROWS_MAX) -> None:
         self._children = children
         self._workers = workers
+        self._rows_max = rows_max
 
     def measure(self, directory: str, log_ids: Sequence[EntryLogId]) -> AsyncGenerator[ScanMessage, None]:
         """One MeasuredLog or UnreadableLog for each log."""
@@ -28,7 +29,7 @@ class LogScanner:
 
     def entries(self, directory: str, log_id: EntryLogId) -> AsyncGenerator[ScanMessage, None]:
         """ScannedRows, then a ScanEnd; or an UnreadableLog. Close the generator to stop early."""
-        return self._messages(ScanEntries(directory=directory, log_id=log_id))
+        return self._messages(ScanEntries(directory=directory, log_id=log_id, rows_max=self._rows_max))
 
     async def _messages(self, task: MeasureLogs | ScanEntries) -> AsyncGenerator[ScanMessage, None]:
         lane = f"scans of {task.directory}"

@@ -26,7 +26,7 @@ from storage.journal_writer import JournalWriter
 Ticket: TypeAlias = tuple[Responder, AddRun]
 """Adds that wait for their records, and the connection that waits for the answer."""
 
-RETRY_DELAY_S = 1.0
+_RETRY_DELAY_S = 1.0
 """How long a journal without room on its disk waits before it tries again."""
 
 
@@ -58,6 +58,7 @@ class GroupCommit:
         config: JournalConfig,
         *,
         on_disk_room: Callable[[JournalFullError | None], None],
+        retry_delay_s: float = _RETRY_DELAY_S,
     ) -> None:
         """``on_disk_room``: called with the error when the disk has no room, with None when it has some again."""
         self._writer = writer
@@ -65,6 +66,7 @@ class GroupCommit:
         self._lane = lane
         self._config = config
         self._on_disk_room = on_disk_room
+        self._retry_delay_s = retry_delay_s
         self._group_bytes_max = min(config.group_bytes_max or GROUP_BYTES_MAX, GROUP_BYTES_MAX)
         self._group_record_count_max = config.group_record_count_max or sys.maxsize
         self._wait_s = 0.0 if config.is_flushed_when_queue_empty else config.group_wait_s
@@ -267,7 +269,7 @@ class GroupCommit:
                     raise JournalFailedError(f"stopped with records that found no room: {error}") from error
             else:
                 break
-            await _wait(self._has_given_up_room, RETRY_DELAY_S)
+            await _wait(self._has_given_up_room, self._retry_delay_s)
         if has_found_none:
             self._on_disk_room(None)
 

@@ -66,8 +66,8 @@ def config_of(root: str, seed: int) -> StorageConfig:
     )
 
 
-STEPS = StepSizes(deleted_row_count_max=7)
-"""Deletions take several checkpoints."""
+STEPS = StepSizes(deleted_row_count_max=7, journal_part_bytes=1024, journal_write_bytes=2048)
+"""Deletions take several checkpoints, groups several writes."""
 
 
 class Workload:
@@ -235,9 +235,6 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.without is not None:
         WRITING[arguments.without](pytest.MonkeyPatch())
-    patch = pytest.MonkeyPatch()
-    patch.setattr("storage.journal_group._PART_BYTES", 1024)  # groups of several writes
-    patch.setattr("storage.journal_group._WRITE_BYTES", 2048)
     notes = os.open(arguments.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     Workload(arguments.root, arguments.seed, notes).run(arguments.steps)
 

@@ -135,9 +135,9 @@ def test_a_child_that_does_not_end_holds_up_nobody(tmp_path: Path, monkeypatch: 
     kill = _Child.kill
     children: list[_Child] = []
     with monkeypatch.context() as patch:
-        patch.setattr("storage.child_pool._END_S_MAX", 0.1)
         patch.setattr(_Child, "kill", lambda child: children.append(child))  # noqa: PLW0108  only a function is bound
-        with CHILDREN.pool("storage.rebuild_child", str(tmp_path), 2) as pool, pytest.raises(ChildFailedError):
+        impatient = ChildProcesses(end_s_max=0.1)
+        with impatient.pool("storage.rebuild_child", str(tmp_path), 2) as pool, pytest.raises(ChildFailedError):
             list(pool.run(journal_tasks(tmp_path), JournalFindings, patience_s=1, ahead_count_max=2))
     assert len(children) == 2
     for child in children:

@@ -11,9 +11,9 @@ import signal
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import crc32c
@@ -41,12 +41,14 @@ from storage.journal_reader import list_journals
 from storage.ledger_index import LedgerRow
 from storage.ledger_storage import LedgerStorage
 from storage.memtable import ENTRY_OVERHEAD_BYTES
-from storage.ports import ChildContext, DiskSpace
+from storage.ports import ChildContext, ChildPool, Children, DiskSpace
 from storage.replay import ReplayReport, checkpoint_now
-from storage.replay_ahead import ReplayAhead
+from storage.replay_ahead import CHILD_MODULE, ReplayAhead
 from storage.replay_child import read_stretch
 from storage.replay_tasks import ReadStretch
 from storage.setting import MEBIBYTE
+from storage.step_sizes import StepSizes
+from tests.processes import striking_children
 from tests.storage.engines import KEY, NOW_MS, entry, explicit_lac
 from tests.storage.groups import group_bytes
 from tests.storage.traced_disk import TracedDisk
@@ -57,11 +59,23 @@ JOURNALS, LEDGERS = 2, 3
 UNKNOWN_LEDGER = 90
 
 
-@pytest.fixture(autouse=True)
-def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a small journal has many."""
-    monkeypatch.setattr("storage.replay_ahead.FILE_BYTES_MIN", 2 * STRETCH_BYTES)
-    monkeypatch.setattr("storage.replay_ahead.STRETCH_BYTES_MIN", STRETCH_BYTES // 8)
+STEPS = StepSizes(ahead_file_bytes_min=2 * STRETCH_BYTES, ahead_stretch_bytes_min=STRETCH_BYTES // 8)
+"""A small journal has many stretches."""
+CHILDREN = ChildProcesses()
+
+
+class ChildrenOf:
+    """Child processes of another module, and fewer of them."""
+
+    def __init__(self, module: str, core_count: int = 2) -> None:
+        self._module = module
+        self.core_count = core_count
+
+    def pool(self, _: str, directory: str, count: int) -> AbstractContextManager[ChildPool]:
+        return CHILDREN.pool(self._module, directory, count)
+
+
+NO_CHILD_STARTS = ChildrenOf("storage.there_is_no_such_module")
 
 
 def config_below(root: Path, *, journals: int = 1, ledgers: int = 1) -> StorageConfig:
@@ -78,8 +92,8 @@ def with_cache(config: StorageConfig, stretch_count: int) -> StorageConfig:
     return msgspec.structs.replace(config, engine=engine)
 
 
-def opened(config: StorageConfig) -> LedgerStorage:
-    return LedgerStorage.open(FS, open_plyvel, config, NOW_MS)
+def opened(config: StorageConfig, steps: StepSizes = STEPS) -> LedgerStorage:
+    return LedgerStorage.open(FS, open_plyvel, config, NOW_MS, steps=steps)
 
 
 def write_journals(config: StorageConfig, groups: Sequence[Sequence[bytes]]) -> None:
@@ -103,10 +117,12 @@ class Replayed(msgspec.Struct):
     last_adds_confirmed: dict[int, int | None]
 
 
-def replayed(config: StorageConfig, *, has_children: bool, room: DiskRoom | None = None) -> Replayed:
-    storage = opened(config)
+def replayed(
+    config: StorageConfig, *, children: Children | None, room: DiskRoom | None = None, steps: StepSizes = STEPS
+) -> Replayed:
+    storage = opened(config, steps)
     try:
-        report = storage.replay(children=ChildProcesses() if has_children else None, room=room)
+        report = storage.replay(children=children, room=room)
         found = Replayed(report, {}, {}, {})
         for engine in storage.engines:
             for ledger_id in engine.ledger_ids():
@@ -193,7 +209,7 @@ def test_it_leaves_what_a_replay_without_children_leaves(tmp_path: Path, seed: i
         if cache_stretches > 2:
             config = msgspec.structs.replace(config, journal=JournalConfig(preallocation_bytes=16 * 1024))
         write_journals(config, groups)
-        found.append(replayed(config, has_children=has_children))
+        found.append(replayed(config, children=CHILDREN if has_children else None))
         assert left_folders(config) == []
     plain, ahead = found
     assert ahead.report == plain.report
@@ -211,18 +227,17 @@ def test_it_leaves_what_a_replay_without_children_leaves(tmp_path: Path, seed: i
 def test_nothing_is_done_twice_by_the_next_start(tmp_path: Path) -> None:
     config = config_below(tmp_path)
     write_journals(config, simple_groups(600))
-    first = replayed(config, has_children=True)
-    again = replayed(config, has_children=True)
+    first = replayed(config, children=CHILDREN)
+    again = replayed(config, children=CHILDREN)
     assert first.report.entry_count == 1200
     assert again.report.entry_count == 0
     assert again.entries == first.entries
 
 
-def test_a_child_that_cannot_start_is_told_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.replay_ahead.CHILD_MODULE", "storage.there_is_no_such_module")
+def test_a_child_that_cannot_start_is_told_and_replaced(tmp_path: Path) -> None:
     config = config_below(tmp_path)
     write_journals(config, simple_groups(600))
-    found = replayed(config, has_children=True)
+    found = replayed(config, children=NO_CHILD_STARTS)
     assert found.report.child_failure == "a child process (storage.there_is_no_such_module) ended with exit code 1"
     assert found.report.entry_count == 1200
     assert left_folders(config) == []
@@ -231,43 +246,15 @@ def test_a_child_that_cannot_start_is_told_and_replaced(tmp_path: Path, monkeypa
 def test_a_child_that_is_killed_is_told_and_replaced(tmp_path: Path) -> None:
     config = config_below(tmp_path)
     write_journals(config, simple_groups(600))
-    found = replayed_under_signals(config, signal.SIGKILL)
+    found = replayed_under_signals(config, signal.SIGKILL, STEPS)
     assert found.report.child_failure == "a child process (storage.replay_child) was ended by signal 9"
     assert found.report.entry_count == 1200
     assert left_folders(config) == []
 
 
-def replayed_under_signals(config: StorageConfig, number: signal.Signals) -> Replayed:
-    """With each of its children struck by a signal as soon as it is there."""
-    is_over = threading.Event()
-    sender = threading.Thread(target=signal_children, args=(is_over, number))
-    sender.start()
-    try:
-        return replayed(config, has_children=True)
-    finally:
-        is_over.set()
-        sender.join()
-
-
-def signal_children(is_over: threading.Event, number: signal.Signals) -> None:
-    while not is_over.wait(0.002):
-        for pid in children_of(os.getpid()):
-            os.kill(pid, number)
-
-
-def children_of(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return [child for child in found if b"storage.replay_child" in command_of(child)]
-
-
-def command_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+def replayed_under_signals(config: StorageConfig, number: signal.Signals, steps: StepSizes) -> Replayed:
+    with striking_children("storage.replay_child", number):
+        return replayed(config, children=CHILDREN, steps=steps)
 
 
 def test_a_torn_tail_is_dropped_and_reported(tmp_path: Path) -> None:
@@ -279,7 +266,7 @@ def test_a_torn_tail_is_dropped_and_reported(tmp_path: Path) -> None:
         data = path.read_bytes()
         end = -(-len(data.rstrip(b"\0")) // 512) * 512
         path.write_bytes(data[:end] + struct.pack(">i", 1000) + entry(5, 9999, b"torn") + data[end + 40 :])
-        found = replayed(config, has_children=has_children)
+        found = replayed(config, children=CHILDREN if has_children else None)
         [tail] = found.report.dropped_tails
         reports.append((tail.offset, tail.dropped_bytes, found.report.entry_count, found.entries))
     assert reports[0] == reports[1]
@@ -297,7 +284,7 @@ def test_a_damaged_group_stops_the_boot_with_the_same_sentence(tmp_path: Path, s
         data[place] ^= 0xFF
         path.write_bytes(data)
         with pytest.raises(CorruptFileError) as caught:
-            replayed(config, has_children=has_children)
+            replayed(config, children=CHILDREN if has_children else None)
         sentences.append(str(caught.value).replace(str(path), ""))
         assert left_folders(config) == []
     assert sentences[0] == sentences[1]
@@ -333,7 +320,7 @@ def test_whatever_is_damaged_the_outcome_is_the_same(tmp_path: Path, seed: int) 
         path = journal_path(config)
         path.write_bytes(damaged(path.read_bytes(), seed))
         try:
-            found = replayed(config, has_children=has_children)
+            found = replayed(config, children=CHILDREN if has_children else None)
         except CorruptFileError as error:
             outcomes.append(str(error).replace(str(root), ""))
         else:
@@ -353,7 +340,7 @@ def test_a_file_cut_behind_a_group_stops_the_boot(tmp_path: Path) -> None:
         cut = max(end for end in range(step, len(data.rstrip(b"\0")), step) if is_group_end(path, end))
         path.write_bytes(data[:cut])
         with pytest.raises(CorruptFileError, match="file cut"):
-            replayed(config, has_children=has_children)
+            replayed(config, children=CHILDREN if has_children else None)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +359,7 @@ def test_what_stops_a_replay_stops_this_one(tmp_path: Path, late: bytes, error: 
         write_journals(config, groups)
         engine = msgspec.structs.replace(config.engine, entry_log=EntryLogConfig(entry_bytes_max=2048))
         with pytest.raises(error):
-            replayed(msgspec.structs.replace(config, engine=engine), has_children=has_children)
+            replayed(msgspec.structs.replace(config, engine=engine), children=CHILDREN if has_children else None)
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -380,14 +367,14 @@ def test_a_ledger_of_another_journal_stops_the_boot(tmp_path: Path, first: int) 
     """With its key, and an entry alone."""
     write_journals(config_below(tmp_path), simple_groups(600)[first:])
     with pytest.raises(CorruptFileError, match="which belongs to another journal"):
-        replayed(config_below(tmp_path, journals=2), has_children=True)
+        replayed(config_below(tmp_path, journals=2), children=CHILDREN)
 
 
 def test_without_room_no_child_is_started(tmp_path: Path) -> None:
     config = with_cache(config_below(tmp_path), 16)
     write_journals(config, simple_groups(300))
     room = DiskRoom(FS, [config.ledger_directories[0]], reserve_bytes=2**60)
-    found = replayed(config, has_children=True, room=room)
+    found = replayed(config, children=CHILDREN, room=room)
     assert found.report.unflushed_bytes > 0
     assert len(found.entries) == 600
     assert log_names(config) == []
@@ -410,12 +397,12 @@ def test_when_the_room_ends_on_the_way_the_rest_waits_in_memory(tmp_path: Path, 
     config = with_cache(config_below(tmp_path), 16)
     write_journals(config, simple_groups(600))
     room = DiskRoom(FillingDisk(look_count), [config.ledger_directories[0]])
-    found = replayed(config, has_children=True, room=room)
+    found = replayed(config, children=CHILDREN, room=room)
     assert found.report.unflushed_bytes > 0
     assert found.report.ledger_key_count == 2, "what was not taken was applied all the same"
     assert len(log_names(config)) == look_count - 2
     assert sorted(found.entries) == [(ledger_id, number) for ledger_id in (5, 6) for number in range(600)]
-    again = replayed(config, has_children=True)
+    again = replayed(config, children=CHILDREN)
     assert again.entries == found.entries
 
 
@@ -442,7 +429,7 @@ def test_an_entry_with_a_group_in_it_misleads_nobody(tmp_path: Path) -> None:
     for number in range(1, 600):
         journal.write_group([entry(5, number, bytes(400))])
     storage.close()
-    found = replayed(config, has_children=True)
+    found = replayed(config, children=CHILDREN)
     assert sorted(found.entries) == [(5, number) for number in range(600)]
     assert found.entries[5, 0] == bytes(body)
 
@@ -507,7 +494,7 @@ def test_a_deletion_that_was_cut_off_takes_no_entry_of_the_journal_along(tmp_pat
         with pytest.raises(KilledError):
             engine.write_checkpoint(engine.begin_checkpoint(), killed)
         storage.close()
-        found.append(replayed(config, has_children=has_children))
+        found.append(replayed(config, children=CHILDREN if has_children else None))
     assert len(found[0].entries) == 1200
     assert found[1] == found[0]
 
@@ -525,7 +512,7 @@ def test_entries_in_front_of_the_first_sign_of_their_ledger_are_skipped(
     for has_children in (False, True):
         config = config_below(tmp_path / str(has_children))
         write_journals(config, groups)
-        found.append(replayed(config, has_children=has_children))
+        found.append(replayed(config, children=CHILDREN if has_children else None))
         # An index that is rebuilt from the logs must not bring them back.
         logged.append(entries_in_logs(config))
     assert found[0].report.skipped_count == (first if place else first - 1)
@@ -533,12 +520,11 @@ def test_entries_in_front_of_the_first_sign_of_their_ledger_are_skipped(
     assert logged[0] == logged[1] == sorted(found[0].entries)
 
 
-def test_a_child_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     """As one that is stopped, or waits for a disk that does not answer."""
-    monkeypatch.setattr("storage.replay_ahead.PATIENCE_S", 2.0)
     config = config_below(tmp_path)
     write_journals(config, simple_groups(600))
-    found = replayed_under_signals(config, signal.SIGSTOP)
+    found = replayed_under_signals(config, signal.SIGSTOP, msgspec.structs.replace(STEPS, ahead_patience_s=2.0))
     assert found.report.child_failure == "a child process (storage.replay_child) has said nothing for 2 s"
     assert found.report.entry_count == 1200
 
@@ -555,7 +541,7 @@ def entry_counts_of_logs(tmp_path: Path, cache_stretches: int, sizes_bytes: Sequ
     storage = opened(config)
     try:
         engines = storage.engines
-        ahead = ReplayAhead(FS, ChildProcesses(), config, engines, None, checkpoint_now)
+        ahead = ReplayAhead(FS, ChildrenOf(CHILD_MODULE, core_count=2), config, engines, None, checkpoint_now, STEPS)
         engines[0].set_master_key(5, KEY)
         journal = CatalogedJournal(int(path.stem, 16), config.journal.preallocation_bytes, has_checksums=True)
         ahead.run(str(path), 0, journal, 0, 1 << 24, lambda _: None)
@@ -573,16 +559,14 @@ def with_unsynced_adds(config: StorageConfig) -> StorageConfig:
 @pytest.mark.parametrize(("change", "stretch_bytes_min"), [(with_unsynced_adds, 8192), (lambda config: config, 65536)])
 def test_children_are_not_always_of_use(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     change: Callable[[StorageConfig], StorageConfig],
     stretch_bytes_min: int,
 ) -> None:
     """Where a crash tears more than the last group, and where they could not hold the shortest stretch."""
-    monkeypatch.setattr("storage.replay_ahead.CHILD_MODULE", "storage.there_is_no_such_module")
-    monkeypatch.setattr("storage.replay_ahead.STRETCH_BYTES_MIN", stretch_bytes_min)
+    steps = msgspec.structs.replace(STEPS, ahead_stretch_bytes_min=stretch_bytes_min)
     config = change(config_below(tmp_path))
     write_journals(config, simple_groups(600))
-    found = replayed(config, has_children=True)
+    found = replayed(config, children=NO_CHILD_STARTS, steps=steps)
     assert (found.report.child_failure, found.report.entry_count) == ("", 1200)
 
 
@@ -614,7 +598,7 @@ def test_logs_are_durable_before_rows_name_them(tmp_path: Path, monkeypatch: pyt
     written: list[list[str]] = []
     engine = storage.engines[0]
     monkeypatch.setattr(engine, "write_locations", lambda *_: written.append([name for name, _ in disk.take_calls()]))
-    ahead = ReplayAhead(disk, ChildProcesses(), config, [engine], None, checkpoint_now)
+    ahead = ReplayAhead(disk, CHILDREN, config, [engine], None, checkpoint_now, STEPS)
     for ledger_id in (5, 6):
         engine.set_master_key(ledger_id, KEY)
     journal = CatalogedJournal(int(path.stem, 16), config.journal.preallocation_bytes, has_checksums=True)
@@ -639,7 +623,7 @@ def test_an_index_that_fails_before_it_ends_the_boot(tmp_path: Path) -> None:
 
     journal = CatalogedJournal(int(path.stem, 16), config.journal.preallocation_bytes, has_checksums=True)
     with pytest.raises(IndexFailedError):
-        ReplayAhead(FS, ChildProcesses(), config, [engine], None, fail).run(
+        ReplayAhead(FS, CHILDREN, config, [engine], None, fail, STEPS).run(
             str(path), 0, journal, 0, 1 << 24, lambda _: None
         )
     storage.close()
@@ -652,9 +636,8 @@ def test_stretches_are_long_where_entries_are_large(tmp_path: Path) -> None:
 
 
 def test_children_hold_no_more_than_a_cache_when_entries_become_small(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("storage.replay_ahead.CHILD_COUNT_MAX", 2)
     cache_bytes = 512 * STRETCH_BYTES
     entry_counts = entry_counts_of_logs(tmp_path, 512, [4000] * 5000 + [0] * 400_000)
     # Up to a mebibyte of groups, with 36 bytes for an entry, is read at a time.
@@ -663,15 +646,15 @@ def test_children_hold_no_more_than_a_cache_when_entries_become_small(
 
 REPLAY = """
 import sys, msgspec
-import storage.replay_ahead as ahead
 from storage.child_pool import ChildProcesses
 from storage.config import StorageConfig
 from storage.filesystem import OsFileSystem
 from storage.index_store import open_plyvel
 from storage.ledger_storage import LedgerStorage
-ahead.FILE_BYTES_MIN, ahead.STRETCH_BYTES_MIN = int(sys.argv[2]) * 2, int(sys.argv[2]) // 8
+from storage.step_sizes import StepSizes
 config = msgspec.json.decode(sys.argv[1], type=StorageConfig)
-storage = LedgerStorage.open(OsFileSystem(), open_plyvel, config, 1)
+steps = msgspec.json.decode(sys.argv[2], type=StepSizes)
+storage = LedgerStorage.open(OsFileSystem(), open_plyvel, config, 1, steps=steps)
 print("begun", flush=True)
 storage.replay(children=ChildProcesses())
 print("done", flush=True)
@@ -682,7 +665,7 @@ def test_one_that_is_killed_is_done_again(tmp_path: Path) -> None:
     """Wherever it stands; its children end by themselves, and what they leave is in nobody's way."""
     config = config_below(tmp_path, ledgers=2)
     write_journals(config, simple_groups(3000))
-    command = [sys.executable, "-P", "-c", REPLAY, msgspec.json.encode(config).decode(), str(STRETCH_BYTES)]
+    command = [sys.executable, "-P", "-c", REPLAY, *(msgspec.json.encode(each).decode() for each in (config, STEPS))]
     for number in range(8):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
         assert process.stdout is not None
@@ -691,7 +674,7 @@ def test_one_that_is_killed_is_done_again(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         process.stdout.close()
-    found = replayed(config, has_children=True)
+    found = replayed(config, children=CHILDREN)
     expected = {
         (ledger_id, n): entry(ledger_id, n, bytes([n % 251]) * 400) for n in range(3000) for ledger_id in (5, 6)
     }

@@ -81,7 +81,12 @@ class Committing:
         self.workers = LaneWorkers()
         self.writer = JournalWriter.open(self.disk, str(folder), config, now_ms=0)
         self.journal = GroupCommit(
-            self.writer, self.workers, "journal-0", config, on_disk_room=on_disk_room or self.room.append
+            self.writer,
+            self.workers,
+            "journal-0",
+            config,
+            on_disk_room=on_disk_room or self.room.append,
+            retry_delay_s=0.005,
         )
         self.task = asyncio.get_running_loop().create_task(self.journal.run())
         self.disk.take_calls()

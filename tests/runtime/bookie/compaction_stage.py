@@ -20,6 +20,7 @@ from runtime.bookie.garbage_collector_metrics import GarbageCollectionMetrics
 from runtime.config import CompactionConfig, GarbageCollectionConfig
 from runtime.net.loop import LaneWorkers, LoopClock
 from storage.child_pool import ChildProcesses
+from storage.compaction_scan import ROWS_MAX
 from storage.config import EngineConfig, EntryLogConfig
 from storage.disk_room import DiskRoom
 from storage.engine import LedgerDirectoryEngine
@@ -100,7 +101,13 @@ class Stage:
     """An open directory."""
 
     def __init__(
-        self, root: Path, disk: TracedDisk, config: GarbageCollectionConfig, room: DiskRoom | None, children: Children
+        self,
+        root: Path,
+        disk: TracedDisk,
+        config: GarbageCollectionConfig,
+        room: DiskRoom | None,
+        children: Children,
+        scan_rows_max: int,
     ) -> None:
         self.root = root
         self.disk = disk
@@ -108,7 +115,7 @@ class Stage:
         self.metrics = GarbageCollectionMetrics()
         self.engine = open_engine(root, filesystem=disk, config=SMALL_LOGS)
         clock = LoopClock()
-        scanner = LogScanner(children, self.workers)
+        scanner = LogScanner(children, self.workers, rows_max=scan_rows_max)
         self.compactor = Compactor(
             disk, self.engine, self.workers, scanner, CompactionThrottle(clock, config), config, self.metrics
         )
@@ -150,10 +157,11 @@ async def staged(
     config: GarbageCollectionConfig = FAST,
     room: DiskRoom | None = None,
     children: Children | None = None,
+    scan_rows_max: int = ROWS_MAX,
 ) -> AsyncIterator[Stage]:
     # Without processes: there are tests of very many rounds.
     children = children or InProcessChildren(OsFileSystem(), open_plyvel)
-    stage = Stage(root, disk or TracedDisk(), config, room, children)
+    stage = Stage(root, disk or TracedDisk(), config, room, children, scan_rows_max)
     try:
         yield stage
     finally:

@@ -181,15 +181,12 @@ async def test_damage_of_the_source_after_the_copying_loses_nothing(
 
 
 @NEW_IDS
-async def test_damage_of_the_copy_before_the_index_names_it_loses_nothing(
-    folder: Path, new_entry_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_damage_of_the_copy_before_the_index_names_it_loses_nothing(folder: Path, new_entry_id: int) -> None:
     """Even where the wrong copy of an entry comes in another message than the right one."""
-    monkeypatch.setattr("storage.compaction_scan_child._ROWS_MAX", 1)
     await kill_compaction(folder, *KILLED_BEFORE["the new log has a name"])
     (finished,) = leftovers(folder)
     change_entry_id(folder / finished, new_entry_id)
-    async with staged(folder) as stage:
+    async with staged(folder, scan_rows_max=1) as stage:
         await stage.round()
         require_all(stage)
         await stage.round()

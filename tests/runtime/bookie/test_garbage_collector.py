@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from runtime.net.loop import LaneWorkers
 from runtime.protocol.status import Status
 from storage.child_pool import ChildProcesses
 from storage.entry_log_format import HEADER_MAP_FIELDS_OFFSET
+from tests.processes import striking_children
 from tests.runtime.bookie.collected_bookie import collected_bookie, until, with_settings
 
 
@@ -272,17 +274,14 @@ async def test_a_round_that_fails_is_counted_and_the_bookie_serves_on(metadata_u
         assert bookie.local_ids() == {1, 2}
 
 
-async def test_a_scan_that_is_killed_is_tried_again(
-    metadata_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_scan_that_is_killed_is_tried_again(metadata_uri: str, tmp_path: Path) -> None:
     async with collected_bookie(metadata_uri, tmp_path) as bookie:
         await bookie.write(range(20))
         await bookie.delete_metadata(range(15))
-        monkeypatch.setattr("runtime.bookie.compaction_scans.CHILD_MODULE", "storage.no_such_module")
-        await bookie.collector.force()
+        with striking_children("storage.compaction_scan_child", signal.SIGKILL):
+            await bookie.collector.force()
         assert bookie.collector.metrics.rounds_failed_count == 1
         assert bookie.collector.metrics.logs_removed_count == 0
-        monkeypatch.undo()
         await bookie.collector.force()
         assert bookie.collector.metrics.logs_removed_count > 0
         await bookie.require_readable(range(15, 20))

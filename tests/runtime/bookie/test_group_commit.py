@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from runtime.bookie import group_commit
 from runtime.bookie.adds import AddPath
 from runtime.bookie.ledger_handles import LedgerHandles
 from runtime.bookie.modes import BookieModes, ReadOnlyReason
@@ -127,10 +126,7 @@ async def test_a_failed_sync_is_final(tmp_path: Path) -> None:
     assert running.answers.entry_ids == []
 
 
-async def test_a_full_disk_stops_the_journal_until_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_commit, "RETRY_DELAY_S", 0.005)
+async def test_a_full_disk_stops_the_journal_until_there_is_room(tmp_path: Path) -> None:
     async with committing(tmp_path) as running:
         running.disk.is_full = True
         running.add(0)
