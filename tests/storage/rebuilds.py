@@ -13,6 +13,7 @@ from storage.index_store import open_plyvel
 from storage.ledger_storage import lock_directories
 from storage.ports import FileSystem, OpenIndexStore
 from storage.rebuild import IndexRebuild, RebuildReport, plan_rebuild
+from tests.sim.children import InProcessChildren
 from tests.storage.engines import KEY, checkpoint, entry, explicit_lac, open_storage
 
 BOTH = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
@@ -81,13 +82,15 @@ def rebuild(
     *,
     filesystem: FileSystem | None = None,
     open_index: OpenIndexStore = open_plyvel,
+    is_in_process: bool = False,
 ) -> RebuildReport:
-    """Plan and run, with the folders locked."""
+    """Plan and run, with the folders locked. ``is_in_process``: without child processes, for very many rebuilds."""
     filesystem = filesystem or OsFileSystem()
+    children = InProcessChildren(filesystem, open_index) if is_in_process else ChildProcesses()
     locks = lock_directories(filesystem, config)
     try:
         plans = plan_rebuild(filesystem, open_index, config, chosen)
-        return IndexRebuild(filesystem, open_index, ChildProcesses(), config, Watch()).run(plans)
+        return IndexRebuild(filesystem, open_index, children, config, Watch()).run(plans)
     finally:
         for lock in locks:
             lock.release()

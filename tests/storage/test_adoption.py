@@ -29,6 +29,7 @@ from storage.journal_format import (
     encode_ledger_key_record,
 )
 from storage.rebuild import IndexRebuild, plan_rebuild
+from tests.sim.children import InProcessChildren
 from tests.storage.engines import FailingOnce, PhotographedDisk, explicit_lac, opening_watched
 from tests.storage.golden import FILES
 from tests.storage.groups import group_bytes
@@ -448,7 +449,8 @@ def _require_made_good(folders: JavaFolders, moment: str, photograph: Path, *, a
         moved = folders._replace(root=root, config=_moved(folders, root))
         if survey_adoption(FS, moved.config) is not None:
             _require_no_boot(moved)
-            adopt(UnsyncedDisk(), open_plyvel, ChildProcesses(), moved.config)
+            disk = UnsyncedDisk()
+            adopt(disk, open_plyvel, InProcessChildren(disk, open_plyvel), moved.config)
         assert not list(root.rglob("bkctl.adoption")), moment
         with booted(moved.config) as storage:
             require_all(storage, moved.entries())

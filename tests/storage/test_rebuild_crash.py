@@ -126,7 +126,7 @@ def test_a_kill_before_any_change(
             assert before is not keep_all, refusal
             assert refusal.endswith("run `bkctl storage index rebuild` with the settings of this bookie")
             config = config_below(again)
-            rebuild(config)
+            rebuild(config, is_in_process=True)
             require_entries(config, LEDGERS, rounds=2)
             assert not leftovers(config)
         shutil.rmtree(again)

@@ -49,6 +49,7 @@ from storage.replay_tasks import ReadStretch
 from storage.setting import MEBIBYTE
 from storage.step_sizes import StepSizes
 from tests.processes import striking_children
+from tests.sim.children import InProcessChildren
 from tests.storage.engines import KEY, NOW_MS, entry, explicit_lac
 from tests.storage.groups import group_bytes
 from tests.storage.traced_disk import TracedDisk
@@ -308,19 +309,27 @@ def damaged(data: bytes, seed: int) -> bytes:
             return data[:sector] + bytes(512) + data[sector + 512 :]
 
 
+@pytest.fixture(scope="module")
+def simple_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders with a journal, and nothing else, made once."""
+    root = tmp_path_factory.mktemp("written")
+    write_journals(config_below(root), simple_groups(400))
+    return root
+
+
 @pytest.mark.parametrize("seed", range(24))
-def test_whatever_is_damaged_the_outcome_is_the_same(tmp_path: Path, seed: int) -> None:
-    written = config_below(tmp_path / "written")
-    write_journals(written, simple_groups(400))
+def test_whatever_is_damaged_the_outcome_is_the_same(tmp_path: Path, simple_journal: Path, seed: int) -> None:
+    """Of each kind of damage once with processes."""
+    in_process = InProcessChildren(FS, open_plyvel)
     outcomes = []
-    for has_children in (False, True):
-        root = tmp_path / str(has_children)
-        shutil.copytree(tmp_path / "written", root)
+    for number, children in enumerate((None, CHILDREN if seed < 4 else in_process)):
+        root = tmp_path / str(number)
+        shutil.copytree(simple_journal, root)
         config = config_below(root)
         path = journal_path(config)
         path.write_bytes(damaged(path.read_bytes(), seed))
         try:
-            found = replayed(config, children=CHILDREN if has_children else None)
+            found = replayed(config, children=children)
         except CorruptFileError as error:
             outcomes.append(str(error).replace(str(root), ""))
         else:
