@@ -1,9 +1,7 @@
 """One ledger directory: write cache, entry logs and the two indexes, tied together by the checkpoint.
 
-Two sides (design section 3). The loop side changes caches, memtables and ledger rows and never touches the disk. The
-lane side reads and writes the disk: ``write_checkpoint`` in one lane, the reads in another; both get what they need as
-arguments that do not change any more. The lane side is three parts that the engine hands on: ``checkpoint`` writes,
-``stored_entries`` reads, ``relocation`` moves entries between logs for the collector. A checkpoint goes
+The loop side changes caches, memtables and ledger rows and never touches the disk. The lane side gets arguments that no
+longer change: ``checkpoint`` writes in one lane, ``stored_entries`` reads in another, ``relocation`` moves entries.
 
     loop: job = begin_checkpoint()      freeze the memtable, take the changed rows
     lane: done = write_checkpoint(job)  the order of storage section 5.8
@@ -66,8 +64,7 @@ class LedgerDirectoryEngine:
         self.body_bytes_max = min(config.entry_log.entry_bytes_max, self._half_bytes - ENTRY_OVERHEAD_BYTES)
         self._active = Memtable(self._half_bytes)
         self._job: CheckpointJob | None = None
-        self._is_job_running = False
-        self._was_full = False
+        self._is_job_running = self._was_full = False
         self._read_cache = ReadCache(config.read_cache_bytes_max)
         self._read_generation = 0
         self.write_cache_generation = 0
