@@ -149,7 +149,6 @@ class LedgerStorage:
         None: there is always an attempt, and what fails is raised.
 
         ``children``: read long journals; None: all is read in this process.
-
         ``require_going``: called between batches; what it raises ends the replay, and leaves what a kill would.
 
         ``earlier_starts``: for journals, by index, that are applied from before their mark on. That changes nothing
