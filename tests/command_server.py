@@ -13,12 +13,14 @@ import importlib
 import json
 import os
 import pkgutil
+import select
 import signal
 import socket
 import sys
 import threading
 import time
 import traceback
+from typing import NoReturn
 
 from bkctl import early_stop
 from bkctl.main import main
@@ -29,32 +31,46 @@ _PACKAGES = ("bkctl", "commands", "runtime", "storage")
 def serve(requests: socket.socket) -> None:
     """Fork for each request until the tests end.
 
-    A request is four descriptors: the command's stdout, stderr and working directory, and the socket for its answer.
+    A request is four descriptors: the command's stdout, stderr and working directory, and a socket. The command reads
+    its arguments and environment from the socket; the answers there are its process id and, once it has ended, its
+    exit code.
     """
+    running: dict[int, tuple[int, socket.socket]] = {}
+    events = select.poll()
+    events.register(requests, select.POLLIN)
     while True:
-        _, descriptors, _, _ = socket.recv_fds(requests, 1, 4)
-        _reap()
-        if not descriptors:
-            return
-        if os.fork() == 0:
-            requests.close()
-            _run_command(*descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        for ready, _ in events.poll():
+            if ready in running:
+                pid, answers = running.pop(ready)
+                events.unregister(ready)
+                os.close(ready)
+                _answer(answers, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                answers.close()
+                continue
+            _, descriptors, _, _ = socket.recv_fds(requests, 1, 4)
+            if not descriptors:
+                return
+            answers = socket.socket(fileno=descriptors.pop())
+            if (pid := os.fork()) == 0:
+                requests.close()
+                _run_command(answers, *descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            process = os.pidfd_open(pid)
+            running[process] = (pid, answers)
+            events.register(process, select.POLLIN)
+            _answer(answers, pid)
 
 
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG) != (0, 0):
-            pass
+def _answer(answers: socket.socket, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the test no longer waits
+        answers.sendall(b"%d\n" % number)
 
 
-def _run_command(stdout: int, stderr: int, directory: int, answers: int) -> None:
-    """Do what ``python -P -m bkctl`` does. Answers with the process id, then the exit code."""
+def _run_command(requests: socket.socket, stdout: int, stderr: int, directory: int) -> NoReturn:
+    """Do what ``python -P -m bkctl`` does."""
     exit_code = 1
-    connection = socket.socket(fileno=answers)
-    connection.sendall(b"%d\n" % os.getpid())
-    with connection.makefile("rb") as stream:
+    with requests, requests.makefile("rb") as stream:
         request = json.loads(stream.readline())
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, descriptor in ((1, stdout), (2, stderr)):
@@ -74,7 +90,6 @@ def _run_command(stdout: int, stderr: int, directory: int, answers: int) -> None
         sys.stdout.flush()
     except BaseException:
         traceback.print_exc()
-    connection.sendall(b"%d\n" % exit_code)
     os._exit(exit_code)
 
 

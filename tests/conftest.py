@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import itertools
 import os
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from runtime.metadata.embedded import EmbeddedZooKeeper
 from tests.orphans import OrphanKiller
-from tests.processes import Cluster
+from tests.processes import Cluster, DevCluster
 from tests.rings import (  # noqa: F401  hooks of pytest
     pytest_collection_modifyitems,
     pytest_terminal_summary,
@@ -103,7 +104,9 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
     """One ZooKeeper server for the whole run; tests keep out of each other's way by ``metadata_uri``."""
     with OrphanKiller() as orphans:
-        server = asyncio.run(EmbeddedZooKeeper.start(str(tmp_path_factory.mktemp("zookeeper"))))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JDK_JAVA_OPTIONS", "-Dzookeeper.forceSync=no")  # no test survives a crash of the machine
+            server = asyncio.run(EmbeddedZooKeeper.start(str(tmp_path_factory.mktemp("zookeeper"))))
         orphans.watch(server.pid)
         try:
             yield server
@@ -111,31 +114,47 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooK
             asyncio.run(server.stop())
 
 
+@pytest.fixture(scope="session")
+def new_metadata_uri(zookeeper: EmbeddedZooKeeper) -> Callable[[], str]:
+    """Makes URIs of ledgers roots that no other test uses; nothing exists there yet."""
+    return lambda: f"zk+hierarchical://{zookeeper.connect_string}/ledgers-{next(_root_numbers)}"
+
+
 @pytest.fixture
-def metadata_uri(zookeeper: EmbeddedZooKeeper) -> str:
+def metadata_uri(new_metadata_uri: Callable[[], str]) -> str:
     """URI of a ledgers root that no other test uses; nothing exists there yet."""
-    return f"zk+hierarchical://{zookeeper.connect_string}/ledgers-{next(_root_numbers)}"
+    return new_metadata_uri()
 
 
 @pytest.fixture
-def start_cluster(tmp_path: Path) -> Iterator[Callable[[int], Cluster]]:
-    """Starts clusters of a given number of bookies; all are ended with the test."""
-    clusters: list[Cluster] = []
+def start_cluster(new_metadata_uri: Callable[[], str], tmp_path: Path) -> Iterator[Callable[[int], Cluster]]:
+    """Starts clusters of a given number of bookies on the shared ZooKeeper; all are ended with the test."""
+    with contextlib.ExitStack() as clusters:
 
-    def start(bookie_count: int) -> Cluster:
-        cluster = Cluster(str(tmp_path / f"cluster-{len(clusters)}"))
-        clusters.append(cluster)
-        cluster.up(bookie_count)
-        return cluster
+        def start(bookie_count: int) -> Cluster:
+            cluster = Cluster(str(tmp_path / f"cluster-{next(_root_numbers)}"), new_metadata_uri())
+            clusters.callback(cluster.stop)
+            cluster.up(bookie_count)
+            return cluster
 
-    try:
         yield start
-    finally:
-        for cluster in clusters:
-            cluster.stop()
 
 
 @pytest.fixture
 def cluster(start_cluster: Callable[[int], Cluster]) -> Cluster:
-    """Three bookies on their own ZooKeeper, for this test alone."""
+    """Three bookies, for this test alone."""
     return start_cluster(3)
+
+
+@pytest.fixture
+def start_dev_cluster(tmp_path: Path) -> Iterator[Callable[[int], DevCluster]]:
+    """Starts clusters with a ZooKeeper of their own by ``bkctl dev cluster``; all are ended with the test."""
+    with contextlib.ExitStack() as clusters:
+
+        def start(bookie_count: int) -> DevCluster:
+            cluster = DevCluster(str(tmp_path / f"dev-cluster-{next(_root_numbers)}"))
+            clusters.callback(cluster.stop)
+            cluster.up(bookie_count)
+            return cluster
+
+        yield start

@@ -17,13 +17,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 from runtime.metadata.server_ports import choose_server_ports
 from tests.orphans import OrphanKiller
 
 LOOPBACK = "127.0.0.1"
-COMMAND_TIMEOUT_S = 120.0
+COMMAND_TIMEOUT_S = 300.0
 """Far above any honest answer: it only keeps a hung process from hanging the test run."""
 
 _END_TIMEOUT_S = 20.0
@@ -139,6 +139,45 @@ def bkctl_environment(**variables: str) -> dict[str, str]:
     return inherited | {"NO_COLOR": "1", "COLUMNS": "160", "BKCTL_CONFIG": os.devnull} | variables
 
 
+class BkctlProcess:
+    """A bkctl process that ``start_bkctl`` started; its methods are those of ``subprocess.Popen``."""
+
+    def __init__(self, pid: int, answers: socket.socket) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._answers = answers
+
+    def poll(self) -> int | None:
+        """Exit code; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Exit code, once it has ended; subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            self._answers.settimeout(timeout)
+            try:
+                self.returncode = _read_number(self._answers)
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(f"bkctl (pid {self.pid})", timeout or 0) from None
+            self._answers.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Nothing happens if it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
 class _CommandServer:
     """Runs commands in forks of a process that has imported bkctl: see ``tests/command_server.py``."""
 
@@ -155,43 +194,30 @@ class _CommandServer:
             )
         atexit.register(self._stop)
 
-    def run(self, arguments: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> BkctlResult:
-        """Run one command to its end. Any thread may call this."""
+    def start(
+        self, arguments: Sequence[str], environment: Mapping[str, str], stdout: int, stderr: int, cwd: Path | str
+    ) -> BkctlProcess:
+        """Any thread may call this."""
         answers, theirs = socket.socketpair()
-        with (
-            answers,
-            open(os.memfd_create("stdout"), "w+b") as stdout,
-            open(os.memfd_create("stderr"), "w+b") as stderr,
-        ):
-            directory = os.open(".", os.O_PATH)
-            with theirs:
-                descriptors = [stdout.fileno(), stderr.fileno(), directory, theirs.fileno()]
-                socket.send_fds(self._requests, [b"!"], descriptors)
-            os.close(directory)
-            request = {"arguments": arguments, "environment": environment}
-            answers.settimeout(timeout_s)
-            with answers.makefile("rb") as stream:
-                pid = int(stream.readline())
-                with open(os.pidfd_open(pid), "rb") as process:
-                    answers.sendall(json.dumps(request).encode() + b"\n")
-                    try:
-                        exit_code = int(stream.readline() or -1)  # -1: it was killed
-                    except TimeoutError:
-                        kill_and_wait(pid)
-                        raise
-                    ended = select.poll()
-                    ended.register(process)
-                    ended.poll()  # returns once its files are closed and its locks released
-            return BkctlResult(exit_code, _written(stdout), _written(stderr))
+        answers.sendall(json.dumps({"arguments": arguments, "environment": environment}).encode() + b"\n")
+        directory = os.open(cwd, os.O_PATH)
+        with theirs:
+            socket.send_fds(self._requests, [b"!"], [stdout, stderr, directory, theirs.fileno()])
+        os.close(directory)
+        return BkctlProcess(_read_number(answers), answers)
 
     def _stop(self) -> None:
         self._requests.close()
         self._process.wait()
 
 
-def _written(file: BinaryIO) -> str:
-    file.seek(0)
-    return file.read().decode()
+def _read_number(answers: socket.socket) -> int:
+    text = b""
+    while not text.endswith(b"\n"):
+        part = answers.recv(1)
+        assert part, "the process that runs commands has ended"
+        text += part
+    return int(text)
 
 
 @functools.cache
@@ -199,12 +225,38 @@ def _command_server() -> _CommandServer:
     return _CommandServer()
 
 
+def start_bkctl(
+    *arguments: str,
+    stdout: IO[Any] | None = None,
+    stderr: IO[Any] | None = None,
+    cwd: Path | str = ".",
+    variables: Mapping[str, str] | None = None,
+) -> BkctlProcess:
+    """Start a bkctl command without a terminal; ``variables`` are added to its environment.
+
+    What it writes is dropped where no file is given for it.
+    """
+    with open(os.devnull, "wb") as null:
+        out, err = ((file or null).fileno() for file in (stdout, stderr))
+        return _command_server().start(arguments, bkctl_environment(**variables or {}), out, err, cwd)
+
+
 def run_bkctl(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S, **variables: str) -> BkctlResult:
     """Run a bkctl command to its end without a terminal; ``variables`` are added to its environment.
 
     What Python reads before it runs bkctl (``-X`` options, ``PYTHON*`` variables, limits) needs ``spawn_bkctl``.
     """
-    return _command_server().run(arguments, bkctl_environment(**variables), timeout_s)
+    with open(os.memfd_create("stdout"), "w+b") as stdout, open(os.memfd_create("stderr"), "w+b") as stderr:
+        process = start_bkctl(*arguments, stdout=stdout, stderr=stderr, variables=variables)
+        try:
+            exit_code = process.wait(timeout_s)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        stdout.seek(0)
+        stderr.seek(0)
+        return BkctlResult(exit_code, stdout.read().decode(), stderr.read().decode())
 
 
 def spawn_bkctl(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S, **variables: str) -> BkctlResult:
@@ -287,12 +339,91 @@ class TerminalSession:
 
 
 class Cluster:
+    """Bookies below one folder, on a ledgers root of their own in a ZooKeeper that runs already.
+
+    The session of a killed bookie ends after three seconds, not ten.
+    """
+
+    def __init__(self, directory: str, metadata_uri: str = "") -> None:
+        self.directory = directory
+        self.metadata_uri = metadata_uri
+        self.bookies: list[BookieProcess] = []
+        self._processes: dict[str, BkctlProcess] = {}
+
+    def up(self, bookie_count: int) -> None:
+        """Start what does not run; also brings a cluster back after ``down``."""
+        made = self.run("cluster", "init", "--if-not-exists")
+        assert made.exit_code == 0, made.stderr
+        for number in range(len(self.bookies) + 1, bookie_count + 1):
+            port, directory = free_port(), f"{self.directory}/bookie-{number}"
+            os.makedirs(directory)
+            self.bookies.append(BookieProcess(f"{LOOPBACK}:{port}", 0, port, directory, f"{directory}/bookie.log"))
+        self._start([bookie for bookie in self.bookies if not self._is_running(bookie.id)])
+
+    def down(self) -> None:
+        """Stop all bookies cleanly; the data stays."""
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            process.wait(_END_TIMEOUT_S)
+
+    def start_bookie(self, bookie_id: str) -> None:
+        """Bring one bookie back."""
+        self._start([self.bookie(bookie_id)])
+
+    def kill_bookie(self, bookie_id: str) -> None:
+        """kill -9; returns when the process is gone."""
+        kill_and_wait(self.bookie(bookie_id).pid)
+
+    def bookie(self, bookie_id: str) -> BookieProcess:
+        """The bookie of this id."""
+        return next(bookie for bookie in self.bookies if bookie.id == bookie_id)
+
+    def run(self, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> BkctlResult:
+        """Run a bkctl command against this cluster."""
+        return run_bkctl(*arguments, timeout_s=timeout_s, BKCTL_METADATA_URI=self.metadata_uri)
+
+    def stop(self) -> None:
+        """End every process."""
+        for process in self._processes.values():
+            process.kill()
+            process.wait(_END_TIMEOUT_S)
+
+    def _is_running(self, bookie_id: str) -> bool:
+        return bookie_id in self._processes and self._processes[bookie_id].poll() is None
+
+    def _start(self, bookies: Sequence[BookieProcess]) -> None:
+        with contextlib.ExitStack() as logs:
+            starting = {}
+            for bookie in bookies:
+                log = logs.enter_context(open(bookie.log_path, "ab"))
+                said = logs.enter_context(open(bookie.log_path, "rb"))
+                said.seek(0, os.SEEK_END)
+                process = self._processes[bookie.id] = self._start_process(bookie, log)
+                self.bookies[self.bookies.index(bookie)] = bookie._replace(pid=process.pid)
+                starting[bookie.id] = said
+            for bookie_id, said in starting.items():
+                text = b""
+                while b" serves on port " not in text:
+                    assert self._is_running(bookie_id), f"bookie {bookie_id} did not start:\n{text.decode()}"
+                    time.sleep(0.02)
+                    text += said.read()
+
+    def _start_process(self, bookie: BookieProcess, log: IO[bytes]) -> BkctlProcess:
+        return start_bkctl(
+            *("bookie", "start", "--metadata-uri", self.metadata_uri, "--port", str(bookie.port)),
+            *("--bookie-id", bookie.id, "--advertised-address", LOOPBACK),
+            *("--journal-dir", f"{bookie.directory}/journal", "--ledger-dir", f"{bookie.directory}/ledgers"),
+            *("--set", "allowLoopback=true", "--set", "diskUsageThreshold=0.99", "--set", "zkTimeout=3000"),
+            stderr=log,
+        )
+
+
+class DevCluster(Cluster):
     """ZooKeeper and bookies below one folder, run by ``bkctl dev cluster``."""
 
     def __init__(self, directory: str) -> None:
-        self.directory = directory
-        self.metadata_uri = ""
-        self.bookies: list[BookieProcess] = []
+        super().__init__(directory)
         self.zookeeper_pid = 0
         self._pids: set[int] = set()
         self._orphans = OrphanKiller()
@@ -310,18 +441,6 @@ class Cluster:
         """Bring one bookie back."""
         self._dev_cluster("start", bookie_id)
         self._take(self._dev_cluster("status").json())
-
-    def kill_bookie(self, bookie_id: str) -> None:
-        """kill -9; returns when the process is gone."""
-        kill_and_wait(self.bookie(bookie_id).pid)
-
-    def bookie(self, bookie_id: str) -> BookieProcess:
-        """The bookie of this id."""
-        return next(bookie for bookie in self.bookies if bookie.id == bookie_id)
-
-    def run(self, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> BkctlResult:
-        """Run a bkctl command against this cluster."""
-        return run_bkctl(*arguments, timeout_s=timeout_s, BKCTL_METADATA_URI=self.metadata_uri)
 
     def stop(self) -> None:
         """End every process that was ever seen, whatever state the cluster is in."""

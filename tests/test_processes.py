@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.processes import processes_below, run_bkctl, spawn_bkctl
+from tests.processes import COMMAND_TIMEOUT_S, processes_below, run_bkctl, spawn_bkctl, start_bkctl
 
 NOWHERE = ("-u", "zk://127.0.0.1:1/ledgers", "--timeout", "100ms")
 COMMANDS = (
@@ -39,6 +41,17 @@ async def test_commands_run_from_threads_at_the_same_time() -> None:
 
 def test_a_command_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(subprocess.TimeoutExpired):
         run_bkctl("bookie", "list", "-u", "zk://127.0.0.1:1/ledgers", "--timeout", "1h", timeout_s=0.5)
     assert processes_below(tmp_path) == []
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_signals_reach_a_command_that_runs(tmp_path: Path, number: signal.Signals, exit_code: int) -> None:
+    with (tmp_path / "log").open("w+b") as log:
+        arguments = ("bookie", "list", "-u", "zk://127.0.0.1:1/ledgers", "--timeout", "1h", "--debug")
+        process = start_bkctl(*arguments, stderr=log)
+        while not (tmp_path / "log").read_bytes():  # its handlers are installed before it connects
+            assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait(COMMAND_TIMEOUT_S) == process.poll() == exit_code

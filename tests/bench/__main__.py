@@ -22,7 +22,7 @@ from rich.table import Table
 
 from runtime.client import LedgerClient
 from tests.bench.measurements import EchoServer, Round, Workload, measure_round
-from tests.processes import Cluster
+from tests.processes import DevCluster
 
 ROWS = (
     ("adds, pipelined", "adds_per_s", "1/s", ">= 40,000"),
@@ -72,7 +72,7 @@ def main() -> None:
     arguments = _arguments()
     os.makedirs(arguments.directory, exist_ok=True)
     directory = tempfile.mkdtemp(prefix="bench-", dir=arguments.directory)
-    cluster = Cluster(os.path.join(directory, "cluster"))
+    cluster = DevCluster(os.path.join(directory, "cluster"))
     try:
         cluster.up(1)
         rounds = uvloop.run(_run(directory, arguments.rounds, cluster.metadata_uri))

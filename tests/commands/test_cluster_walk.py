@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from runtime.metadata.uri import parse_metadata_uri
 from tests.processes import (
     BkctlResult,
     Cluster,
+    DevCluster,
     TerminalSession,
     bkctl_command,
     bkctl_environment,
@@ -174,7 +176,7 @@ def test_wrong_input_has_its_own_exit_code_and_changes_nothing(cluster: Cluster)
         (3, f"bookie {first} is up and serving; stop it first", ("recover", "failed-bookie", first, "--yes")),
         (3, f"bookie {first} is up and serving; stop it first", ("decommission", first, "--yes")),
         (4, "create one with bkctl cluster init", ("cluster", "info", "-u", cluster.metadata_uri + "-other")),
-        (5, "there is a cluster at /ledgers already", ("cluster", "init")),
+        (5, f"there is a cluster at {parse_metadata_uri(cluster.metadata_uri).root} already", ("cluster", "init")),
         (7, "an ensemble of 4 bookies was asked for, 3 are writable", ("ledger", "write-test", "-E", "4")),
         (13, "was created as hierarchical", ("ledger", "list", "-u", cluster.metadata_uri.replace("hier", "longhier"))),
     ):
@@ -186,8 +188,8 @@ def test_wrong_input_has_its_own_exit_code_and_changes_nothing(cluster: Cluster)
 
 
 @pytest.mark.battery
-def test_a_bookie_dies_is_recovered_and_decommissioned(start_cluster: Callable[[int], Cluster]) -> None:
-    cluster = start_cluster(4)
+def test_a_bookie_dies_is_recovered_and_decommissioned(start_dev_cluster: Callable[[int], DevCluster]) -> None:
+    cluster = start_dev_cluster(4)
     victim = cluster.bookies[1].id
     succeed(cluster, "ledger", "write-test", "--ledgers", "5", "--entries", "40", "-E", "4", "-W", "3", "-A", "2")
     cluster.up(5)
@@ -231,7 +233,7 @@ def test_damage_on_a_disk_is_told_from_a_bookie_that_is_down(cluster: Cluster) -
         data[data.index(b"bkctl write-test, entry %d " % entry_id) + offset] ^= 0x55
     log.write_bytes(data)
     cluster.up(3)
-    succeed(cluster, "dev", "cluster", "kill", dead.id, "--dir", cluster.directory)
+    cluster.kill_bookie(dead.id)
     wait_for(lambda: states(cluster)[dead.id] == "down")
 
     result = cluster.run("ledger", "verify", "--all")
@@ -258,7 +260,7 @@ def test_damage_on_a_disk_is_told_from_a_bookie_that_is_down(cluster: Cluster) -
 def test_a_question_is_left_at_once_and_nothing_was_changed(cluster: Cluster, command: tuple[str, ...]) -> None:
     succeed(cluster, "ledger", "write-test", "--entries", "3", "-E", "3", "-W", "3")
     victim = cluster.bookies[0].id
-    succeed(cluster, "dev", "cluster", "kill", victim, "--dir", cluster.directory)
+    cluster.kill_bookie(victim)
     wait_for(lambda: states(cluster)[victim] == "down")
     before = succeed(cluster, "ledger", "show", "0").stdout
     for exit_code, key, number in ((130, "\x03", None), (143, None, signal.SIGTERM), (130, None, signal.SIGINT)):
@@ -279,8 +281,8 @@ def test_a_question_is_left_at_once_and_nothing_was_changed(cluster: Cluster, co
 
 
 @pytest.mark.battery
-def test_processes_live_and_die_as_told(start_cluster: Callable[[int], Cluster]) -> None:
-    cluster = start_cluster(2)
+def test_processes_live_and_die_as_told(start_dev_cluster: Callable[[int], DevCluster]) -> None:
+    cluster = start_dev_cluster(2)
     directory = ("--dir", cluster.directory)
     before = succeed(cluster, "dev", "cluster", "status", *directory).json()
     assert set(before) == {"apiVersion", "kind", "metadata_uri", "zookeeper", "bookies"}
@@ -316,8 +318,8 @@ def test_processes_live_and_die_as_told(start_cluster: Callable[[int], Cluster])
     assert os.listdir(cluster.directory) == ["mine.txt"]
 
 
-def test_a_port_that_is_taken_stops_everything_again(start_cluster: Callable[[int], Cluster]) -> None:
-    cluster = start_cluster(2)
+def test_a_port_that_is_taken_stops_everything_again(start_dev_cluster: Callable[[int], DevCluster]) -> None:
+    cluster = start_dev_cluster(2)
     succeed(cluster, "dev", "cluster", "down", "--dir", cluster.directory)
     with socket.socket() as other:
         other.bind(("127.0.0.1", cluster.bookies[1].port))
@@ -329,8 +331,8 @@ def test_a_port_that_is_taken_stops_everything_again(start_cluster: Callable[[in
     assert {server["state"] for server in (status["zookeeper"], *status["bookies"])} == {"stopped"}
 
 
-def test_a_bookie_that_cannot_be_recorded_does_not_stay(start_cluster: Callable[[int], Cluster]) -> None:
-    cluster = start_cluster(1)
+def test_a_bookie_that_cannot_be_recorded_does_not_stay(start_dev_cluster: Callable[[int], DevCluster]) -> None:
+    cluster = start_dev_cluster(1)
     bookie = cluster.bookies[0]
     cluster.kill_bookie(bookie.id)
     os.mkdir(os.path.join(bookie.directory, "process.json.tmp"))  # as on a full disk: the pid file cannot be written

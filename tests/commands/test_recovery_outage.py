@@ -6,7 +6,6 @@ import asyncio
 import os
 import shlex
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.ledgers import open_ledger_store
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
-from tests.processes import COMMAND_TIMEOUT_S, Cluster, bkctl_command, bkctl_environment, kill_and_wait
+from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, DevCluster, kill_and_wait, start_bkctl
 
 LEDGERS = 16
 BOOKIE_SESSION_TIMEOUT_S = 10.0
@@ -56,13 +55,13 @@ class Scene:
         return asyncio.run(read())
 
     @contextmanager
-    def begun(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    def begun(self, *arguments: str) -> Iterator[BkctlProcess]:
         """A command whose run has repaired some ledgers, and not all."""
-        environment = bkctl_environment(BKCTL_METADATA_URI=self.cluster.metadata_uri, BKCTL_CONFIG=str(self.config))
+        variables = {"BKCTL_METADATA_URI": self.cluster.metadata_uri, "BKCTL_CONFIG": str(self.config)}
         with open(self.log, "wb") as log:
             # The rate makes it slow: a ledger takes some ten operations.
-            command = bkctl_command(*arguments, "--yes", "--rate", "8")
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+            arguments = (*arguments, "--yes", "--rate", "8")
+            process = start_bkctl(*arguments, stdout=log, stderr=log, variables=variables)
         try:
             while (left := len(self.referencing(self.dead))) == self.planned:
                 assert process.poll() is None, self.said()
@@ -75,14 +74,14 @@ class Scene:
     def said(self) -> str:
         return self.log.read_text()
 
-    def wait_for(self, text: str, process: subprocess.Popen[bytes]) -> None:
+    def wait_for(self, text: str, process: BkctlProcess) -> None:
         deadline = time.monotonic() + COMMAND_TIMEOUT_S
         while text not in self.said():
             assert process.poll() is None, self.said()
             assert time.monotonic() < deadline, self.said()
             time.sleep(0.05)
 
-    def end_of(self, process: subprocess.Popen[bytes]) -> int:
+    def end_of(self, process: BkctlProcess) -> int:
         return process.wait(COMMAND_TIMEOUT_S)
 
     def wait_until_all_are_registered(self) -> None:
@@ -103,6 +102,12 @@ def scene(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> Scene:
     return Scene(start_cluster(4), tmp_path)
 
 
+@pytest.fixture
+def dev_cluster(start_dev_cluster: Callable[[int], DevCluster]) -> DevCluster:
+    """With a ZooKeeper of its own."""
+    return start_dev_cluster(4)
+
+
 @contextmanager
 def standing_still(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
@@ -113,9 +118,10 @@ def standing_still(pid: int) -> Iterator[None]:
 
 
 @pytest.mark.battery
-def test_an_outage_longer_than_the_session_is_waited_out(scene: Scene) -> None:
+def test_an_outage_longer_than_the_session_is_waited_out(dev_cluster: DevCluster, tmp_path: Path) -> None:
+    scene = Scene(dev_cluster, tmp_path)
     with scene.begun("decommission", scene.dead) as process:
-        with standing_still(scene.cluster.zookeeper_pid):
+        with standing_still(dev_cluster.zookeeper_pid):
             scene.wait_for(AWAY, process)
             time.sleep(BOOKIE_SESSION_TIMEOUT_S)  # the length of the outage is the scenario
             assert process.poll() is None, scene.said()
@@ -126,8 +132,8 @@ def test_an_outage_longer_than_the_session_is_waited_out(scene: Scene) -> None:
 
 
 @pytest.mark.battery
-def test_a_zookeeper_that_is_killed_and_started_again_is_waited_for(scene: Scene) -> None:
-    cluster = scene.cluster
+def test_a_zookeeper_that_is_killed_and_started_again_is_waited_for(dev_cluster: DevCluster, tmp_path: Path) -> None:
+    scene, cluster = Scene(dev_cluster, tmp_path), dev_cluster
     with scene.begun("recover", "failed-bookie", scene.dead) as process:
         kill_and_wait(cluster.zookeeper_pid)
         scene.wait_for(AWAY, process)
@@ -142,10 +148,13 @@ def test_a_zookeeper_that_is_killed_and_started_again_is_waited_for(scene: Scene
             asyncio.run(server.stop())
 
 
-def test_an_outage_that_is_too_long_ends_it_with_the_command_that_continues(scene: Scene) -> None:
+def test_an_outage_that_is_too_long_ends_it_with_the_command_that_continues(
+    dev_cluster: DevCluster, tmp_path: Path
+) -> None:
+    scene = Scene(dev_cluster, tmp_path)
     with (
         scene.begun("recover", "failed-bookie", scene.dead, "--metadata-outage-max", "1s") as process,
-        standing_still(scene.cluster.zookeeper_pid),
+        standing_still(dev_cluster.zookeeper_pid),
     ):
         assert scene.end_of(process) == 6, scene.said()
     said = scene.said()

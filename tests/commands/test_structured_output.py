@@ -18,7 +18,7 @@ import pytest
 
 from bkctl.app import build_app
 from tests.bkctl.test_main import leaves
-from tests.processes import BkctlResult, Cluster, is_alive, run_bkctl
+from tests.processes import BkctlResult, DevCluster, is_alive, run_bkctl
 
 pytestmark = pytest.mark.cluster
 
@@ -65,7 +65,7 @@ CSV_CALLS = (
 class Invocations:
     """A cluster of three bookies with one of them stopped, and a call of every command that can be made there."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: DevCluster, folder: Path) -> None:
         self.cluster = cluster
         *_, stopped = cluster.bookies
         live = cluster.bookies[0].id
@@ -147,7 +147,7 @@ class Invocations:
 @pytest.fixture(scope="module")
 def invocations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Invocations]:
     folder = tmp_path_factory.mktemp("structured")
-    cluster = Cluster(str(folder / "cluster"))
+    cluster = DevCluster(str(folder / "cluster"))
     try:
         cluster.up(3)
         for _ in range(2):

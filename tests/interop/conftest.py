@@ -14,7 +14,7 @@ from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.interop.java import JavaClient, JavaProgram, is_built
 from tests.interop.java_metadata import JavaMetadata
-from tests.processes import Cluster
+from tests.processes import DevCluster
 from tests.runtime.metadata.conftest import CONFIG
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -30,9 +30,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def bkctl_bookies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def bkctl_bookies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     """Four bkctl bookies; tests may not kill them."""
-    cluster = Cluster(str(tmp_path_factory.mktemp("bkctl-bookies")))
+    cluster = DevCluster(str(tmp_path_factory.mktemp("bkctl-bookies")))
     try:
         cluster.up(4)
         yield cluster
@@ -41,7 +41,7 @@ def bkctl_bookies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
 
 
 @pytest.fixture(scope="session")
-def java_client(bkctl_bookies: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
+def java_client(bkctl_bookies: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
     """A Java client of the bkctl bookies."""
     client = JavaClient(bkctl_bookies.metadata_uri, str(tmp_path_factory.mktemp("java-client") / "log"))
     try:
@@ -51,7 +51,7 @@ def java_client(bkctl_bookies: Cluster, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture
-async def bkctl_client(bkctl_bookies: Cluster) -> AsyncIterator[LedgerClient]:
+async def bkctl_client(bkctl_bookies: DevCluster) -> AsyncIterator[LedgerClient]:
     """A bkctl client of the bkctl bookies."""
     async with await LedgerClient.connect(bkctl_bookies.metadata_uri) as client:
         yield client

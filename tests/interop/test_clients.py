@@ -16,7 +16,7 @@ from tests.interop.exchange import (
     payloads,
 )
 from tests.interop.java import FENCED_CODE, UNAUTHORIZED_CODE, JavaClient, JavaError
-from tests.processes import Cluster
+from tests.processes import DevCluster
 
 
 @pytest.mark.parametrize("digest", DIGESTS)
@@ -98,7 +98,7 @@ async def test_java_with_a_wrong_password_is_refused(java_client: JavaClient, bk
     assert refused.value.code == UNAUTHORIZED_CODE
 
 
-async def test_verify_finds_every_copy_that_java_wrote(java_client: JavaClient, bkctl_bookies: Cluster) -> None:
+async def test_verify_finds_every_copy_that_java_wrote(java_client: JavaClient, bkctl_bookies: DevCluster) -> None:
     ledger_id = await java_writes(java_client, payloads(100), "CRC32C")
     result = bkctl_bookies.run("ledger", "verify", str(ledger_id), "-o", "json")
     assert result.exit_code == 0, result.stdout + result.stderr

@@ -17,7 +17,7 @@ from runtime.ledger.metadata import DigestType
 from runtime.protocol.status import Status
 from tests.interop.exchange import PASSWORD, append_all, bkctl_reads, payloads
 from tests.interop.java import ANSWER_TIMEOUT_S, JavaBookie, write_server_conf
-from tests.processes import Cluster, free_port
+from tests.processes import DevCluster, free_port
 
 SETTINGS = {
     "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
@@ -31,13 +31,13 @@ SETTINGS = {
 
 
 @pytest.fixture
-def mixed_cluster(start_cluster: Callable[[int], Cluster]) -> Cluster:
+def mixed_cluster(start_dev_cluster: Callable[[int], DevCluster]) -> DevCluster:
     """Three bkctl bookies; the Java bookie joins them."""
-    return start_cluster(3)
+    return start_dev_cluster(3)
 
 
 @pytest.fixture
-def java_bookie_id(mixed_cluster: Cluster, tmp_path: Path) -> Iterator[str]:
+def java_bookie_id(mixed_cluster: DevCluster, tmp_path: Path) -> Iterator[str]:
     """The id of a Java bookie that collects deleted ledgers after a moment."""
     port = free_port()
     directory = tmp_path / "java-bookie"
@@ -70,7 +70,7 @@ async def has_collected(client: LedgerClient, bookie_id: str, ledger_id: int) ->
 
 
 async def test_a_dead_bookie_is_replaced_although_a_java_bookie_refuses_the_ledger(
-    mixed_cluster: Cluster, java_bookie_id: str
+    mixed_cluster: DevCluster, java_bookie_id: str
 ) -> None:
     dead, sound, spare = (bookie.id for bookie in mixed_cluster.bookies)
     entries = payloads(60)

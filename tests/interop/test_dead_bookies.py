@@ -10,19 +10,19 @@ import pytest
 from runtime.client import LedgerClient
 from tests.interop.exchange import PASSWORD, append_all, bkctl_creates, bkctl_reads, java_writes, payloads
 from tests.interop.java import JavaClient
-from tests.processes import Cluster
+from tests.processes import DevCluster
 
 BOOKIE_COUNT = 5
 
 
 @pytest.fixture
-def mortal_bookies(start_cluster: Callable[[int], Cluster]) -> Cluster:
+def mortal_bookies(start_dev_cluster: Callable[[int], DevCluster]) -> DevCluster:
     """Five bkctl bookies that a test may kill."""
-    return start_cluster(BOOKIE_COUNT)
+    return start_dev_cluster(BOOKIE_COUNT)
 
 
 @pytest.fixture
-def java(mortal_bookies: Cluster, tmp_path: Path) -> Iterator[JavaClient]:
+def java(mortal_bookies: DevCluster, tmp_path: Path) -> Iterator[JavaClient]:
     """A Java client of these bookies."""
     client = JavaClient(mortal_bookies.metadata_uri, str(tmp_path / "java.log"))
     try:
@@ -36,7 +36,7 @@ async def last_ensemble(client: LedgerClient, ledger_id: int) -> tuple[str, ...]
     return (await client.ports.ledgers.read(ledger_id)).value.last_segment.ensemble
 
 
-async def test_java_replaces_a_dead_bookie_and_goes_on(mortal_bookies: Cluster, java: JavaClient) -> None:
+async def test_java_replaces_a_dead_bookie_and_goes_on(mortal_bookies: DevCluster, java: JavaClient) -> None:
     entries = payloads(200)
     async with await LedgerClient.connect(mortal_bookies.metadata_uri) as client:
         ledger_id = await java_writes(java, entries[:100], "CRC32C", is_closing=False)
@@ -49,7 +49,7 @@ async def test_java_replaces_a_dead_bookie_and_goes_on(mortal_bookies: Cluster, 
         assert await bkctl_reads(client, ledger_id) == entries
 
 
-async def test_bkctl_repairs_what_java_wrote(mortal_bookies: Cluster, java: JavaClient) -> None:
+async def test_bkctl_repairs_what_java_wrote(mortal_bookies: DevCluster, java: JavaClient) -> None:
     entries = payloads(100)
     async with await LedgerClient.connect(mortal_bookies.metadata_uri) as client:
         ledger_id = await java_writes(java, entries, "MAC")
@@ -63,7 +63,7 @@ async def test_bkctl_repairs_what_java_wrote(mortal_bookies: Cluster, java: Java
     assert await java.read(ledger_id, digest_type="MAC", password=PASSWORD) == entries
 
 
-async def test_java_repairs_what_bkctl_wrote(mortal_bookies: Cluster, java: JavaClient) -> None:
+async def test_java_repairs_what_bkctl_wrote(mortal_bookies: DevCluster, java: JavaClient) -> None:
     entries = payloads(100)
     async with await LedgerClient.connect(mortal_bookies.metadata_uri) as client:
         async with await bkctl_creates(client, "CRC32C") as writer:

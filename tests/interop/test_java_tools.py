@@ -11,7 +11,7 @@ from pathlib import Path
 from runtime.client import LedgerClient
 from tests.interop.exchange import append_all, bkctl_creates, payloads
 from tests.interop.java import run_shell, write_server_conf
-from tests.processes import Cluster
+from tests.processes import DevCluster
 
 ENTRY_COUNT = 40
 
@@ -28,8 +28,8 @@ async def _write(metadata_uri: str) -> int:
         return writer.ledger_id
 
 
-def test_java_tools_read_our_znodes_and_files(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
-    cluster = start_cluster(3)
+def test_java_tools_read_our_znodes_and_files(start_dev_cluster: Callable[[int], DevCluster], tmp_path: Path) -> None:
+    cluster = start_dev_cluster(3)
     ledger_id = asyncio.run(_write(cluster.metadata_uri))
     bookie = cluster.bookies[0]
     conf_path = str(tmp_path / "shell.conf")

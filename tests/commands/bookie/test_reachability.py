@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import LOOPBACK, Cluster, bkctl_command, bkctl_environment, free_port, kill_and_wait, run_bkctl
+from tests.processes import LOOPBACK, Cluster, free_port, kill_and_wait, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster
 
@@ -27,13 +26,13 @@ def frozen_bookie(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
     """
     port = free_port()
     bookie_id, log = f"{LOOPBACK}:{port}", tmp_path / "frozen.log"
-    command = bkctl_command(
+    command = (
         *("bookie", "start", "--metadata-uri", cluster.metadata_uri, "--port", str(port), "--bookie-id", bookie_id),
         *("--advertised-address", LOOPBACK, "--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l")),
         *("--set", "allowLoopback=true", "--set", "diskUsageThreshold=0.99", "--set", "zkTimeout=60000"),
     )
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stderr=output, env=bkctl_environment())
+        process = start_bkctl(*command, stderr=output)
     try:
         deadline = time.monotonic() + DEADLINE_S
         while "serves on port" not in log.read_text():

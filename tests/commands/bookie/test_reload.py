@@ -6,20 +6,28 @@ import os
 import pty
 import signal
 import socket
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.processes import bkctl_command, bkctl_environment, free_port, kill_and_wait, processes_below, run_bkctl
+from tests.processes import (
+    BkctlProcess,
+    bkctl_command,
+    bkctl_environment,
+    free_port,
+    kill_and_wait,
+    processes_below,
+    run_bkctl,
+    start_bkctl,
+)
 
 pytestmark = pytest.mark.cluster
 
 DEADLINE_S = 60.0
 
 
-def wait_said(path: Path, sentence: str, process: subprocess.Popen[bytes]) -> str:
+def wait_said(path: Path, sentence: str, process: BkctlProcess) -> str:
     """The file's text once the sentence is in it."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
@@ -44,9 +52,7 @@ def test_a_reload_opens_the_log_file_again_and_takes_over_rates(metadata_uri: st
 
     write()
     with (tmp_path / "stderr").open("wb") as stderr:
-        process = subprocess.Popen(
-            bkctl_command("bookie", "start", "--conf", str(conf)), stderr=stderr, env=bkctl_environment()
-        )
+        process = start_bkctl("bookie", "start", "--conf", str(conf), stderr=stderr)
     try:
         first = wait_said(log, "serves on port", process)
         log.rename(tmp_path / "bookie.log.1")
@@ -106,10 +112,9 @@ def test_a_reload_before_the_bookie_serves_does_not_end_it(tmp_path: Path) -> No
         uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/ledgers"
         folders = ("--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l"))
         address = ("--port", "0", "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true")
-        command = bkctl_command(
+        process = start_bkctl(
             "bookie", "start", "-u", uri, "--timeout", "300s", "--log-file", str(log), *address, *folders
         )
-        process = subprocess.Popen(command, env=bkctl_environment())
         try:
             silent.accept()[0].close()
             process.send_signal(signal.SIGHUP)

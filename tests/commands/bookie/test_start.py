@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runtime.metadata.embedded import EmbeddedZooKeeper
-from tests.processes import bkctl_command, bkctl_environment, free_port, processes_below, run_bkctl
+from tests.processes import bkctl_command, bkctl_environment, free_port, processes_below, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster
 
@@ -27,9 +27,7 @@ class RunningBookie:
     def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
         self._log = folder / "stderr.txt"
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                bkctl_command("bookie", "start", *arguments), cwd=folder, stderr=log, env=bkctl_environment(**variables)
-            )
+            self._process = start_bkctl("bookie", "start", *arguments, cwd=folder, stderr=log, variables=variables)
 
     @property
     def pid(self) -> int:

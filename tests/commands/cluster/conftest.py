@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import pytest
 
@@ -21,7 +20,7 @@ from runtime.ledger.metadata_format import encode_ledger_metadata
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper import ZooKeeperStore
-from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, bkctl_command, bkctl_environment, run_bkctl
+from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, BkctlResult, run_bkctl, start_bkctl
 from tests.runtime.metadata.trees import PlantedNode, read_tree
 
 T = TypeVar("T")
@@ -37,7 +36,7 @@ class Operator:
         self.state = directory / "state"
         self.directory = directory
         self.environment = {"BKCTL_METADATA_URI": metadata_uri, "BKCTL_STATE_DIR": str(self.state)}
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[BkctlProcess] = []
         self.configure("")
 
     def configure(self, zookeeper: str) -> None:
@@ -56,15 +55,9 @@ class Operator:
         assert result.exit_code == 0, f"{arguments}: {result.exit_code}\n{result.stdout}{result.stderr}"
         return result
 
-    def begin(self, *arguments: str, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    def begin(self, *arguments: str, stderr: IO[str] | None = None) -> BkctlProcess:
         """Start a command; it is ended with the test at the latest."""
-        process = subprocess.Popen(
-            bkctl_command(*arguments),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            env=bkctl_environment(**self.environment),
-        )
+        process = start_bkctl(*arguments, stderr=stderr, variables=self.environment)
         self._processes.append(process)
         return process
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from runtime.metadata.zookeeper import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from storage.filesystem import OsFileSystem
 from tests.commands.cluster.conftest import Operator, wait_until
-from tests.processes import Cluster, run_bkctl
+from tests.processes import BkctlProcess, Cluster, DevCluster, run_bkctl
 from tests.runtime.metadata.trees import PlantedNode
 
 pytestmark = pytest.mark.cluster
@@ -46,7 +45,7 @@ def instance_id(operator: Operator) -> str:
     return operator.instance_id()
 
 
-def kill_when(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
+def kill_when(process: BkctlProcess, condition: Callable[[], bool]) -> None:
     """kill -9 as soon as the condition holds."""
     wait_until(lambda: condition() or process.poll() is not None)
     assert process.poll() is None, f"it had ended before, with code {process.returncode}"
@@ -118,15 +117,16 @@ def test_a_command_that_was_stopped_for_longer_than_its_session(
         operator.succeed("cluster", "backup", path)
         operator.succeed("cluster", "nuke", "--confirm", instance_id)
         operator.configure(SLOWLY)
-    process = operator.begin(*command, "--timeout", "2s", stderr=subprocess.PIPE)
+    told = tmp_path / "told"
+    with told.open("w") as stderr:
+        process = operator.begin(*command, "--timeout", "2s", stderr=stderr)
     wait_until(lambda: is_half_done(operator) or process.poll() is not None)
     process.send_signal(signal.SIGSTOP)
     wait_until(lambda: operator.on_store(lambda store: store.exists(operation_lock_path(operator.root))) is None)
     process.send_signal(signal.SIGCONT)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 6
-    assert f"a part of 'cluster {verb}' may be done: run it again when ZooKeeper answers" in told.decode()
-    assert "name another cluster" not in told.decode()
+    assert process.wait(60) == 6
+    assert f"a part of 'cluster {verb}' may be done: run it again when ZooKeeper answers" in told.read_text()
+    assert "name another cluster" not in told.read_text()
     operator.configure("")
     operator.succeed(*command)
 
@@ -207,7 +207,10 @@ def test_the_life_of_a_cluster_with_real_bookies(cluster: Cluster, tmp_path: Pat
 
 
 @pytest.mark.battery
-def test_no_bookie_joins_a_cluster_that_is_half_restored(cluster: Cluster, tmp_path: Path) -> None:
+def test_no_bookie_joins_a_cluster_that_is_half_restored(
+    start_dev_cluster: Callable[[int], DevCluster], tmp_path: Path
+) -> None:
+    cluster = start_dev_cluster(3)
     environment = {"BKCTL_METADATA_URI": cluster.metadata_uri, "BKCTL_STATE_DIR": str(tmp_path / "state")}
     path = str(tmp_path / "backup")
     written = run_bkctl("ledger", "write-test", "--entries", "20", timeout_s=120, **environment)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shlex
-import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +21,7 @@ from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
 from storage.config import JournalConfig, StorageConfig
 from tests.commands.cluster.conftest import Operator, wait_until
-from tests.processes import BkctlResult, bkctl_command, bkctl_environment
+from tests.processes import BkctlProcess, BkctlResult, start_bkctl
 from tests.runtime.bookie.conftest import Peer
 
 ID = "bookie-1"
@@ -171,23 +168,21 @@ class BookieHost:
         return self.folder / name / "current" / "VERSION"
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self) -> Iterator[BkctlProcess]:
         """The bookie as a process of its own, stopped in order at the end; it makes no checkpoint while it runs."""
         with (self.folder / "state.log").open("ab") as log:
-            process = subprocess.Popen(
-                bkctl_command("bookie", "start", "--port", "0", "--set", "flushInterval=3600000", *self.arguments),
-                stdin=subprocess.DEVNULL,
+            process = start_bkctl(
+                *("bookie", "start", "--port", "0", "--set", "flushInterval=3600000", *self.arguments),
                 stdout=log,
                 stderr=log,
-                env=bkctl_environment(**self.operator.environment),
+                variables=self.operator.environment,
             )
         try:
             wait_until(lambda: process.poll() is not None or self._is_registered())
             assert process.poll() is None, (self.folder / "state.log").read_text()
             yield process
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGTERM)
+            process.terminate()
             process.wait(60)
 
     def _is_registered(self) -> bool:

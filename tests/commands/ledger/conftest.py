@@ -42,6 +42,8 @@ class LedgerStage:
         self.uri = uri
         self.directory = directory
         self.state = directory / "state"
+        self.config = directory / "config.toml"
+        self.config.write_text("[zookeeper]\nsession_timeout_ms = 2000\n")  # what a killed command held is free soon
         self.paths = Paths(ledgers.root)
 
     def path(self, ledger_id: int) -> str:
@@ -62,7 +64,7 @@ class LedgerStage:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"BKCTL_METADATA_URI": self.uri, "BKCTL_STATE_DIR": str(self.state)}
+        return {"BKCTL_METADATA_URI": self.uri, "BKCTL_STATE_DIR": str(self.state), "BKCTL_CONFIG": str(self.config)}
 
     async def run(self, *arguments: str, **variables: str) -> BkctlResult:
         environment: dict[str, Any] = self.environment | variables

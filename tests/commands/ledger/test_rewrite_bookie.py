@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,9 @@ OLD = "old-name.example:3181"
 
 
 @pytest.fixture(scope="module")
-def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory, new_metadata_uri: Callable[[], str]) -> Iterator[Cluster]:
     """Three bookies for the whole module; each test cleans up its ledgers."""
-    cluster = Cluster(str(tmp_path_factory.mktemp("rewrite")))
+    cluster = Cluster(str(tmp_path_factory.mktemp("rewrite")), new_metadata_uri())
     try:
         cluster.up(3)
         yield cluster
