@@ -341,7 +341,7 @@ class TerminalSession:
 class Cluster:
     """Bookies below one folder, on a ledgers root of their own in a ZooKeeper that runs already.
 
-    The session of a killed bookie ends after three seconds, not ten.
+    The session of a killed bookie ends after five seconds, not ten.
     """
 
     def __init__(self, directory: str, metadata_uri: str = "") -> None:
@@ -399,6 +399,8 @@ class Cluster:
                 log = logs.enter_context(open(bookie.log_path, "ab"))
                 said = logs.enter_context(open(bookie.log_path, "rb"))
                 said.seek(0, os.SEEK_END)
+                if (ended := self._processes.get(bookie.id)) is not None:
+                    ended.wait(_END_TIMEOUT_S)
                 process = self._processes[bookie.id] = self._start_process(bookie, log)
                 self.bookies[self.bookies.index(bookie)] = bookie._replace(pid=process.pid)
                 starting[bookie.id] = said
@@ -414,7 +416,7 @@ class Cluster:
             *("bookie", "start", "--metadata-uri", self.metadata_uri, "--port", str(bookie.port)),
             *("--bookie-id", bookie.id, "--advertised-address", LOOPBACK),
             *("--journal-dir", f"{bookie.directory}/journal", "--ledger-dir", f"{bookie.directory}/ledgers"),
-            *("--set", "allowLoopback=true", "--set", "diskUsageThreshold=0.99", "--set", "zkTimeout=3000"),
+            *("--set", "allowLoopback=true", "--set", "diskUsageThreshold=0.99", "--set", "zkTimeout=5000"),
             stderr=log,
         )
 

@@ -23,7 +23,7 @@ LONG_MODULES = (
 """These start first, so that no worker is still busy with one when the others have finished. Their tests share no
 fixture, so each test may run on another worker. The tests of any other module stay together on one worker."""
 
-_PROCESS_FIXTURES = frozenset({"zookeeper", "start_cluster"})
+_PROCESS_FIXTURES = frozenset({"zookeeper", "start_cluster", "start_dev_cluster"})
 
 
 def ring_of(item: pytest.Item) -> str:
