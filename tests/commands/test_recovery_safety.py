@@ -7,7 +7,6 @@ import base64
 import json
 import os
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -223,9 +222,8 @@ def test_one_recovery_of_a_bookie_at_a_time(operator: Operator) -> None:
     path = bookie_lock_path(operator.root, BOOKIE)
 
     async def end_of(*arguments: str) -> tuple[int, str]:
-        process = operator.begin(*arguments, "--yes", stderr=subprocess.PIPE)
-        _, stderr = await asyncio.to_thread(process.communicate, timeout=COMMAND_TIMEOUT_S)
-        return process.returncode, stderr.decode()
+        ended = await asyncio.to_thread(operator.run, *arguments, "--yes")
+        return ended.exit_code, ended.stderr
 
     async def run(store: MetadataStore) -> None:
         ledger_lock = await ReplicationLocks(store, operator.root, "the-test").acquire(0)
