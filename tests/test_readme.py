@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.app import build_app
+from bkctl.settings import read_sources, resolve_settings
+from commands.config import GlobalFlags
+from tests.bkctl.test_main import leaves
 from tests.processes import COMMAND_TIMEOUT_S, Cluster, bkctl_environment
 from tests.test_repository import ROOT, read
 
@@ -50,6 +54,25 @@ def test_first_commands_run_one_after_another(tmp_path: Path) -> None:
     assert begun.returncode == 0, begun.stderr
     assert ended.returncode == 0, ended.stderr
     assert "zookeeper stopped" in ended.stderr
+
+
+def test_named_commands_exist() -> None:
+    names = {name for name, _ in leaves(build_app())} | {"bkctl recover"}
+    table = read("README.md").split("## From the Java shell")[1].split("\n## ")[0]
+    rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("| `")]
+    named = [f"bkctl {each}" for row in rows for each in re.findall(r"`([^`]+)`", row)]
+    assert named
+    groups = {name.rpartition(" ")[0] for name in names}
+    assert [each for each in named if each not in names | groups] == []
+
+
+def test_sample_of_the_configuration_file_is_accepted(tmp_path: Path) -> None:
+    sample = re.findall(r"```toml\n(.*?)```", read("README.md"), re.DOTALL)[0]
+    path = tmp_path / "config.toml"
+    path.write_text(sample)
+    sources = read_sources(GlobalFlags(config=str(path)), {})
+    resolved = resolve_settings(sources)
+    assert resolved.metadata_uri == "zk+hierarchical://zk1:2181;zk2:2181/ledgers"
 
 
 def run_in_shell(commands: str) -> subprocess.CompletedProcess[str]:

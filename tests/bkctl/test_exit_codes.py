@@ -1,16 +1,25 @@
-"""Errors and outcomes have the exit codes of cli-parity section 10."""
+"""Errors and outcomes have the exit codes that docs/reference/exit-codes.md promises."""
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
 
-from bkctl.exit_codes import exit_code_of_error, exit_code_of_outcome, exit_code_of_usage
+from bkctl.exit_codes import (
+    SERVER_COMMANDS,
+    ExitCode,
+    ServerExitCode,
+    exit_code_of_error,
+    exit_code_of_outcome,
+    exit_code_of_usage,
+)
 from commands.errors import InvalidArgumentError, NoRoomError, NotFoundError, StoppedBySignalError
 from commands.outcome import Outcome
 from runtime import errors as runtime_errors
 from storage import errors as storage_errors
+from tests.test_repository import read
 
 ADMINISTRATIVE = [
     (storage_errors.BkctlError("x"), 1),
@@ -122,3 +131,12 @@ def test_outcomes() -> None:
 def test_usage() -> None:
     assert exit_code_of_usage("bkctl bookie list") == 2
     assert exit_code_of_usage("bkctl bookie start") == 1
+
+
+def test_the_page_lists_both_tables() -> None:
+    commands, servers = read("docs/reference/exit-codes.md").split("## Servers")
+    for text, codes in ((commands, ExitCode), (servers, ServerExitCode)):
+        listed = re.findall(r"^\| (\d+) \| (\w+) \|", text, re.MULTILINE)
+        assert listed == [(str(each.value), each.name) for each in codes]
+    for command in SERVER_COMMANDS:
+        assert f"`bkctl {command}`" in servers
