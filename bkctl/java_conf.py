@@ -1,4 +1,4 @@
-"""A Java bk_server.conf with the reading rules of Commons Configuration. Source: operations section 3.1.
+"""A Java bk_server.conf with the reading rules of Commons Configuration.
 
 Comma is the list delimiter for every key: a list reader gets all parts, a scalar reader the FIRST part alone. A key
 that occurs twice accumulates. ``${key}``, ``${env:NAME}`` and ``${sys:name}`` are expanded; ``sys`` is always unknown

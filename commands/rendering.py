@@ -1,4 +1,4 @@
-"""Results -> text, one writer per output form. Source: cli-parity section 9, structured output contract.
+"""Results -> text, one writer per output form.
 
 Every structured result carries ``apiVersion: bkctl/v1`` and ``kind``; a listing adds ``items`` and ``truncated``. Rows
 are mappings of what JSON knows: long ids as strings, sizes as integer bytes, times as RFC 3339 text, unknown as None.

@@ -41,7 +41,7 @@ def local_session(
     """
     _check_spark_home()
     on_starting()
-    # A path of this virtual environment: the executors must import the same code (design, section 5).
+    # A path of this virtual environment: the executors must import the same code.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
     with tempfile.TemporaryDirectory(prefix="bkctl-spark-") as directory:

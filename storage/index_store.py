@@ -1,6 +1,6 @@
 """The index database on a real disk: LevelDB through plyvel, and the only file that imports it.
 
-Sources: design sections 3 (settings) and 4 (promise 2), storage section 5.9.
+Source: storage section 5.9.
 """
 
 from __future__ import annotations

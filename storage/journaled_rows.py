@@ -8,9 +8,10 @@ Old records may contradict each other, as the id of a deleted ledger can be used
 
 - The last real key counts. A bookie journals no key that contradicts its row (storage section 5.2), so another key
   means that the ledger was deleted in between; a replay, which begins at the mark, never meets both.
-- The last explicit LAC counts, as in a replay (section 3.11), and only if no key record comes behind it. A ledger that
-  gets entries begins with one, so the LAC may be that of a former ledger of this id, even under the same key. One that
-  is too high would make a recovery close the ledger behind its end; one that is too low, or none, makes it read on.
+- The last explicit LAC counts, as in a replay (storage section 3.11), and only if no key record comes after it. A
+  ledger that gets entries begins with one, so the LAC may be that of a former ledger of this id, even under the same
+  key. One that is too high would make a recovery close the ledger after its end; one that is too low, or none, makes
+  it read on.
 - A fence counts, however old it is. One too many stops a writer; one too few loses data.
 """
 

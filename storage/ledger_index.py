@@ -29,7 +29,7 @@ EXPLICIT_LAC_BYTES_MIN = 16
 _EXPLICIT_LAC = struct.Struct(">8xq")
 
 NEEDS_INTEGRITY_CHECK = 1
-"""Storage flag: entries may be lacking on this bookie, and the repair has not seen to all of them (section 5.2)."""
+"""Storage flag: entries may be missing on this bookie, and not all are repaired (storage section 5.2)."""
 LEDGERS_NOTED = 2
 """Storage flag beside it: which ledgers that concerns is noted in their rows. An offline rebuild or an adoption cannot
 know all of them and leaves it out; the next boot notes them then. Ours: Java never reads this database."""

@@ -1,4 +1,4 @@
-"""A database that cannot lose a batch unnoticed: the seal of promise 2 (design section 4).
+"""A database that cannot lose a batch unnoticed: the seal.
 
 LevelDB drops a damaged or missing end of its own log in silence, and a bookie that then answers "no such entry" helps
 to cut acknowledged entries off a ledger. So

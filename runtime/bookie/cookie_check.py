@@ -197,7 +197,7 @@ class CookieCheckService:
     async def check(self, expected: Cookie, former_ids: Collection[str] = ()) -> CookieCheck:
         """Check all folders and the stored cookies; CookieError says why they cannot be used.
 
-        ``former_ids``: other ids that this host's settings could have given the bookie (section 7.3 step 2).
+        ``former_ids``: other ids that this host's settings could have given the bookie.
         """
         evidence, version = await self.gather(expected, former_ids)
         return CookieCheck(decide(evidence, is_loss_accepted=self._is_loss_accepted), evidence, version)

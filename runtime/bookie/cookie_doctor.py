@@ -157,7 +157,7 @@ def _new_address(evidence: Evidence, other: str) -> Finding:
 
 
 def _former_id(evidence: Evidence) -> Finding | None:
-    """The cluster knows a bookie by another id that this host's settings could have given it (section 7.3 step 2)."""
+    """The cluster knows a bookie by another id that this host's settings could have given it."""
     own = evidence.bookie_id
     found = [each for each in evidence.former_ids if each != own and each in evidence.other_cookies]
     if not found:

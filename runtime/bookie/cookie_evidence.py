@@ -146,7 +146,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 def is_expansion(evidence: Evidence) -> bool:
     """Whether the settings add ledger folders to a bookie that holds no ledger, and nothing is missing.
 
-    Superset rule of section 7.3 step 6, and more: a bookie that holds ledgers is never expanded, for they would be
+    Superset rule of metadata section 7.3, and more: a bookie that holds ledgers is never expanded, for they would be
     looked for in other folders from then on.
     """
     known = [*evidence.cookies_on_disk, *([evidence.stored] if evidence.stored is not None else [])]

@@ -90,7 +90,7 @@ def _changed_since_stored(evidence: Evidence, known: Cookie) -> Finding:
 
 
 def _lacks_index_folders(expected: Cookie, known: Cookie) -> bool:
-    """The upgrade trap of section 7.2: a cookie of layout 4 is compared as if its index folders were ledger folders."""
+    """The trap of an upgrade: a cookie of layout 4 is compared as if its index folders were ledger folders."""
     return (
         known.layout_version < LAYOUT_VERSION
         and known.index_directories is None

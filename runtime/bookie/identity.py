@@ -1,4 +1,4 @@
-"""Who a bookie is: its address, its id, what it publishes of itself. Source: metadata section 8.1, operations 3.3.
+"""Who a bookie is: its address, its id, what it publishes of itself. Source: metadata section 8.1.
 
 The host is the first of: ``advertised_address``; with ``is_host_name_id`` the canonical name of the interface's
 address, cut at its first dot with ``is_host_name_short``; the first address of ``listening_interface``; the address of
@@ -47,7 +47,7 @@ def resolve_identity(config: BookieConfig, machine: Host) -> BookieIdentity:
             f"the bookie's address {host} reaches this machine only: set --advertised-address to one that clients "
             "reach, or allow it with --set allowLoopback=true"
         )
-    # The interface's own address: the advertised one need not be of this machine (operations section 3.3, trap).
+    # The interface's own address: the advertised one need not be of this machine.
     interface = config.listening_interface
     bind_host = None
     if is_loopback:
@@ -60,7 +60,7 @@ def resolve_identity(config: BookieConfig, machine: Host) -> BookieIdentity:
 def former_bookie_ids(config: BookieConfig, port: int, machine: Host) -> tuple[str, ...]:
     """Ids that this host has without, or with, a host name as id: a cookie under one of them is this host's too.
 
-    None when the id is configured (section 7.3 step 2). Unlike Java, a host without a reverse name is no error. Waits
+    None when the id is configured (metadata section 7.3). Unlike Java, a host without a reverse name is no error. Waits
     for the name service.
     """
     if config.bookie_id is not None:

@@ -1,4 +1,4 @@
-"""The mode of a bookie beyond its process: the files BOOKIE_STATUS, if the settings want them. Source: section 8."""
+"""The mode of a bookie in the files BOOKIE_STATUS, if the settings want them. Source: storage section 8."""
 
 from __future__ import annotations
 

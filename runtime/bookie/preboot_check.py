@@ -1,4 +1,4 @@
-"""After a loss, before the bookie is registered: note which ledgers may lack something here. Source: section 9.3.
+"""After a loss, before the bookie is registered: note which ledgers may miss entries. Source: storage section 9.3.
 
 Called when the process before may have acknowledged entries that are not on disk any more, or when a folder was
 emptied. From the metadata of all ledgers follows what this bookie was to hold; nothing is looked up on disk, for what

@@ -1,7 +1,7 @@
 """Opening the storage of a bookie: what the process before left, brought back from the journals.
 
 Two decisions are made here: what an unclean shutdown means for these settings, and whether a repair is due. Order of
-the steps: storage section 10; rules of the loss: section 9.
+the steps: storage section 10; rules of the loss: storage section 9.
 """
 
 from __future__ import annotations

@@ -77,8 +77,11 @@ class LedgerRecovery:
         return await self._update(lambda metadata: metadata.state is LedgerState.OPEN, to_in_recovery)
 
     async def _find_end(self, snapshot: LedgerMetadata) -> tuple[int, int, tuple[Segment, ...]]:
-        """Steps 2 to 6 of section 6.1. All reads go by ``snapshot``: the bookies that this recovery brings in honestly
-        lack what was never written to them, and their negatives would truncate the ledger (rules 9 and 12)."""
+        """Steps 2 to 6 of protocol section 6.1.
+
+        All reads use ``snapshot``. Bookies that this recovery brings in never had the entries; their honest "no such
+        entry" would truncate the ledger (rules 9 and 12).
+        """
         start = await read_last_add_confirmed(self._ports, self._credentials, snapshot, is_fencing=True)
         write_back = WriteBack(self._ports, self._credentials, snapshot, start)
         length = await self._recover_tail(snapshot, start, write_back)
@@ -156,8 +159,10 @@ class LedgerRecovery:
         raise LedgerRecoveryError(self._ledger_id, f"whether entry {entry_id} exists is unknown: {error}") from error
 
     async def _length_at(self, snapshot: LedgerMetadata, entry_id: int) -> int:
-        """Exact ledger length (payload bytes) up to ``entry_id``, from its own header (section 6.4): the best answer to
-        the fencing read may describe an entry that was not recovered, or none at all."""
+        """Exact ledger length (payload bytes) up to ``entry_id``, from its own header (protocol section 6.4).
+
+        The best answer to the fencing read may describe an entry that was not recovered, or none at all.
+        """
         if entry_id == INVALID_ENTRY_ID:
             return 0
         decode = self._credentials.codec.decode_for_recovery

@@ -66,8 +66,8 @@ class WriteBack:
         """Send one entry, after waiting for room. Raises what the write-backs before it failed with.
 
         Header length and payload are the entry's own. The LAC is the one that recovery began with: an advancing one
-        would be believed by tailing readers, and by the next recoverer, though this recovery may not finish (section
-        6.5).
+        would be believed by tailing readers, and by the next recoverer, though this recovery may not finish
+        (protocol section 6.5).
         """
         while self._pipeline.pending_count >= self._ports.config.recovery_reads_in_flight_max and self._error is None:
             await self._pipeline.progress()

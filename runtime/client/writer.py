@@ -128,7 +128,7 @@ class LedgerWriter:
         self._last_add_pushed = entry_id
         self._length = length
         if self._failed:
-            self._start_change()  # bookies that failed after the adds they served were complete (section 3.4)
+            self._start_change()  # bookies that failed after the adds they served were complete
         return pipeline.submit(entry_id, body, payload_bytes)
 
     async def append(self, payload: bytes) -> int:
@@ -202,7 +202,7 @@ class LedgerWriter:
             )
 
     def _yield_to_other(self, metadata: LedgerMetadata) -> None:
-        """Somebody recovers or closed the ledger: the end is theirs to tell (section 4.2 step 4)."""
+        """Somebody recovers or closed the ledger: the end is theirs to tell."""
         if metadata.is_closed:
             self._stop(
                 lambda _: LedgerClosedError(
@@ -257,7 +257,7 @@ class LedgerWriter:
 
     async def _publish_end(self, last_entry_id: int, length: int) -> None:
         """Close the metadata at this writer's own end, also over IN_RECOVERY: it alone knows all that it acknowledged,
-        it has stopped, and the recoverer's own close then fails and adopts this one (section 5.1)."""
+        it has stopped, and the recoverer's own close then fails and adopts this one (protocol section 5)."""
         if self._copy.value.is_closed:
             return  # an ensemble change found it closed: pending adds were told, the end was adopted
 

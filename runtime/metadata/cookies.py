@@ -46,7 +46,7 @@ class Cookie(msgspec.Struct, frozen=True, kw_only=True):
     layout_version: int = LAYOUT_VERSION
 
     def differences(self, stored: Cookie) -> tuple[FieldDifference, ...]:
-        """Everything in which a stored cookie contradicts this one, in the order of the fields (section 7.2).
+        """Everything in which a stored cookie contradicts this one, in the order of the fields (metadata section 7.2).
 
         Order and number of folders matter; the layout version does not.
         """

@@ -159,7 +159,7 @@ class BookieRegistration:
             raise RegistrationError(f"{bookie_id!r} cannot be a bookie id")
         if service_info.rpc_address is None:
             # Without any endpoint the payload would be empty, which under an id that is no host:port makes every
-            # starting Java client hang (section 8.2).
+            # starting Java client hang (metadata section 8.2).
             raise RegistrationError(f"bookie {bookie_id} would publish no port for ledger requests")
         self._store = store
         self._clock = clock

@@ -142,7 +142,7 @@ class Decommission:
         before_scan: Callable[[], Awaitable[None]] | None = None,
         keep_cookie: Callable[[Node], None] | None = None,
     ) -> DecommissionReport:
-        """Carry out a plan. Ledgers that cannot be moved do not stop the others; they keep the cookie (T46).
+        """Carry out a plan. Ledgers that cannot be moved do not stop the others; they keep the cookie.
 
         ``before_scan`` is awaited before each scan that may prove that no ledger references the bookie.
         ``keep_cookie`` is called with the cookie before it is deleted; if it raises RefusedError the cookie stays.

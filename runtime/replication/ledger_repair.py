@@ -1,6 +1,6 @@
 """Moving one ledger away from failed bookies: lock, close if need be, copy, verify, one compare-and-set, unlock.
 
-Source: replication sections 4.1 (RULE), 6 and 15.1. Everything is decided anew from the stored metadata after a lost
+Source: replication sections 4.1, 6 and 15.1. Everything is decided anew from the stored metadata after a lost
 compare-and-set; a copy made before is used only where it still fits.
 """
 
@@ -169,7 +169,7 @@ class _Repair:
         self._was_closed = False
         self._copied: dict[_Place, _Copied] = {}
         self._unusable: dict[str, str] = {}
-        """Targets that refused or lost copies of this ledger, and how: not tried again (section 13, bk#4668)."""
+        """Targets that refused or lost copies of this ledger, and how: not tried again (bk#4668)."""
         self._failures: dict[_Place, _FoundFailure] = {}
         self._defects: list[SourceDefect] = []
 
@@ -192,7 +192,7 @@ class _Repair:
                     if len(self._failures) < count:
                         continue
             except LedgerNotFoundError:
-                return LedgerRepaired(ledger_id=self._ledger_id, was_deleted=True)  # nothing to repair (T14)
+                return LedgerRepaired(ledger_id=self._ledger_id, was_deleted=True)  # nothing to repair
             except (BadVersionError, MetadataUnavailableError) as conflict:
                 # The race, or the answer, is lost: either way the stored metadata says what is left to do.
                 if isinstance(conflict, MetadataUnavailableError):
@@ -267,7 +267,7 @@ class _Repair:
         """Make copies until every complete segment can do without the failed bookies; who replaces whom where.
 
         Copies made before a lost compare-and-set are kept where they fit: the index still holds a failed bookie, and
-        the target is nowhere else in that ensemble now (section 4.1 RULE, T22).
+        the target is nowhere else in that ensemble now (replication section 4.1).
         """
         await self._live_bookies.refresh()
         change: _Change = {}

@@ -243,7 +243,7 @@ class _StripeCopy:
         self._reason = self._reason or reason
 
     async def _add_to_target(self, entry_id: int, body: bytes) -> None:
-        """Add as recovery adds go: fenced ledgers accept them. A failed add condemns the target (T18, T19)."""
+        """Add as recovery adds go: fenced ledgers accept them. A failed add condemns the target."""
         attempt = timeouts = 0
         while True:
             attempt += 1

@@ -1,4 +1,4 @@
-"""bk_server.conf is read by the rules of operations section 3.1."""
+"""bk_server.conf is read by the rules of Commons Configuration."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ async def test_older_layouts_boot_and_are_not_rewritten(stage: Stage, how: Calla
 
 
 async def test_index_folders_that_a_cookie_of_layout_4_cannot_name(stage: Stage) -> None:
-    """The upgrade trap of section 7.2."""
+    """The trap of an upgrade (metadata section 7.2)."""
     data = encode_cookie(stage.expected).replace(b"5\n", b"4\n")
     for folder in ("j", "l1", "l2", "i1", "i2"):
         stage.fill(folder, None, has_data=True)

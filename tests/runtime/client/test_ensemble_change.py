@@ -1,4 +1,4 @@
-"""Who takes the place of failed bookies. The changes themselves are T10 to T20, with the writer."""
+"""Who takes the place of failed bookies. The changes themselves are tested with the writer."""
 
 from __future__ import annotations
 

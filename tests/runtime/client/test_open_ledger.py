@@ -1,4 +1,4 @@
-"""Opening ledgers. Protocol section 1.3; T36 is with recovery, T61 with reading."""
+"""Opening ledgers. Source: protocol section 1.3."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ async def test_t20_a_late_failure_waits_for_the_next_add(world: World) -> None:
 
 
 async def test_t26_too_many_changes_without_progress_end_the_writer(world: World) -> None:
-    """The bound that T26 asks for counts only changes in a row that confirmed nothing."""
+    """The limit counts only changes in a row that confirmed nothing."""
     for bookie in await world.bookies("b1", "b2"):
         bookie.refuse("add", Status.IO_ERROR, entry_id=1)
     writer, client = await world.writer(("b1",), 1, 1, ClientConfig(ensemble_changes_without_progress_max=3))

@@ -6,7 +6,7 @@ from runtime.ledger.ack_set import AckSet
 
 
 def test_an_index_counts_once() -> None:
-    """Protocol scenario T4."""
+    """An acknowledgement counts once per position; a failure takes it back."""
     acks = AckSet(3, 2)
     assert not acks.ack(1)
     assert not acks.ack(1)

@@ -21,7 +21,7 @@ def subsets(size: int) -> list[set[int]]:
 
 @pytest.mark.parametrize("ensemble_size", range(1, 7))
 def test_covered_means_no_ack_quorum_is_left_out(ensemble_size: int) -> None:
-    """Protocol scenario T2, by the definition: no Qa members of any write quorum are all unknown."""
+    """All small quorums, by the definition: no Qa members of any write quorum are all unknown."""
     for write_quorum_size in range(1, ensemble_size + 1):
         windows = [[(start + i) % ensemble_size for i in range(write_quorum_size)] for start in range(ensemble_size)]
         for ack_quorum_size in range(1, write_quorum_size + 1):
@@ -36,7 +36,7 @@ def test_covered_means_no_ack_quorum_is_left_out(ensemble_size: int) -> None:
 
 
 def test_spread_matters_more_than_number() -> None:
-    """Protocol scenario T5."""
+    """Fewer bookies than always suffice can cover if they are well spread."""
     assert covered((6, 3, 2), {1, 2, 4, 5})
     assert not covered((6, 3, 2), {0, 1, 2, 3})
 

@@ -6,14 +6,14 @@ from runtime.ledger.write_set import is_in_write_set, write_set
 
 
 def test_round_robin() -> None:
-    """Protocol scenario T1."""
+    """E=4, Qw=3."""
     sets = [write_set(entry_id, 4, 3) for entry_id in range(6)]
     assert sets == [(0, 1, 2), (1, 2, 3), (2, 3, 0), (3, 0, 1), (0, 1, 2), (1, 2, 3)]
     assert not is_in_write_set(2, 1, 4, 3)
 
 
 def test_entry_ids_beyond_32_bits() -> None:
-    """Protocol scenario T6."""
+    """Entry ids above 2^31."""
     assert write_set(2**33 + 1, 3, 2) == (0, 1)
     assert write_set(2**63 - 1, 3, 2) == (1, 2)
 

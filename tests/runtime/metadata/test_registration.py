@@ -436,7 +436,7 @@ async def test_a_node_that_no_session_owns_is_not_waited_for(
 
 
 async def test_the_data_of_the_read_only_directory_is_never_looked_at(store: ZooKeeperStore, root: str) -> None:
-    """Note a of section 1: a Java bookie may have left its own payload there."""
+    """A Java bookie may have left its own payload there."""
     client = await new_cluster(store, root)
     await store.set(f"{root}/available/readonly", b"\xff junk", 0)
     await Bookie(store, root).registration.register(BookieMode.READ_ONLY)
