@@ -37,6 +37,8 @@ _IDS: Final = struct.Struct(">qq")
 _LENGTH: Final = struct.Struct(">I")
 _I64_END: Final = 1 << 63
 _STEP_MAX: Final = 1 << 16
+_NOT_YET: Final = 1 << 64
+"""No size and no id, negative ones included."""
 
 
 class AddForm(NamedTuple):
@@ -81,20 +83,20 @@ def parse_adds(payloads: Sequence[bytes], first: int, form: AddForm) -> PlainAdd
     ledger_ids: list[int] = []
     entry_ids: list[int] = []
     bodies: list[bytes] = []
-    body_bytes = ledger_id = entry_id_bytes = -1
+    body_bytes = ledger_id = entry_id_bytes = _NOT_YET
     tail = ledger = middle = b""
     for payload in payloads[first:] if first else payloads:
         size = len(payload) - overhead
         if size != body_bytes:
             if size < _IDS.size:
                 break
-            body_bytes, entry_id_bytes = size, -1
+            body_bytes, entry_id_bytes = size, _NOT_YET
             tail = key_field + varint(size)
         body_ledger_id, entry_id = _IDS.unpack_from(payload, overhead)
         if body_ledger_id != ledger_id:
             if body_ledger_id < 0:
                 break
-            ledger_id, entry_id_bytes = body_ledger_id, -1
+            ledger_id, entry_id_bytes = body_ledger_id, _NOT_YET
             ledger = b"\x08" + varint(ledger_id) + b"\x10"
         if entry_id < 0:
             break

@@ -13,6 +13,7 @@ from runtime.protocol.bookkeeper_wire_pb2 import Request
 from runtime.protocol.codec import BookieCodec
 from runtime.protocol.framing import FRAME_BYTES_MAX, encode_frame
 from runtime.protocol.messages import AddRun, Call, Junk
+from runtime.protocol.v3 import encode_read_request
 from runtime.protocol.v3_adds import AddForm, encode_add_request, parse_adds, varint
 
 KEYS = (b"k" * 20, b"")
@@ -56,7 +57,9 @@ def payloads(draw: st.DrawFn) -> bytes:
             request = Request.FromString(payload)
             request.addRequest.writeFlags = draw(st.integers(-1, 3))
             return request.SerializeToString()
-        case 3:  # a number that is longer than it need be, or any other change
+        case 3:
+            return payload[: draw(st.integers(1, 80))]
+        case 4:  # a number that is longer than it need be, or any other change
             position = draw(st.integers(0, min(80, len(payload) - 1)))
             changed = draw(st.binary(max_size=2))
             return payload[:position] + changed + payload[position + draw(st.integers(0, 2)) :] or b"\x0a"
@@ -100,6 +103,28 @@ def test_any_adds_are_read_as_protobuf_reads_them(stream: list[bytes], is_repeat
     others = [call for call in calls if not isinstance(call, AddRun)]
     expected_others = [call for call in expected if not isinstance(call, AddRun)]
     assert list(map(type, others)) == list(map(type, expected_others))
+
+
+def test_requests_of_any_length_may_follow_an_add() -> None:
+    """Shorter than what stands before the body of an add, too: those are read by protobuf, or are junk."""
+    for size in range(1, len(SHORTEST)):
+        for other in (SHORTEST[:size], encode_read_request(1, 2**size % 2**63, 3, KEYS[0], False)[4:][:size]):
+            calls = BookieCodec(FRAME_BYTES_MAX).decode([SHORTEST, SHORTEST, other])
+            assert adds_of(calls) == adds_of(by_protobuf([SHORTEST, SHORTEST]))
+            assert type(calls[-1]) is type(by_protobuf([other])[-1])
+
+
+def test_an_add_to_a_negative_ledger_is_read_by_protobuf() -> None:
+    body = struct.pack(">qqq", -1, 0, -1)
+    payload = add_payload(6, -1, 0, KEYS[0], body)
+    add = add_payload(6, 1, 0, KEYS[0], body)
+    headless = (
+        add[:10] + bytes([add[10] - 3]) + add[14:]
+    )  # as if the ledger id and the tag of the entry id were nothing
+    assert len(headless) == 11 + headless[10]
+    form = AddForm(KEYS[0], len(payload) - len(body), 5, 1)
+    assert parse_adds([payload], 0, form).txn_ids == []
+    assert parse_adds([headless], 0, form._replace(overhead_bytes=len(headless) - len(body))).txn_ids == []
 
 
 @given(
