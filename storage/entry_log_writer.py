@@ -64,6 +64,8 @@ class EntryLogWriter:
         self._is_overtaken = False
         """Whether somebody else's log has a later id than the active one and the next."""
         self._rolled: list[_OpenLog] = []
+        self._unfinished_log_ids: set[EntryLogId] = set()
+        """Changed before a log is created and after it is closed, so that other lanes may look at any moment."""
         self._begun_since_sync: list[str] = []
         self._is_directory_synced = True
         self._failure: OSError | None = None
@@ -91,7 +93,7 @@ class EntryLogWriter:
     @property
     def unfinished_log_ids(self) -> frozenset[EntryLogId]:
         """Logs that are still written to or will be, or are not synced yet."""
-        return frozenset(log.log_id for log in (*self._rolled, self._active, self._next) if log is not None)
+        return frozenset(self._unfinished_log_ids)
 
     def claim_log_id(self) -> EntryLogId:
         """Take the next id for a log that somebody else writes; it will not be given again. EntryLogError.
@@ -132,7 +134,7 @@ class EntryLogWriter:
         with self._failing_for_good():
             while self._rolled:
                 self._rolled[0].file.sync()
-                self._rolled.pop(0).file.close()
+                self._let_go(self._rolled.pop(0))
             if self._active is not None:
                 self._active.file.sync()
                 self._active.synced_position = self._active.position
@@ -178,13 +180,17 @@ class EntryLogWriter:
         """
         self._close_begun()
         if self._next is not None:
-            self._next.file.close()
+            self._let_go(self._next)
             self._next = None
+
+    def _let_go(self, log: _OpenLog) -> None:
+        log.file.close()
+        self._unfinished_log_ids.discard(log.log_id)
 
     def _close_begun(self) -> None:
         for log in (*self._rolled, self._active):
             if log is not None:
-                log.file.close()
+                self._let_go(log)
         self._rolled.clear()
         self._active = None
 
@@ -232,6 +238,7 @@ class EntryLogWriter:
         if self._next is not None:
             self._next.file.close()
             self._fs.remove(self._next.file.path)
+            self._unfinished_log_ids.discard(self._next.log_id)
             self._next = None
         self._is_overtaken = False
 
@@ -253,13 +260,18 @@ class EntryLogWriter:
     def _new_log(self) -> _OpenLog:
         log_id = self._claim_log_id()
         path = os.path.join(self._directory, entry_log_file_name(log_id))
-        log = _OpenLog(log_id, self._fs.create(path))
+        self._unfinished_log_ids.add(log_id)
+        try:
+            log = _OpenLog(log_id, self._fs.create(path))
+        except OSError:
+            self._unfinished_log_ids.discard(log_id)
+            raise
         try:
             log.file.pwrite(encode_header(), 0)
         except OSError:
-            log.file.close()
             with contextlib.suppress(OSError):
                 self._fs.remove(path)
+            self._let_go(log)
             raise
         return log
 

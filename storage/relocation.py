@@ -69,8 +69,9 @@ class EntryRelocation:
 
     def finished_log_ids(self) -> list[EntryLogId]:
         """Like ``log_ids`` without those that are still written to, or kept in reserve for that."""
+        there = self.log_ids()  # listed first: a log that begins in between is not in the list
         unfinished = self._log_writer.unfinished_log_ids
-        return [log_id for log_id in self.log_ids() if log_id not in unfinished]
+        return [log_id for log_id in there if log_id not in unfinished]
 
     def claim_log_id(self) -> EntryLogId:
         """An id that no log has or will get, for a log that the caller writes. EntryLogError."""

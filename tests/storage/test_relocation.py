@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from storage.engine import LedgerDirectoryEngine
 from storage.errors import EntryLogError
 from storage.filenames import LAST_ID, LOCATIONS_DATABASE, seal_file_name
 from storage.ids import EntryLocation
+from storage.ports import File
 from storage.relocation import EntryMove
 from storage.replay import checkpoint_now
 from tests.storage.engines import KEY, FailingOnceDisk, entry, open_engine
@@ -59,6 +61,45 @@ def test_entries_move_and_their_logs_go(tmp_path: Path) -> None:
     engine.close()
     reopened = open_engine(tmp_path / "live", config=LOG_OF_ONE_ENTRY)
     assert [reopened.read(5, entry_id) for entry_id in range(4)] == [entry(5, i, bytes(2500)) for i in range(4)]
+
+
+class WatchedDisk(FailingOnceDisk):
+    """Lets another lane look once: when a log was just created, or when the folder is about to be listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_create: list[Callable[[], None]] = []
+        self.before_list: list[Callable[[], None]] = []
+
+    def create(self, path: str, *, is_private: bool = False) -> File:
+        file = super().create(path, is_private=is_private)
+        while self.after_create:
+            self.after_create.pop()()
+        return file
+
+    def list_directory(self, path: str) -> list[str]:
+        while self.before_list:
+            self.before_list.pop()()
+        return super().list_directory(path)
+
+
+def test_a_log_is_unfinished_from_the_moment_it_exists(tmp_path: Path) -> None:
+    """A collector that looks while a checkpoint begins a log must not treat that log as finished."""
+    disk = WatchedDisk()
+    engine = filled(tmp_path / "live", disk)
+    seen: list[list[int]] = []
+    disk.after_create.append(lambda: seen.append(engine.finished_log_ids()))
+    engine.append_survivors([(5, entry(5, 0, bytes(2500)))])
+    assert seen == [[0, 1, 2]], "log 3 is active, log 4 has just been created"
+
+    def begin_a_log() -> None:
+        engine.append_survivors([(5, entry(5, 1, bytes(2500)))])
+
+    disk.before_list.append(begin_a_log)
+    assert engine.finished_log_ids() == [0, 1, 2], "logs 3 and 4 are not synced, log 5 was begun in between"
+    engine.sync_logs()
+    assert engine.finished_log_ids() == [0, 1, 2, 3, 4]
+    engine.close()
 
 
 def test_what_was_stored_or_deleted_meanwhile_stays_so(tmp_path: Path) -> None:
