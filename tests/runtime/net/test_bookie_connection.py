@@ -122,7 +122,8 @@ def test_bookies_that_take_nothing_share_a_limit_that_does_not_hold_up_the_other
 
 
 async def test_a_bookie_that_stops_reading_gets_everything_in_the_end() -> None:
-    async with memory_bookie() as bookie, pool_of(bookie) as pool:
+    patient = ClientConfig(add_timeout_s=300)  # 120 MB take longer than usual on a busy machine
+    async with memory_bookie() as bookie, pool_of(bookie, patient) as pool:
         outcomes = Outcomes(pool)
         bookie.is_holding = True  # at 32 MiB unanswered the listener stops reading
         for entry_id in range(120):
