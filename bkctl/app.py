@@ -27,11 +27,11 @@ _MEMBERS = {
         "Create a cluster's metadata, look at it, save it and bring it back; end a cluster.",
     ),
     "cookie": _Member(
-        "commands.cookie.app", "Look at the cookies of bookies, find out why one does not start, and mend it."
+        "commands.cookie.app", "Look at the cookies of bookies, find out why one does not start, and fix it."
     ),
     "storage": _Member(
         "commands.storage.app",
-        "Look into the files of the bookie on this machine, check them, and mend them while it is stopped.",
+        "Look into the files of the bookie on this machine, check them, and repair them while it is stopped.",
     ),
     "ledger": _Member(
         "commands.ledger.app", "List, read, verify, export, import and delete ledgers; rename a bookie in them."

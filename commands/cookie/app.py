@@ -7,7 +7,7 @@ from commands.cookie import create, delete, expand, generate, migrate, show, upd
 from commands.cookie import list as list_command
 
 app = group(
-    "Look at the cookies of bookies, find out why one does not start, and mend it.",
+    "Look at the cookies of bookies, find out why one does not start, and fix it.",
     list_command.list_cookies,
     show.show,
     verify.verify,
