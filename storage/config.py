@@ -1,4 +1,4 @@
-"""Settings of the storage layer. A value out of range is refused where it is read; see ``storage.setting``."""
+"""Settings of the storage layer. A value out of range is refused, however it was set; see ``storage.setting``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from storage.filenames import current_directory
-from storage.setting import MEBIBYTE, WHOLE_NUMBER_MAX, Java, Setting
+from storage.setting import MEBIBYTE, WHOLE_NUMBER_MAX, Java, Setting, require_ranges
 
 JOURNAL_BLOCK_BYTES = 512
 """Granularity of ``alignment_bytes``, and the length of a journal's header."""
@@ -74,6 +74,7 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
         java=Java("journalMaxMemorySizeMb", "MiB", shared_by="journalDirectories"))] = 64 * MEBIBYTE
 
     def __post_init__(self) -> None:
+        require_ranges(self)
         _require(self.preallocation_bytes >= self.alignment_bytes, "preallocation_bytes must reach alignment_bytes")
 
 
@@ -92,6 +93,9 @@ class EntryLogConfig(msgspec.Struct, frozen=True, kw_only=True):
     open_files_max: Annotated[int, Setting("Entry logs kept open for reading; Java keeps all of them open",
         unit="files", low=1)] = 256
 
+    def __post_init__(self) -> None:
+        require_ranges(self)
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One ledger directory with its index and caches."""
@@ -108,6 +112,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         "Bytes that a sequential read loads ahead; 0, and at most: half the read cache", unit="bytes", low=0,
         java=Java("dbStorage_readAheadCacheBatchBytesSize", off_from=-WHOLE_NUMBER_MAX))] = 0
     entry_log: EntryLogConfig = EntryLogConfig()
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
 
 
 def normal_directory(path: str) -> str:

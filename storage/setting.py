@@ -194,6 +194,14 @@ def described(struct: type[Any], *section: str) -> tuple[Described, ...]:
     return tuple(_walk(struct, section))
 
 
+def require_ranges(struct: msgspec.Struct) -> None:
+    """Refuse a number out of the range of its own field, however the struct was made; ValueError."""
+    for each in described(type(struct)):
+        value = getattr(struct, each.path[0]) if len(each.path) == 1 else None
+        if isinstance(value, int | float) and (refusal := each.range.refusal(value)) is not None:
+            raise ValueError(f"{each.path[0]} {refusal}")
+
+
 def _walk(struct: type[Any], path: tuple[str, ...]) -> Iterator[Described]:
     for field in msgspec.structs.fields(struct):
         base, *metadata = get_args(field.type) if get_origin(field.type) is Annotated else (field.type,)
