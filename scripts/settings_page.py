@@ -30,7 +30,7 @@ The variable of a setting is `BKCTL_`, then its table and its name in capitals: 
 commas. A variable with a secret holds the secret itself; a file says where the secret is.
 
 A key of `bk_server.conf` with a unit after it counts in that unit: `gcWaitTime` (ms). Settings marked *live* change
-when a running bookie gets SIGHUP ([a bookie's log](../bookie-log.md)).
+when a running bookie gets SIGHUP ([a bookie's log](bookie-log.md)).
 
 `bkctl config show --with-origin` shows the values of this machine and their sources. `bkctl config explain KEY`
 explains one setting; KEY may also be its variable or its Java key, and it says why a Java key has no effect.

@@ -174,7 +174,7 @@ class StorageCheck:
         try:
             mixed = read_mixed_logs(self._fs, folder)
         except CorruptFileError as error:
-            yield Finding("entry logs", error.path, error.reason, way_out="see docs/adoption.md")
+            yield Finding("entry logs", error.path, error.reason, way_out="see docs/guide/adopt-a-java-bookie.md")
         except OSError as error:
             yield _unreadable("entry logs", folder, error)
         for log_id in list_entry_logs(self._fs, folder):

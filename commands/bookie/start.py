@@ -33,7 +33,7 @@ async def start(
     Settings come from these options, BKCTL_* variables, a Java bk_server.conf (--conf) and TOML (--config). With no
     configuration and no metadata URI at all it brings its own ZooKeeper and keeps everything in ./bkctl-data.
 
-    SIGHUP opens the log file again and reloads the log level and rates (docs/bookie-log.md).
+    SIGHUP opens the log file again and reloads the log level and rates (docs/reference/bookie-log.md).
     """
     flags = msgspec.structs.replace(flags, is_read_only=read_only, log_file=log_file)
     with stoppable_server() as stop:

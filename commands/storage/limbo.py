@@ -162,7 +162,7 @@ def _require_any(wanted: Collection[int], kept: Collection[int], logs: _Doubtful
     if kept and (is_named or len(kept) == len(wanted)):
         raise RefusedError(
             f"nothing was changed: {'; '.join(map(_sentence, logs))}; of what was lost there this bookie can deny "
-            "nothing: it must be fetched from other bookies, which the repair does (docs/integrity.md)"
+            "nothing: it must be fetched from other bookies, which the repair does (docs/internals/integrity.md)"
         )
 
 

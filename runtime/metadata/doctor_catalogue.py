@@ -1,6 +1,6 @@
-"""What the metadata doctor can find: how bad it is, what it does to a running cluster, and the way out.
+"""What the metadata doctor can find: how bad it is, what it does to a running cluster, and how to fix it.
 
-The page ``docs/metadata-doctor.md`` holds the same sentences, and a test holds it to them. Ids are stable: others
+The page ``docs/reference/metadata-doctor.md`` has the same sentences, and a test compares them. Ids are stable: users
 filter by them. The order is that of a report. Sources: metadata sections 2 to 12, replication sections 1 and 7.
 """
 

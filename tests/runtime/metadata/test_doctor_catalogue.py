@@ -11,7 +11,7 @@ import pytest
 from bkctl.app import build_app
 from runtime.metadata.doctor_catalogue import RULES, Rule, Severity
 
-PAGE = Path(__file__).parents[3] / "docs" / "metadata-doctor.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metadata-doctor.md"
 _COMMAND = re.compile(r"bkctl ((?:[a-z-]+ ?)+)((?:--[a-z-]+ ?)*)")
 
 

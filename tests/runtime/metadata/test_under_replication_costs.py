@@ -15,7 +15,7 @@ from runtime.metadata.zookeeper import ZooKeeperStore
 from tests.runtime.metadata.replication_stage import ReplicationStage
 
 A, B = "10.0.0.1:3181", "10.0.0.2:3181"
-_DOCS = Path(__file__).parent.parent.parent.parent / "docs" / "metadata-under-replication.md"
+_DOCS = Path(__file__).parent.parent.parent.parent / "docs" / "internals" / "metadata-under-replication.md"
 
 
 def stated_costs() -> dict[str, str]:
