@@ -27,7 +27,7 @@ check: setup ## the gate: format, lint, types, layers
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/mypy scripts/demo.py scripts/terminal_picture.py
-	.venv/bin/mypy -m scripts.settings_page
+	.venv/bin/mypy -m scripts.settings_page -m scripts.doctor_page
 	.venv/bin/lint-imports --no-cache
 
 test: setup ## rings 1 to 3: unit tests, and real processes on this machine (PYTEST_ARGS=..., WORKERS=1)
@@ -58,6 +58,11 @@ lock: setup ## write requirements.txt anew from pyproject.toml (newest versions,
 settings-page: setup
 	$(VENV_PYTHON) -m scripts.settings_page > docs/reference/settings.md.new
 	mv docs/reference/settings.md.new docs/reference/settings.md
+
+.PHONY: doctor-page
+doctor-page: setup
+	$(VENV_PYTHON) -m scripts.doctor_page > docs/reference/metadata-doctor.md.new
+	mv docs/reference/metadata-doctor.md.new docs/reference/metadata-doctor.md
 
 clean: ## remove .venv and everything that was built or cached
 	rm -rf .venv .cache build dist bkctl.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \

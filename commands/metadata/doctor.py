@@ -1,4 +1,4 @@
-"""``bkctl metadata doctor``: what is not as it should be below the ledgers root, what it does, and the way out."""
+"""``bkctl metadata doctor``: problems below the ledgers root, what they do, and how to fix them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TABLE = Table(
     Column("path", "ZNODE"),
     Column("problem", "PROBLEM"),
     Column("consequence", "CONSEQUENCE"),
-    Column("cure", "WAY OUT"),
+    Column("cure", "FIX"),
     name="path",
 )
 _RULE_TABLE = Table("Findings of one rule", Column("path", "ZNODE"), Column("problem", "PROBLEM"))
@@ -55,11 +55,11 @@ async def examine(
         list[str] | None, typer.Option("--rule", metavar="ID", help="Only findings of this rule; may be repeated.")
     ] = None,
 ) -> Outcome:
-    """Read all metadata of the cluster and report what is not as it should be, with the znode and the way out.
+    """Read all metadata of the cluster and report problems, each with its znode and the fix.
 
-    Reads only. A node that vanishes or is mended meanwhile is no finding. Copies of entries are not counted: bkctl
-    audit does that. --limit lists no more than so many findings; all are counted. Exit code 10 when there are findings
-    that are warnings or worse.
+    Reads only. Nodes that disappear or are fixed during the scan are not reported. Copies of entries are not counted:
+    bkctl audit does that. --limit limits the findings that are listed; all are counted. The exit code is 10 if a
+    finding is a warning or worse.
     """
     from runtime.metadata.doctor import KEPT_MAX, examine_cluster
     from runtime.metadata.doctor_catalogue import Severity
@@ -138,7 +138,7 @@ def _row(found: Finding) -> dict[str, object]:
 def _heading(rule: Rule, count: int, width: int) -> str:
     lines = [f"{rule.severity.name} {rule.id}: {counted(count, 'finding')}"]
     generic_cure = rule.cure.format(path="ZNODE", subject="ID")
-    for text in (rule.consequence, f"Way out: {generic_cure}"):
+    for text in (rule.consequence, f"Fix: {generic_cure}"):
         lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
 

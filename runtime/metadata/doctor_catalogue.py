@@ -1,14 +1,17 @@
-"""What the metadata doctor can find: how bad it is, what it does to a running cluster, and how to fix it.
+"""What the metadata doctor can find: what it is, how bad it is, what it does to a running cluster, how to fix it.
 
-The page ``docs/reference/metadata-doctor.md`` has the same sentences, and a test compares them. Ids are stable: users
-filter by them. The order is that of a report. Sources: metadata sections 2 to 12, replication sections 1 and 7.
+``make doctor-page`` writes ``docs/reference/metadata-doctor.md`` from it. Ids are stable: users filter by them. The
+order is that of a report. Sources: metadata sections 2 to 12, replication sections 1 and 7.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 import msgspec
+
+from runtime.metadata.doctor_critical import CRITICAL, REPLACE_LEDGER
 
 
 class Severity(enum.IntEnum):
@@ -17,26 +20,27 @@ class Severity(enum.IntEnum):
     CRITICAL = 1
     """Destroys or hides data, or stops clients, auditors or the creation of ledgers in the whole cluster."""
     WARNING = 2
-    """One bookie, ledger or operation fails, or will; or something is not known."""
+    """One bookie, ledger or operation fails or will fail, or something could not be read."""
     INFORMATION = 3
-    """No damage: worth knowing."""
+    """No damage, but worth knowing."""
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One thing that is not as it should be. ``cure`` names the node as {path}, its ledger or bookie as {subject}.
+    """A kind of problem. ``cure`` has the node as {path} and its ledger or bookie as {subject}.
 
-    A settled rule looks at one node that nobody changes back: it is reported without a second look.
+    A settled rule looks at one node whose state cannot be a passing one: it is reported without a second look.
     """
 
     id: str
     severity: Severity
+    meaning: str
     consequence: str
     cure: str
     is_settled: bool = False
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A rule that a node breaks. ``subject`` is the ledger or bookie at issue, the name of the node if it has none."""
+    """A rule that a node breaks. ``subject`` is the ledger or bookie concerned, the name of the node if it has none."""
 
     rule: Rule
     path: str
@@ -45,392 +49,315 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def cure(self) -> str:
-        """The way out for this node."""
+        """How to fix this node."""
         return self.rule.cure.format(path=self.path, subject=self.subject)
 
 
-_STOPS_AUDITS = (
-    "Java cannot read the ledger, and one such node ends every audit: lost bookies are noticed, but nothing is marked."
+_UNBOOTABLE = "The bookie will refuse to start."
+_REPAIR_COOKIE = (
+    "bkctl cookie verify on the machine of bookie {subject} shows the cause and the one safe command. If the bookie "
+    "has failed permanently: bkctl decommission {subject}."
 )
-_RESTORE_LEDGER = (
-    "bkctl ledger delete --unreadable {subject}, which keeps the bytes, then bkctl cluster restore with a backup or "
-    "bkctl ledger import with an export: both bring back what is missing. Without either the ledger is lost."
-)
-_REPLACE_LEDGER = (
-    "bkctl ledger show {subject}; if an older copy of the metadata is right, bkctl ledger delete {subject} and bkctl "
-    "ledger import bring that back, as long as bookies have not collected the entries."
-)
-_CLIENTS_HANG = (
-    "Every Java client that starts hangs until the node is gone, shell commands included; a running auditor stays "
-    "blocked even after that, and misses all later losses of bookies."
-)
-_REMOVE = "zkCli: delete {path} (deleteall if it has children)."
-_UNBOOTABLE = "The bookie refuses to start the next time."
-_MEND_COOKIE = (
-    "bkctl cookie verify on the machine of bookie {subject} names the cause and the one safe command; if the bookie is "
-    "gone for good: bkctl decommission {subject}."
-)
+_OFF = "In the whole cluster, lost bookies are not detected and marked ledgers are not repaired."
 
 
-def _rules(severity: Severity, *rows: tuple[str, str, str]) -> list[Rule]:
-    return [Rule(rule_id, severity, consequence, cure) for rule_id, consequence, cure in rows]
+def _rules(severity: Severity, rows: Iterable[tuple[str, str, str, str]]) -> list[Rule]:
+    return [Rule(rule_id, severity, meaning, consequence, cure) for rule_id, meaning, consequence, cure in rows]
 
 
-_CRITICAL = _rules(
-    Severity.CRITICAL,
-    (
-        "forbidden-ledger-id",
-        "The next garbage collection of every Java bookie deletes all its ledgers, whatever the metadata says, unless "
-        "it runs with verifyMetadataOnGC=true.",
-        "At once, zkCli: delete {path}; if anything keeps you from that, stop all Java bookies first.",
-    ),
-    (
-        "invalid-bookie-name",
-        _CLIENTS_HANG,
-        "zkCli: deleteall {path}, then restart all Java auditors.",
-    ),
-    (
-        "unreadable-registration",
-        _CLIENTS_HANG,
-        "Stop the process that registered {subject}, or zkCli: delete {path}; then restart all Java auditors.",
-    ),
-    ("unreadable-ledger", _STOPS_AUDITS, _RESTORE_LEDGER),
-    ("ledger-without-segment", _STOPS_AUDITS, _RESTORE_LEDGER),
-    ("ensemble-size-mismatch", _STOPS_AUDITS, _RESTORE_LEDGER),
-    ("segments-out-of-order", _STOPS_AUDITS, _RESTORE_LEDGER),
-    ("quorums-out-of-order", _STOPS_AUDITS, _RESTORE_LEDGER),
-    (
-        "password-without-digest",
-        "Java 4.18 fails on reading it, with what an unreadable ledger does; older releases take its digest for CRC32.",
-        _RESTORE_LEDGER,
-    ),
-    ("invalid-bookie-in-ledger", _STOPS_AUDITS, _RESTORE_LEDGER),
-    (
-        "first-segment-not-at-zero",
-        "Java reads the metadata, and fails on every entry before the first segment: nobody knows who holds them.",
-        _RESTORE_LEDGER,
-    ),
-    (
-        "closed-without-end",
-        "Java takes entry 0 for the last one: readers see one entry, and no more are replicated.",
-        _RESTORE_LEDGER,
-    ),
-    (
-        "end-before-last-segment",
-        "Entries that were acknowledged lie behind the end: readers do not see them, and nobody replicates them.",
-        _REPLACE_LEDGER,
-    ),
-    (
-        "ledger-outside-layout",
-        "Nobody finds it by its id; a bookie's collector that does not list it deletes its entries.",
-        "If all ledgers are reported, LAYOUT is wrong: stop all bookies and correct it (zkCli: set). Else copy the "
-        "bytes to the path that the layout gives the id (zkCli: get {path}, create there), then zkCli: delete {path}.",
-    ),
-    (
-        "layout-unreadable",
-        "No Java process opens the cluster's ledgers any more: bookies and clients fail when they start.",
-        "Put the right bytes there, zkCli: set {path}: two lines, '2' and the name of the factory class with ':1'. "
-        "Which class: long ids below three-digit nodes alone are LongHierarchical, L nodes below the root Flat.",
-    ),
-    (
-        "directory-missing",
-        "Bookies cannot register, and clients fail when they list them.",
-        "If a format or nuke was cut off, the rest of the ledgers is in the backup that it made: bkctl cluster restore "
-        "with that, before any bookie starts. Else bkctl cluster init --if-not-exists adds missing directories and "
-        "changes nothing else.",
-    ),
-    (
-        "session-node-without-session",
-        "It belongs to no session, so it never goes away by itself: a lock keeps all workers off its ledger, a vote "
-        "keeps everybody else from being the auditor, a registration makes a dead bookie look alive and keeps it out.",
-        "Make sure that nobody relies on it, then zkCli: delete {path}.",
-    ),
-    (
-        "node-of-a-session",
-        "The node vanishes with the session that made it, and what it says is lost.",
-        "Save the bytes (zkCli: get {path}); when the session has ended, zkCli: create {path} with them.",
-    ),
-    (
-        "foreign-vote",
-        "Every Java elector that reads the list of votes ends: no auditor is left, and daemons do not start.",
-        "zkCli: deleteall {path}, then restart all autorecovery daemons.",
-    ),
-    (
-        "replication-layout-unreadable",
-        "No autorecovery daemon starts: they refuse a tree of another kind.",
-        "If nobody uses another kind on purpose, zkCli: delete {path}; the next Java process writes it anew.",
-    ),
-    (
-        "ledger-ids-used-up",
-        "No ledger can be created any more: ZooKeeper's counter sticks at 2147483647, and this layout knows no longer "
-        "ids.",
-        "There is none within this cluster: writers need another one, or another ledgers root, with the hierarchical "
-        "layout (bkctl cluster init).",
-    ),
-    (
-        "id-node-blocks-counter",
-        "The counter has reached its end, where every new name is the one that this node holds: Java gets NodeExists "
-        "instead of the overflow that makes it go on, and creates no ledger.",
-        "zkCli: delete {path}.",
-    ),
-    (
-        "high-order-out-of-range",
-        "Ids made from it are negative or wrap around: ledgers get ids that others have, or that nobody can store.",
-        "zkCli: deleteall {path}, then look for ledgers made meanwhile: bkctl ledger list.",
-    ),
-    (
-        "votes-used-up",
-        "ZooKeeper's counter sticks at 2147483647: one process at a time can vote, each other elector ends.",
-        "Stop all autorecovery daemons, zkCli: deleteall {path} (the counter begins anew), and start them again.",
-    ),
-)
-
-_WARNINGS = _rules(
-    Severity.WARNING,
+_WARNINGS = (
     (
         "node-without-permission",
-        "This user may not read it, so nothing is known of it and of all below it; a Java process without rights sees "
-        "as little.",
-        "Look as the user that owns the tree, or give this one rights (zkCli: getAcl {path}, setAcl).",
+        "This user has no permission to read a node.",
+        "The node and everything below it were not checked. A Java process with the same rights cannot read them "
+        "either.",
+        "Run the doctor as the owner of the tree, or give this user permission (zkCli: getAcl {path}, setAcl).",
     ),
     (
         "restore-unfinished",
-        "What the restore has not brought back yet is missing, and bookies stay out.",
+        "A restore into this root was started and did not finish.",
+        "The ledgers that are not restored yet are missing, and bookies do not start.",
         "Run the same bkctl cluster restore again.",
     ),
     (
         "stray-at-root",
-        "Java's nukeexistingcluster refuses, and a new release may take the name for its own.",
-        "Move what it holds out of the ledgers root, then zkCli: deleteall {path}.",
+        "BookKeeper does not use a node of this name below the ledgers root.",
+        "Java's nukeexistingcluster refuses to run, and a future release may use the name.",
+        "Move its content out of the ledgers root, then zkCli: deleteall {path}.",
     ),
     (
         "stray-among-ledgers",
-        "Java does not filter names there: it makes a ledger id of whatever digits it finds, and meets a ledger that "
+        "A node among the ledgers is neither a ledger nor a directory of ledgers.",
+        "Java does not filter names there: it makes a ledger id of the digits that it finds and reads a ledger that "
         "does not exist, or fails on the name.",
         "zkCli: delete {path}; if it has children, deleteall, once none below it is reported as a ledger.",
     ),
     (
         "ledger-with-children",
-        "The ledger cannot be deleted, by nobody: ZooKeeper keeps a node that has children.",
-        "Remove what lies below the node, which is reported by itself; the node is the ledger and stays.",
+        "The node of a ledger has children.",
+        "The ledger cannot be deleted: ZooKeeper keeps a node that has children.",
+        "Remove the nodes below it, which are reported on their own. Keep the node itself: it is the ledger.",
     ),
     (
         "layout-missing",
-        "The next Java process that connects, be it a read-only command, writes one by its own settings; with another "
-        "layout than the ledgers have, bookies delete those.",
+        "The cluster has no LAYOUT.",
+        "The next Java process that connects, even a read-only command, writes one from its own settings. If that "
+        "is not the layout of the ledgers, bookies delete their data.",
         "bkctl cluster init --if-not-exists with the layout of the ledgers in the metadata URI.",
     ),
     (
         "layout-differs-from-uri",
-        "Whoever uses this metadata URI refuses to start, Java and bkctl alike.",
+        "LAYOUT and the metadata URI give different layouts.",
+        "A process with this metadata URI refuses to start, Java and bkctl alike.",
         "Write zk+null:// in the metadata URI, or the layout that is recorded.",
     ),
     (
         "instance-id-missing",
-        "Cookies made now name no instance: a cluster that is made anew at this root would not be told from this one.",
-        "Legal, and only to be changed while all bookies are stopped, together with their cookies: leave it.",
+        "The cluster has no instance id.",
+        "Cookies created now have no instance id either, so a new cluster at this root could not be distinguished "
+        "from this one.",
+        "None needed: this is legal. It can be changed only while all bookies are stopped, together with their "
+        "cookies.",
     ),
     (
         "instance-id-malformed",
-        "Bookies compare it byte by byte with their cookies: another spelling locks them out.",
-        "If it was not always so, put the value back that the cookies have (zkCli: set {path}), without a newline.",
+        "INSTANCEID is not a UUID in lower case.",
+        "Bookies compare it byte by byte with their cookies: another spelling prevents their start.",
+        "If it was changed, write the value that the cookies have (zkCli: set {path}), without a newline.",
     ),
     (
         "cookies-missing",
+        "The directory of cookies is missing.",
         "A Java auditor since 4.16 exits within seconds of its start.",
         "zkCli: create {path}; an empty node is enough.",
     ),
-    ("unreadable-cookie", _UNBOOTABLE, _MEND_COOKIE),
+    ("unreadable-cookie", "A cookie cannot be parsed.", _UNBOOTABLE, _REPAIR_COOKIE),
     (
         "cookie-of-another-instance",
+        "The instance id in a cookie is not that of the cluster.",
         _UNBOOTABLE,
-        "If INSTANCEID was changed, put the old value back; if the bookie comes from another cluster, its data does "
-        "not belong here: bkctl decommission {subject}.",
+        "If INSTANCEID was changed, write the old value again. If the bookie comes from another cluster, its data "
+        "does not belong here: bkctl decommission {subject}.",
     ),
-    ("cookie-names-another-bookie", _UNBOOTABLE, _MEND_COOKIE),
+    ("cookie-names-another-bookie", "The bookie id in a cookie is not that of its node.", _UNBOOTABLE, _REPAIR_COOKIE),
     (
         "cookies-share-folders",
-        "Two ids claim the same disk: one of the bookies is gone or will not start, and ledgers that name both have "
-        "one copy where two are counted.",
-        "bkctl cookie verify on that machine tells whose folders they are; bkctl decommission the other id.",
+        "Two cookies have a directory of the same host in common.",
+        "Two ids claim the same disk: one of the bookies is gone or will not start, and ledgers that have both in an "
+        "ensemble have one copy where two are counted.",
+        "bkctl cookie verify on that machine shows the owner of the directories; bkctl decommission the other id.",
     ),
     (
         "registered-without-cookie",
-        "The bookie serves, but it cannot start again, and a bkctl bookie stops when its session ends: the cluster "
-        "lost its cookie, or it was decommissioned while it was silent.",
-        "Stop bookie {subject}. If it was decommissioned, run bkctl decommission {subject} again; otherwise bkctl "
-        "cookie create --from-config on its machine brings the cookie back.",
+        "A bookie is registered and has no cookie.",
+        "The bookie serves but cannot start again, and a bkctl bookie stops when its session ends. The cookie was "
+        "lost, or the bookie was decommissioned while it did not respond.",
+        "Stop bookie {subject}. If it was decommissioned, run bkctl decommission {subject} again; otherwise restore "
+        "the cookie with bkctl cookie create --from-config on its machine.",
     ),
     (
         "bookie-down-with-ledgers",
-        "These ledgers miss a copy; when more of their bookies are lost, entries are lost.",
+        "A bookie is not registered, and ledgers reference it.",
+        "These ledgers have one copy less; if more of their bookies fail, entries are lost.",
         "Start the bookie. If it does not come back, bkctl recover failed-bookie {subject} copies its ledgers to other "
-        "bookies; bkctl decommission {subject} does that and takes the bookie out of the cluster.",
+        "bookies; bkctl decommission {subject} does that and removes the bookie from the cluster.",
     ),
     (
         "removed-bookie-with-ledgers",
-        "These ledgers still reference a bookie that was removed, or whose cookie was lost. They miss a copy, and the "
-        "bookie cannot start.",
+        "Ledgers reference a bookie that has no cookie and is not registered.",
+        "The bookie was removed, or its cookie was lost. These ledgers have one copy less, and the bookie "
+        "cannot start.",
         "bkctl recover failed-bookie {subject} moves what still has copies. bkctl ledger delete removes lost ledgers "
-        "whose loss was accepted. If only the cookie was lost, bkctl cookie create --from-config on the bookie's "
-        "machine brings it back.",
+        "whose loss was accepted. If only the cookie was lost, restore it with bkctl cookie create --from-config on "
+        "the bookie's machine.",
     ),
     (
         "registration-without-address",
-        "Clients see the bookie and cannot reach it: every ledger that picks it begins with a failed write.",
-        "Restart bookie {subject}; what it publishes lacks an endpoint bookie-rpc.",
+        "A registration has no endpoint for ledger requests.",
+        "Clients see the bookie but cannot reach it: every ledger that picks it begins with a failed write.",
+        "Restart bookie {subject}; the endpoint bookie-rpc is missing from its registration.",
     ),
     (
         "registered-by-two-sessions",
-        "Two processes answer to one id, or one changed its mode and left the old node behind.",
+        "A bookie is registered as writable and as read-only by different sessions.",
+        "Two processes use the same id, or one changed its mode and left the old node.",
         "Stop both processes that run as {subject}, then start one.",
     ),
     (
         "duplicate-bookie-in-ensemble",
-        "One bookie counts for two copies: entries have fewer copies than the write quorum says.",
-        "bkctl ledger verify {subject} reads what is there; copy entries that matter into a new ledger.",
+        "A segment has the same bookie more than once.",
+        "Its entries have fewer copies than the write quorum says.",
+        "bkctl ledger verify {subject} shows which entries can be read; copy entries that matter to a new ledger.",
     ),
     (
         "impossible-end",
-        "Readers compute wrong lengths, or ask for entries that cannot be.",
-        _REPLACE_LEDGER,
+        "The last entry id and the length of a closed ledger contradict each other.",
+        "Readers compute wrong lengths, or ask for entries that cannot exist.",
+        REPLACE_LEDGER,
     ),
     (
         "unreadable-mark",
-        "Releases before 4.18 fail on it; 4.18 takes it for an empty mark and clears it unrepaired. Marking the ledger "
-        "again is an error.",
-        "zkCli: delete {path}, then bkctl autorecovery trigger, which has the auditor mark what misses copies.",
+        "The mark of an under-replicated ledger cannot be parsed.",
+        "Releases before 4.18 fail on it; 4.18 treats it as an empty mark and clears it without a repair. Marking the "
+        "ledger again fails.",
+        "zkCli: delete {path}, then bkctl autorecovery trigger: the auditor marks the ledger again if copies are "
+        "missing.",
     ),
     (
         "mark-without-ledger",
-        "It counts as under-replicated in every figure until a worker picks it up and clears it.",
-        "None while replication runs (bkctl autorecovery status); else zkCli: delete {path}.",
+        "A ledger that does not exist is marked as under-replicated.",
+        "It is counted as under-replicated until a worker clears the mark.",
+        "None needed while replication runs (bkctl autorecovery status); otherwise zkCli: delete {path}.",
     ),
     (
         "stray-node",
-        "Nobody reads it; where Java lists the directory it is skipped or logged, release by release.",
-        _REMOVE,
+        "No process uses a node of this name at this place.",
+        "No process reads it. Where Java lists the directory, it skips or logs the node, depending on the release.",
+        "zkCli: delete {path} (deleteall if it has children).",
     ),
     (
         "replication-disabled-long",
-        "Lost bookies are not noticed and marked ledgers are not repaired, in the whole cluster.",
+        "Autorecovery has been disabled for more than a day.",
+        _OFF,
         "bkctl autorecovery enable.",
     ),
     (
         "delay-unreadable",
-        "An auditor fails on it, when it starts or when it is written.",
-        "bkctl autorecovery delay set 0, or another number; never delete it: running auditors would be deaf to it.",
+        "The recovery delay is not a number of seconds.",
+        "An auditor fails on it, when it starts or when the node is written.",
+        "bkctl autorecovery delay set 0, or another number. Never delete the node: running auditors would then ignore "
+        "later writes.",
     ),
     (
         "delay-missing",
-        "It was deleted under a running auditor, which is deaf to later writes: triggers do nothing, and say nothing.",
-        "bkctl autorecovery delay set 0, then restart the auditor (bkctl autorecovery auditor names it).",
+        "An auditor is elected, and the recovery delay that it created at its start is missing.",
+        "The node was deleted while the auditor ran. It ignores later writes: triggers have no effect and report no "
+        "error.",
+        "bkctl autorecovery delay set 0, then restart the auditor (bkctl autorecovery auditor shows it).",
     ),
     (
         "check-time-unreadable",
-        "An auditor that starts fails to plan its checks.",
-        "bkctl autorecovery reset-checks writes it anew.",
+        "The time of the last periodic check cannot be parsed.",
+        "An auditor that starts cannot plan its checks.",
+        "bkctl autorecovery reset-checks writes it again.",
     ),
     (
         "check-time-in-future",
-        "An auditor that starts takes the check for done just now: it waits a whole period, after each restart again.",
-        "bkctl autorecovery reset-checks, then restart the auditor (bkctl autorecovery auditor names it).",
+        "The time of the last periodic check is in the future.",
+        "An auditor that starts assumes that the check has just run, and waits a whole period, after every restart.",
+        "bkctl autorecovery reset-checks, then restart the auditor (bkctl autorecovery auditor shows it).",
     ),
     (
         "unreadable-vote",
-        "Nobody can tell who the auditor is; the elections go on.",
+        "A vote cannot be parsed.",
+        "The auditor cannot be determined; elections continue to work.",
         "Restart the daemon whose session the vote belongs to (zkCli: get -s {path}, ephemeralOwner).",
     ),
     (
         "auditor-not-in-office",
-        "The lowest vote is not that of the last one who took office: nobody audits, or two do, as after a vote was "
-        "deleted by hand.",
-        "Restart the autorecovery daemon that the hint names, then the one that the lowest vote names.",
+        "The lowest vote is not that of the last auditor that was elected.",
+        "No auditor works, or two do, for example after a vote was deleted by hand.",
+        "Restart the autorecovery daemon that the hint gives, then the one that the lowest vote gives.",
     ),
     (
         "ledger-ids-nearly-used-up",
-        "When the counter reaches 2147483647 no ledger can be created any more in this layout.",
-        "Move writers to a cluster with the hierarchical layout in time.",
+        "The counter of ledger ids has used 90 % of its numbers, and the layout has no longer ids.",
+        "At 2147483647 no ledger can be created in this layout.",
+        "Move writers in time to a cluster with the hierarchical layout.",
     ),
 )
 
-_INFORMATION = _rules(
-    Severity.INFORMATION,
+_INFORMATION = (
     (
         "bookie-down",
-        "The bookie has a cookie and is not registered. No ledger that could be read names it.",
+        "A bookie with a cookie is not registered.",
+        "None for ledgers: no ledger that could be read references it.",
         "Start the bookie, or bkctl decommission {subject}.",
     ),
     (
         "ledger-ack-quorum-one",
-        "An add is acknowledged when one bookie has it: its loss at that moment loses the entry.",
+        "The ack quorum of a ledger is 1, its write quorum is larger.",
+        "An add is acknowledged when one bookie has it: if that bookie fails at that moment, the entry is lost.",
         "Create ledgers with an ack quorum of 2 or more; bkctl ledger show {subject}.",
     ),
     (
         "ledger-format-one",
-        "It stores neither digest type nor password: Java workers open it with CRC32, so one that was written with "
-        "another digest is never repaired and stays marked for ever.",
-        "bkctl ledger verify {subject} tells whether its entries can be read.",
+        "The metadata has version 1, without password and digest type.",
+        "Java workers open the ledger with CRC32. If it was written with another digest, it is never repaired and "
+        "stays marked forever.",
+        "bkctl ledger verify {subject} shows whether its entries can be read.",
     ),
     (
         "empty-ledger-directory",
-        "None but a request in every listing; Pulsar's driver and the older layouts leave them behind as a rule.",
-        "zkCli: delete {path}, which fails if a ledger was created below it meanwhile.",
+        "A directory of ledgers has no ledger.",
+        "One more request in every listing. Pulsar's driver and the older layouts usually leave such directories.",
+        "zkCli: delete {path}, which fails if a ledger was created below it in the meantime.",
     ),
     (
         "empty-mark-directory",
-        "None but a request in every search for work; Pulsar's driver leaves them behind as a rule.",
-        "zkCli: delete {path}, which fails if a ledger was marked meanwhile.",
+        "A directory of marks has no mark.",
+        "One more request in every search for work. Pulsar's driver usually leaves such directories.",
+        "zkCli: delete {path}, which fails if a ledger was marked in the meantime.",
     ),
     (
         "id-node-left",
-        "None: the number is used, nobody asks for it again.",
-        _REMOVE,
+        "A node that allocated a ledger id was not removed.",
+        "None: the number is used and is not requested again.",
+        "zkCli: delete {path} (deleteall if it has children).",
     ),
     (
         "long-ids-begin",
-        "The short ids are used up: the next ledger gets an id of 63 bits.",
-        "Nothing is to be done.",
+        "The counter of short ledger ids is at its end.",
+        "The next ledger gets an id of 63 bits.",
+        "None needed.",
     ),
     (
         "unreadable-lock",
-        "None but that nobody can tell who holds it; it keeps others off the ledger as every lock does.",
-        "bkctl autorecovery running lists it; it goes with its session.",
+        "The data of a replication lock cannot be parsed.",
+        "The holder of the lock is unknown. The lock works like any other.",
+        "bkctl autorecovery running lists it; it disappears with its session.",
     ),
     (
         "lock-without-ledger",
-        "None: its ledger was deleted while a worker had it; it goes with the session.",
+        "A ledger that does not exist has a replication lock.",
+        "None: the ledger was deleted while a worker had it. The lock disappears with the session.",
         "If it stays, restart the daemon that holds it: bkctl autorecovery running.",
     ),
     (
         "invalid-bookie-in-mark",
-        "A worker finds no such bookie and looks at the ledger as a whole.",
-        "Nothing is to be done: the mark goes when the ledger is repaired.",
+        "A mark has an invalid bookie id.",
+        "A worker finds no such bookie and examines the whole ledger.",
+        "None needed: the mark is deleted when the ledger is repaired.",
     ),
     (
         "replication-disabled",
-        "Lost bookies are not noticed and marked ledgers are not repaired, in the whole cluster.",
-        "bkctl autorecovery enable, when the work it was switched off for is done.",
+        "Autorecovery is disabled.",
+        _OFF,
+        "bkctl autorecovery enable, when the work it was disabled for is done.",
     ),
     (
         "delay-very-long",
-        "One lost bookie stays unnoticed for longer than a day.",
+        "The recovery delay is longer than a day.",
+        "For that time the auditor does not act on a lost bookie.",
         "bkctl autorecovery delay set.",
     ),
     (
         "health-check-disabled",
-        "Clients keep no bookie in quarantine, and Java's nukeexistingcluster refuses.",
+        "The health check of bookies is disabled.",
+        "Clients keep no bookie in quarantine, and Java's nukeexistingcluster refuses to run.",
         "bkctl cluster health-check enable.",
     ),
     (
         "no-auditor",
-        "Bookies are registered and nobody voted: losses of bookies are not noticed.",
-        "Start an autorecovery daemon; bkctl autorecovery auditor.",
+        "Bookies are registered and there are no election candidates.",
+        "No auditor is running: bookie failures are not detected.",
+        "Start an autorecovery daemon, then check with bkctl autorecovery auditor.",
     ),
     (
         "two-kinds-of-auditor",
-        "Pulsar's driver elects its own auditor beside Java's: both mark, which is tolerated.",
-        "Nothing has to be done; stop the daemons of one kind.",
+        "Pulsar's driver has elected an auditor, and there are votes.",
+        "Two auditors run, Pulsar's and Java's. Both mark ledgers, which is tolerated.",
+        "None needed; you can stop the daemons of one kind.",
     ),
 )
 
@@ -438,7 +365,11 @@ _SETTLED = {"ledger-ack-quorum-one", "ledger-format-one"}
 
 RULES: dict[str, Rule] = {
     rule.id: msgspec.structs.replace(rule, is_settled=rule.id in _SETTLED)
-    for rule in (*_CRITICAL, *_WARNINGS, *_INFORMATION)
+    for rule in (
+        *_rules(Severity.CRITICAL, CRITICAL),
+        *_rules(Severity.WARNING, _WARNINGS),
+        *_rules(Severity.INFORMATION, _INFORMATION),
+    )
 }
 """By id, in the order of a report."""
 

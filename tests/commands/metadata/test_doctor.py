@@ -63,7 +63,7 @@ def test_a_sound_cluster(planted: Planted) -> None:
     assert report["layout"] == "hierarchical"
 
 
-def test_a_finding_says_what_it_is_what_it_does_and_the_way_out(planted: Planted) -> None:
+def test_a_finding_says_what_it_is_what_it_does_and_the_fix(planted: Planted) -> None:
     planted.put(with_bad_node(sound_cluster(), named("largest ledger id")))
     before = planted.tree()
     result = planted.run(*DOCTOR)
@@ -76,7 +76,7 @@ def test_a_finding_says_what_it_is_what_it_does_and_the_way_out(planted: Planted
             "path": path,
             "problem": "A ledger has the largest id there is, 9223372036854775807.",
             "consequence": RULES["forbidden-ledger-id"].consequence,
-            "cure": f"At once, zkCli: delete {path}; if anything keeps you from that, stop all Java bookies first.",
+            "cure": f"Run zkCli: delete {path} immediately. If that is not possible, stop all Java bookies first.",
         }
     ]
     assert planted.tree() == before
@@ -175,7 +175,7 @@ def test_forms(planted: Planted) -> None:
         finding["path"],
         finding["problem"],
         "CRITICAL unreadable-ledger: 1 finding",
-        "Way out: bkctl ledger delete --unreadable ID",
+        "Fix: bkctl ledger delete --unreadable ID",
     ):
         assert text in shown.stdout
 
