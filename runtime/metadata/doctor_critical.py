@@ -50,7 +50,7 @@ CRITICAL = (
     ("segments-out-of-order", "Segments are not in the order of their first entries.", _STOPS_AUDITS, _RESTORE_LEDGER),
     (
         "quorums-out-of-order",
-        "The sizes of ensemble, write quorum and ack quorum contradict each other.",
+        "The ack quorum is 0, or larger than the write quorum, or the write quorum is larger than the ensemble.",
         _STOPS_AUDITS,
         _RESTORE_LEDGER,
     ),
