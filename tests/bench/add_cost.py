@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from runtime.protocol import v3
-from tests.processes import LOOPBACK, Cluster
+from tests.processes import LOOPBACK, DevCluster
 
 ENTRY_BYTES: Final = 1024
 PROMISED_RATIO: Final = 0.6
@@ -53,7 +53,7 @@ class Side:
     def __init__(self, name: str, tree: str, directory: str) -> None:
         self.name = name
         self.turns: dict[int, list[Turn]] = {in_flight: [] for in_flight in IN_FLIGHT}
-        self._cluster = Cluster(directory)
+        self._cluster = DevCluster(directory)
         with _environment("PYTHONPATH", tree):
             self._cluster.up(1)
         bookie = self._cluster.bookies[0]
