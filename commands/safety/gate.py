@@ -132,7 +132,7 @@ def nothing_to_change(
     """The gate for a plan that changes nothing, whose summary says so: nothing is asked, locked or recorded.
 
     PlanShown as in ``open_change``; otherwise the caller prints a result, that of nothing done. A plan that was saved
-    with changes no longer fits: whoever applies it learns that they were made, or are not due.
+    with changes no longer fits: applying it reports that they were made, or are not due.
     """
     show_plan(context, _filled_in(context, plan), table, totals)
 
