@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from bkctl.catalogue import all_settings
 from commands.spelling import near_miss
 
-Setting: TypeAlias = tuple[str, str | None, str]
+JavaSetting: TypeAlias = tuple[str, str | None, str]
 """A key, its value (None for an empty one) and the place that sets it."""
 
 _SIMILARITY_MIN: Final = 0.6
@@ -200,7 +200,7 @@ def is_refused(key: str, value: str) -> bool:
     return key in REFUSED and value.lower() not in _FALSE
 
 
-def unknown_key_notes(settings: Iterable[Setting]) -> list[str]:
+def unknown_key_notes(settings: Iterable[JavaSetting]) -> list[str]:
     """A line for each unknown key, with the nearest known one."""
     notes = []
     for key, _, place in settings:
@@ -211,7 +211,7 @@ def unknown_key_notes(settings: Iterable[Setting]) -> list[str]:
     return notes
 
 
-def ignored_key_notes(settings: Iterable[Setting]) -> list[str]:
+def ignored_key_notes(settings: Iterable[JavaSetting]) -> list[str]:
     """A line for all keys of a place that are ignored for one reason."""
     ignored: dict[tuple[str, str], list[str]] = {}
     for key, value, place in settings:

@@ -275,7 +275,9 @@ def _rebuild(
     plans = plan_rebuild(fs, open_index, config, None)
     if not any(plan.databases for plan in plans):
         return BuildReport()
-    rebuilt = IndexRebuild(fs, open_index, children, config, _Watch(on_progress), are_logs_vouched_for=True).run(plans)
+    rebuilt = IndexRebuild(
+        fs, open_index, children, config, _StageProgress(on_progress), are_logs_vouched_for=True
+    ).run(plans)
     report = BuildReport(
         ledger_count=sum(directory.ledger_count for directory in rebuilt.directories),
         entry_count=sum(directory.row_count for directory in rebuilt.directories),
@@ -289,7 +291,7 @@ def _rebuild(
     return report
 
 
-class _Watch:
+class _StageProgress:
     """Tells of the stages of a rebuild one after the other."""
 
     def __init__(self, on_progress: Callable[[int, int], None]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from storage.child_pool import ChildProcesses
-from storage.child_protocol import LENGTH, Part, Progress, Result, failure_of, frame, raw
+from storage.child_protocol import LENGTH, Part, Result, TaskProgress, failure_of, frame, raw
 from storage.errors import StorageError
 from storage.filesystem import OsFileSystem
 from storage.ports import ChildContext, ChildHandler, ChildHandlers, IndexStore
@@ -28,7 +28,9 @@ class _ReaderGoneError(Exception):
 def serve(handlers: ChildHandlers) -> None:
     """Answer tasks by their type until the parent ends."""
     decoder = _task_decoder(handlers)
-    context = ChildContext(OsFileSystem(), _open_index, ChildProcesses(), ".", lambda amount: _send(Progress(amount)))
+    context = ChildContext(
+        OsFileSystem(), _open_index, ChildProcesses(), ".", lambda amount: _send(TaskProgress(amount))
+    )
     try:
         while head := sys.stdin.buffer.read(LENGTH.size):
             task = decoder.decode(sys.stdin.buffer.read(*LENGTH.unpack(head)))

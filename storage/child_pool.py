@@ -16,10 +16,9 @@ from typing import IO, Any, NoReturn
 
 import msgspec
 
-from storage.child_protocol import Failure, Message, MessageReader, Part, Progress, Result, error_of, frame
+from storage.child_protocol import Failure, Message, MessageReader, Part, Result, TaskProgress, error_of, frame
 from storage.errors import ChildFailedError
-from storage.ports import Answer, ChildPool, Task
-from storage.ports import Progress as OnProgress
+from storage.ports import AnswerT, ChildPool, OnProgress, TaskT
 
 _READ_BYTES = 1 << 20
 _END_S_MAX = 5.0
@@ -63,15 +62,15 @@ class _Pool:
 
     def run(
         self,
-        tasks: Iterable[Task],
-        answer_type: type[Answer],
+        tasks: Iterable[TaskT],
+        answer_type: type[AnswerT],
         on_progress: OnProgress | None = None,
         patience_s: float | None = None,
         ahead_count_max: int | None = None,
-    ) -> Iterator[tuple[Task, Answer]]:
+    ) -> Iterator[tuple[TaskT, AnswerT]]:
         """See ``ChildPool``."""
         waiting = iter(tasks)
-        busy: dict[_Child, tuple[int, Task]] = {}
+        busy: dict[_Child, tuple[int, TaskT]] = {}
         free = list(self._children)
         given_count = 0
 
@@ -98,7 +97,7 @@ class _Pool:
                         child.require_heard(patience_s, is_heard=child in ready)
                 for child in ready:
                     for message in child.receive():
-                        if isinstance(message, Progress):
+                        if isinstance(message, TaskProgress):
                             if on_progress is not None:
                                 on_progress(message.amount)
                             continue

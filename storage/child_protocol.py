@@ -20,7 +20,7 @@ LENGTH: Final = struct.Struct("<I")
 """In front of every message."""
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class TaskProgress(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """So much more of the task is done."""
 
     amount: int
@@ -48,7 +48,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag=True):
     fields: dict[str, Any] = {}
 
 
-Message: TypeAlias = Progress | Part | Result | Failure
+Message: TypeAlias = TaskProgress | Part | Result | Failure
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Message)

@@ -36,7 +36,7 @@ NEWEST: Final = 2**64
 """Age of what a log holds: newer than every row of a table."""
 
 
-class Row(NamedTuple):
+class KeyState(NamedTuple):
     """One state of a key: the greater ``age``, the newer. ``value`` None: deleted. Sorts by key, then newest first."""
 
     key: bytes
@@ -44,7 +44,7 @@ class Row(NamedTuple):
     value: bytes | None
 
 
-class Table(NamedTuple):
+class IndexTable(NamedTuple):
     """A table of the manifest; ``first`` and ``last`` are keys, without their internal tails."""
 
     level: int
@@ -57,7 +57,7 @@ class Table(NamedTuple):
 class Manifest(msgspec.Struct):
     """What the manifest says at its end."""
 
-    tables: dict[tuple[int, int], Table] = {}
+    tables: dict[tuple[int, int], IndexTable] = {}
     """By level and number."""
     log_number: int = 0
     """Logs with smaller numbers are in tables; but for ``previous_log_number``."""
@@ -130,15 +130,15 @@ def decode_index(block: bytes) -> list[tuple[bytes, Handle]]:
     return [(key[: -_INTERNAL_KEY_TAIL.size], _handle(value, 0)[0]) for key, value in _decode_block(block)]
 
 
-def decode_rows(block: bytes) -> list[Row]:
+def decode_rows(block: bytes) -> list[KeyState]:
     """The rows of a block, in order."""
-    rows: list[Row] = []
+    rows: list[KeyState] = []
     for key, value in _decode_block(block):
         (tail,) = _INTERNAL_KEY_TAIL.unpack(key[-_INTERNAL_KEY_TAIL.size :])
         kind = tail & 0xFF
         if kind > _VALUE:
             raise ValueError(f"a row of type {kind}")
-        rows.append(Row(key[: -_INTERNAL_KEY_TAIL.size], -(tail >> 8), value if kind == _VALUE else None))
+        rows.append(KeyState(key[: -_INTERNAL_KEY_TAIL.size], -(tail >> 8), value if kind == _VALUE else None))
     return rows
 
 
@@ -180,14 +180,14 @@ def _apply_change(change: bytes, manifest: Manifest) -> None:
             raise ValueError(f"a change with the unknown tag {tag}")
 
 
-def _new_table(change: bytes, position: int) -> tuple[Table, int]:
+def _new_table(change: bytes, position: int) -> tuple[IndexTable, int]:
     level, position = _varint(change, position)
     number, position = _varint(change, position)
     size_bytes, position = _varint(change, position)
     first, position = _sized(change, position)
     last, position = _sized(change, position)
     tail = _INTERNAL_KEY_TAIL.size
-    return Table(level, number, size_bytes, first[:-tail], last[:-tail]), position
+    return IndexTable(level, number, size_bytes, first[:-tail], last[:-tail]), position
 
 
 def _decode_block(block: bytes) -> Iterator[tuple[bytes, bytes]]:

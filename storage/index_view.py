@@ -23,8 +23,8 @@ from storage.index_files import (
     FOOTER_BYTES,
     NEWEST,
     Handle,
-    Row,
-    Table,
+    IndexTable,
+    KeyState,
     apply_batch,
     checked_block,
     decode_footer,
@@ -56,7 +56,7 @@ class IndexView:
         filesystem: FileSystem,
         path: str,
         paths: dict[int, str],
-        tables: Iterable[Table],
+        tables: Iterable[IndexTable],
         logged: dict[bytes, bytes | None],
     ) -> None:
         """``paths``: of the tables, by number. ``logged``: the rows of the logs; None: deleted."""
@@ -66,8 +66,10 @@ class IndexView:
         self._tables = sorted(tables, key=lambda table: (table.level, table.first))
         self._logged = logged
         self._logged_keys = sorted(logged)
-        self._blocks_of: Callable[[Table], _Blocks] = functools.lru_cache(_CACHED_INDEX_COUNT)(self._read_index)
-        self._rows_of: Callable[[Table, Handle], list[Row]] = functools.lru_cache(_CACHED_BLOCK_COUNT)(self._read_rows)
+        self._blocks_of: Callable[[IndexTable], _Blocks] = functools.lru_cache(_CACHED_INDEX_COUNT)(self._read_index)
+        self._rows_of: Callable[[IndexTable, Handle], list[KeyState]] = functools.lru_cache(_CACHED_BLOCK_COUNT)(
+            self._read_rows
+        )
 
     def get(self, key: bytes) -> bytes | None:
         """Value of a key, or None when it is certainly absent."""
@@ -108,19 +110,19 @@ class IndexView:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _logged_from(self, key: bytes) -> Iterator[Row]:
+    def _logged_from(self, key: bytes) -> Iterator[KeyState]:
         start = bisect.bisect_left(self._logged_keys, key)
         return (self._logged_row(place) for place in range(start, len(self._logged_keys)))
 
-    def _logged_back(self, key: bytes) -> Iterator[Row]:
+    def _logged_back(self, key: bytes) -> Iterator[KeyState]:
         stop = bisect.bisect_right(self._logged_keys, key)
         return (self._logged_row(place) for place in range(stop - 1, -1, -1))
 
-    def _logged_row(self, place: int) -> Row:
+    def _logged_row(self, place: int) -> KeyState:
         key = self._logged_keys[place]
-        return Row(key, -NEWEST, self._logged[key])
+        return KeyState(key, -NEWEST, self._logged[key])
 
-    def _table_rows(self, table: Table, key: bytes) -> Iterator[Row]:
+    def _table_rows(self, table: IndexTable, key: bytes) -> Iterator[KeyState]:
         """Rows of a table from ``key`` on. Its first block is read when the first row is asked for."""
         blocks = self._blocks_of(table)
         for place in range(bisect.bisect_left(blocks, key, key=_KEY), len(blocks)):
@@ -128,7 +130,7 @@ class IndexView:
                 if row.key >= key:
                     yield row
 
-    def _table_rows_back(self, table: Table, key: bytes) -> Iterator[Row]:
+    def _table_rows_back(self, table: IndexTable, key: bytes) -> Iterator[KeyState]:
         """Rows of a table from ``key`` on, backwards; the states of one key in any order."""
         blocks = self._blocks_of(table)
         for place in range(min(bisect.bisect_right(blocks, key, key=_KEY), len(blocks) - 1), -1, -1):
@@ -136,7 +138,7 @@ class IndexView:
                 if row.key <= key:
                     yield row
 
-    def _read_index(self, table: Table) -> _Blocks:
+    def _read_index(self, table: IndexTable) -> _Blocks:
         footer = self._pread(table, table.size_bytes - FOOTER_BYTES, FOOTER_BYTES)
         try:
             handle = decode_footer(footer)
@@ -144,10 +146,10 @@ class IndexView:
             raise self._damaged(table, error) from error
         return self._decoded(table, handle, decode_index)
 
-    def _read_rows(self, table: Table, handle: Handle) -> list[Row]:
+    def _read_rows(self, table: IndexTable, handle: Handle) -> list[KeyState]:
         return self._decoded(table, handle, decode_rows)
 
-    def _decoded(self, table: Table, handle: Handle, decode: Callable[[bytes], _Decoded]) -> _Decoded:
+    def _decoded(self, table: IndexTable, handle: Handle, decode: Callable[[bytes], _Decoded]) -> _Decoded:
         offset, size_bytes = handle
         data = self._pread(table, offset, size_bytes + BLOCK_TRAILER_BYTES)
         try:
@@ -155,7 +157,7 @@ class IndexView:
         except (ValueError, IndexError) as error:
             raise self._damaged(table, error) from error
 
-    def _pread(self, table: Table, offset: int, size_bytes: int) -> bytes:
+    def _pread(self, table: IndexTable, offset: int, size_bytes: int) -> bytes:
         path = self._paths[table.number]
         try:
             file = self._filesystem.open(path)
@@ -166,7 +168,7 @@ class IndexView:
         except OSError as error:
             raise StorageError(f"{path}: {error.strerror}") from error
 
-    def _damaged(self, table: Table, error: Exception) -> IndexDamagedError:
+    def _damaged(self, table: IndexTable, error: Exception) -> IndexDamagedError:
         return IndexDamagedError(f"{self._paths[table.number]}: {error}")
 
 

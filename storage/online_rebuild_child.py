@@ -10,16 +10,16 @@ from __future__ import annotations
 from storage.entry_log_reader import list_entry_logs
 from storage.filenames import parse_claimed_entry_log_id
 from storage.online_rebuild_tasks import BuildLocations, BuiltLocations
-from storage.ports import ChildContext, ChildHandlers, Progress
+from storage.ports import ChildContext, ChildHandlers, OnProgress
 from storage.rebuild import CHILD_MODULE
 from storage.rebuild_directory import LocationRebuild
 from storage.scan_order import LogFolder, from_oldest
 
 
-class _Watch:
+class _UnstagedProgress:
     """Hands on what is done, whatever the stage."""
 
-    def __init__(self, report: Progress) -> None:
+    def __init__(self, report: OnProgress) -> None:
         self.advance = report
 
     def begin(self, stage: str, total: int) -> None:
@@ -36,7 +36,7 @@ def build_locations(task: BuildLocations, context: ChildContext) -> BuiltLocatio
     folder = LogFolder(tuple(log_ids), (), (), ())
     with children.pool(CHILD_MODULE, here, children.core_count) as pool:
         rebuild = LocationRebuild(
-            filesystem, task.config, task.position, task.ledger_directory, here, pool, _Watch(context.report)
+            filesystem, task.config, task.position, task.ledger_directory, here, pool, _UnstagedProgress(context.report)
         )
         scanned = rebuild.scan(folder, keeps_rows=True)
         row_count = rebuild.load(context.open_index, scanned.runs, task.known_ledgers)

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 import msgspec
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-Task = TypeVar("Task", bound=msgspec.Struct)
-Answer = TypeVar("Answer")
+TaskT = TypeVar("TaskT", bound=msgspec.Struct)
+AnswerT = TypeVar("AnswerT")
 
-Progress: TypeAlias = Callable[[int], None]
+OnProgress: TypeAlias = Callable[[int], None]
 """Takes how much more of a long job is done now, in the job's own unit."""
 
 
@@ -163,12 +163,12 @@ class ChildPool(Protocol):
 
     def run(
         self,
-        tasks: Iterable[Task],
-        answer_type: type[Answer],
-        on_progress: Progress | None = None,
+        tasks: Iterable[TaskT],
+        answer_type: type[AnswerT],
+        on_progress: OnProgress | None = None,
         patience_s: float | None = None,
         ahead_count_max: int | None = None,
-    ) -> Iterator[tuple[Task, Answer]]:
+    ) -> Iterator[tuple[TaskT, AnswerT]]:
         """Give each task to a free child; yields every task with its answer, in the order in which they finish.
 
         ``on_progress`` gets the amounts that the children report. ``patience_s``: a child that reports nothing for so
@@ -216,7 +216,7 @@ class ChildContext(NamedTuple):
     children: Children
     directory: str
     """The working folder, as the child must name it."""
-    report: Progress
+    report: OnProgress
     """Tells the parent how much more of the task is done, and that the child is alive."""
 
 

@@ -49,7 +49,7 @@ from storage.seal import SealedIndex
 _PROGRESS_RECORD_COUNT: Final = 4096
 
 
-class Finding(msgspec.Struct, frozen=True):
+class StorageFinding(msgspec.Struct, frozen=True):
     """Something that is not as it should be."""
 
     check: str
@@ -83,7 +83,7 @@ class StorageCheck:
         self._on_progress = on_progress
         self.counts = CheckedCounts()
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[StorageFinding]:
         """Everything that is found, in the order of the check; what cannot be read is a finding, too.
 
         DirectoryLockedError when another process has an index open; an error that ``lacks_room`` when there is too
@@ -99,7 +99,7 @@ class StorageCheck:
         for folders in self._config.engine_folders:
             yield from self._of_indexes(*folders)
 
-    def _of_journals(self, marks: JournalMarks) -> Iterator[Finding]:
+    def _of_journals(self, marks: JournalMarks) -> Iterator[StorageFinding]:
         folder = current_directory(marks.directory)
         start = marks.replay_start or NO_MARK
         catalog = None
@@ -107,7 +107,7 @@ class StorageCheck:
             catalog = read_catalog(self._fs, folder)
             journals_to_replay(self._fs, folder, start, catalog)
         except StorageError as error:
-            yield Finding("journals", folder, without_advice(error), way_out=LOST_DATA_ADVICE)
+            yield StorageFinding("journals", folder, without_advice(error), way_out=LOST_DATA_ADVICE)
         except OSError as error:
             yield _unreadable("journals", folder, error)
         journal_ids = list_journals(self._fs, folder)
@@ -124,7 +124,7 @@ class StorageCheck:
         catalog: JournalCatalog | None,
         *,
         is_newest: bool,
-    ) -> Iterator[Finding]:
+    ) -> Iterator[StorageFinding]:
         path = os.path.join(folder, journal_file_name(journal_id))
         self._on_progress(path)
         self.counts.journal_count += 1
@@ -136,16 +136,16 @@ class StorageCheck:
             # What stands before the mark is in the ledger storage: no start reads it again.
             is_needed = (journal_id, error.offset) >= start
             way_out = LOST_DATA_ADVICE if is_needed else None
-            yield Finding("journals", path, error.reason, error.offset, way_out, is_problem=is_needed)
+            yield StorageFinding("journals", path, error.reason, error.offset, way_out, is_problem=is_needed)
             return
         except (StorageError, OSError) as error:
-            yield Finding("journals", path, without_path(error), way_out=LOST_DATA_ADVICE)
+            yield StorageFinding("journals", path, without_path(error), way_out=LOST_DATA_ADVICE)
             return
         if is_read and scan.end.dropped_bytes:
             reason = f"{scan.end.dropped_bytes} bytes that were never synced ({scan.end.reason.value})"
-            yield Finding("journals", path, reason, scan.end.data_end_offset, is_problem=False)
+            yield StorageFinding("journals", path, reason, scan.end.data_end_offset, is_problem=False)
 
-    def _of_records(self, marks: JournalMarks, scan: JournalScan) -> Generator[Finding, None, bool]:
+    def _of_records(self, marks: JournalMarks, scan: JournalScan) -> Generator[StorageFinding, None, bool]:
         """What is wrong with its records. False: the rest was not read, as it is not this journal's file."""
         journal_count = len(self._config.journal_directories)
         for record in scan:
@@ -154,19 +154,21 @@ class StorageCheck:
                 self._on_progress(scan.path)
             if record.ledger_id % journal_count != marks.journal_index:
                 reason = f"a record of ledger {record.ledger_id}, which belongs to another journal"
-                yield Finding("journals", scan.path, reason, record.offset, _FOREIGN_RECORD_ADVICE)
+                yield StorageFinding("journals", scan.path, reason, record.offset, _FOREIGN_RECORD_ADVICE)
                 return False
             if record.kind is JournalRecordKind.UNKNOWN:
                 reason = f"a record of a type that is not known ({record.entry_id})"
-                yield Finding("journals", scan.path, reason, record.offset, is_problem=False)
+                yield StorageFinding("journals", scan.path, reason, record.offset, is_problem=False)
         return True
 
-    def _of_logs(self, position: int, folder: str) -> Iterator[Finding]:
+    def _of_logs(self, position: int, folder: str) -> Iterator[StorageFinding]:
         quarantined: dict[EntryLogId, str] = {}
         try:
             quarantined = read_quarantine(self._fs, folder)
         except CorruptFileError as error:
-            yield Finding("entry logs", error.path, error.reason, way_out="delete it: the logs are then checked again")
+            yield StorageFinding(
+                "entry logs", error.path, error.reason, way_out="delete it: the logs are then checked again"
+            )
         except OSError as error:
             yield _unreadable("entry logs", folder, error)
         count = len(self._config.ledger_directories)
@@ -174,7 +176,9 @@ class StorageCheck:
         try:
             mixed = read_mixed_logs(self._fs, folder)
         except CorruptFileError as error:
-            yield Finding("entry logs", error.path, error.reason, way_out="see docs/guide/adopt-a-java-bookie.md")
+            yield StorageFinding(
+                "entry logs", error.path, error.reason, way_out="see docs/guide/adopt-a-java-bookie.md"
+            )
         except OSError as error:
             yield _unreadable("entry logs", folder, error)
         for log_id in list_entry_logs(self._fs, folder):
@@ -190,26 +194,26 @@ class StorageCheck:
             self.counts.log_count += 1
             self.counts.entry_count += found.entry_count
             if found.damage is not None:
-                yield Finding("entry logs", path, _damage(found.damage), way_out=f"see {_RUNBOOK}")
+                yield StorageFinding("entry logs", path, _damage(found.damage), way_out=f"see {_RUNBOOK}")
             elif found.dropped_bytes:
                 reason = f"{found.dropped_bytes} bytes at its end are no whole entry: never synced"
-                yield Finding("entry logs", path, reason, is_problem=False)
+                yield StorageFinding("entry logs", path, reason, is_problem=False)
             elif log_id in quarantined:
                 reason = f"the collector leaves it alone: {quarantined[log_id]}"
-                yield Finding("entry logs", path, reason, way_out=f"see {_RUNBOOK}")
+                yield StorageFinding("entry logs", path, reason, way_out=f"see {_RUNBOOK}")
             misread = found.damage.misread_ids if found.damage is not None else ()
             elsewhere = sorted(each for each in found.ledger_ids.difference(misread) if each % count != position)
             if elsewhere and mixed is not None and log_id > mixed:
                 reason = f"it holds entries of ledgers that are looked for elsewhere ({listed(elsewhere)})"
-                yield Finding("entry logs", path, reason, way_out=_ELSEWHERE_ADVICE)
+                yield StorageFinding("entry logs", path, reason, way_out=_ELSEWHERE_ADVICE)
 
-    def _of_collected(self, folder: str) -> Iterator[Finding]:
+    def _of_collected(self, folder: str) -> Iterator[StorageFinding]:
         try:
             CollectedLedgers.open(self._fs, folder)
         except CorruptFileError as error:
-            yield Finding("fences", error.path, error.reason, error.offset, COLLECTED_ADVICE)
+            yield StorageFinding("fences", error.path, error.reason, error.offset, COLLECTED_ADVICE)
 
-    def _of_indexes(self, ledger_folder: str, index_folder: str) -> Iterator[Finding]:
+    def _of_indexes(self, ledger_folder: str, index_folder: str) -> Iterator[StorageFinding]:
         sound: set[str] = set()
         for database in DATABASES:
             path = os.path.join(index_folder, database)
@@ -222,28 +226,32 @@ class StorageCheck:
                     owners = set(LedgerIndex.load(rows))
             yield from self._of_named_logs(ledger_folder, index_folder, owners)
 
-    def _of_index(self, ledger_folder: str, index_folder: str, database: str, sound: set[str]) -> Iterator[Finding]:
+    def _of_index(
+        self, ledger_folder: str, index_folder: str, database: str, sound: set[str]
+    ) -> Iterator[StorageFinding]:
         """What is wrong with a database; one that is not is added to ``sound``."""
         state = inspect_index(self._fs, self._open_index, ledger_folder, index_folder, database)
         if state.condition is IndexCondition.SOUND:
             sound.add(database)
         elif state.condition is not IndexCondition.NEW:
             path = os.path.join(index_folder, database)
-            yield Finding("index", path, state.detail, way_out=advise_on_lost_index(self._fs, self._config))
+            yield StorageFinding("index", path, state.detail, way_out=advise_on_lost_index(self._fs, self._config))
 
-    def _of_named_logs(self, ledger_folder: str, index_folder: str, owners: set[LedgerId] | None) -> Iterator[Finding]:
+    def _of_named_logs(
+        self, ledger_folder: str, index_folder: str, owners: set[LedgerId] | None
+    ) -> Iterator[StorageFinding]:
         """A log that is gone leaves no trace but the rows that name it."""
         sizes_bytes = log_sizes_bytes(self._fs, ledger_folder)
         with self._opened(index_folder, LOCATIONS_DATABASE) as rows:
             try:
                 found = find_shortfalls(rows, owners, sizes_bytes, lambda: self._on_progress(rows.path))
             except IndexDamagedError as error:
-                yield Finding("index", rows.path, without_advice(error), way_out=REBUILD_ADVICE)
+                yield StorageFinding("index", rows.path, without_advice(error), way_out=REBUILD_ADVICE)
                 return
         for log in found:
             path = os.path.join(ledger_folder, entry_log_file_name(log.log_id))
             runbook = _MISSING_RUNBOOK if log.is_missing else _RUNBOOK
-            yield Finding("entry logs", path, log.reason, way_out=f"see {runbook}")
+            yield StorageFinding("entry logs", path, log.reason, way_out=f"see {runbook}")
 
     def _opened(self, index_folder: str, database: str) -> contextlib.closing[SealedIndex]:
         path = os.path.join(index_folder, database)
@@ -262,7 +270,7 @@ _RUNBOOK: Final = "docs/runbooks/corrupt-log.md"
 _DISK_RUNBOOK: Final = "docs/runbooks/lost-disk.md"
 
 
-def _guarded(check: str, path: str, found: Iterator[Finding]) -> Iterator[Finding]:
+def _guarded(check: str, path: str, found: Iterator[StorageFinding]) -> Iterator[StorageFinding]:
     """What is found, and an error that ends it as one finding more: the rest is checked all the same."""
     try:
         yield from found
@@ -274,22 +282,24 @@ def _guarded(check: str, path: str, found: Iterator[Finding]) -> Iterator[Findin
         if isinstance(error, OSError):
             yield _unreadable(check, path, error)
         else:
-            yield Finding(check, path, without_advice(error), way_out=f"see {_DISK_RUNBOOK}")
+            yield StorageFinding(check, path, without_advice(error), way_out=f"see {_DISK_RUNBOOK}")
 
 
-def _unreadable(check: str, path: str, error: OSError) -> Finding:
-    return Finding(check, error.filename or path, without_path(error), way_out=f"see {_DISK_RUNBOOK}")
+def _unreadable(check: str, path: str, error: OSError) -> StorageFinding:
+    return StorageFinding(check, error.filename or path, without_path(error), way_out=f"see {_DISK_RUNBOOK}")
 
 
-def _of_marks(marks: JournalMarks) -> Iterator[Finding]:
+def _of_marks(marks: JournalMarks) -> Iterator[StorageFinding]:
     if marks.trouble is not None:
-        yield Finding("marks", marks.directory, marks.trouble, way_out=LOST_DATA_ADVICE)
+        yield StorageFinding("marks", marks.directory, marks.trouble, way_out=LOST_DATA_ADVICE)
     for file in marks.files:
         if file.state is MarkState.DAMAGED:
             # Another directory's record counts, or everything is replayed: neither loses anything.
-            yield Finding("marks", file.path, "its checksum does not fit: it is not believed", is_problem=False)
+            yield StorageFinding("marks", file.path, "its checksum does not fit: it is not believed", is_problem=False)
         elif file.state is MarkState.SHORT:
-            yield Finding("marks", file.path, "shorter than a mark: what a killed Java bookie leaves", is_problem=False)
+            yield StorageFinding(
+                "marks", file.path, "shorter than a mark: what a killed Java bookie leaves", is_problem=False
+            )
 
 
 def _damage(damage: LogDamage) -> str:

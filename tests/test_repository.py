@@ -77,6 +77,29 @@ def test_no_module_is_too_long() -> None:
     assert {path: lines for path, lines in lines_by_path.items() if lines > MODULE_LINES_MAX} == {}
 
 
+def type_names(path: str) -> Iterator[str]:
+    """Names of the classes and type aliases of a module, without type variables."""
+    module = ast.parse(read(path))
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
+            yield ast.unparse(node.target)
+    for statement in module.body:
+        if isinstance(statement, ast.Assign) and not ast.unparse(statement.value).startswith("TypeVar("):
+            names = [ast.unparse(target) for target in statement.targets]
+            yield from (name for name in names if re.fullmatch(r"_?[A-Z]\w*[a-z]\w*", name))
+
+
+def test_every_type_name_is_used_once() -> None:
+    """A search for the name of a type finds one type."""
+    places: dict[str, list[str]] = {}
+    for path in our_modules():
+        for name in type_names(path):
+            places.setdefault(name, []).append(path)
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
 CONSTANT = re.compile(r"(?:^|\.)_?[A-Z][A-Z0-9_]+$")
 BENT_CONSTANTS = {
     ("tests/crash/guards.py", "storage.journal_group.JOURNAL_BLOCK_BYTES"),  # the battery breaks the product on purpose

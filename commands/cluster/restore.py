@@ -140,7 +140,7 @@ async def _run(
     return Outcome.PARTIAL if is_partial else Outcome.OK
 
 
-class _Tally:
+class _RestoreCounts:
     """Fates summed up; the first thousand conflicts in full."""
 
     def __init__(self) -> None:
@@ -194,8 +194,8 @@ class _Tally:
 
 async def _tally(
     context: CommandContext, description: str, archive: ArchiveSummary, fates: AsyncIterator[NodeFate]
-) -> _Tally:
-    tally = _Tally()
+) -> _RestoreCounts:
+    tally = _RestoreCounts()
     with context.console.progress(description) as progress:
         done = 0
         async for fate in fates:
@@ -206,7 +206,9 @@ async def _tally(
     return tally
 
 
-def _summary(archive: ArchiveSummary, target: RestoreTarget, expected: _Tally, new_ids: NewIds) -> tuple[str, ...]:
+def _summary(
+    archive: ArchiveSummary, target: RestoreTarget, expected: _RestoreCounts, new_ids: NewIds
+) -> tuple[str, ...]:
     where = "a new root" if target.is_fresh else "the existing cluster"
     return (
         f"will restore the backup of {archive.header.created} with {archive.ledgers} ledgers into {where} at "

@@ -17,7 +17,7 @@ from commands.own_settings import load_config
 from commands.rendering import Column, Table
 
 if TYPE_CHECKING:
-    from runtime.bookie.cookie_evidence import Evidence, Finding, Remedy
+    from runtime.bookie.cookie_evidence import CookieFinding, Evidence, Remedy
     from runtime.config import BookieConfig
     from runtime.metadata.cookies import Cookie
 
@@ -70,9 +70,9 @@ async def verify(
     return Outcome.OK if finding is None else Outcome.FINDINGS
 
 
-def _unusable_address(config: BookieConfig) -> Finding | None:
+def _unusable_address(config: BookieConfig) -> CookieFinding | None:
     """The address is no part of a configured id, and a start refuses it all the same."""
-    from runtime.bookie.cookie_evidence import Cause, Finding, Remedy
+    from runtime.bookie.cookie_evidence import Cause, CookieFinding, Remedy
     from runtime.bookie.identity import resolve_identity
     from runtime.errors import ConfigurationError
     from runtime.net.host import OsHost
@@ -82,7 +82,7 @@ def _unusable_address(config: BookieConfig) -> Finding | None:
     except ConfigurationError as error:
         words = ("bookie", "start", "--advertised-address", "HOST")
         remedy = Remedy(words, has_settings=True, without=("--advertised-address",))
-        return Finding(Cause.UNUSABLE_ADDRESS, str(error), remedy)
+        return CookieFinding(Cause.UNUSABLE_ADDRESS, str(error), remedy)
     return None
 
 

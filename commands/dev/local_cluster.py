@@ -32,7 +32,7 @@ from commands.dev.processes import (
     wait_ended,
     write_pid_file,
 )
-from commands.dev.readiness import LiveBookies, wait_registered
+from commands.dev.readiness import DevRegistrations, wait_registered
 from commands.dev.status import ClusterStatus, ServerStatus
 from commands.errors import InvalidArgumentError, NotFoundError
 from commands.rendering import counted
@@ -154,7 +154,7 @@ class LocalCluster:
             idle = [bookie for bookie in bookies if self._process(bookie.name) is None]
             if not idle:
                 return
-            async with LiveBookies.connect(state.metadata_uri) as live:
+            async with DevRegistrations.connect(state.metadata_uri) as live:
                 if is_skipping_removed:
                     idle = [bookie for bookie in idle if not await self._is_removed(live, bookie)]
                 await self._start_bookies(state, idle, live, started)
@@ -186,7 +186,7 @@ class LocalCluster:
         if (process := identify(pid)) is not None:
             write_pid_file(os.path.join(self._folder(ZOOKEEPER), _PID_FILE), process)
 
-    async def _is_removed(self, live: LiveBookies, bookie: BookieRecord) -> bool:
+    async def _is_removed(self, live: DevRegistrations, bookie: BookieRecord) -> bool:
         """Whether the bookie was decommissioned: its folders have a cookie, the cluster has none. It cannot start."""
         if not self._has_cookie_file(bookie.name) or await live.is_member(bookie.id):
             return False
@@ -197,7 +197,7 @@ class LocalCluster:
         self,
         state: ClusterState,
         idle: Sequence[BookieRecord],
-        live: LiveBookies,
+        live: DevRegistrations,
         started: list[tuple[str, ProcessIdentity]],
     ) -> None:
         before = {bookie.id: await live.registration(bookie.id) for bookie in idle}

@@ -19,7 +19,7 @@ _POLL_INTERVAL_S = 0.05
 _START_TIMEOUT_S = 60.0
 
 
-class LiveBookies:
+class DevRegistrations:
     """Registrations of a development cluster, told apart by the session that owns them."""
 
     def __init__(self, store: ZooKeeperStore, paths: Paths) -> None:
@@ -48,7 +48,7 @@ class LiveBookies:
         return None
 
 
-async def wait_registered(live: LiveBookies, bookie_id: str, before: int | None, process: ProcessIdentity) -> bool:
+async def wait_registered(live: DevRegistrations, bookie_id: str, before: int | None, process: ProcessIdentity) -> bool:
     """Wait until the new process has registered; False when it ended first.
 
     ``before`` is the registration that a killed predecessor may have left behind until its session expires.

@@ -39,7 +39,7 @@ _TABLE = Table(
 )
 
 
-class Digest(enum.StrEnum):
+class DigestOption(enum.StrEnum):
     """How entries are protected."""
 
     CRC32C = "crc32c"
@@ -65,7 +65,7 @@ async def write_test(
     ack_quorum_size: Annotated[
         int, typer.Option("--ack-quorum", "-A", metavar="N", help="Copies before it counts.")
     ] = 2,
-    digest: Annotated[Digest, typer.Option("--digest", help="Protection of the entries.")] = Digest.CRC32C,
+    digest: Annotated[DigestOption, typer.Option("--digest", help="Protection of the entries.")] = DigestOption.CRC32C,
     password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=OPTION_HELP)] = None,
     in_flight: Annotated[
         int, typer.Option("--in-flight", min=1, max=10_000, metavar="N", help="Adds under way at once.")

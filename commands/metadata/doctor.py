@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from runtime.metadata.doctor import DoctorReport
-    from runtime.metadata.doctor_catalogue import Finding, Rule
+    from runtime.metadata.doctor_catalogue import MetadataFinding, Rule
 
 _TABLE = Table(
     "MetadataFindingList",
@@ -98,7 +98,9 @@ def _filter(severity: MinSeverity, rule_ids: list[str] | None) -> Callable[[Rule
     return lambda rule: rule.severity <= worst_rank and (not rule_ids or rule.id in rule_ids)
 
 
-def _print(context: CommandContext, report: DoctorReport, findings: Sequence[Finding], metadata_uri: str) -> None:
+def _print(
+    context: CommandContext, report: DoctorReport, findings: Sequence[MetadataFinding], metadata_uri: str
+) -> None:
     from runtime.metadata.doctor_catalogue import Severity
 
     console = context.console
@@ -124,7 +126,7 @@ def _print(context: CommandContext, report: DoctorReport, findings: Sequence[Fin
             console.table(_RULE_TABLE.titled(heading), [_row(found) for found in of_rule])
 
 
-def _row(found: Finding) -> dict[str, object]:
+def _row(found: MetadataFinding) -> dict[str, object]:
     return {
         "severity": found.rule.severity.name.lower(),
         "rule": found.rule.id,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from commands.progress import Progress
-    from storage.storage_check import CheckedCounts, Finding
+    from storage.storage_check import CheckedCounts, StorageFinding
 
 _TABLE = Table(
     "StorageFindingList",
@@ -61,7 +61,7 @@ async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
 
 def _check(
     own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]
-) -> tuple[list[Finding], CheckedCounts]:
+) -> tuple[list[StorageFinding], CheckedCounts]:
     from storage.index_store import open_plyvel
     from storage.storage_check import StorageCheck
 
@@ -88,7 +88,7 @@ def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
             yield _problem("VERSION", version_path(directory), reason, "bkctl cookie verify, with the same settings")
 
 
-def _row(finding: Finding) -> dict[str, Any]:
+def _row(finding: StorageFinding) -> dict[str, Any]:
     return {
         "severity": "problem" if finding.is_problem else "note",
         "check": finding.check,

@@ -26,7 +26,7 @@ _HEXADECIMAL = re.compile(r"0[xX]([0-9a-fA-F]{1,16})")
 _DECIMAL = re.compile(r"[0-9]{1,19}")
 
 
-class FileKind(NamedTuple):
+class NumberedKind(NamedTuple):
     """A sort of numbered files, and the options that choose among their folders."""
 
     noun: str
@@ -35,8 +35,8 @@ class FileKind(NamedTuple):
     parse_name: Callable[[str], int | None]
 
 
-JOURNAL = FileKind("journal", "a", journal_file_name, parse_journal_file_name)
-ENTRY_LOG = FileKind("entry log", "an", entry_log_file_name, parse_entry_log_file_name)
+JOURNAL = NumberedKind("journal", "a", journal_file_name, parse_journal_file_name)
+ENTRY_LOG = NumberedKind("entry log", "an", entry_log_file_name, parse_entry_log_file_name)
 
 
 class NumberedFile(NamedTuple):
@@ -47,7 +47,7 @@ class NumberedFile(NamedTuple):
     path: str
 
 
-def find_file(fs: FileSystem, kind: FileKind, text: str, directories: Sequence[str]) -> NumberedFile:
+def find_file(fs: FileSystem, kind: NumberedKind, text: str, directories: Sequence[str]) -> NumberedFile:
     """The file that ``text`` means, in exactly one of the configured ``directories``.
 
     InvalidArgumentError for a text that names no such file, or when several folders have one; NotFoundError, OSError.
@@ -72,7 +72,7 @@ def find_file(fs: FileSystem, kind: FileKind, text: str, directories: Sequence[s
     return _readable(NumberedFile(found[0], number, os.path.join(found[0], name)))
 
 
-def find_by_path(fs: FileSystem, kind: FileKind, path: str) -> NumberedFile:
+def find_by_path(fs: FileSystem, kind: NumberedKind, path: str) -> NumberedFile:
     """The file at a path, wherever it is; InvalidArgumentError, NotFoundError, OSError."""
     number = kind.parse_name(os.path.basename(path))
     if number is None:
@@ -112,7 +112,7 @@ def choose_directories(directories: Sequence[str], chosen: str | None) -> Sequen
     return found
 
 
-def _parse_id(kind: FileKind, text: str) -> int:
+def _parse_id(kind: NumberedKind, text: str) -> int:
     by_name = kind.parse_name(text)
     if by_name is not None:
         return by_name

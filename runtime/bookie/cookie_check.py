@@ -14,7 +14,7 @@ from typing import ParamSpec, Protocol, TypeVar
 import msgspec
 
 from runtime.bookie.cookie_doctor import diagnose, diagnose_loss
-from runtime.bookie.cookie_evidence import Cause, Evidence, Finding, is_expansion
+from runtime.bookie.cookie_evidence import Cause, CookieFinding, Evidence, is_expansion
 from runtime.bookie.folders import (
     FolderState,
     look_for_ledgers,
@@ -111,7 +111,7 @@ def decide(evidence: Evidence, *, is_loss_accepted: bool = False) -> CookieDecis
     return CookieDecision.EXPAND if is_expansion(evidence) else CookieDecision.BOOT
 
 
-def cookie_error(finding: Finding) -> CookieError:
+def cookie_error(finding: CookieFinding) -> CookieError:
     """A finding as the error that keeps a bookie from starting."""
     return CookieError(
         f"{finding.sentence} (bkctl cookie verify, with the same settings, shows what differs and what mends it)"

@@ -14,17 +14,17 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.bookie.cookie_evidence import Cause, Evidence, Finding, Remedy, from_config, verify_again
+from runtime.bookie.cookie_evidence import Cause, CookieFinding, Evidence, Remedy, from_config, verify_again
 from runtime.bookie.cookie_folder_rules import FOLDER_RULES, bare_folder, emptied_index
 from runtime.metadata.cookies import Cookie
 
 
-def diagnose(evidence: Evidence) -> Finding | None:
+def diagnose(evidence: Evidence) -> CookieFinding | None:
     """The gravest finding, or None for folders that may be used: as they are, or stamped as those of a new bookie."""
     return next((finding for rule in _RULES if (finding := rule(evidence)) is not None), None)
 
 
-def diagnose_loss(evidence: Evidence) -> Finding | None:
+def diagnose_loss(evidence: Evidence) -> CookieFinding | None:
     """What else is wrong with a bookie of which folders were emptied; None: they may be filled from other bookies.
 
     Judged as if the emptied folders were in order. A ledger folder and its index folder must be empty together: rows
@@ -37,7 +37,7 @@ def diagnose_loss(evidence: Evidence) -> Finding | None:
     ledgers = evidence.expected.ledger_directories
     for ledger_path, index_path in zip(ledgers, evidence.expected.effective_index_directories, strict=True):
         if ledger_path in empty and index_path not in empty:
-            return Finding(
+            return CookieFinding(
                 Cause.EMPTIED_VOLUME,
                 f"emptied volume: {ledger_path} is empty, and {index_path} still names the entry logs that were in it: "
                 "empty it, too",
@@ -52,10 +52,10 @@ def diagnose_loss(evidence: Evidence) -> Finding | None:
     return diagnose(msgspec.structs.replace(evidence, folders=filled, stored=stored, ledgers_naming={}))
 
 
-def _unusable_folder(evidence: Evidence) -> Finding | None:
+def _unusable_folder(evidence: Evidence) -> CookieFinding | None:
     for folder in evidence.folders:
         if folder.trouble is not None:
-            return Finding(
+            return CookieFinding(
                 Cause.UNUSABLE_FOLDER,
                 f"{folder.path} cannot be used: {folder.trouble}",
                 verify_again(),
@@ -63,12 +63,12 @@ def _unusable_folder(evidence: Evidence) -> Finding | None:
     return None
 
 
-def _migration(evidence: Evidence) -> Finding | None:
+def _migration(evidence: Evidence) -> CookieFinding | None:
     """A change of the bookie id that did not come to its end; its notes in the folders go last."""
     for folder in evidence.folders:
         if folder.migration is not None:
             old, new = folder.migration
-            return Finding(
+            return CookieFinding(
                 Cause.MIGRATION_CUT_OFF,
                 f"migration cut off: the cookie of bookie {old} was being moved to {new}, and that was not finished",
                 Remedy(("cookie", "migrate", "--from", old, "--to", new), has_settings=True, without=("--bookie-id",)),
@@ -76,18 +76,18 @@ def _migration(evidence: Evidence) -> Finding | None:
     return None
 
 
-def _two_bookies(evidence: Evidence) -> Finding | None:
+def _two_bookies(evidence: Evidence) -> CookieFinding | None:
     """A running bookie of this id whose folders these are not."""
     if not evidence.is_registered or any(cookie.bookie_id == evidence.bookie_id for cookie in evidence.cookies_on_disk):
         return None
-    return Finding(
+    return CookieFinding(
         Cause.TWO_BOOKIES,
         f"two bookies on one id: a running bookie is registered as {evidence.bookie_id}, and these folders are not its",
         Remedy(("bookie", "start", "--bookie-id", "AN-ID-OF-ITS-OWN"), has_settings=True, without=("--bookie-id",)),
     )
 
 
-def _instance(evidence: Evidence) -> Finding | None:
+def _instance(evidence: Evidence) -> CookieFinding | None:
     """The cluster is another one than that of the folders or of the stored cookie."""
     own = evidence.expected.instance_id or None
     foreign = [
@@ -104,7 +104,7 @@ def _instance(evidence: Evidence) -> Finding | None:
             else "there was no INSTANCEID when the bookie joined, and somebody made one; if the ledgers are those of "
             "that time, remove it"
         )
-        return Finding(
+        return CookieFinding(
             Cause.NEW_INSTANCE,
             f"new instance: the cluster's instance id is {own or 'none'}, but the stored cookie of bookie "
             f"{evidence.bookie_id} is of instance {stored or 'none'}: {what_happened}",
@@ -113,7 +113,7 @@ def _instance(evidence: Evidence) -> Finding | None:
     if not foreign:
         return None
     path, instance_id = foreign[0]
-    return Finding(
+    return CookieFinding(
         Cause.WRONG_CLUSTER,
         f"wrong cluster: {path} belongs to a bookie of instance {instance_id or 'none'}, and the cluster of the "
         f"settings is instance {own or 'none'}; name the cluster that the folders belong to in the metadata URI, or, "
@@ -122,7 +122,7 @@ def _instance(evidence: Evidence) -> Finding | None:
     )
 
 
-def _other_id_on_disk(evidence: Evidence) -> Finding | None:
+def _other_id_on_disk(evidence: Evidence) -> CookieFinding | None:
     """VERSION files name another bookie than the settings do."""
     own = evidence.bookie_id
     others = [folder for folder in evidence.folders if folder.cookie is not None and folder.cookie.bookie_id != own]
@@ -133,7 +133,7 @@ def _other_id_on_disk(evidence: Evidence) -> Finding | None:
     is_whole = len(others) == len(evidence.folders) and all(folder.cookie == first for folder in others)
     if is_whole and not evidence.has_stored and _is_renamed(evidence.expected, first):
         return _new_address(evidence, first.bookie_id)
-    return Finding(
+    return CookieFinding(
         Cause.FOLDER_OF_ANOTHER,
         f"{others[0].path} belongs to bookie {first.bookie_id}, not to {own}: the wrong disk is mounted there, or the "
         "settings name a folder of another bookie",
@@ -141,14 +141,14 @@ def _other_id_on_disk(evidence: Evidence) -> Finding | None:
     )
 
 
-def _new_address(evidence: Evidence, other: str) -> Finding:
+def _new_address(evidence: Evidence, other: str) -> CookieFinding:
     own = evidence.bookie_id
     # An id that ledgers name is never given to folders: they might belong to another bookie.
     if other in evidence.other_cookies and not evidence.is_named(other) and not evidence.is_named(own):
         remedy = Remedy(("cookie", "migrate", "--from", other, "--to", own), has_settings=True)
     else:
         remedy = Remedy(("bookie", "start", "--bookie-id", other), has_settings=True, without=("--bookie-id",))
-    return Finding(
+    return CookieFinding(
         Cause.NEW_ADDRESS,
         f"new address: the folders belong to bookie {other}, and by the settings it would now be {own}; while ledgers "
         f"name {other} it must keep that id, which need not be its address",
@@ -156,7 +156,7 @@ def _new_address(evidence: Evidence, other: str) -> Finding:
     )
 
 
-def _former_id(evidence: Evidence) -> Finding | None:
+def _former_id(evidence: Evidence) -> CookieFinding | None:
     """The cluster knows a bookie by another id that this host's settings could have given it."""
     own = evidence.bookie_id
     found = [each for each in evidence.former_ids if each != own and each in evidence.other_cookies]
@@ -164,7 +164,7 @@ def _former_id(evidence: Evidence) -> Finding | None:
         return None
     other = found[0]
     verb = "decommission" if evidence.is_named(other) else "cookie delete"
-    return Finding(
+    return CookieFinding(
         Cause.ADDRESS_OF_ANOTHER,
         f"the address of this host belongs to bookie {other} in the cluster, and these folders are not its; if that "
         f"bookie is gone for good, remove it, else give this one an id of its own (--bookie-id)",
@@ -172,25 +172,25 @@ def _former_id(evidence: Evidence) -> Finding | None:
     )
 
 
-def _damaged_cookie(evidence: Evidence) -> Finding | None:
+def _damaged_cookie(evidence: Evidence) -> CookieFinding | None:
     if evidence.stored_damage is None:
         return None
     is_whole = all(
         folder.cookie is not None and not evidence.expected.differences(folder.cookie) for folder in evidence.folders
     )
     remedy = from_config("update", evidence) if is_whole else Remedy(("cookie", "show", evidence.bookie_id, "--raw"))
-    return Finding(
+    return CookieFinding(
         Cause.DAMAGED_COOKIE,
         f"the stored cookie of bookie {evidence.bookie_id} is damaged ({evidence.stored_damage})",
         remedy,
     )
 
 
-def _damaged_version(evidence: Evidence) -> Finding | None:
+def _damaged_version(evidence: Evidence) -> CookieFinding | None:
     damaged = next((folder for folder in evidence.folders if folder.damage is not None), None)
     if damaged is None:
         return None
-    return Finding(
+    return CookieFinding(
         Cause.DAMAGED_VERSION,
         f"the VERSION file in {damaged.path} is damaged ({damaged.damage})",
         from_config("update" if evidence.has_stored else "create", evidence),
@@ -202,7 +202,7 @@ def _is_renamed(expected: Cookie, other: Cookie) -> bool:
     return not expected.differences(msgspec.structs.replace(other, bookie_id=expected.bookie_id))
 
 
-_RULES: tuple[Callable[[Evidence], Finding | None], ...] = (
+_RULES: tuple[Callable[[Evidence], CookieFinding | None], ...] = (
     _unusable_folder,
     _migration,
     _two_bookies,

@@ -49,7 +49,7 @@ class Remedy(msgspec.Struct, frozen=True):
     without: tuple[str, ...] = ()
 
 
-class Finding(msgspec.Struct, frozen=True):
+class CookieFinding(msgspec.Struct, frozen=True):
     """What is wrong, in a sentence, and what mends it."""
 
     cause: Cause

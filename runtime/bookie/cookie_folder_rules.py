@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from runtime.bookie.cookie_evidence import (
     Cause,
+    CookieFinding,
     Evidence,
-    Finding,
     Remedy,
     from_config,
     is_expansion,
@@ -26,7 +26,7 @@ _LISTS = {"journalDir": "--journal-dir", "ledgerDirs": "--ledger-dir", "indexDir
 _INDEX_ADVICE = "run `bkctl storage index rebuild`"
 
 
-def bare_folder(evidence: Evidence) -> Finding | None:
+def bare_folder(evidence: Evidence) -> CookieFinding | None:
     """Ledgers name the bookie, and a folder of it holds nothing but a VERSION file, which somebody put back.
 
     Comes before everything that a rewritten cookie would mend: that would bless the emptied disk.
@@ -42,7 +42,7 @@ def bare_folder(evidence: Evidence) -> Finding | None:
     )
 
 
-def _changed_lists(evidence: Evidence) -> Finding | None:
+def _changed_lists(evidence: Evidence) -> CookieFinding | None:
     """The settings name other folders than the cookies do."""
     expected = evidence.expected
     known = evidence.stored or next(iter(evidence.cookies_on_disk), None)
@@ -54,11 +54,11 @@ def _changed_lists(evidence: Evidence) -> Finding | None:
     return _changed_since_stored(evidence, known)
 
 
-def _changed_since_stored(evidence: Evidence, known: Cookie) -> Finding:
+def _changed_since_stored(evidence: Evidence, known: Cookie) -> CookieFinding:
     own = evidence.bookie_id
     on_disk = evidence.cookies_on_disk
     if _lacks_index_folders(evidence.expected, known):
-        finding = Finding(
+        finding = CookieFinding(
             Cause.INDEX_FOLDERS_UNNAMED,
             f"the cookie of bookie {own} has layout {known.layout_version}, which cannot name index folders, and the "
             "settings have them apart from the ledger folders (as an upgrade to 4.16 finds it)",
@@ -67,14 +67,14 @@ def _changed_since_stored(evidence: Evidence, known: Cookie) -> Finding:
     elif not any(folder.is_stamped for folder in evidence.folders):
         finding = _taken_id(evidence, known)
     elif is_expansion(evidence):
-        finding = Finding(
+        finding = CookieFinding(
             Cause.FOLDERS_CHANGED,
             f"the settings name more folders than the cookie of bookie {own} ({_lists(evidence, known)}); it holds no "
             "ledger yet, so its cookie can follow",
             Remedy(("cookie", "expand"), has_settings=True),
         )
     elif len(on_disk) == len(evidence.folders) and not any(map(evidence.expected.differences, on_disk)):
-        finding = Finding(
+        finding = CookieFinding(
             Cause.DIFFERENT_COOKIE,
             f"the stored cookie of bookie {own} names other folders than its VERSION files and its settings do "
             f"({_lists(evidence, known)})",
@@ -98,19 +98,19 @@ def _lacks_index_folders(expected: Cookie, known: Cookie) -> bool:
     )
 
 
-def _moved_folder(evidence: Evidence, known: Cookie) -> Finding:
+def _moved_folder(evidence: Evidence, known: Cookie) -> CookieFinding:
     expected = evidence.expected
     lost = [folder for folder in evidence.folders if not folder.is_stamped]
     if lost or evidence.stored is None:
         at_fault = lost[0].path if lost else expected.bookie_id
         reason = f"and {at_fault} has no cookie" if lost else "and the cluster has no cookie for it"
-        return Finding(
+        return CookieFinding(
             Cause.MOVED_FOLDER,
             f"the settings name other folders than the cookie of bookie {expected.bookie_id} "
             f"({_lists(evidence, known)}), {reason}: name the folders that it had",
             _old_lists(evidence, known),
         )
-    return Finding(
+    return CookieFinding(
         Cause.MOVED_FOLDER,
         f"moved folder: the settings name folders of bookie {expected.bookie_id} under another name "
         f"({_lists(evidence, known)}); its VERSION files are in them",
@@ -118,8 +118,8 @@ def _moved_folder(evidence: Evidence, known: Cookie) -> Finding:
     )
 
 
-def _taken_id(evidence: Evidence, known: Cookie) -> Finding:
-    return Finding(
+def _taken_id(evidence: Evidence, known: Cookie) -> CookieFinding:
+    return CookieFinding(
         Cause.TWO_BOOKIES,
         f"two bookies on one id: {evidence.bookie_id} is known to this cluster with other folders "
         f"({_lists(evidence, known)}), and these hold none of its cookies",
@@ -127,8 +127,8 @@ def _taken_id(evidence: Evidence, known: Cookie) -> Finding:
     )
 
 
-def _changed_shape(evidence: Evidence, known: Cookie) -> Finding:
-    return Finding(
+def _changed_shape(evidence: Evidence, known: Cookie) -> CookieFinding:
+    return CookieFinding(
         Cause.FOLDERS_CHANGED,
         f"the folders of bookie {evidence.bookie_id} have changed in number or order ({_lists(evidence, known)}): a "
         "ledger's folder follows from its id and that list, so entries would be looked for on the wrong disk. Put the "
@@ -137,14 +137,14 @@ def _changed_shape(evidence: Evidence, known: Cookie) -> Finding:
     )
 
 
-def _changed_places(evidence: Evidence) -> Finding | None:
+def _changed_places(evidence: Evidence) -> CookieFinding | None:
     """The cookies agree with the settings, but the folders stood elsewhere when they were last used."""
     if not evidence.misplaced_folders or not evidence.has_ledgers:
         return None
     if (swapped := _swapped_volumes(evidence)) is not None:
         return swapped
     folder = evidence.misplaced_folders[0]
-    return Finding(
+    return CookieFinding(
         Cause.FOLDERS_CHANGED,
         f"the folders of bookie {evidence.bookie_id} have changed in number or order, whatever its cookie says: "
         f"{folder.path} was {_words(folder.place)} and would be {_words(evidence.places[folder.path])}; entries would "
@@ -154,7 +154,7 @@ def _changed_places(evidence: Evidence) -> Finding | None:
     )
 
 
-def _swapped_volumes(evidence: Evidence) -> Finding | None:
+def _swapped_volumes(evidence: Evidence) -> CookieFinding | None:
     """Every place is taken, by another folder than before. No list mends it: the cookies have the names in this order.
 
     Cookies that were rewritten for another order look the same, and the same mends it.
@@ -168,7 +168,7 @@ def _swapped_volumes(evidence: Evidence) -> Finding | None:
         f"what is at {folder.path} was {_words(folder.place)}, the place of {rightful[folder.place or ()]}"
         for folder in folders
     )
-    return Finding(
+    return CookieFinding(
         Cause.SWAPPED_VOLUMES,
         f"volumes mounted at each other's place: {changes}; entries would be looked for on the wrong disk. Mount them "
         "back, or give the folders each other's names, and check again",
@@ -176,7 +176,7 @@ def _swapped_volumes(evidence: Evidence) -> Finding | None:
     )
 
 
-def _lacking_version(evidence: Evidence) -> Finding | None:
+def _lacking_version(evidence: Evidence) -> CookieFinding | None:
     """A folder of a known bookie has no VERSION file."""
     lacking = [folder for folder in evidence.folders if not folder.is_stamped]
     if not lacking or is_expansion(evidence):
@@ -186,7 +186,7 @@ def _lacking_version(evidence: Evidence) -> Finding | None:
         return _new_bookie(evidence, lacking)
     if (filled := next((folder for folder in lacking if folder.has_files), None)) is not None:
         if evidence.has_stored and filled.place is not None:
-            return Finding(
+            return CookieFinding(
                 Cause.LOST_VERSION,
                 f"{filled.path} has lost its VERSION file; what else it holds says that it is a folder of this bookie",
                 from_config("update", evidence),
@@ -199,13 +199,13 @@ def _lacking_version(evidence: Evidence) -> Finding | None:
     return emptied_index(evidence, first) if is_index else _emptied_volume(evidence, _is_empty(evidence, first))
 
 
-def _missing_disk(evidence: Evidence, folder: FolderState, *, is_index: bool) -> Finding:
+def _missing_disk(evidence: Evidence, folder: FolderState, *, is_index: bool) -> CookieFinding:
     way_out = (
         f"Only if the index is gone for good: make the folder, and {_INDEX_ADVICE}"
         if is_index
         else f"Only if the data is gone for good: bkctl {' '.join(remove_bookie(evidence).words)}"
     )
-    return Finding(
+    return CookieFinding(
         Cause.MISSING_DISK,
         f"missing disk: {folder.path} is not there, although bookie {evidence.bookie_id} is known to have it: mount "
         f"its disk and check again. {way_out}",
@@ -213,9 +213,9 @@ def _missing_disk(evidence: Evidence, folder: FolderState, *, is_index: bool) ->
     )
 
 
-def emptied_index(evidence: Evidence, folder: FolderState) -> Finding:
+def emptied_index(evidence: Evidence, folder: FolderState) -> CookieFinding:
     """An index folder that is empty beside its ledger folder, which holds all that an index is made from."""
-    return Finding(
+    return CookieFinding(
         Cause.EMPTIED_VOLUME,
         f"emptied volume: {_is_empty(evidence, folder)}: its disk is not mounted, or was emptied. It held an index "
         f"alone, which is made from the ledger folders, and these are not empty: if it is gone, {_INDEX_ADVICE}",
@@ -228,8 +228,8 @@ def _is_empty(evidence: Evidence, folder: FolderState) -> str:
     return f"{folder.path} is empty, although bookie {evidence.bookie_id} is known to have stored there{lost}"
 
 
-def _emptied_volume(evidence: Evidence, what: str) -> Finding:
-    return Finding(
+def _emptied_volume(evidence: Evidence, what: str) -> CookieFinding:
+    return CookieFinding(
         Cause.EMPTIED_VOLUME,
         f"emptied volume: {what}: its disk is not mounted, or was emptied. If the data is gone, the bookie must leave "
         "the cluster first, so that its ledgers are copied from other bookies; then it starts anew with all its "
@@ -243,7 +243,7 @@ def _ledgers_name(count: int) -> str:
     return f"{count} ledger{'s name' if count != 1 else ' names'}"
 
 
-def _new_bookie(evidence: Evidence, lacking: list[FolderState]) -> Finding | None:
+def _new_bookie(evidence: Evidence, lacking: list[FolderState]) -> CookieFinding | None:
     """Folders without any cookie, and none in the cluster: a new bookie, unless ledgers say that it is an old one."""
     filled = next((folder for folder in lacking if folder.has_files), None)
     if filled is not None:
@@ -252,8 +252,8 @@ def _new_bookie(evidence: Evidence, lacking: list[FolderState]) -> Finding | Non
     return _emptied_though_named(evidence, count) if count else None
 
 
-def _emptied_though_named(evidence: Evidence, count: int) -> Finding:
-    return Finding(
+def _emptied_though_named(evidence: Evidence, count: int) -> CookieFinding:
+    return CookieFinding(
         Cause.EMPTIED_VOLUME,
         f"emptied volume: the folders are empty and the cluster has no cookie for {evidence.bookie_id}, but "
         f"{_ledgers_name(count)} it: as a new bookie it would deny entries that others rely on",
@@ -261,15 +261,15 @@ def _emptied_though_named(evidence: Evidence, count: int) -> Finding:
     )
 
 
-def _foreign_files(folder: FolderState) -> Finding:
-    return Finding(
+def _foreign_files(folder: FolderState) -> CookieFinding:
+    return CookieFinding(
         Cause.FOREIGN_FILES,
         f"{folder.path} holds files but no cookie: choose an empty folder, or put its VERSION file back",
         verify_again(),
     )
 
 
-def _outdated_version(evidence: Evidence) -> Finding | None:
+def _outdated_version(evidence: Evidence) -> CookieFinding | None:
     """The stored cookie agrees with the settings, a VERSION file does not: a change of folder names was cut off."""
     if is_expansion(evidence):
         return None
@@ -277,7 +277,7 @@ def _outdated_version(evidence: Evidence) -> Finding | None:
         if folder.cookie is not None and evidence.expected.differences(folder.cookie):
             if not is_same_shape(evidence.expected, folder.cookie):
                 return _changed_shape(evidence, folder.cookie)
-            return Finding(
+            return CookieFinding(
                 Cause.OUTDATED_VERSION,
                 f"the VERSION file in {folder.path} names other folders than the stored cookie and the settings "
                 f"({_lists(evidence, folder.cookie)}): a change of the cookie was cut off",
@@ -286,7 +286,7 @@ def _outdated_version(evidence: Evidence) -> Finding | None:
     return None
 
 
-def _lost_cookie(evidence: Evidence) -> Finding | None:
+def _lost_cookie(evidence: Evidence) -> CookieFinding | None:
     own = evidence.bookie_id
     if evidence.has_stored:
         return None
@@ -299,7 +299,7 @@ def _lost_cookie(evidence: Evidence) -> Finding | None:
         if evidence.is_named(own)
         else "no ledger names it, so it was decommissioned; to use the folders anew, empty them"
     )
-    return Finding(
+    return CookieFinding(
         Cause.LOST_COOKIE,
         f"lost stored cookie: the cluster has no cookie for bookie {own} although its folders hold its data: {why}",
         from_config("create", evidence),

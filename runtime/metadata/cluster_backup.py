@@ -105,27 +105,27 @@ class ClusterSurvey(msgspec.Struct, frozen=True):
         return sum(child.nodes for child in self.children)
 
 
-class LedgerNode(msgspec.Struct, frozen=True):
+class SurveyedLedger(msgspec.Struct, frozen=True):
     """What a path of the ledger tree means: ``ledger_id``, or the ``fault`` that makes the node useless."""
 
     ledger_id: int | None
     fault: str | None = None
 
 
-def look_at_ledger(path: str, data: bytes, tree: LedgerTree) -> LedgerNode | None:
+def look_at_ledger(path: str, data: bytes, tree: LedgerTree) -> SurveyedLedger | None:
     """What the node at ``path`` below the root is as a ledger; None when it is none and looks like none."""
     if not _LEDGER_LIKE.fullmatch(path):
         return None
     ledger_id = tree.parse_ledger_path(path)
     if ledger_id is None:
-        return LedgerNode(None, f"{path}: no ledger may be stored there")
+        return SurveyedLedger(None, f"{path}: no ledger may be stored there")
     if len(data) > NODE_BYTES_MAX:
-        return LedgerNode(ledger_id, f"ledger {ledger_id}: {len(data)} bytes are more than a node holds")
+        return SurveyedLedger(ledger_id, f"ledger {ledger_id}: {len(data)} bytes are more than a node holds")
     try:
         decode_ledger_metadata(data)
     except MetadataFormatError as error:
-        return LedgerNode(ledger_id, f"ledger {ledger_id}: {error}")
-    return LedgerNode(ledger_id)
+        return SurveyedLedger(ledger_id, f"ledger {ledger_id}: {error}")
+    return SurveyedLedger(ledger_id)
 
 
 async def survey_cluster(

@@ -20,7 +20,7 @@ import msgspec
 from runtime.config import LayoutConfig
 from runtime.errors import ClusterNotFoundError, MetadataAuthError, MetadataFormatError, NoNodeError, RefusedError
 from runtime.metadata.doctor_bookies import Reference, References, Snapshot, compare, still_named
-from runtime.metadata.doctor_catalogue import RULES, Finding, Rule, Severity, finding
+from runtime.metadata.doctor_catalogue import RULES, MetadataFinding, Rule, Severity, finding
 from runtime.metadata.doctor_places import Kind, Place, is_below_stray, place_of
 from runtime.metadata.doctor_rules import Surroundings, examine
 from runtime.metadata.layout import LedgerLayout, LedgerTree, choose_tree, read_layout
@@ -53,7 +53,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
     instance_id: str | None
     looked_at: Mapping[str, int]
     counts: Mapping[str, int]
-    findings: tuple[Finding, ...]
+    findings: tuple[MetadataFinding, ...]
 
     @property
     def is_truncated(self) -> bool:
@@ -130,11 +130,11 @@ class _Notes:
     def __init__(self, is_wanted: Callable[[Rule], bool], kept_max: int) -> None:
         self._is_wanted = is_wanted
         self._kept_max = kept_max
-        self._kept: dict[str, list[Finding]] = {rule_id: [] for rule_id in RULES}
+        self._kept: dict[str, list[MetadataFinding]] = {rule_id: [] for rule_id in RULES}
         self._counts: collections.Counter[str] = collections.Counter()
         self.looked_at: collections.Counter[str] = collections.Counter()
 
-    def add(self, found: Finding) -> None:
+    def add(self, found: MetadataFinding) -> None:
         rule = found.rule
         if not self._is_wanted(rule):
             return

@@ -15,7 +15,7 @@ from runtime.errors import MetadataFormatError
 from runtime.ledger.bookie_id import is_valid_bookie_id, parse_host_and_port
 from runtime.ledger.metadata_format import decode_unsound_metadata
 from runtime.metadata.cookies import Cookie, decode_cookie
-from runtime.metadata.doctor_catalogue import Finding, finding
+from runtime.metadata.doctor_catalogue import MetadataFinding, finding
 from runtime.metadata.doctor_rules import sentence, shown
 from runtime.metadata.paths import Paths
 from runtime.metadata.service_info import decode_service_info
@@ -75,7 +75,7 @@ def _named_in(data: bytes) -> frozenset[str]:
         return frozenset()
 
 
-def compare(root: str, snapshot: Snapshot) -> Iterator[Finding]:
+def compare(root: str, snapshot: Snapshot) -> Iterator[MetadataFinding]:
     """What is wrong with the bookies, their cookies and the election as a whole."""
     paths = Paths(root)
     cookies: dict[str, Cookie] = {}
@@ -86,7 +86,7 @@ def compare(root: str, snapshot: Snapshot) -> Iterator[Finding]:
     yield from _election_faults(paths, snapshot)
 
 
-def _absences(paths: Paths, snapshot: Snapshot) -> Iterator[Finding]:
+def _absences(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFinding]:
     is_at_work = bool(snapshot.writable or snapshot.read_only or snapshot.votes)
     absent = {
         path
@@ -106,7 +106,7 @@ def _absences(paths: Paths, snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("delay-missing", paths.lost_bookie_recovery_delay, problem)
 
 
-def _cookie_faults(paths: Paths, snapshot: Snapshot, cookies: dict[str, Cookie]) -> Iterator[Finding]:
+def _cookie_faults(paths: Paths, snapshot: Snapshot, cookies: dict[str, Cookie]) -> Iterator[MetadataFinding]:
     """Fills ``cookies`` with those that can be read."""
     instance_id = snapshot.instance_id.data.decode("utf-8", "replace") if snapshot.instance_id else None
     is_instance_known = snapshot.instance_id is not None or paths.instance_id not in snapshot.present
@@ -128,7 +128,7 @@ def _cookie_faults(paths: Paths, snapshot: Snapshot, cookies: dict[str, Cookie])
             yield finding("cookie-of-another-instance", path, problem)
 
 
-def _shared_folders(paths: Paths, snapshot: Snapshot, cookies: Mapping[str, Cookie]) -> Iterator[Finding]:
+def _shared_folders(paths: Paths, snapshot: Snapshot, cookies: Mapping[str, Cookie]) -> Iterator[MetadataFinding]:
     owners: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
     for name, cookie in sorted(cookies.items()):
         host = _host(name, snapshot)
@@ -159,7 +159,7 @@ def _host(bookie_id: str, snapshot: Snapshot) -> str | None:
     return spelled[0] if spelled else None
 
 
-def _registration_faults(paths: Paths, snapshot: Snapshot) -> Iterator[Finding]:
+def _registration_faults(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFinding]:
     writable, read_only, cookies = snapshot.writable, snapshot.read_only, snapshot.cookies
     if writable is None or read_only is None:
         return
@@ -178,7 +178,7 @@ def _registration_faults(paths: Paths, snapshot: Snapshot) -> Iterator[Finding]:
             yield finding("registered-without-cookie", path, f"There is no cookie of bookie {name}.")
 
 
-def _down_bookies(paths: Paths, snapshot: Snapshot, registered: Set[str]) -> Iterator[Finding]:
+def _down_bookies(paths: Paths, snapshot: Snapshot, registered: Set[str]) -> Iterator[MetadataFinding]:
     cookies = snapshot.cookies or {}
     for name in sorted((cookies.keys() | snapshot.references.keys()) - registered):
         if not is_valid_bookie_id(name):
@@ -198,7 +198,7 @@ def _down_bookies(paths: Paths, snapshot: Snapshot, registered: Set[str]) -> Ite
             yield finding("bookie-down-with-ledgers", path, f"Bookie {name} is not registered, and {named}.", name)
 
 
-def _election_faults(paths: Paths, snapshot: Snapshot) -> Iterator[Finding]:
+def _election_faults(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFinding]:
     has_leader = paths.pulsar_auditor in snapshot.present
     votes = {
         number: node for name, node in (snapshot.votes or {}).items() if (number := parse_vote_name(name)) is not None

@@ -39,7 +39,7 @@ class Rule(msgspec.Struct, frozen=True):
     is_settled: bool = False
 
 
-class Finding(msgspec.Struct, frozen=True):
+class MetadataFinding(msgspec.Struct, frozen=True):
     """A rule that a node breaks. ``subject`` is the ledger or bookie concerned, the name of the node if it has none."""
 
     rule: Rule
@@ -374,6 +374,6 @@ RULES: dict[str, Rule] = {
 """By id, in the order of a report."""
 
 
-def finding(rule_id: str, path: str, problem: str, subject: object = None) -> Finding:
+def finding(rule_id: str, path: str, problem: str, subject: object = None) -> MetadataFinding:
     """A finding at the node ``path``; the ``problem`` is one sentence."""
-    return Finding(RULES[rule_id], path, problem, path.rpartition("/")[2] if subject is None else str(subject))
+    return MetadataFinding(RULES[rule_id], path, problem, path.rpartition("/")[2] if subject is None else str(subject))

@@ -9,7 +9,7 @@ from runtime.errors import MetadataFormatError
 from runtime.ledger.bookie_id import is_valid_bookie_id
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.metadata_format import MissingEndError, decode_unsound_metadata
-from runtime.metadata.doctor_catalogue import Finding, finding
+from runtime.metadata.doctor_catalogue import MetadataFinding, finding
 from storage.ids import INVALID_ENTRY_ID
 
 Fault = tuple[str, str]
@@ -18,7 +18,7 @@ Fault = tuple[str, str]
 _NAMED_MAX = 5
 
 
-def examine_ledger(path: str, ledger_id: int, data: bytes) -> Iterator[Finding]:
+def examine_ledger(path: str, ledger_id: int, data: bytes) -> Iterator[MetadataFinding]:
     """All faults of one ledger's bytes."""
     try:
         metadata = decode_unsound_metadata(data)

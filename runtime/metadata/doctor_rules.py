@@ -14,7 +14,7 @@ import msgspec
 from runtime.errors import MetadataFormatError
 from runtime.ledger.bookie_id import is_valid_bookie_id
 from runtime.metadata.cluster import RESTORE_MARK
-from runtime.metadata.doctor_catalogue import Finding, finding
+from runtime.metadata.doctor_catalogue import MetadataFinding, finding
 from runtime.metadata.doctor_ledgers import examine_ledger
 from runtime.metadata.doctor_places import FORBIDDEN_LEDGER_ID, Kind, Place
 from runtime.metadata.layout import SHORT_ID_LIMIT, LedgerLayout, LedgerTree, decode_layout
@@ -58,10 +58,10 @@ class Surroundings(msgspec.Struct, frozen=True):
     now_ms: int
 
 
-Rules = Callable[[str, Place, Node, Surroundings], Iterator[Finding]]
+Rules = Callable[[str, Place, Node, Surroundings], Iterator[MetadataFinding]]
 
 
-def examine(place: Place, node: Node, around: Surroundings) -> list[Finding]:
+def examine(place: Place, node: Node, around: Surroundings) -> list[MetadataFinding]:
     """What is wrong with a node by itself."""
     path = f"{around.root}/{place.path}" if place.path else around.root
     found = list(_RULES[place.kind](path, place, node, around)) if place.kind in _RULES else []
@@ -89,19 +89,19 @@ _PERSISTENT = {
 # -- the root -------------------------------------------------------------------------------------------------------
 
 
-def _examine_root(path: str, _: Place, node: Node, around: Surroundings) -> Iterator[Finding]:
+def _examine_root(path: str, _: Place, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
     if node.data.startswith(RESTORE_MARK):
         yield finding("restore-unfinished", path, "A restore into this root has begun and not ended.")
     if around.tree is LedgerTree.FLAT:
         yield from _examine_counter(path, node, around)
 
 
-def _examine_instance_id(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[Finding]:
+def _examine_instance_id(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
     if not _UUID.fullmatch(node.data.decode("utf-8", "replace")):
         yield finding("instance-id-malformed", path, f"{shown(node.data)} is not a UUID in lower case.")
 
 
-def _examine_layout(path: str, _: Place, node: Node, around: Surroundings) -> Iterator[Finding]:
+def _examine_layout(path: str, _: Place, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
     try:
         layout = decode_layout(node.data, is_shaded_factory_allowed=around.is_shaded_factory_allowed)
     except MetadataFormatError as error:
@@ -110,18 +110,18 @@ def _examine_layout(path: str, _: Place, node: Node, around: Surroundings) -> It
     yield from _compare_layout(path, layout, around)
 
 
-def _compare_layout(path: str, layout: LedgerLayout, around: Surroundings) -> Iterator[Finding]:
+def _compare_layout(path: str, layout: LedgerLayout, around: Surroundings) -> Iterator[MetadataFinding]:
     wanted = around.wanted_tree
     if wanted not in {None, layout.tree} and wanted is not None:
         problem = f"It records {layout.tree.value}, and the metadata URI says {wanted.value}."
         yield finding("layout-differs-from-uri", path, problem)
 
 
-def _examine_stray_at_root(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[Finding]:
+def _examine_stray_at_root(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
     yield finding("stray-at-root", path, f"Nobody uses this name below the ledgers root{_children(node)}.")
 
 
-def _examine_stray(path: str, place: Place, node: Node, __: Surroundings) -> Iterator[Finding]:
+def _examine_stray(path: str, place: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
     rule_id = {Kind.STRAY: "stray-node", Kind.STRAY_IN_LEDGERS: "stray-among-ledgers"}.get(place.kind, "foreign-vote")
     yield finding(rule_id, path, f"No process writes a node of this name here{_children(node)}.")
 
@@ -129,7 +129,7 @@ def _examine_stray(path: str, place: Place, node: Node, __: Surroundings) -> Ite
 # -- bookies --------------------------------------------------------------------------------------------------------
 
 
-def _examine_bookie(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[Finding]:
+def _examine_bookie(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
     if not is_valid_bookie_id(place.name):
         yield finding("invalid-bookie-name", path, f"{place.name!r} cannot be a bookie id.")
         return
@@ -142,7 +142,7 @@ def _examine_bookie(path: str, place: Place, node: Node, _: Surroundings) -> Ite
         yield finding("registration-without-address", path, "It names no endpoint for ledger requests.")
 
 
-def _examine_cookie_name(path: str, place: Place, _: Node, __: Surroundings) -> Iterator[Finding]:
+def _examine_cookie_name(path: str, place: Place, _: Node, __: Surroundings) -> Iterator[MetadataFinding]:
     """What the cookie says is compared with other nodes: ``doctor_bookies``."""
     if not is_valid_bookie_id(place.name):
         yield finding("invalid-bookie-name", path, f"{place.name!r} cannot be a bookie id.")
@@ -151,7 +151,7 @@ def _examine_cookie_name(path: str, place: Place, _: Node, __: Surroundings) -> 
 # -- ledger ids -----------------------------------------------------------------------------------------------------
 
 
-def _examine_ids(path: str, place: Place, node: Node, around: Surroundings) -> Iterator[Finding]:
+def _examine_ids(path: str, place: Place, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
     if place.number is None:
         yield from _examine_counter(path, node, around)
     elif place.number > _HIGH_ORDER_MAX:
@@ -160,7 +160,7 @@ def _examine_ids(path: str, place: Place, node: Node, around: Surroundings) -> I
         )
 
 
-def _examine_counter(path: str, node: Node, around: Surroundings) -> Iterator[Finding]:
+def _examine_counter(path: str, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
     """The number of the next sequential child; used-up high halves are no finding: Java goes on with the next one."""
     used_count = node.stat.children_created_count
     if around.tree in {LedgerTree.FLAT, LedgerTree.LEGACY_HIERARCHICAL}:
@@ -173,7 +173,7 @@ def _examine_counter(path: str, node: Node, around: Surroundings) -> Iterator[Fi
         yield finding("long-ids-begin", path, f"The counter of short ledger ids stands at {used_count}, its end.")
 
 
-def _examine_id_node(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[Finding]:
+def _examine_id_node(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
     if node.stat.ephemeral_owner:
         return  # somebody creates a ledger at this moment, or its session will end
     if place.number is not None and place.number >= SHORT_ID_LIMIT:
@@ -185,24 +185,24 @@ def _examine_id_node(path: str, place: Place, node: Node, _: Surroundings) -> It
 # -- ledgers --------------------------------------------------------------------------------------------------------
 
 
-def _examine_ledger(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[Finding]:
+def _examine_ledger(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
     assert place.number is not None
     if node.stat.children_count:
         yield finding("ledger-with-children", path, f"A ledger's node has no children{_children(node)}.", place.number)
     yield from examine_ledger(path, place.number, node.data)
 
 
-def _examine_forbidden_ledger(path: str, _: Place, __: Node, ___: Surroundings) -> Iterator[Finding]:
+def _examine_forbidden_ledger(path: str, _: Place, __: Node, ___: Surroundings) -> Iterator[MetadataFinding]:
     problem = f"A ledger has the largest id there is, {FORBIDDEN_LEDGER_ID}."
     yield finding("forbidden-ledger-id", path, problem, FORBIDDEN_LEDGER_ID)
 
 
-def _examine_misplaced_ledger(path: str, place: Place, __: Node, around: Surroundings) -> Iterator[Finding]:
+def _examine_misplaced_ledger(path: str, place: Place, __: Node, around: Surroundings) -> Iterator[MetadataFinding]:
     problem = f"The {around.tree.value} layout keeps no ledger at this path."
     yield finding("ledger-outside-layout", path, problem, place.number)
 
 
-def _examine_ledger_directory(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[Finding]:
+def _examine_ledger_directory(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
     if not node.stat.children_count:
         yield finding("empty-ledger-directory", path, "No ledger lies below it.")
 
@@ -210,12 +210,12 @@ def _examine_ledger_directory(path: str, _: Place, node: Node, __: Surroundings)
 # -- replication ----------------------------------------------------------------------------------------------------
 
 
-def _examine_mark_directory(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[Finding]:
+def _examine_mark_directory(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
     if not node.stat.children_count:
         yield finding("empty-mark-directory", path, "No mark lies below it.")
 
 
-def _examine_mark(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[Finding]:
+def _examine_mark(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
     try:
         mark = decode_mark(node.data)
     except MetadataFormatError as error:
@@ -227,14 +227,14 @@ def _examine_mark(path: str, place: Place, node: Node, _: Surroundings) -> Itera
             yield finding("invalid-bookie-in-mark", path, problem, place.number)
 
 
-def _examine_lock(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[Finding]:
+def _examine_lock(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
     try:
         decode_lock(node.data)
     except MetadataFormatError as error:
         yield finding("unreadable-lock", path, sentence(error), place.number)
 
 
-def _examine_vote(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[Finding]:
+def _examine_vote(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
     decode = decode_pulsar_auditor if place.kind is Kind.PULSAR_AUDITOR else decode_vote
     try:
         decode(node.data)
@@ -242,25 +242,25 @@ def _examine_vote(path: str, place: Place, node: Node, _: Surroundings) -> Itera
         yield finding("unreadable-vote", path, sentence(error))
 
 
-def _examine_election(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[Finding]:
+def _examine_election(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
     used_count = node.stat.children_created_count
     if used_count >= SHORT_ID_LIMIT:
         yield finding("votes-used-up", path, f"The counter of votes stands at {used_count}, its end.")
 
 
-def _examine_switch(path: str, place: Place, node: Node, around: Surroundings) -> Iterator[Finding]:
+def _examine_switch(path: str, place: Place, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
     if place.name in _SWITCHES:
         yield from _SWITCHES[place.name](path, place, node, around)
 
 
-def _examine_disabled(path: str, _: Place, node: Node, around: Surroundings) -> Iterator[Finding]:
+def _examine_disabled(path: str, _: Place, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
     age_ms = around.now_ms - node.stat.ctime_ms
     rule_id = "replication-disabled-long" if age_ms > DISABLED_LONG_MS else "replication-disabled"
     hours = max(0, age_ms) // 3_600_000
     yield finding(rule_id, path, f"Automatic replication was switched off {hours} hours ago.")
 
 
-def _examine_delay(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[Finding]:
+def _examine_delay(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
     text = node.data.decode("utf-8", "replace")
     if not _DELAY.fullmatch(text) or not 0 <= int(text) <= DELAY_S_MAX:
         yield finding("delay-unreadable", path, f"{shown(node.data)} is not a number of seconds.")
@@ -268,7 +268,7 @@ def _examine_delay(path: str, _: Place, node: Node, __: Surroundings) -> Iterato
         yield finding("delay-very-long", path, f"An auditor waits {int(text)} s before it acts on a lost bookie.")
 
 
-def _examine_check_time(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[Finding]:
+def _examine_check_time(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
     try:
         time_ms = decode_check_time(node.data)
     except MetadataFormatError as error:
@@ -280,14 +280,14 @@ def _examine_check_time(path: str, _: Place, node: Node, __: Surroundings) -> It
         yield finding("check-time-in-future", path, f"It lies {ahead_ms // 3_600_000} hours after it was written.")
 
 
-def _examine_replication_layout(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[Finding]:
+def _examine_replication_layout(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
     try:
         check_layout(node.data)
     except MetadataFormatError as error:
         yield finding("replication-layout-unreadable", path, sentence(error))
 
 
-def _examine_health_check(path: str, _: Place, __: Node, ___: Surroundings) -> Iterator[Finding]:
+def _examine_health_check(path: str, _: Place, __: Node, ___: Surroundings) -> Iterator[MetadataFinding]:
     yield finding("health-check-disabled", path, "The switch that disables the clients' quarantine is on.")
 
 

@@ -29,7 +29,7 @@ from runtime.metadata.paths import Paths
 from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.store import CreateNode, MetadataStore
 from runtime.metadata.under_replication_format import (
-    UnderReplicatedLedger,
+    UnderReplicationMark,
     decode_mark,
     encode_mark,
     is_group_name,
@@ -58,7 +58,7 @@ class ListedMark(msgspec.Struct, frozen=True):
     """A mark that was found; ``mark`` is None, and ``problem`` says why, when its bytes cannot be read."""
 
     ledger_id: int
-    mark: UnderReplicatedLedger | None
+    mark: UnderReplicationMark | None
     version: int
     changed_ms: int
     problem: MetadataFormatError | None = None
@@ -129,7 +129,7 @@ class UnderReplicationMarks:
         if not added:
             return MarkOutcome.UNCHANGED
         ctime_ms = self._ctime_ms() if self._is_ctime_stored else mark.ctime_ms
-        merged = UnderReplicatedLedger(mark.missing_bookies + added, ctime_ms)
+        merged = UnderReplicationMark(mark.missing_bookies + added, ctime_ms)
         try:
             await self._store.set(path, encode_mark(merged), node.stat.version)
         except (BadVersionError, NoNodeError):
@@ -184,7 +184,7 @@ class UnderReplicationMarks:
             directory = directory.rpartition("/")[0]
 
     def _new_mark(self, missing_bookies: Sequence[str]) -> bytes:
-        return encode_mark(UnderReplicatedLedger(tuple(dict.fromkeys(missing_bookies)), self._ctime_ms()))
+        return encode_mark(UnderReplicationMark(tuple(dict.fromkeys(missing_bookies)), self._ctime_ms()))
 
     def _ctime_ms(self) -> int | None:
         return self._clock.now_ms() if self._is_ctime_stored else None
@@ -229,7 +229,7 @@ async def list_marks(
                 yield found
 
 
-def _is_wanted(mark: UnderReplicatedLedger | None, missing: str | None, not_missing: str | None) -> bool:
+def _is_wanted(mark: UnderReplicationMark | None, missing: str | None, not_missing: str | None) -> bool:
     if mark is None:
         return True
     return (missing is None or missing in mark.missing_bookies) and not_missing not in mark.missing_bookies

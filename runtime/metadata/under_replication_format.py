@@ -32,7 +32,7 @@ _LEDGER_ID_LIMIT = 2**63
 _PLAIN_MARK = re.compile(r'((?:replica: "[A-Za-z0-9.\-:-@\[\]^_]+"\n)*)(?:ctime: ([1-9]\d{0,17})\n)?', re.ASCII)
 
 
-class UnderReplicatedLedger(msgspec.Struct, frozen=True):
+class UnderReplicationMark(msgspec.Struct, frozen=True):
     """Contents of a mark. No missing bookie at all is legal: the ledger wants a better placement."""
 
     missing_bookies: tuple[str, ...]
@@ -40,7 +40,7 @@ class UnderReplicatedLedger(msgspec.Struct, frozen=True):
     """When the last bookie was added; None when the marker does not store it."""
 
 
-def encode_mark(mark: UnderReplicatedLedger) -> bytes:
+def encode_mark(mark: UnderReplicationMark) -> bytes:
     """Bytes of a mark."""
     fields: list[Field] = [("replica", bookie_id) for bookie_id in mark.missing_bookies]
     if mark.ctime_ms is not None:
@@ -48,18 +48,18 @@ def encode_mark(mark: UnderReplicatedLedger) -> bytes:
     return format_fields(fields).encode("ascii")
 
 
-def decode_mark(data: bytes) -> UnderReplicatedLedger:
+def decode_mark(data: bytes) -> UnderReplicationMark:
     """Mark; MetadataFormatError for anything that is not certainly one."""
     text = _text(data, "mark")
     if plain := _PLAIN_MARK.fullmatch(text):
-        return UnderReplicatedLedger(tuple(plain[1].split('"')[1::2]), int(plain[2]) if plain[2] else None)
+        return UnderReplicationMark(tuple(plain[1].split('"')[1::2]), int(plain[2]) if plain[2] else None)
     from runtime.metadata.metadata_nodes_pb2 import UnderReplicatedLedgerRecord  # noqa: PLC0415  rarely needed
 
     record = parse_fields(text, UnderReplicatedLedgerRecord(), "mark")
     ctime_ms = record.ctime if record.HasField("ctime") else None
     if not record.replica and ctime_ms is None:
         raise MetadataFormatError("mark: it has no field of a mark")
-    return UnderReplicatedLedger(tuple(record.replica), ctime_ms)
+    return UnderReplicationMark(tuple(record.replica), ctime_ms)
 
 
 def encode_lock(holder: str) -> bytes:

@@ -151,7 +151,7 @@ class LedgerChecker:
             except BkctlError as error:
                 last_entry_id = INVALID_ENTRY_ID
                 problem = str(error)
-        tally = _Tally(entry_bytes_estimate(metadata))
+        tally = _CheckCounts(entry_bytes_estimate(metadata))
         for segment_index in range(len(metadata.segments)):
             await self._check_segment(metadata, segment_index, last_entry_id, credentials, tally)
         if not metadata.is_closed:
@@ -165,7 +165,7 @@ class LedgerChecker:
         segment_index: int,
         last_entry_id: int,
         credentials: LedgerCredentials,
-        tally: _Tally,
+        tally: _CheckCounts,
     ) -> None:
         entries = segment_entries(metadata, segment_index, last_entry_id)
         ensemble = metadata.segments[segment_index].ensemble
@@ -196,7 +196,7 @@ class LedgerChecker:
         ]
 
 
-class _Tally:
+class _CheckCounts:
     """Counts of one ledger while it is checked."""
 
     def __init__(self, entry_bytes: int) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from storage.child_protocol import raw
 from storage.errors import ChildFailedError
-from storage.ports import Answer, ChildContext, ChildHandlers, ChildPool, FileSystem, OpenIndexStore, Progress, Task
+from storage.ports import AnswerT, ChildContext, ChildHandlers, ChildPool, FileSystem, OnProgress, OpenIndexStore, TaskT
 
 
 class InProcessChildren:
@@ -44,12 +44,12 @@ class _Pool:
 
     def run(
         self,
-        tasks: Iterable[Task],
-        answer_type: type[Answer],
-        on_progress: Progress | None = None,
+        tasks: Iterable[TaskT],
+        answer_type: type[AnswerT],
+        on_progress: OnProgress | None = None,
         patience_s: float | None = None,
         ahead_count_max: int | None = None,
-    ) -> Iterator[tuple[Task, Answer]]:
+    ) -> Iterator[tuple[TaskT, AnswerT]]:
         """See ``ChildPool``."""
         context = self._context if on_progress is None else self._context._replace(report=on_progress)
         for task in tasks:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from storage.child_pool import ChildProcesses, _Child
-from storage.child_protocol import Failure, MessageReader, Part, Progress, Result, error_of, failure_of, frame, raw
+from storage.child_protocol import Failure, MessageReader, Part, Result, TaskProgress, error_of, failure_of, frame, raw
 from storage.errors import ChildFailedError, CorruptFileError, IndexFullError, MisplacedLedgerError, StorageError
 from storage.probe_child import ProbeRows
 from storage.rebuild_tasks import JournalFindings, ReadJournal
@@ -88,7 +88,7 @@ def test_an_os_error_of_a_child_names_the_file(path: str | None, expected: str) 
 
 @pytest.mark.parametrize("size_bytes", [1, 3, 5, 1000])
 def test_messages_come_whole_however_they_are_cut(size_bytes: int) -> None:
-    messages = [Progress(7), Part(raw([1, 2])), Part(raw(bytes(300))), Result(raw("done")), Progress(8)]
+    messages = [TaskProgress(7), Part(raw([1, 2])), Part(raw(bytes(300))), Result(raw("done")), TaskProgress(8)]
     data = b"".join(map(frame, messages))
     reader = MessageReader()
     pieces = [data[start : start + size_bytes] for start in range(0, len(data), size_bytes)]

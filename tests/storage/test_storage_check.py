@@ -18,12 +18,12 @@ from storage.entry_log_format import HEADER_BYTES
 from storage.filesystem import OsFileSystem
 from storage.index_store import open_plyvel
 from storage.journal_format import encode_ledger_key_record
-from storage.storage_check import Finding, StorageCheck
+from storage.storage_check import StorageCheck, StorageFinding
 from tests.storage.engines import KEY, checkpoint, config_below, entry
 from tests.storage.java_folders import boot, java_folders
 
 
-def check(config: StorageConfig) -> list[Finding]:
+def check(config: StorageConfig) -> list[StorageFinding]:
     whole = StorageCheck(OsFileSystem(), open_plyvel, config, lambda _path: None)
     found = list(whole.findings())
     assert whole.counts.journal_count > 0

@@ -17,7 +17,7 @@ from runtime.metadata.layout import LedgerLayout, LedgerTree, encode_layout
 from runtime.metadata.service_info import BookieServiceInfo, Endpoint, encode_service_info, rpc_service_info
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.under_replication_format import (
-    UnderReplicatedLedger,
+    UnderReplicationMark,
     encode_check_time,
     encode_lock,
     encode_mark,
@@ -89,7 +89,7 @@ def sound_cluster() -> Nodes:
         "underreplication/checkallledgersctime": encode_check_time(1700000000123),
         "underreplication/auditorelection": encode_vote(BOOKIES[0]),
         **dict.fromkeys(interior(MARK)[2:], b""),
-        MARK: encode_mark(UnderReplicatedLedger((BOOKIES[0],), 1700000000123)),
+        MARK: encode_mark(UnderReplicationMark((BOOKIES[0],), 1700000000123)),
     }
     nodes |= {f"cookies/{bookie_id}": cookie(bookie_id, "/data") for bookie_id in BOOKIES}
     ephemeral = {f"available/{bookie_id}": registration(bookie_id) for bookie_id in BOOKIES[:2]}

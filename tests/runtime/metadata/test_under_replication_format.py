@@ -11,7 +11,7 @@ from runtime.errors import MetadataFormatError
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication_switches import PeriodicCheck
 from runtime.metadata.under_replication_format import (
-    UnderReplicatedLedger,
+    UnderReplicationMark,
     check_layout,
     decode_check_time,
     decode_lock,
@@ -88,10 +88,10 @@ def test_the_paths_are_those_of_java() -> None:
 
 def test_the_vectors_of_java() -> None:
     vectors = java_vectors()
-    mark = UnderReplicatedLedger(("10.0.0.1:3181", "10.0.0.2:3181"), 1700000000123)
+    mark = UnderReplicationMark(("10.0.0.1:3181", "10.0.0.2:3181"), 1700000000123)
     assert encode_mark(mark) == vectors["ur"]
     assert decode_mark(vectors["ur"]) == mark
-    assert encode_mark(UnderReplicatedLedger((), 1700000000123)) == vectors["ur empty"]
+    assert encode_mark(UnderReplicationMark((), 1700000000123)) == vectors["ur empty"]
     assert encode_lock("myhost.example.com") == vectors["lock"]
     assert encode_vote("10.0.0.1:3181") == vectors["vote"]
     assert encode_layout() == vectors["layout"]
@@ -102,18 +102,18 @@ def test_the_vectors_of_java() -> None:
 @pytest.mark.parametrize(
     ("data", "mark"),
     [
-        (b"", UnderReplicatedLedger(())),
-        (b'replica:"a"ctime:5', UnderReplicatedLedger(("a",), 5)),
-        (b"ctime: 5, replica: [\"a\", 'b'];  # two\r\n", UnderReplicatedLedger(("a", "b"), 5)),
-        (b'replica: "a\\\\b"\n', UnderReplicatedLedger(("a\\b",))),
-        (b'replica: "a"\nunknown { of: "4.19" }\n', UnderReplicatedLedger(("a",))),
-        (b"ctime: -1\n", UnderReplicatedLedger((), -1)),
-        (b'replica: "a"\nctime: 9223372036854775807\n', UnderReplicatedLedger(("a",), 2**63 - 1)),
-        (b'replica: "a"\nctime: 0x10\n', UnderReplicatedLedger(("a",), 16)),
-        (b'replica: "a"\nctime: 010\n', UnderReplicatedLedger(("a",), 8)),
+        (b"", UnderReplicationMark(())),
+        (b'replica:"a"ctime:5', UnderReplicationMark(("a",), 5)),
+        (b"ctime: 5, replica: [\"a\", 'b'];  # two\r\n", UnderReplicationMark(("a", "b"), 5)),
+        (b'replica: "a\\\\b"\n', UnderReplicationMark(("a\\b",))),
+        (b'replica: "a"\nunknown { of: "4.19" }\n', UnderReplicationMark(("a",))),
+        (b"ctime: -1\n", UnderReplicationMark((), -1)),
+        (b'replica: "a"\nctime: 9223372036854775807\n', UnderReplicationMark(("a",), 2**63 - 1)),
+        (b'replica: "a"\nctime: 0x10\n', UnderReplicationMark(("a",), 16)),
+        (b'replica: "a"\nctime: 010\n', UnderReplicationMark(("a",), 8)),
     ],
 )
-def test_other_spellings_that_java_reads(data: bytes, mark: UnderReplicatedLedger) -> None:
+def test_other_spellings_that_java_reads(data: bytes, mark: UnderReplicationMark) -> None:
     assert decode_mark(data) == mark
 
 
@@ -159,7 +159,7 @@ _TIMES = st.none() | st.integers(-(2**63), 2**63 - 1)
 
 @given(st.lists(_BOOKIE_IDS, max_size=4), _TIMES)
 def test_a_mark_survives_its_bytes(bookie_ids: list[str], ctime_ms: int | None) -> None:
-    mark = UnderReplicatedLedger(tuple(bookie_ids), ctime_ms)
+    mark = UnderReplicationMark(tuple(bookie_ids), ctime_ms)
     assert decode_mark(encode_mark(mark)) == mark
 
 
