@@ -25,7 +25,7 @@ from storage.journal_format import EXPLICIT_LAC_VERSION_MIN
 from storage.setting import described
 
 DATA_DIRECTORY = "bkctl-data"
-"""Where everything goes when nothing is configured."""
+"""Where all data goes if nothing is configured."""
 
 _LOG = described(LogSettings, "bookie")
 _DIRECTORIES = {each.path[-1]: each.path for each in settings_of("bookie") if each.type == tuple[str, ...]}
@@ -43,16 +43,15 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
     metadata_uri, origin = resolve_metadata_uri(sources)
     if metadata_uri is None and has_file:
         raise ConfigurationError(
-            "no cluster is named: set metadataServiceUri in the configuration file, or give --metadata-uri "
-            f"(a bookie brings its own ZooKeeper only when nothing at all is configured){_perhaps_meant(conf)}"
+            "no cluster specified: set metadataServiceUri in the configuration file, or use --metadata-uri "
+            f"(a bookie starts its own ZooKeeper only if nothing is configured){_perhaps_meant(conf)}"
         )
     values = bookie_values(sources, flags)
     for name, option in (("journal_directories", "--journal-dir"), ("ledger_directories", "--ledger-dir")):
         given = values.get(_DIRECTORIES[name])
         if given is None or not given.value:
             raise ConfigurationError(
-                f"no folder for {name.replace('_', ' ')}: give {option} (or the configuration file)"
-                f"{_perhaps_meant(conf)}"
+                f"no {name.replace('_', ' ')} specified: use {option} or the configuration file{_perhaps_meant(conf)}"
             )
     log_paths = {each.path for each in _LOG}
     log = build({path: given for path, given in values.items() if path in log_paths}, LogSettings, _LOG, "bookie")
@@ -90,7 +89,7 @@ def bookie_values(sources: Sources, flags: BookieFlags) -> Givens:
 
 
 def _own_cluster_values() -> Givens:
-    """What a bookie without any configuration starts from: a cluster of its own that only this machine reaches."""
+    """The settings of a bookie without any configuration: its own cluster, reachable only from this machine."""
     values = {
         ("bookie", "advertised_address"): "127.0.0.1",
         ("bookie", "is_loopback_allowed"): True,
@@ -106,7 +105,7 @@ def _toml_values(sources: Sources) -> Givens:
     """[bookie], where the log and the lists of directories are next to the fields of ``BookieConfig``."""
     table, origin = dict(sources.toml.bookie), sources.toml_path or ""
     if "metadata_uri" in table or "zookeeper" in table:
-        raise ConfigurationError(f"{origin}: metadata_uri and [zookeeper] belong outside of [bookie]")
+        raise ConfigurationError(f"{origin}: metadata_uri and [zookeeper] belong outside [bookie]")
     above: Givens = {}
     for path in (*_DIRECTORIES.values(), *(each.path for each in _LOG)):
         if path[-1] in table:
@@ -116,7 +115,7 @@ def _toml_values(sources: Sources) -> Givens:
 
 
 def _zookeeper_values(sources: Sources) -> Givens:
-    """[zookeeper] for a bookie: a time-out that is not given is not that of commands."""
+    """[zookeeper] for a bookie: its timeout does not come from ``--timeout`` of commands."""
     timeout = general_values(sources).get(("timeout",))
     values = {} if timeout is None else {_TIMEOUT: timeout._replace(value=parse_duration_s(str(timeout.value)))}
     return values | section_values(sources, "zookeeper")
@@ -148,9 +147,7 @@ def _perhaps_meant(conf: JavaConf | None) -> str:
 def _refuse_unprotected(conf: JavaConf) -> None:
     for key, value, place in conf.settings():
         if value is not None and is_refused(key, value):
-            raise ConfigurationError(
-                f"{place}: {key}: {REFUSED[key]}; to start without it, add --set {key}= to the command"
-            )
+            raise ConfigurationError(f"{place}: {key}: {REFUSED[key]}; to start without it: --set {key}=")
 
 
 def _journal_warnings(values: Givens) -> list[str]:
@@ -166,7 +163,7 @@ def _journal_warnings(values: Givens) -> list[str]:
             f"{version.written}: journals of this version have no record for explicit LACs: requests to keep one are "
             "refused, because a crash would lose it"
         )
-    restart = "the next start reads them from other bookies, and until then neither confirms nor denies them"
+    restart = "the next start restores them from other bookies, and until then reports them as unknown"
     if written is not None and not written.value:
         warnings.append(f"{written.written}: a crash loses the adds since the last flush on this bookie; {restart}")
     elif synced is not None and not synced.value:

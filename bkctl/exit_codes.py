@@ -45,7 +45,7 @@ class ServerExitCode(enum.IntEnum):
 
 
 SERVER_COMMANDS = frozenset({"bookie start", "dev zookeeper", "dev cluster up", "dev cluster start"})
-"""Commands that answer with the server table."""
+"""Commands that exit with codes of the server table."""
 
 _OUTCOMES = {
     None: ExitCode.OK,
@@ -120,7 +120,7 @@ _SERVER_ERRORS: dict[type[BaseException], ServerExitCode] = {
 
 
 LOGGING_COMMANDS = frozenset({"bookie start"})
-"""Commands that log to stderr as they run, being servers in the foreground."""
+"""Servers in the foreground: they log to stderr."""
 
 
 def is_logging_command(command_path: str) -> bool:
@@ -129,12 +129,12 @@ def is_logging_command(command_path: str) -> bool:
 
 
 def is_server_command(command_path: str) -> bool:
-    """Whether ``bkctl bookie start`` and the like answer with the server table."""
+    """Whether a command exits with codes of the server table, as ``bkctl bookie start`` does."""
     return command_path.partition(" ")[2] in SERVER_COMMANDS
 
 
 def exit_code_of_outcome(outcome: Outcome | None) -> int:
-    """Exit code of a command that raised nothing."""
+    """Exit code of a command that raised no error."""
     return _OUTCOMES[outcome]
 
 

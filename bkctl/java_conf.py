@@ -63,7 +63,7 @@ class JavaConf:
         return tuple(text for part in self._values.get(key, ()) if (text := self._expand(part)))
 
     def parts_dropped(self, key: str) -> tuple[str, ...]:
-        """What a scalar reader never sees of this key: everything after its first comma."""
+        """The parts of this key that a scalar reader ignores: everything after its first comma."""
         return tuple(self._values.get(key, ())[1:])
 
     def all_values(self) -> list[str]:
@@ -104,7 +104,7 @@ def _split(value: str) -> list[str]:
 
 
 def _text(data: bytes) -> str:
-    """A properties file is Latin-1 by Java's rule; most are UTF-8, which hardly any other text passes for."""
+    """Java defines properties files as Latin-1, but most are UTF-8; other text is rarely valid UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -113,7 +113,7 @@ def _text(data: bytes) -> str:
 
 def _read_into(values: dict[str, list[str]], places: dict[str, str], path: str, depth: int) -> None:
     if depth >= _DEPTH_MAX:
-        raise ConfigurationError(f"{path}: files include each other in a circle")
+        raise ConfigurationError(f"{path}: circular include")
     try:
         with open(path, "rb") as file:
             elements = list(javaproperties.parse(_text(file.read())))

@@ -31,15 +31,15 @@ USED: Final = _split("zkServers zkLedgersRootPath ledgerManagerFactoryClass") | 
 """Keys that set something, here or in the commands that act as clients. logFile and logLevel are bkctl's own."""
 
 REFUSED: Final = {
-    "tlsProviderFactoryClass": "it asks for TLS, which this bookie does not have yet",
-    "bookieAuthProviderFactoryClass": "it asks for authentication, which this bookie does not have yet",
-    "authorizedRoles": "it restricts the clients, which this bookie cannot do yet",
+    "tlsProviderFactoryClass": "TLS is not supported yet",
+    "bookieAuthProviderFactoryClass": "authentication is not supported yet",
+    "authorizedRoles": "restricting clients is not supported yet",
     "skipReplayJournalInvalidRecord": "it would skip the rest of a journal after a damaged record, with acknowledged "
-    "entries and fences, and later deny them. To replace a bookie whose journal does not replay, run "
-    "bkctl decommission: it copies its ledgers from the other bookies",
-    "disableServerSocketBind": "it asks for a bookie without a port, which only clients in the same JVM could use",
+    "entries and fences, and the bookie would later report these as missing. To replace a bookie whose journal does "
+    "not replay, run bkctl decommission: it copies its ledgers from the other bookies",
+    "disableServerSocketBind": "a bookie without a port is of use only to clients in the same JVM",
 }
-"""Keys that protect a Java bookie, which would be open to every client without them; and one that loses entries."""
+"""Keys that protect a Java bookie: without them it would be open to every client; and one key that loses entries."""
 
 _IGNORED: Final = {
     "the bookie exports no metrics yet": """
@@ -53,7 +53,7 @@ _IGNORED: Final = {
         httpServerClass httpServerEnabled httpServerHost httpServerKeyStorePassword httpServerKeyStorePath
         httpServerPort httpServerTlsEnable httpServerTrustStorePassword httpServerTrustStorePath
         """,
-    "the bookie has one storage engine of its own": """
+    "the bookie has its own storage engine": """
         entryLogPerLedgerCounterLimitsMultFactor entrylogMapAccessExpiryTimeInSeconds fileInfoCacheInitialCapacity
         fileInfoFormatVersionToWrite fileInfoMaxIdleTime ledgerStorageClass maximumNumberOfActiveEntryLogs
         minUsableSizeForIndexFileCreation numOfMemtableFlushThreads openFileLimit pageLimit pageSize
@@ -172,7 +172,7 @@ _ALWAYS_ON: Final = _split(
     serverSockKeepalive serverTcpNoDelay storeSystemTimeAsLedgerUnderreplicatedMarkTime verifyMetadataOnGC
     """
 )
-"""Ignored switches that are always on here; all others are always off."""
+"""Ignored switches that are always on in bkctl; all others are always off."""
 
 _OFF_AS_NUMBER: Final = _split(
     """
@@ -180,7 +180,7 @@ _OFF_AS_NUMBER: Final = _split(
     waitTimeoutOnResponseBackpressureMs
     """
 )
-"""Ignored numbers of which 0 and -1 mean "off", as it is here."""
+"""Ignored numbers for which 0 and -1 mean "off", which bkctl always does."""
 
 _KNOWN: Final = USED | REFUSED.keys() | IGNORED.keys()
 
@@ -189,14 +189,14 @@ _FALSE: Final = frozenset({"false", "no", "off"})
 
 
 def _asks_nothing(key: str, value: str) -> bool:
-    """Whether an ignored key asks for what this bookie does anyway."""
+    """Whether an ignored key asks for what the bookie does anyway."""
     if key in _OFF_AS_NUMBER and value in {"0", "-1"}:
         return True
     return value.lower() in (_TRUE if key in _ALWAYS_ON else _FALSE)
 
 
 def is_refused(key: str, value: str) -> bool:
-    """Whether this value of a key asks for protection that there is not."""
+    """Whether this value of a key asks for protection that is not supported."""
     return key in REFUSED and value.lower() not in _FALSE
 
 

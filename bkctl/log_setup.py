@@ -18,15 +18,14 @@ _ABOUT_BAD_NODES = (
     "runtime.metadata.ledger_listing",
     "runtime.metadata.registration",
 )
-"""What these say is about nodes of the cluster that are passed over, and is told whatever command meets them."""
+"""These warn about nodes in the cluster that are skipped. Every command shows their warnings."""
 
 
 def configure_logging(settings: Settings, *, is_server: bool) -> Callable[[], None]:
-    """Servers log to stderr; other commands are silent unless ``--debug``, for they say what matters themselves.
+    """Servers log to stderr. Other commands log only with ``--debug``, because they print what matters themselves.
 
-    But for bad nodes of the cluster that reading comes across: each is warned about once.
-    Returns what puts everything back: a process that calls ``main`` itself has logging of its own, and may take away
-    the stderr of this moment.
+    Warnings about unreadable nodes of the cluster are always shown, each once. Returns a function that restores the
+    previous logging: a process that calls ``main`` has its own, and may close the present stderr.
     """
     import logging
 
@@ -60,7 +59,7 @@ def configure_logging(settings: Settings, *, is_server: bool) -> Callable[[], No
 
 
 def _warner(stream: TextIO) -> logging.Handler:
-    """Writes each warning once, as a command tells its own."""
+    """Writes each warning once, in the form of a command's own warnings."""
     import logging
 
     told: set[str] = set()
@@ -79,7 +78,7 @@ def _warner(stream: TextIO) -> logging.Handler:
 
 
 def _clean_formatter(form: str) -> logging.Formatter:
-    """Messages quote names and values that others wrote into the metadata; a terminal would obey what is in them."""
+    """Messages quote names and values from the metadata, which may contain control sequences for a terminal."""
     import logging
 
     class CleanFormatter(logging.Formatter):

@@ -1,4 +1,4 @@
-"""Entry point: runs one command, turns whatever happens into one sentence and an exit code."""
+"""Entry point: runs one command and turns errors into one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from storage.errors import BkctlError
 
 
 class CommandLineInvocation:
-    """One run of bkctl: gathers flags, then resolves settings once the command is known."""
+    """One run of bkctl: gathers options, then resolves settings once the command is known."""
 
     def __init__(
         self, command_line: Sequence[str], environment: Mapping[str, str], at_end: contextlib.ExitStack
@@ -114,7 +114,7 @@ def _run(command_line: Sequence[str], invocation: CommandLineInvocation) -> int:
 
 
 def describe(error: BaseException, settings: Settings) -> str:
-    """One sentence that says what happened, and the way out where the roof knows one."""
+    """One sentence that says what happened, with the fix if it follows from the settings."""
     # In the middle of a job, another cluster is not what helps.
     is_amid_work = isinstance(error, (ChangeCutOffError, MetadataOutageError))
     is_at_start = isinstance(error, MetadataUnavailableError) and not is_amid_work
@@ -127,7 +127,7 @@ def describe(error: BaseException, settings: Settings) -> str:
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return f"internal error, {type(error).__name__}: {error} (run again with --debug for the whole story)"
+    return f"internal error, {type(error).__name__}: {error} (run it again with --debug for the traceback)"
 
 
 def _report(error: BaseException, invocation: CommandLineInvocation) -> int:
@@ -143,7 +143,7 @@ def _report(error: BaseException, invocation: CommandLineInvocation) -> int:
 
 
 def _report_usage(error: typer.TyperException, invocation: CommandLineInvocation) -> int:
-    """What the parser refused; without arguments a group answers with its help page."""
+    """Reports what the parser refused; a group without arguments shows its help page."""
     context: Any = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "bkctl"
     sentence = error.format_message()

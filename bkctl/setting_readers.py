@@ -36,7 +36,7 @@ class Given(NamedTuple):
 
 Path: TypeAlias = tuple[str, ...]
 Givens: TypeAlias = dict[Path, Given]
-"""Values by the paths of their settings. One source over another is ``weaker | stronger``."""
+"""Values by the paths of their settings. ``weaker | stronger`` merges two sources."""
 
 
 def flag_values(flags: msgspec.Struct, settings: Iterable[Described]) -> Givens:
@@ -85,7 +85,7 @@ def toml_values(table: Mapping[str, Any], struct: type[Any], where: str, origin:
             meant = near_miss(name, fields, similarity_min=_SIMILARITY_MIN)
             hint = "" if meant is None else f"; did you mean '{meant}'?"
             raise ConfigurationError(
-                f"{origin}: settings of {where}: there is no '{name}' (there is: {', '.join(fields)}){hint}"
+                f"{origin}: settings of {where}: unknown name '{name}' (known: {', '.join(fields)}){hint}"
             )
         place, types = f"{where}.{name}", (fields[name], *get_args(fields[name]))
         inner = next((each for each in types if isinstance(each, type) and issubclass(each, msgspec.Struct)), None)

@@ -1,11 +1,11 @@
-"""Where settings come from: flags, BKCTL_* environment, --context, --conf (Java), --config (TOML), defaults.
+"""Where settings come from: options, BKCTL_* environment, --context, --conf (Java), --config (TOML), defaults.
 
 Each source wins over the later ones in this list. docs/reference/settings.md lists all settings.
 
 The TOML file (default ``$XDG_CONFIG_HOME/bkctl/config.toml``)::
 
     metadata_uri = "zk+hierarchical://zk1:2181;zk2:2181/ledgers"
-    context = "prod"            # cluster to talk to when none is named
+    context = "prod"            # the default cluster
     output = "table"
     timeout = "10s"
 
@@ -14,7 +14,7 @@ The TOML file (default ``$XDG_CONFIG_HOME/bkctl/config.toml``)::
     read_only = true            # refuse commands that change the cluster
     instance_id = "0b7e1a2c-1111-4222-8333-944455556666"    # refuse them on any other cluster, too
 
-    [contexts.prod.zookeeper]   # [zookeeper] for this cluster alone
+    [contexts.prod.zookeeper]   # [zookeeper] for this cluster only
 
     [zookeeper]                 # fields of runtime.config.ZooKeeperConfig; also [zookeeper.sasl] and [zookeeper.tls]
     digest = "file:/etc/bkctl/zookeeper-digest"     # secrets: where they are, file:PATH or env:VARIABLE
@@ -74,7 +74,7 @@ class Sources(msgspec.Struct, frozen=True):
     toml: TomlFile
     toml_path: str | None
     is_toml_named: bool = False
-    """Whether flags or environment name the TOML file, so that it was not merely found."""
+    """Whether options or environment specify the TOML file; otherwise it is in the default place."""
 
 
 def read_sources(flags: GlobalFlags, environment: Mapping[str, str]) -> Sources:
@@ -130,7 +130,9 @@ def resolve_settings(sources: Sources) -> Settings:
     metadata_uri, origin = resolve_metadata_uri(sources)
     timeout_s = parse_duration_s(general.timeout)
     if flags.metadata_rate is not None and not math.isfinite(flags.metadata_rate):
-        raise InvalidArgumentError(f"--rate {flags.metadata_rate}: give a number; 0: as fast as possible")
+        raise InvalidArgumentError(
+            f"--rate {flags.metadata_rate}: not a valid rate: use a positive number, or 0 for no limit"
+        )
     context_name = _context_name(sources)
     context = sources.toml.contexts.get(context_name) if context_name is not None else None
     return Settings(
@@ -182,7 +184,7 @@ def resolve_metadata_uri(sources: Sources) -> tuple[str | None, str]:
     found: tuple[str | None, str] = None, ""
     if flags.metadata_uri is not None and not flags.metadata_uri.strip():
         # An unset shell variable; the next source may name another cluster than the one that was meant.
-        raise InvalidArgumentError("--metadata-uri is empty: give the cluster, or leave the option out")
+        raise InvalidArgumentError("--metadata-uri is empty: specify a cluster, or omit the option")
     if flags.metadata_uri:
         found = flags.metadata_uri, "--metadata-uri"
     elif not flags.cluster and (uri := environment.get("BKCTL_METADATA_URI")):
@@ -197,7 +199,7 @@ def resolve_metadata_uri(sources: Sources) -> tuple[str | None, str]:
 
 
 def _context_name(sources: Sources) -> str | None:
-    """The named cluster that is talked to; None when the URI comes from somewhere else."""
+    """The context in use; None if the metadata URI comes from another source."""
     if sources.flags.metadata_uri:
         return None
     if sources.flags.cluster:
@@ -220,7 +222,9 @@ def _context_uri(sources: Sources, name: str) -> tuple[str, str]:
     contexts = sources.toml.contexts
     if name not in contexts:
         known = ", ".join(sorted(contexts)) or "none"
-        raise ConfigurationError(f"no context '{name}' in {sources.toml_path or 'any TOML file'} (there is: {known})")
+        raise ConfigurationError(
+            f"context '{name}' not found in {sources.toml_path or 'any TOML file'} (defined: {known})"
+        )
     return contexts[name].metadata_uri, f"context {name}"
 
 
@@ -230,7 +234,7 @@ def java_metadata_uri(conf: JavaConf) -> str | None:
     if uri is not None:
         if dropped := conf.parts_dropped("metadataServiceUri"):
             raise ConfigurationError(
-                f"{conf.origin}: metadataServiceUri ends at its first comma for every reader ('{','.join(dropped)}' "
+                f"{conf.origin}: metadataServiceUri ends at its first comma ('{','.join(dropped)}' "
                 "would be lost): separate the servers by semicolons"
             )
         return uri

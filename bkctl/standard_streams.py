@@ -7,10 +7,10 @@ import sys
 
 
 def reopen_closed() -> None:
-    """Put the null device in the place of every closed standard stream.
+    """Open the null device in place of every closed standard stream.
 
-    Their numbers would else go to the first files and sockets that are opened: talk would be written into those, and
-    the event loop aborts the process when one of its own is below 3.
+    Otherwise the first files and sockets would get their numbers: messages would be written into those, and the event
+    loop aborts the process if one of its own is below 3.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if not _is_open(number):

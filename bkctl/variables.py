@@ -36,8 +36,8 @@ def variable_warnings(sources: Sources) -> list[str]:
             similarity_min=_SIMILARITY_MIN,
         )
         if meant is not None:
-            raise ConfigurationError(f"{name}: there is no such variable: set {_PREFIX}{meant}, or unset this one")
-    return [f"{name}: bkctl reads no such variable, it has no effect" for name in unknown]
+            raise ConfigurationError(f"{name}: unknown environment variable: set {_PREFIX}{meant}, or unset this one")
+    return [f"{name}: unknown environment variable, ignored" for name in unknown]
 
 
 def _names_referred_to(sources: Sources) -> Iterator[str]:

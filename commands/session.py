@@ -148,7 +148,7 @@ def require_metadata_uri(context: CommandContext) -> str:
     """Metadata URI of the settings; ConfigurationError says how to name a cluster."""
     if context.settings.metadata_uri is None:
         raise ConfigurationError(
-            "no cluster is named: give --metadata-uri zk+hierarchical://HOST:2181/ledgers, set BKCTL_METADATA_URI, "
+            "no cluster specified: use --metadata-uri zk+hierarchical://HOST:2181/ledgers, set BKCTL_METADATA_URI, "
             "or point --conf at a bk_server.conf"
         )
     return context.settings.metadata_uri

@@ -34,7 +34,7 @@ class OwnStorage(NamedTuple):
     file_system: OsFileSystem
     children: ChildProcesses
     metadata_root: str
-    """Root of the cluster by the settings, for plans and the audit trail; empty when no cluster is named."""
+    """Root of the cluster by the settings, for plans and the audit trail; empty when no cluster specified."""
     locks: FolderLocks
     """To be claimed before anything is changed."""
 

@@ -65,7 +65,7 @@ def test_include_is_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_files_that_include_each_other_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="in a circle"):
+    with pytest.raises(ConfigurationError, match="circular include"):
         read(tmp_path, "include=bk_server.conf\n")
 
 

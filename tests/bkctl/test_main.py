@@ -110,7 +110,7 @@ def test_wrong_usage_is_one_sentence_and_code_2(run_main: RunMain, arguments: li
 def test_no_cluster_named(run_main: RunMain) -> None:
     result = run_main("bookie", "list")
     assert result.exit_code == 13
-    assert result.stderr.startswith("error: no cluster is named: give --metadata-uri ")
+    assert result.stderr.startswith("error: no cluster specified: use --metadata-uri ")
 
 
 @pytest.mark.parametrize("uri", ["localhost", "etcd://a/ledgers", "zk+foo://a/ledgers", "zk://a", "zk:///ledgers"])
@@ -190,7 +190,7 @@ def test_bookie_start_answers_with_the_table_of_servers(run_main: RunMain, tmp_p
     (tmp_path / "bk.conf").write_text("bookiePort=3181\n")
     result = run_main("bookie", "start", "--conf", "bk.conf")
     assert result.exit_code == 1
-    assert "no cluster is named" in result.stderr
+    assert "no cluster specified" in result.stderr
     assert run_main("bookie", "start", "--port", "99999").exit_code == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bk.conf"]
 
@@ -282,7 +282,7 @@ def test_a_full_disk_behind_a_table_is_named(tmp_path: Path) -> None:
 
 def test_unforeseen_errors_point_to_debug() -> None:
     sentence = describe(KeyError("x"), Settings())
-    assert sentence == "internal error, KeyError: 'x' (run again with --debug for the whole story)"
+    assert sentence == "internal error, KeyError: 'x' (run it again with --debug for the traceback)"
 
 
 def test_errors_of_the_disk_name_the_file() -> None:
