@@ -20,7 +20,7 @@ def entry(entry_id: int, payload: bytes = b"data") -> bytes:
 
 
 def test_the_worked_example() -> None:
-    """What docs/internals/journal.md says, built by hand."""
+    """What docs/formats/bkctl-files.md says, built by hand."""
     group = group_bytes([entry(0, b"hello")], 512, journal_id=0x19A2B3C4D5E)
     body = (
         struct.pack(">i", 37) + entry(0, b"hello") + struct.pack(">ii", -256, 463) + b"bkg\1" + struct.pack(">q", 512)

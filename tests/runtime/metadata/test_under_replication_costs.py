@@ -98,7 +98,7 @@ async def measure_work(book: Ledger, theirs: ReplicationStage) -> None:
     assert blocking is not None
     await book.wake("wake, a mark in a new directory", theirs.marks.mark(9, [A]))
     await book.wake("wake, a lock was given back", lock.release())
-    await book.cost("take a lock that somebody holds", book.stage.locks.acquire(8))
+    await book.cost("take a lock that another worker holds", book.stage.locks.acquire(8))
     await book.cost("take a lock by id", book.stage.locks.acquire(5))
     async with book.measure("list 2 locks and their holders"):
         assert len([each async for each in list_held_locks(book.stage.store, book.stage.root, book.stage.foreign)]) == 2
@@ -116,7 +116,7 @@ async def measure_election(book: Ledger, theirs: ReplicationStage) -> None:
     await book.cost("who is the auditor", read_auditor(stage.store, stage.root, stage.foreign))
     await book.cost("resign", election.resign())
     await other.campaign()
-    async with book.measure("stand in line"):
+    async with book.measure("wait in the election"):
         waiting = asyncio.ensure_future(election.campaign())
         await stage.store.quiet()
     async with book.measure("be the auditor, or wait, per hour"):
