@@ -10,7 +10,6 @@ import os
 import selectors
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, NoReturn
 
@@ -61,47 +60,33 @@ class _Pool:
         self._is_stopped = False
 
     def run(
-        self,
-        tasks: Iterable[TaskT],
-        answer_type: type[AnswerT],
-        on_progress: OnProgress | None = None,
-        patience_s: float | None = None,
-        ahead_count_max: int | None = None,
+        self, tasks: Iterable[TaskT], answer_type: type[AnswerT], on_progress: OnProgress | None = None
     ) -> Iterator[tuple[TaskT, AnswerT]]:
         """See ``ChildPool``."""
         waiting = iter(tasks)
-        busy: dict[_Child, tuple[int, TaskT]] = {}
+        busy: dict[_Child, TaskT] = {}
         free = list(self._children)
-        given_count = 0
 
         def give() -> None:
-            nonlocal given_count
             while len(busy) < self._count:
-                oldest = min((number for number, _ in busy.values()), default=given_count)
-                if ahead_count_max is not None and given_count - oldest >= ahead_count_max:
-                    return
                 if (task := next(waiting, None)) is None:
                     return
                 child = free.pop() if free else self._start()
                 child.send(task)
                 selector.register(child.output, selectors.EVENT_READ, child)
-                busy[child] = given_count, task
-                given_count += 1
+                busy[child] = task
 
         with selectors.DefaultSelector() as selector:
             give()
             while busy:
-                ready = {key.data for key, _ in selector.select(patience_s)}
-                if patience_s is not None:
-                    for child in busy:
-                        child.require_heard(patience_s, is_heard=child in ready)
-                for child in ready:
+                for key, _ in selector.select():
+                    child = key.data
                     for message in child.receive():
                         if isinstance(message, TaskProgress):
                             if on_progress is not None:
                                 on_progress(message.amount)
                             continue
-                        _, done = busy.pop(child)
+                        done = busy.pop(child)
                         answer = msgspec.msgpack.decode(self._data_of(message), type=answer_type)
                         selector.unregister(child.output)
                         free.append(child)
@@ -170,11 +155,9 @@ class _Child:
         self._input: IO[bytes] = self._process.stdin
         self.output: IO[bytes] = self._process.stdout
         self._reader = MessageReader()
-        self._heard_s = 0.0
 
     def send(self, task: msgspec.Struct) -> None:
         """Hand over a task."""
-        self._heard_s = time.monotonic()
         try:
             self._input.write(frame(task))
             self._input.flush()
@@ -187,14 +170,6 @@ class _Child:
         if not data:
             self._raise_ended()
         return self._reader.feed(data)
-
-    def require_heard(self, patience_s: float, *, is_heard: bool) -> None:
-        """ChildFailedError for a child that has said nothing for so long, and says nothing now."""
-        now_s = time.monotonic()
-        if is_heard:
-            self._heard_s = now_s
-        elif now_s - self._heard_s >= patience_s:
-            raise ChildFailedError(f"a child process ({self._module}) has said nothing for {patience_s:.0f} s")
 
     def kill(self) -> None:
         """Stop it, whatever it does."""

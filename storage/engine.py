@@ -97,8 +97,6 @@ class LedgerDirectoryEngine:
         self.set_fenced = ledgers.set_fenced
         self.create_row = ledgers.create_row
         self.write_checkpoint = CheckpointWriter(ledgers, locations, log_writer, steps).write
-        self.write_locations = locations.write
-        """Lane side, for a replay: rows of entries in logs that somebody else has made durable."""
         relocation = EntryRelocation(
             filesystem, ledger_directory, locations, log_writer, log_reader, self._hidden_ledgers
         )
@@ -188,7 +186,7 @@ class LedgerDirectoryEngine:
         """
         if not self._ledgers.set_explicit_lac(ledger_id, body):
             return False
-        self.raise_last_add_confirmed(ledger_id, explicit_lac_of(body))
+        self._raise_last_add_confirmed(ledger_id, explicit_lac_of(body))
         return True
 
     def last_add_confirmed(self, ledger_id: LedgerId) -> EntryId | None:
@@ -213,7 +211,7 @@ class LedgerDirectoryEngine:
             return max(stored, self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID))
         if row.explicit_lac is not None and len(row.explicit_lac) >= EXPLICIT_LAC_BYTES_MIN:
             stored = max(stored, explicit_lac_of(row.explicit_lac))
-        self.raise_last_add_confirmed(ledger_id, stored)
+        self._raise_last_add_confirmed(ledger_id, stored)
         self._stored_end_seen.add(ledger_id)
         return self._last_add_confirmed[ledger_id]
 
@@ -281,13 +279,13 @@ class LedgerDirectoryEngine:
         """Take entries of one ledger and their highest LAC, as ``add`` does. False: not all fit, and none is taken."""
         if max(map(len, bodies)) > self.body_bytes_max or not self._active.put_many(ledger_id, entry_ids, bodies):
             return False
-        self.raise_last_add_confirmed(ledger_id, last_add_confirmed)
+        self._raise_last_add_confirmed(ledger_id, last_add_confirmed)
         if self._read_cache.used_bytes:
             for entry_id in entry_ids:
                 self._read_cache.drop(ledger_id, entry_id)  # An older copy must not outlive this one (H18).
         return True
 
-    def raise_last_add_confirmed(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
+    def _raise_last_add_confirmed(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
         """Note the LAC of an entry that was stored, or of a request."""
         if last_add_confirmed > self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID - 1):
             self._last_add_confirmed[ledger_id] = last_add_confirmed
@@ -363,11 +361,6 @@ class LedgerDirectoryEngine:
     def is_checkpoint_pending(self) -> bool:
         """Whether a checkpoint was begun that is neither written nor under way: it comes before what is newer (H2)."""
         return self._job is not None and not self._is_job_running
-
-    @property
-    def are_deletions_left(self) -> bool:
-        """Whether the next checkpoint deletes rows: of a ledger that is there again, also those written since."""
-        return bool(self._deletions or self._deleted)
 
     def postpone_checkpoint(self) -> None:
         """Freeze what a checkpoint is to write, as if one had failed: the write cache has its other half then."""

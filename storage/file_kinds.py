@@ -112,10 +112,6 @@ def _mark(name: str) -> FileKind | None:
 def _leftover(name: str) -> FileKind:
     if name.startswith("ldb-"):
         return FileKind("leftover", "an index that was being opened, rebuilt or adopted; the next run sees to it")
-    if name.startswith(filenames.REPLAY_FOLDER_PREFIX):
-        return FileKind(
-            "temporary", "of a replay by child processes; the next start removes what a killed one has left"
-        )
     if name.endswith(filenames.TEMPORARY_SUFFIX):
         return FileKind("temporary", "a file that was being written when its writer was killed")
     return _UNKNOWN

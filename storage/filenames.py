@@ -64,8 +64,6 @@ KEPT_SUFFIX = ".kept"
 
 REBUILT_SUFFIX = ".rebuilt"
 """Ends the name of the folder in which an index is built anew, and of the record that says that it is whole."""
-REPLAY_FOLDER_PREFIX = "bkctl.replay-"
-"""Folder in which the children of a replay make entry logs; the next replay removes what a killed one left."""
 
 REPLACED_SUFFIX = ".replaced"
 """Ends the name of an index folder whose place another one has taken: to be deleted."""

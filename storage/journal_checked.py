@@ -6,36 +6,25 @@ is not whole is ``journal_damage``'s part.
 
 from __future__ import annotations
 
-import itertools
-import re
 import struct
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from storage.framing import LENGTH_BYTES, ReadWindow
 from storage.ids import JournalId
-from storage.journal_format import PADDING_HEADER_BYTES, PADDING_MARK
+from storage.journal_format import PADDING_HEADER_BYTES
 from storage.journal_group import (
     CHECKSUM_BYTES,
-    CHECKSUM_MARK,
     GroupChecksum,
     decode_checksum,
     is_checksum_right,
     split_group,
 )
-from storage.setting import MEBIBYTE
 
 _LENGTH = struct.Struct(">i")
 _FIRST_LOOK_BYTES: Final = 64 * 1024
 _GROUP_END_BYTES: Final = PADDING_HEADER_BYTES + CHECKSUM_BYTES
-_PADDING_BYTES_MAX: Final = MEBIBYTE + _GROUP_END_BYTES
-"""Padding reaches from a group's last record to the next multiple of journalAlignmentSize."""
-_GROUP_END: Final = re.compile(re.escape(_LENGTH.pack(PADDING_MARK)) + b"...." + CHECKSUM_MARK, re.DOTALL)
-_CANDIDATE_COUNT_MAX: Final = 16_384
-_DOUBTED_COUNT_MAX: Final = 32
-"""Of what has the form of a group's end: an entry can hold thousands, and each doubted one costs a look at a group."""
 
 
 class JournalGroup(msgspec.Struct, frozen=True):
@@ -83,43 +72,6 @@ def read_group(window: ReadWindow, journal_id: JournalId, start: int, bytes_max:
     padding_offset = start + index - first
     is_whole = checksum.group_start == start and is_checksum_right(checksum, journal_id, data, first, index)
     return JournalGroup(data, starts, start, padding_offset, checksum, is_whole)
-
-
-def find_group_end(
-    window: ReadWindow, journal_id: JournalId, offset: int, bytes_max: int, stop_offset: int | None = None
-) -> int | None:
-    """Where the first group ends that ends at ``offset`` or behind it, has a right checksum and is no longer than
-    ``bytes_max``; None where none begins before ``stop_offset``, or where too much looks like one. OSError."""
-    doubted_count = 0
-    end = window.size_bytes if stop_offset is None else stop_offset + bytes_max + _GROUP_END_BYTES
-    candidates = _checksums(window, max(offset - _PADDING_BYTES_MAX, 0), min(end, window.size_bytes))
-    for padding, checksum in itertools.islice(candidates, _CANDIDATE_COUNT_MAX):
-        size_bytes = padding - checksum.group_start
-        if padding + checksum.padding_bytes < offset or checksum.group_start < 0 or not 0 < size_bytes <= bytes_max:
-            continue
-        data, first = window.loaded(size_bytes + _GROUP_END_BYTES, checksum.group_start)
-        if is_checksum_right(checksum, journal_id, data, first, first + size_bytes):
-            return padding + checksum.padding_bytes
-        doubted_count += 1
-        if doubted_count == _DOUBTED_COUNT_MAX:
-            break
-    return None
-
-
-def _checksums(window: ReadWindow, offset: int, stop_offset: int) -> Iterator[tuple[int, GroupChecksum]]:
-    """Whatever has the form of padding with a checksum between two offsets, and where."""
-    while offset < stop_offset:
-        data, first = window.loaded(_FIRST_LOOK_BYTES, offset)
-        found = _GROUP_END.search(data, first)
-        if found is None:
-            # The next one may begin in what is loaded already.
-            offset += max(len(data) - first - _GROUP_END_BYTES, 1)
-            continue
-        offset += found.start() - first
-        checksum = decode_checksum(window.read(_GROUP_END_BYTES, offset))
-        if checksum is not None:
-            yield offset, checksum
-        offset += PADDING_HEADER_BYTES
 
 
 def _length_at(data: bytes, index: int) -> int:

@@ -77,12 +77,10 @@ class JournalScan:
         is_newest: bool,
         cataloged: CatalogedJournal | None,
         unsynced_bytes_max: int,
-        read_offset: int = 0,
     ) -> None:
         self._fs = fs
         self.path = path
         self._start_offset = start_offset
-        self._read_offset = max(start_offset, read_offset)
         self._is_newest = is_newest
         self._cataloged = cataloged
         self._unsynced_bytes_max = unsynced_bytes_max
@@ -112,7 +110,7 @@ class JournalScan:
         try:
             window = ReadWindow(file)
             version = self._file_version = self._version(window)
-            offset = max(self._read_offset, data_start(version))
+            offset = max(self._start_offset, data_start(version))
             if offset > max(window.size_bytes, HEADER_BYTES):
                 raise CorruptFileError(self.path, window.size_bytes, f"file cut: the log mark is {offset}, it ends")
             yield from self._units(window, version, offset)
@@ -284,13 +282,11 @@ def scan_journal(
     is_newest: bool,
     cataloged: CatalogedJournal | None = None,
     unsynced_bytes_max: int = 2 * GROUP_BYTES_MAX,
-    read_offset: int = 0,
 ) -> JournalScan:
     """Records of the file ``path`` from ``start_offset`` on, or from behind the header if that is 0 or less.
 
     ``is_newest``: whether no file of the journal has a larger id. ``cataloged``: what the catalog says of a file that
-    this bookie wrote; ``unsynced_bytes_max``: the longest group it can have written there; ``read_offset``: where the
-    groups end, behind ``start_offset``, that somebody has read already. Iterating raises
+    this bookie wrote; ``unsynced_bytes_max``: the longest group it can have written there. Iterating raises
     CorruptFileError, naming the offset, for bytes that no crash explains, and OSError when the file cannot be read.
     Records of type UNKNOWN are given: the caller skips them (storage section 3.6). Whether a ledger belongs to this
     journal is the caller's to check.
@@ -302,7 +298,6 @@ def scan_journal(
         is_newest=is_newest,
         cataloged=cataloged,
         unsynced_bytes_max=unsynced_bytes_max,
-        read_offset=read_offset,
     )
 
 

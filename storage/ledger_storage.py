@@ -26,9 +26,8 @@ from storage.journal_catalog import read_catalog
 from storage.journal_reader import list_journals
 from storage.journal_writer import JournalWriter
 from storage.log_mark import NO_MARK, find_replay_start, write_last_mark
-from storage.ports import Children, DirectoryLock, FileSystem, OpenIndexStore
-from storage.replay import JournalReplay, ReplayReport, checkpoint_now
-from storage.replay_ahead import ReplayAhead
+from storage.ports import DirectoryLock, FileSystem, OpenIndexStore
+from storage.replay import JournalReplay, ReplayReport
 from storage.replay_flush import ReplayFlush
 from storage.step_sizes import USUAL_STEPS, StepSizes
 
@@ -139,7 +138,6 @@ class LedgerStorage:
         earlier_starts: Mapping[int, LogMark] = NO_EARLIER_STARTS,
         room: DiskRoom | None = None,
         *,
-        children: Children | None = None,
         require_going: Callable[[], None] = go_on,
     ) -> ReplayReport:
         """Apply the journals, make all of it durable, move the marks, and begin new journals. Once, after ``open``.
@@ -148,7 +146,6 @@ class LedgerStorage:
         checkpoint to move (``flush_failure``); a journal without room for a new file begins it with its first group.
         None: there is always an attempt, and what fails is raised.
 
-        ``children``: read long journals; None: all is read in this process.
         ``require_going``: called between batches; what it raises ends the replay, and leaves what a kill would.
 
         ``earlier_starts``: for journals, by index, that are applied from before their mark on. That changes nothing
@@ -159,15 +156,12 @@ class LedgerStorage:
         journal_count = len(self._journal_directories)
         record_bytes_max = self._config.engine.entry_log.entry_bytes_max
         flush = ReplayFlush(self._engines, self._config.engine, room)
-        ahead = ReplayAhead(self._filesystem, children, self._config, self._engines, room, checkpoint_now, self._steps)
-        ahead.clear()
         replay = JournalReplay(
             self._filesystem,
             self.engine_of,
             journal_count,
             record_bytes_max,
             flush.make_room,
-            ahead,
             require_going,
             self._steps.replay_batch_bytes,
         )
@@ -181,8 +175,6 @@ class LedgerStorage:
             start = min(start, earlier_starts.get(index, start))
             starts.append(start)
             ends.append(replay.replay(directory, index, start, catalog))
-        replay.report.entry_count += ahead.entry_count
-        replay.report.child_failure = ahead.failure
         if flush.finish():
             self._begin_journals(ends, ends, held=frozenset())
             for engine in self._engines:

@@ -162,18 +162,11 @@ class ChildPool(Protocol):
     """Child processes that take tasks of one module; each runs one task at a time."""
 
     def run(
-        self,
-        tasks: Iterable[TaskT],
-        answer_type: type[AnswerT],
-        on_progress: OnProgress | None = None,
-        patience_s: float | None = None,
-        ahead_count_max: int | None = None,
+        self, tasks: Iterable[TaskT], answer_type: type[AnswerT], on_progress: OnProgress | None = None
     ) -> Iterator[tuple[TaskT, AnswerT]]:
         """Give each task to a free child; yields every task with its answer, in the order in which they finish.
 
-        ``on_progress`` gets the amounts that the children report. ``patience_s``: a child that reports nothing for so
-        long while it has a task has failed; None: no limit. ``ahead_count_max``: limit for the number of tasks that are
-        handed out, counted from the oldest unfinished one; None: no limit.
+        ``on_progress`` gets the amounts that the children report.
 
         ChildFailedError when a child cannot start or ends early; StorageError and OSError as the child raised them.
         """

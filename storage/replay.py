@@ -5,7 +5,6 @@ Nothing here publishes a mark: the caller does, once everything that was applied
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Sequence
 
@@ -23,7 +22,6 @@ from storage.journal_format import GROUP_BYTES_MAX, JournalRecord, JournalRecord
 from storage.journal_reader import JournalScan, journals_to_replay, scan_journal
 from storage.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from storage.ports import FileSystem
-from storage.replay_ahead import ReplayAhead
 
 
 class DroppedTail(msgspec.Struct, frozen=True):
@@ -51,8 +49,6 @@ class ReplayReport(msgspec.Struct):
     unknown_count: int = 0
     """Of types that this version does not know: skipped, for the sake of later ones (storage section 3.6)."""
     dropped_tails: list[DroppedTail] = []
-    child_failure: str = ""
-    """Why the children of a long replay were given up, if they were; it went on without them."""
     unflushed_bytes: int = 0
     """In the write caches, because a disk has no room for them: the marks have not moved, the journals stay."""
 
@@ -67,14 +63,12 @@ class JournalReplay:
         journal_count: int,
         record_bytes_max: int,
         make_room: Callable[[LedgerDirectoryEngine, bytes], bool],
-        ahead: ReplayAhead,
         require_going: Callable[[], None],
         batch_bytes_min: int,
     ) -> None:
         """``record_bytes_max``: of the largest record that may have been journaled.
 
         ``make_room``: called for an entry that a write cache has refused; False: it does not take it now either.
-        ``ahead``: does the long stretches.
         ``require_going``: called between batches; what it raises ends the replay.
         ``batch_bytes_min``: a batch ends with the group that reaches this.
         """
@@ -82,7 +76,6 @@ class JournalReplay:
         self._engine_of = engine_of
         self._journal_count = journal_count
         self._make_room = make_room
-        self._ahead = ahead
         self._require_going = require_going
         self._batch_bytes_min = batch_bytes_min
         self._unsynced_bytes_max = 2 * max(GROUP_BYTES_MAX, record_bytes_max)
@@ -108,12 +101,6 @@ class JournalReplay:
             start = mark.offset if journal_id == mark.journal_id else 0
             cataloged = None if catalog is None else catalog.find(journal_id)
             try:
-                read = start
-                if cataloged is not None:
-                    apply = functools.partial(self._apply, path, journal_index)
-                    read = self._ahead.run(
-                        path, journal_index, cataloged, start, self._unsynced_bytes_max, apply, self._require_going
-                    )
                 scan = scan_journal(
                     self._filesystem,
                     path,
@@ -121,7 +108,6 @@ class JournalReplay:
                     is_newest=journal_id == journal_ids[-1],
                     cataloged=cataloged,
                     unsynced_bytes_max=self._unsynced_bytes_max,
-                    read_offset=read,
                 )
                 self._apply_all(scan, journal_index)
             except CorruptFileError as error:

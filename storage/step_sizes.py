@@ -33,14 +33,5 @@ class StepSizes(msgspec.Struct, frozen=True, kw_only=True):
     replay_batch_bytes: int = MEBIBYTE
     """Replay applies groups together until they reach this. Every ledger in a batch has a cost of its own."""
 
-    ahead_file_bytes_min: int = 128 * MEBIBYTE
-    """What must be left of a journal file for child processes to start: with less they are no help."""
-
-    ahead_stretch_bytes_min: int = 4 * MEBIBYTE
-    """Shortest stretch of a journal for one child."""
-
-    ahead_patience_s: float = 60.0
-    """A child that is silent for so long has failed. It reports every MiB; only a sync may take longer."""
-
 
 USUAL_STEPS: Final = StepSizes()

@@ -18,7 +18,6 @@ LONG_MODULES = (
     "tests/crash/test_cuts.py",
     "tests/corruption/test_damages.py",
     "tests/commands/cluster/test_life.py",
-    "tests/storage/test_replay_ahead.py",
 )
 """These start first, so that no worker is still busy with one when the others have finished. Their tests share no
 fixture, so each test may run on another worker. The tests of any other module stay together on one worker."""

@@ -148,8 +148,6 @@ async def replay(
         "dropped_bytes": sum(tail.dropped_bytes for tail in report.dropped_tails),
     }
     context.console.record("JournalReplayed", body, name="entries")
-    if report.child_failure:
-        context.console.warn(f"{report.child_failure}: the replay went on without child processes")
     for tail in report.dropped_tails:
         context.console.warn(
             f"{tail.path}: {tail.dropped_bytes} bytes from offset {tail.offset} on were never synced ({tail.reason})"
@@ -176,7 +174,7 @@ def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
     start = LogMark(file.number, 0)
     storage = LedgerStorage.open(own.file_system, open_plyvel, own.config, time.time_ns() // 1_000_000, locks=())
     try:
-        return storage.replay({folders.index(file.folder): start}, children=own.children)
+        return storage.replay({folders.index(file.folder): start})
     finally:
         storage.close()
 

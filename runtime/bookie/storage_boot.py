@@ -39,7 +39,6 @@ class StorageBoot:
 
     def __init__(self, ports: BookiePorts, config: StorageConfig, marks: DirtyMarks, room: DiskRoom) -> None:
         self._file_system = ports.file_system
-        self._children = ports.children
         self._open_index = ports.open_index
         self._clock = ports.clock
         self._workers = ports.workers
@@ -79,9 +78,7 @@ class StorageBoot:
             if is_stopping:
                 raise ReplayStoppedError
 
-        replay = functools.partial(
-            storage.replay, room=self._room, children=self._children, require_going=require_going
-        )
+        replay = functools.partial(storage.replay, room=self._room, require_going=require_going)
         try:
             report = await self._workers.run(BOOT_LANE, replay)
         except asyncio.CancelledError:
@@ -95,8 +92,6 @@ class StorageBoot:
             report.file_count,
             (self._clock.monotonic_ns() - began_ns) / 1e9,
         )
-        if report.child_failure:
-            logger.warning("%s: the replay went on without child processes", report.child_failure)
         if report.unflushed_bytes:
             logger.warning("no room on the disk for %d bytes of these: the journals keep them", report.unflushed_bytes)
         for tail in report.dropped_tails:

@@ -1,10 +1,10 @@
-"""``python -m tests.bench.replay``: how fast a boot replays a journal, beside a Java bookie on the same files.
+"""``python -m tests.bench.replay``: how fast a boot replays a journal, compared with a Java bookie on the same files.
 
-bkctl's writer makes a journal of 1 KiB entries of several ledgers. Each round gives a copy of it to a bkctl storage and
-to a Java bookie (4.18.0, DbLedgerStorage, write cache and journal settings alike), one after the other, both from empty
-ledger folders: every entry goes to an entry log and the index. Counted is what both tell of themselves, from the first
-record to the end of the flush that follows, after which the mark has moved: for bkctl the time of ``replay``; for Java
-the time that it names for the replay, and from there to the line that the journal is read. Needs ``make interop``.
+bkctl's writer makes a journal with entries of several ledgers. Each round gives a copy of it to a bkctl storage and to
+a Java bookie (4.18.0, DbLedgerStorage, same write cache and journal settings), one after the other. Both start with
+empty ledger folders, so every entry goes to an entry log and the index. The time runs from the first record to the end
+of the flush after the last one, when the mark has moved: for bkctl the duration of ``replay``; for Java the duration of
+the replay that it logs, and the time from there to its line that the journal is read. Needs ``make interop``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from rich.console import Console
 from rich.table import Table
 
 from runtime.metadata.embedded import EmbeddedZooKeeper
-from storage.child_pool import ChildProcesses
 from storage.config import EngineConfig, StorageConfig
 from storage.filenames import current_directory
 from storage.filesystem import OsFileSystem
@@ -42,6 +41,8 @@ from tests.interop.java import JavaBookie, is_built, write_server_conf
 from tests.processes import free_port, run_bkctl
 
 ENTRY_BYTES: Final = 1024
+ENTRY_BYTES_MIN: Final = 32
+"""The header alone: ledger id, entry id, last add confirmed, ledger length."""
 LEDGER_COUNT: Final = 10
 GROUP_RECORD_COUNT: Final = 200
 CACHE_MEBIBYTES: Final = 128
@@ -75,7 +76,7 @@ def storage_config(directory: str) -> StorageConfig:
     )
 
 
-def write_journal(directory: str, entry_count: int) -> None:
+def write_journal(directory: str, entry_count: int, entry_bytes: int) -> None:
     """A journal as a killed bkctl bookie leaves it: nothing of it is in the ledger folders."""
     storage = open_storage(directory)
     storage.replay()
@@ -83,7 +84,8 @@ def write_journal(directory: str, entry_count: int) -> None:
     ledger_ids = range(1, LEDGER_COUNT + 1)
     journal.write_group([encode_ledger_key_record(ledger_id, b"k" * 20) for ledger_id in ledger_ids])
     for first in range(0, entry_count, GROUP_RECORD_COUNT):
-        journal.write_group([_entry(number) for number in range(first, min(first + GROUP_RECORD_COUNT, entry_count))])
+        numbers = range(first, min(first + GROUP_RECORD_COUNT, entry_count))
+        journal.write_group([_entry(number, entry_bytes) for number in numbers])
     storage.close()
 
 
@@ -92,9 +94,9 @@ def open_storage(directory: str) -> LedgerStorage:
     return LedgerStorage.open(OsFileSystem(), open_plyvel, storage_config(directory), _FIRST_ID)
 
 
-def _entry(number: int) -> bytes:
+def _entry(number: int, entry_bytes: int) -> bytes:
     entry_id, ledger_index = divmod(number, LEDGER_COUNT)
-    return struct.pack(">qqqq", ledger_index + 1, entry_id, entry_id - 1, 0) + os.urandom(ENTRY_BYTES - 32)
+    return struct.pack(">qqqq", ledger_index + 1, entry_id, entry_id - 1, 0) + os.urandom(entry_bytes - ENTRY_BYTES_MIN)
 
 
 def replay_here(source: str, directory: str, entry_count: int) -> float:
@@ -103,7 +105,7 @@ def replay_here(source: str, directory: str, entry_count: int) -> float:
     os.sync()  # else the disk would still be writing the copy
     storage = open_storage(directory)
     begin = time.perf_counter()
-    report = storage.replay(children=ChildProcesses())
+    report = storage.replay()
     elapsed_s = time.perf_counter() - begin
     storage.close()
     assert report.entry_count == entry_count
@@ -180,10 +182,10 @@ def _seconds(stamp: str) -> float:
     return datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%S,%f").astimezone().timestamp()
 
 
-def measure(directory: str, replayer: JavaReplayer, entry_count: int, rounds: int) -> list[Round]:
+def measure(directory: str, replayer: JavaReplayer, entry_count: int, entry_bytes: int, rounds: int) -> list[Round]:
     """All rounds on one journal; who goes first changes from round to round."""
     source = os.path.join(directory, "source")
-    write_journal(source, entry_count)
+    write_journal(source, entry_count, entry_bytes)
     measured = []
     for number in range(rounds):
         ours, theirs = os.path.join(directory, f"bkctl-{number}"), os.path.join(directory, f"java-{number}")
@@ -196,17 +198,17 @@ def measure(directory: str, replayer: JavaReplayer, entry_count: int, rounds: in
     return measured
 
 
-async def _run(directory: str, entry_count: int, rounds: int) -> list[Round]:
+async def _run(directory: str, entry_count: int, entry_bytes: int, rounds: int) -> list[Round]:
     zookeeper = await EmbeddedZooKeeper.start(os.path.join(directory, "zookeeper"))
     try:
         replayer = await asyncio.to_thread(JavaReplayer, zookeeper)
-        return await asyncio.to_thread(measure, directory, replayer, entry_count, rounds)
+        return await asyncio.to_thread(measure, directory, replayer, entry_count, entry_bytes, rounds)
     finally:
         await zookeeper.stop()
 
 
-def _table(rounds: list[Round], entry_count: int) -> Table:
-    title = f"replay of {entry_count:,} entries of 1 KiB; {os.cpu_count()} cores, {len(rounds)} rounds"
+def _table(rounds: list[Round], entry_count: int, entry_bytes: int) -> Table:
+    title = f"replay of {entry_count:,} entries of {entry_bytes:,} bytes; {os.cpu_count()} cores, {len(rounds)} rounds"
     table = Table(title=title, box=box.SIMPLE)
     for heading in ("entries/s", "median", "lowest", "highest"):
         table.add_column(heading, justify="right")
@@ -227,22 +229,30 @@ def main() -> None:
     """Write the journal, replay it on both sides, print."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.replay", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="rounds, each with both sides")
-    parser.add_argument("--entries", type=int, default=500_000, help="entries of 1 KiB in the journal")
+    parser.add_argument("--entries", type=int, default=500_000, help="entries in the journal")
+    parser.add_argument(
+        "--entry-bytes",
+        type=int,
+        default=ENTRY_BYTES,
+        help=f"size of an entry, {ENTRY_BYTES_MIN} bytes of header included",
+    )
     parser.add_argument("--directory", default=".cache", help="folder on the disk to measure (a subfolder is used)")
     parser.add_argument("--json", action="store_true", help="all rounds as JSON on stdout")
     arguments = parser.parse_args()
+    if arguments.entry_bytes < ENTRY_BYTES_MIN:
+        parser.error(f"--entry-bytes: an entry has at least {ENTRY_BYTES_MIN} bytes, its header")
     if not is_built():
         sys.exit("the Java side is not built: make interop")
     os.makedirs(arguments.directory, exist_ok=True)
     directory = tempfile.mkdtemp(prefix="bench-", dir=os.path.abspath(arguments.directory))
     try:
-        rounds = asyncio.run(_run(directory, arguments.entries, arguments.rounds))
+        rounds = asyncio.run(_run(directory, arguments.entries, arguments.entry_bytes, arguments.rounds))
     finally:
         shutil.rmtree(directory)
     if arguments.json:
         sys.stdout.write(msgspec.json.encode(rounds).decode() + "\n")
     else:
-        Console().print(_table(rounds, arguments.entries))
+        Console().print(_table(rounds, arguments.entries, arguments.entry_bytes))
 
 
 if __name__ == "__main__":

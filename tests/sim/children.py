@@ -43,12 +43,7 @@ class _Pool:
         self._is_stopped = False
 
     def run(
-        self,
-        tasks: Iterable[TaskT],
-        answer_type: type[AnswerT],
-        on_progress: OnProgress | None = None,
-        patience_s: float | None = None,
-        ahead_count_max: int | None = None,
+        self, tasks: Iterable[TaskT], answer_type: type[AnswerT], on_progress: OnProgress | None = None
     ) -> Iterator[tuple[TaskT, AnswerT]]:
         """See ``ChildPool``."""
         context = self._context if on_progress is None else self._context._replace(report=on_progress)

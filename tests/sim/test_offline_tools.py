@@ -35,7 +35,7 @@ def disk() -> MemoryDisk:
     """Of a stopped bookie with entries of two ledgers, in two logs."""
     disk = MemoryDisk(Mode.ORDERED)
     storage = LedgerStorage.open(disk, opening_on(disk), CONFIG, NOW_MS)
-    storage.replay(children=InProcessChildren(disk, opening_on(disk)))
+    storage.replay()
     [engine] = storage.engines
     for ledger_id in (1, 2):
         engine.set_master_key(ledger_id, KEY)

@@ -51,7 +51,6 @@ def test_files_of_java(path: str) -> None:
         ("lastMark.1", "mark", False),
         ("lastMark.x", "unknown", False),
         ("VERSION.tmp", "temporary", False),
-        ("bkctl.replay-17-5", "temporary", False),
         ("notes.txt", "unknown", False),
     ],
 )

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import struct
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import crc32c
 import pytest
 
 from storage.config import EngineConfig
+from storage.entry_log_reader import EntryLogScan, list_entry_logs
 from storage.errors import CorruptFileError, EntryTooLargeError, IndexMissingError, JournalError
 from storage.filenames import LOCK, current_directory, journal_file_name
 from storage.ids import LogMark
 from storage.journal_format import (
+    JournalRecordKind,
+    decode_record,
     encode_explicit_lac_record,
     encode_fence_record,
     encode_file_header,
@@ -25,6 +30,7 @@ from storage.journal_reader import list_journals
 from storage.ledger_index import LedgerRow
 from storage.ledger_storage import LedgerStorage
 from storage.log_mark import encode_mark_record, read_last_mark
+from storage.replay import checkpoint_now
 from storage.step_sizes import StepSizes
 from tests.storage.engines import KEY, config_below, entry, explicit_lac, open_storage
 from tests.storage.golden import FILES, paths, unpack
@@ -32,6 +38,7 @@ from tests.storage.groups import group_bytes
 from tests.storage.traced_disk import TracedDisk
 
 FIRST = 0x19A2B3C4D5E
+UNKNOWN_LEDGER = 90
 
 
 def write_journal(
@@ -368,10 +375,190 @@ def test_a_group_larger_than_the_write_cache_is_flushed_on_the_way(tmp_path: Pat
     storage.close()
 
 
-def test_a_group_of_another_journals_ledger_stops_the_boot(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group", [[entry(4, 0), entry(5, 0)], [entry(5, 0)], [key_record(5), entry(5, 0)]])
+def test_a_group_of_another_journals_ledger_stops_the_boot(tmp_path: Path, group: list[bytes]) -> None:
     """The list of journals has changed: the ledger's other records are looked for elsewhere."""
-    journal_of(tmp_path, [entry(4, 0), entry(5, 0)])
+    journal_of(tmp_path, group)
     storage = open_storage(config_below(tmp_path, journals=2))
     with pytest.raises(CorruptFileError, match="ledger 5, which belongs to another journal"):
         storage.replay()
     storage.close()
+
+
+def any_groups(seed: int, count: int, *, has_deleted: bool) -> Iterator[list[bytes]]:
+    """Groups as clients cause them: ledgers begin and end on the way, and entries are added again."""
+    choice = random.Random(seed)
+    next_ids: dict[int, int] = {}
+    if has_deleted:
+        yield [entry(UNKNOWN_LEDGER, 0)]
+    yield [key_record(20), entry(20, 0, last_add_confirmed=10**6)]
+    for number in range(1, count):
+        group = [entry(20, number)]
+        for _ in range(choice.randint(1, 30)):
+            ledger_id = choice.randrange(12)
+            if ledger_id not in next_ids:
+                next_ids[ledger_id] = 0
+                group.append(key_record(ledger_id))
+            entry_id = next_ids[ledger_id]
+            what = choice.random()
+            if what < 0.9:
+                next_ids[ledger_id] += 1
+            elif what < 0.95:
+                entry_id = choice.randrange(entry_id + 1)
+            elif what < 0.97:
+                group.append(encode_explicit_lac_record(ledger_id, explicit_lac(ledger_id, entry_id)))
+            elif what < 0.98:
+                group.append(encode_fence_record(ledger_id))
+            elif what < 0.99 and has_deleted:
+                group.append(entry(UNKNOWN_LEDGER, entry_id))
+            body = choice.randbytes(choice.choice([0, 5, 300, 300, 4000]))
+            # One client may know a larger or a smaller LAC than the client before it.
+            group.append(entry(ledger_id, entry_id, body, last_add_confirmed=entry_id + choice.randint(-5, 5)))
+        yield group
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("batch_bytes", [1, 1 << 20])
+def test_all_that_was_journaled_is_there(tmp_path: Path, seed: int, batch_bytes: int) -> None:
+    """Several journals and ledger directories, small write caches, and entries of a ledger that was deleted."""
+    config = config_below(tmp_path, journals=2, ledgers=3)
+    storage = open_storage(config)
+    storage.replay()
+    bodies: dict[tuple[int, int], bytes] = {}
+    lacs: defaultdict[int, int] = defaultdict(lambda: -1)
+    fenced: set[int] = set()
+    for group in any_groups(seed, 200, has_deleted=seed == 2):
+        for index, journal in enumerate(storage.journals):
+            mine = [data for data in group if struct.unpack_from(">q", data)[0] % 2 == index]
+            if mine:
+                journal.write_group(mine)
+        for data in group:
+            record = decode_record(data, 0, 6)
+            if record.kind is JournalRecordKind.FENCE:
+                fenced.add(record.ledger_id)
+            elif record.kind is JournalRecordKind.EXPLICIT_LAC:
+                lacs[record.ledger_id] = max(lacs[record.ledger_id], struct.unpack_from(">qq", record.payload)[1])
+            elif record.kind is JournalRecordKind.ENTRY and record.ledger_id != UNKNOWN_LEDGER:
+                bodies[record.ledger_id, record.entry_id] = data
+                lacs[record.ledger_id] = max(lacs[record.ledger_id], struct.unpack_from(">qqq", data)[2])
+    storage.close()
+    storage = open_storage(config, steps=StepSizes(replay_batch_bytes=batch_bytes))
+    report = storage.replay()
+    assert (report.skipped_count > 0) == (seed == 2)
+    found = {}
+    for engine in storage.engines:
+        for ledger_id in engine.ledger_ids():
+            row = engine.ledger(ledger_id)
+            assert row is not None
+            assert (row.master_key, row.is_fenced) == (KEY, ledger_id in fenced)
+            found.update({(ledger_id, each): engine.read(ledger_id, each) for each in engine.list_entries(ledger_id)})
+            last = engine.note_last_stored(ledger_id, engine.find_last(ledger_id), engine.read_generation)
+            assert last == lacs[ledger_id]
+    assert found == bodies
+    storage.close()
+
+
+@pytest.mark.parametrize(
+    ("late", "error"),
+    [
+        (encode_ledger_key_record(5, b"x" * 20), CorruptFileError),
+        (entry(5, 10_000, bytes(40 * 1024)), EntryTooLargeError),
+    ],
+)
+def test_a_record_that_cannot_be_applied_stops_the_boot(tmp_path: Path, late: bytes, error: type[Exception]) -> None:
+    """Another key of a ledger; an entry over a limit that was lowered since."""
+    groups = [[entry(5, number)] for number in range(100)]
+    groups.insert(50, [late])
+    journal_of(tmp_path, [key_record(5)], *groups)
+    with pytest.raises(error):
+        replayed(tmp_path)
+
+
+@pytest.mark.parametrize("sign", [encode_fence_record(5), encode_ledger_key_record(5, KEY)])
+@pytest.mark.parametrize(("first", "place"), [(4, 0), (4, 3), (100, 0), (100, 3), (100, 400)])
+def test_entries_before_the_first_key_or_fence_of_their_ledger_are_skipped(
+    tmp_path: Path, sign: bytes, first: int, place: int
+) -> None:
+    """They belong to a ledger that was deleted; in another group, in the same one, in another batch.
+
+    No log has them either: an index that is rebuilt from the logs would bring them back.
+    """
+    groups = [[key_record(6)]]
+    groups += [[entry(ledger_id, number, bytes(400)) for ledger_id in (5, 6)] for number in range(600)]
+    groups[first].insert(1, sign)
+    groups[first + place].insert(0, sign)
+    journal_of(tmp_path, *groups)
+    storage = open_storage(config_below(tmp_path), steps=StepSizes(replay_batch_bytes=64 * 1024))
+    skipped_count = first if place else first - 1
+    assert storage.replay().skipped_count == skipped_count
+    assert storage.engine_of(5).list_entries(5) == list(range(skipped_count, 600))
+    folder = storage.engine_of(5).ledger_directory
+    logged = [
+        (each.ledger_id, each.entry_id)
+        for log_id in list_entry_logs(TracedDisk(), folder)
+        for each in EntryLogScan(TracedDisk(), folder, log_id)
+    ]
+    assert sorted(logged) == [
+        *((5, number) for number in range(skipped_count, 600)),
+        *((6, number) for number in range(600)),
+    ]
+    storage.close()
+
+
+class KilledError(Exception):
+    """The process was killed here."""
+
+
+def killed() -> None:
+    raise KilledError
+
+
+def test_a_deletion_that_was_cut_off_deletes_no_entry_of_the_journal(tmp_path: Path) -> None:
+    """The ledger was deleted and is in the journal again: the deletion ends before the journal is applied."""
+    bodies = [entry(5, number, bytes(400)) for number in range(300)]
+    journal_of(tmp_path, [key_record(5)], *([body] for body in bodies))
+    storage = open_storage(config_below(tmp_path))
+    engine = storage.engine_of(5)
+    engine.set_master_key(5, KEY)
+    engine.add(5, 0, entry(5, 0))
+    checkpoint_now(engine)
+    engine.delete_ledger(5)
+    with pytest.raises(KilledError):
+        engine.write_checkpoint(engine.begin_checkpoint(), killed)
+    storage.close()
+    engine = replayed(tmp_path).engine_of(5)
+    assert [engine.read(5, number) for number in range(300)] == bodies
+
+
+def test_an_entry_that_contains_a_group_is_one_entry(tmp_path: Path) -> None:
+    """A client that knows where its entry goes can put the end of a group into it, and another group after that."""
+    journal_of(tmp_path)
+    storage = open_storage(config_below(tmp_path, engine=EngineConfig()))
+    storage.replay()
+    journal = storage.journals[0]
+    journal.write_group([key_record(5), key_record(6)])
+    start, size_bytes = journal.durable_position, 100 * 1024
+    body = bytearray(entry(5, 0))
+    while len(body) < size_bytes // 2:
+        body += bytes(-(start.offset + 4 + len(body)) % 512)
+        body += fake_end(struct.pack(">i", size_bytes) + body, start)
+        body += bytes(-(start.offset + 4 + len(body)) % 512)
+        inner_start = start.offset + 4 + len(body)
+        body += group_bytes([entry(6, 666)], inner_start, journal_id=start.journal_id)
+    body += bytes(size_bytes - len(body))
+    journal.write_group([bytes(body)])
+    journal.write_group([entry(5, 1)])
+    storage.close()
+    storage = open_storage(config_below(tmp_path, engine=EngineConfig()))
+    assert storage.replay().entry_count == 2
+    assert [storage.engine_of(5).read(5, entry_id) for entry_id in (0, 1)] == [bytes(body), entry(5, 1)]
+    assert storage.engine_of(6).list_entries(6) == []
+    storage.close()
+
+
+def fake_end(before: bytes, start: LogMark) -> bytes:
+    """Padding after ``before`` up to the next sector, with the right checksum of a group that ends here."""
+    count = -(start.offset + len(before) + 8) % 512 or 512
+    padding = struct.pack(">ii3scq", -256, count, b"bkg", b"\1", start.offset)
+    crc = crc32c.crc32c(before + padding, crc32c.crc32c(struct.pack(">q", start.journal_id)))
+    return padding + struct.pack(">I", crc) + bytes(count - 16)

@@ -13,13 +13,13 @@ import pytest
 
 from storage.config import JournalConfig, StorageConfig
 from storage.disk_room import DiskRoom
-from storage.errors import JournalFullError, NoRoomToStartError
+from storage.errors import IndexFailedError, JournalFullError, NoRoomToStartError
 from storage.filenames import current_directory, journal_file_name
 from storage.ids import LogMark
 from storage.journal_format import encode_fence_record, encode_ledger_key_record
 from storage.journal_reader import list_journals
 from storage.ledger_storage import LedgerStorage
-from tests.storage.engines import KEY, SMALL, checkpoint, config_below, entry, open_storage
+from tests.storage.engines import KEY, SMALL, checkpoint, config_below, entry, open_storage, opening_watched
 from tests.storage.test_replay import key_record, mark_of, replayed, write_journal
 from tests.storage.traced_disk import TracedDisk
 
@@ -287,3 +287,16 @@ def test_a_loose_journal_is_no_exception(tmp_path: Path) -> None:
         with pytest.raises(JournalFullError):
             storage.journals[0].write_group([encode_fence_record(5)])
         storage.close()
+
+
+def test_an_index_that_fails_for_lack_of_room_stops_the_boot(tmp_path: Path) -> None:
+    """After a failed write LevelDB cannot be written again, so the entries cannot wait for the next checkpoint."""
+    write_entries(tmp_path, 50)
+
+    def fail(_: str) -> None:
+        raise IndexFailedError("no room") from OSError(errno.ENOSPC, "no room")
+
+    storage = open_storage(config_below(tmp_path), open_index=opening_watched(fail))
+    with pytest.raises(IndexFailedError):
+        storage.replay(room=DiskRoom(TracedDisk(), [str(tmp_path / "ledgers-0")], reserve_bytes=0))
+    storage.close()
