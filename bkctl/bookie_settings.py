@@ -21,7 +21,7 @@ from commands.parse import parse_duration_s
 from runtime.config import BookieConfig, ZooKeeperConfig
 from runtime.errors import ConfigurationError
 from storage.config import normal_directory
-from storage.journal_format import EXPLICIT_LAC_VERSION_MIN
+from storage.journal.format import EXPLICIT_LAC_VERSION_MIN
 from storage.setting import described
 
 DATA_DIRECTORY = "bkctl-data"

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _FORM = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _ABOUT_BAD_NODES = (
     "runtime.metadata.foreign_names",
-    "runtime.metadata.ledger_listing",
-    "runtime.metadata.registration",
+    "runtime.metadata.ledgers.listing",
+    "runtime.metadata.bookies.registration",
 )
 """These warn about nodes in the cluster that are skipped. Every command shows their warnings."""
 
@@ -38,7 +38,7 @@ def configure_logging(settings: Settings, *, is_server: bool) -> Callable[[], No
         levels[logging.getLogger("asyncio")] = logging.INFO
         levels[logging.getLogger("py4j")] = logging.WARNING  # logs every call between Python and Spark's JVM
         if not settings.is_debug:
-            levels[logging.getLogger("runtime.metadata.zookeeper.kazoo")] = logging.ERROR  # every try to connect
+            levels[logging.getLogger("runtime.metadata.zookeeper.store.kazoo")] = logging.ERROR  # every try to connect
     else:
         handler = logging.NullHandler()  # without any handler Python would print warnings
     tellers = [] if levels else [logging.getLogger(name) for name in _ABOUT_BAD_NODES]

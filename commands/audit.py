@@ -17,7 +17,7 @@ from commands.rendering import Column, Lines, Table, decimal, size
 from commands.session import open_session, require_metadata_uri
 
 if TYPE_CHECKING:
-    from runtime.metadata.registration import Registrations
+    from runtime.metadata.bookies.registration import Registrations
     from runtime.replication.audit_report import AuditReport
 
 
@@ -79,7 +79,7 @@ def audit(
         raise InvalidArgumentError("--cores is for Spark: give --spark too, or leave out --cores")
     started_s = time.monotonic()
     if is_spark:
-        from runtime.metadata.embedded import find_java
+        from runtime.metadata.zookeeper.embedded import find_java
 
         find_java("Spark")  # it would fail without, after seconds and in many words
         from spark_reports.report import audit_with_spark

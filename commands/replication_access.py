@@ -20,7 +20,7 @@ from commands.session import Session
 if TYPE_CHECKING:
     from commands.safety.gate import Change
     from commands.safety.plan import Plan
-    from runtime.metadata.ledgers import LedgerStore
+    from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
     from runtime.replication.recovery_plan import RecoveryPlan
     from runtime.replication.recovery_report import RecoveryReport
@@ -96,7 +96,7 @@ async def replication_access(context: CommandContext, session: Session, outage_m
     """
     import asyncio
 
-    from runtime.metadata.replication_lock import ReplicationLocks
+    from runtime.metadata.replication.lock import ReplicationLocks
     from runtime.net.host import canonical_host_name
     from runtime.replication.bookie_recovery import BookieRecovery
 

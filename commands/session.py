@@ -14,11 +14,11 @@ from runtime.errors import ConfigurationError
 if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from runtime.client import LedgerClient
-    from runtime.metadata.cookies import CookieStore
+    from runtime.metadata.bookies.cookies import CookieStore
+    from runtime.metadata.bookies.registration import RegistrationClient
     from runtime.metadata.foreign_names import ForeignNames
-    from runtime.metadata.ledgers import LedgerStore
-    from runtime.metadata.registration import RegistrationClient
-    from runtime.metadata.replication_switches import ReplicationSwitches
+    from runtime.metadata.ledgers.ledgers import LedgerStore
+    from runtime.metadata.replication.switches import ReplicationSwitches
     from runtime.metadata.store import MetadataStore
     from runtime.metadata.uri import MetadataUri
     from runtime.net.pool import BookiePool
@@ -39,21 +39,21 @@ class Session:
     @cached_property
     def registrations(self) -> RegistrationClient:
         """The bookies that are registered."""
-        from runtime.metadata.registration import RegistrationClient
+        from runtime.metadata.bookies.registration import RegistrationClient
 
         return RegistrationClient(self.store, self.root)
 
     @cached_property
     def cookies(self) -> CookieStore:
         """The stored cookies."""
-        from runtime.metadata.cookies import CookieStore
+        from runtime.metadata.bookies.cookies import CookieStore
 
         return CookieStore(self.store, self.root)
 
     @cached_property
     def switches(self) -> ReplicationSwitches:
         """The switches of automatic replication."""
-        from runtime.metadata.replication_switches import ReplicationSwitches
+        from runtime.metadata.replication.switches import ReplicationSwitches
 
         return ReplicationSwitches(self.store, self.root)
 
@@ -77,14 +77,14 @@ class Session:
 
     async def identify(self) -> None:
         """ClusterNotFoundError unless the cluster exists; then ``instance_id`` is known."""
-        from runtime.metadata.cluster import read_instance_id, require_cluster
+        from runtime.metadata.cluster.root import read_instance_id, require_cluster
 
         await require_cluster(self.store, self.root)
         self.instance_id = await read_instance_id(self.store, self.root)
 
     async def ledgers(self) -> LedgerStore:
         """The ledgers' metadata; ClusterNotFoundError."""
-        from runtime.metadata.ledgers import open_ledger_store
+        from runtime.metadata.ledgers.ledgers import open_ledger_store
 
         layout_config = self._context.settings.zookeeper.layout
         return await open_ledger_store(self.store, self.root, self.uri.tree, layout_config=layout_config)
@@ -166,7 +166,7 @@ async def open_session(
     """
     from runtime.metadata.request_budget import BudgetedStore, share_of_budget
     from runtime.metadata.uri import parse_metadata_uri
-    from runtime.metadata.zookeeper import ZooKeeperStore
+    from runtime.metadata.zookeeper.store import ZooKeeperStore
 
     uri = parse_metadata_uri(metadata_uri or require_metadata_uri(context))
     config = context.settings.zookeeper
@@ -184,7 +184,7 @@ async def open_session(
 
 async def _warn_of_unfinished_restore(context: CommandContext, session: Session) -> None:
     from runtime.errors import MetadataAuthError
-    from runtime.metadata.cluster import is_restore_unfinished, unfinished_restore_text
+    from runtime.metadata.cluster.root import is_restore_unfinished, unfinished_restore_text
 
     # Whether the command needs to read the root itself is for the command to find out.
     with contextlib.suppress(MetadataAuthError):

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from runtime.config import ZooKeeperConfig
-from runtime.metadata.ledgers import LedgerStore
-from runtime.metadata.registration import Registrations
+from runtime.metadata.bookies.registration import Registrations
+from runtime.metadata.ledgers.ledgers import LedgerStore
 from runtime.replication.audit import replication_of
 from runtime.replication.audit_report import (
     AuditReport,

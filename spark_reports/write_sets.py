@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
 from runtime.config import ZooKeeperConfig
-from runtime.metadata.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.request_budget import BudgetedStore, share_of_budget
 from runtime.metadata.store import Versioned
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.replication.audit import WriteSetRow, unreadable_row, write_set_rows
 
 SOURCE_NAME = "bookkeeper_write_sets"

@@ -1,8 +1,7 @@
 """Ports of storage: the disk, the index database, and child processes.
 
-The real adapters are ``storage.filesystem.OsFileSystem``, ``storage.index_store.PlyvelIndexStore`` and
-``storage.child_pool.ChildProcesses``. A simulator implements the same protocols; one contract test suite per port holds
-all adapters to the docstrings below.
+The real adapters are ``OsFileSystem``, ``PlyvelIndexStore`` and ``ChildProcesses`` in ``storage/adapters``. A simulator
+has the same protocols; one contract test suite per port holds all adapters to the docstrings below.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ class IndexStore(Protocol):
 
 
 class OpenIndexStore(Protocol):
-    """How an engine opens its databases: the real one is ``storage.index_store.open_plyvel``."""
+    """How an engine opens its databases: the real one is ``storage.adapters.index_store.open_plyvel``."""
 
     def __call__(self, path: str, *, create: bool, strict: bool) -> IndexStore:
         """Open the database folder ``path``.

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-from runtime.metadata.embedded import EmbeddedZooKeeper
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.orphans import OrphanKiller
 from tests.processes import Cluster, DevCluster
 from tests.rings import (  # noqa: F401  hooks of pytest

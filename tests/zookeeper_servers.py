@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from runtime.metadata.embedded import find_java, find_zookeeper_jars
-from runtime.metadata.server_ports import choose_server_ports
+from runtime.metadata.zookeeper.embedded import find_java, find_zookeeper_jars
+from runtime.metadata.zookeeper.server_ports import choose_server_ports
 from tests.processes import LOOPBACK, free_port
 
 START_TIMEOUT_S = 60.0

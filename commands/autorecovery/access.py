@@ -9,7 +9,7 @@ from commands.context import CommandContext
 from commands.session import Session
 
 if TYPE_CHECKING:
-    from runtime.metadata.auditor_election import Candidate
+    from runtime.metadata.replication.election import Candidate
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ async def show_auditor(context: CommandContext) -> None:
     An auditor whose process hangs or dies stays elected until its ZooKeeper session ends. The auditor of Pulsar's
     metadata driver is shown with the vote "leader"; it has no candidates.
     """
-    from runtime.metadata.auditor_election import list_candidates, read_pulsar_auditor
+    from runtime.metadata.replication.election import list_candidates, read_pulsar_auditor
 
     async with open_session(context) as session:
         candidates = await list_candidates(session.store, session.root, session.foreign)

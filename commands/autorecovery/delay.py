@@ -65,7 +65,7 @@ async def set_delay(
 
 
 def _parse_seconds(text: str) -> int:
-    from runtime.metadata.replication_switches import DELAY_S_MAX
+    from runtime.metadata.replication.switches import DELAY_S_MAX
 
     seconds = 0.0 if text.strip() == "0" else parse_duration_s(text)
     if seconds != int(seconds) or seconds > DELAY_S_MAX:

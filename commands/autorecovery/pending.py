@@ -17,7 +17,7 @@ from commands.rendering import Column, Table, time_text
 from commands.session import Session, open_session
 
 if TYPE_CHECKING:
-    from runtime.metadata.under_replication import ListedMark
+    from runtime.metadata.replication.marks import ListedMark
 
 
 def show_age(value: object) -> str:
@@ -63,7 +63,7 @@ async def list_pending(
     A ledger that misses no bookie wants a better placement. A mark that cannot be read is listed with the reason,
     whatever the filters, because it could name any bookie. It is never repaired: clear it by hand.
     """
-    from runtime.metadata.under_replication import list_marks
+    from runtime.metadata.replication.marks import list_marks
 
     if count:
         require_no_listing_options(context.settings)
@@ -94,13 +94,13 @@ async def list_pending(
 
 
 async def _locked(session: Session) -> frozenset[int]:
-    from runtime.metadata.replication_lock import list_locked_ids
+    from runtime.metadata.replication.lock import list_locked_ids
 
     return frozenset(await list_locked_ids(session.store, session.root, session.foreign))
 
 
 async def _row(context: CommandContext, session: Session, found: ListedMark, *, is_locked: bool) -> dict[str, object]:
-    from runtime.metadata.replication_lock import read_lock_holder
+    from runtime.metadata.replication.lock import read_lock_holder
 
     reading = read_lock_holder(session.store, session.root, found.ledger_id) if is_locked else None
     return {

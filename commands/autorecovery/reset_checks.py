@@ -17,7 +17,7 @@ from commands.rendering import Column, Table, time_text
 from commands.session import open_session
 
 if TYPE_CHECKING:
-    from runtime.metadata.replication_switches import PeriodicCheck
+    from runtime.metadata.replication.switches import PeriodicCheck
 
 _LONG_AGO_MS = 21 * 86400 * 1000
 """As long ago as Java's own command says."""
@@ -50,7 +50,7 @@ async def reset_checks(
     The auditor reads these times only when it starts: restart the current one (bkctl autorecovery auditor). A check
     whose interval is 0 in the auditor's settings does not run however old its time is.
     """
-    from runtime.metadata.replication_switches import PeriodicCheck
+    from runtime.metadata.replication.switches import PeriodicCheck
 
     wanted = [PeriodicCheck[check.name] for check in dict.fromkeys(checks or list(Check))]
     async with open_session(context) as session:

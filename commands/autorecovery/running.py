@@ -30,8 +30,8 @@ async def list_running(context: CommandContext) -> None:
     A ledger that is not marked is copied by bkctl recover or decommission, or is looked at by a bookie's collector.
     Workers keep the lock of a ledger that they failed to repair for up to five minutes.
     """
-    from runtime.metadata.replication_lock import list_held_locks
-    from runtime.metadata.under_replication import read_mark
+    from runtime.metadata.replication.lock import list_held_locks
+    from runtime.metadata.replication.marks import read_mark
 
     async with (
         open_session(context) as session,

@@ -20,9 +20,9 @@ async def show_status(context: CommandContext) -> None:
 
     At most 1000 marks are counted; bkctl autorecovery pending --count counts all.
     """
-    from runtime.metadata.auditor_election import read_auditor, read_pulsar_auditor
-    from runtime.metadata.replication_lock import list_locked_ids
-    from runtime.metadata.replication_switches import PeriodicCheck
+    from runtime.metadata.replication.election import read_auditor, read_pulsar_auditor
+    from runtime.metadata.replication.lock import list_locked_ids
+    from runtime.metadata.replication.switches import PeriodicCheck
 
     async with open_session(context) as session:
         off = await session.switches.switched_off()
@@ -63,7 +63,7 @@ async def show_status(context: CommandContext) -> None:
 async def _count_pending(session: Session) -> tuple[int, bool]:
     from contextlib import aclosing
 
-    from runtime.metadata.under_replication import list_marks
+    from runtime.metadata.replication.marks import list_marks
 
     count = 0
     async with aclosing(list_marks(session.store, session.root, session.foreign)) as marks:

@@ -17,8 +17,8 @@ async def trigger(context: CommandContext) -> None:
     autorecovery pending for the result.
     """
     from runtime.errors import ConflictError, RefusedError
-    from runtime.metadata.auditor_election import read_auditor
     from runtime.metadata.paths import Paths
+    from runtime.metadata.replication.election import read_auditor
 
     async with open_session(context) as session:
         if not await session.switches.is_enabled():

@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.bookie.folders import read_folder
-from runtime.bookie.process import OnServing, run_bookie
+from runtime.bookie.boot.process import OnServing, run_bookie
+from runtime.bookie.cookies.folders import read_folder
 from runtime.config import BookieConfig
 from runtime.errors import RefusedError
-from runtime.metadata.cluster import init_cluster
-from runtime.metadata.embedded import LOOPBACK, EmbeddedZooKeeper
+from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
-from storage.filesystem import OsFileSystem
+from runtime.metadata.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper
+from runtime.metadata.zookeeper.store import ZooKeeperStore
+from storage.adapters.filesystem import OsFileSystem
 from storage.json_text import JsonTextError, decode_json
 
 STATE_FILE = "cluster.json"

@@ -64,7 +64,7 @@ async def _require_meant_cluster(context: CommandContext) -> None:
         return
     from commands.safety.confirmation import require_pinned_instance
     from commands.session import open_session
-    from runtime.metadata.cluster import read_instance_id
+    from runtime.metadata.cluster.root import read_instance_id
 
     async with open_session(context, must_exist=False, warns_of_restore=False) as session:
         require_pinned_instance(context, await read_instance_id(session.store, session.root))
@@ -76,7 +76,7 @@ async def _run(context: CommandContext, settings: BookieSettings, stop: ServerSt
         reloader.note_serving(reload)
 
     if settings.data_directory is None:
-        from runtime.bookie.process import run_bookie
+        from runtime.bookie.boot.process import run_bookie
 
         await run_bookie(settings.config, stop.event, note_serving)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from commands.rendering import Column, plain
 
 if TYPE_CHECKING:
-    from runtime.metadata.registration import RegistrationClient, Registrations
+    from runtime.metadata.bookies.registration import RegistrationClient, Registrations
     from runtime.ports import Bookies
 
 

@@ -24,7 +24,7 @@ async def backup(
     The cluster may be at work: each ledger is saved as it was at one moment, but not all at the same. The file holds
     ledger passwords in the clear and is readable for its owner alone.
     """
-    from runtime.metadata.cluster import is_restore_unfinished, unfinished_restore_text
+    from runtime.metadata.cluster.root import is_restore_unfinished, unfinished_restore_text
 
     async with open_session(context, must_exist=False, warns_of_restore=False) as session:
         if await is_restore_unfinished(session.store, session.root):

@@ -20,7 +20,7 @@ async def format_cluster(context: CommandContext) -> None:
 
     from commands.safety.gate import open_change
     from commands.safety.plan import Plan
-    from runtime.metadata import cluster_format
+    from runtime.metadata.backup import cluster_format
 
     async with open_session(context, must_exist=False) as session:
         tree = await find_tree(context, session)

@@ -13,7 +13,7 @@ _KIND = "HealthCheck"
 @command("status")
 async def show_status(context: CommandContext) -> None:
     """Show whether the switch is on. Clients of releases before 4.15 do not know it."""
-    from runtime.metadata.cluster import is_health_check_enabled
+    from runtime.metadata.cluster.root import is_health_check_enabled
 
     async with open_session(context, must_exist=False) as session:
         is_enabled = await is_health_check_enabled(session.store, session.root)
@@ -34,7 +34,7 @@ async def disable(context: CommandContext) -> None:
 
 async def _switch(context: CommandContext, *, is_enabled: bool) -> None:
     from commands.safety.gate import open_change
-    from runtime.metadata.cluster import is_health_check_enabled, switch_health_check
+    from runtime.metadata.cluster.root import is_health_check_enabled, switch_health_check
     from runtime.metadata.paths import Paths
 
     async with open_session(context) as session:

@@ -24,7 +24,7 @@ async def show_info(context: CommandContext) -> None:
     Only an auditor notices that ledgers miss copies. If none is elected, or bookies are down and no ledger is marked
     yet, the answer is "unknown", null in JSON. bkctl audit counts the copies.
     """
-    from runtime.metadata.cluster_summary import read_cluster_summary
+    from runtime.metadata.cluster.summary import read_cluster_summary
 
     async with open_session(context, must_exist=False) as session:
         summary = await read_cluster_summary(session.store, session.root, context.settings.zookeeper.layout)

@@ -28,7 +28,7 @@ async def init(
     from commands.safety.gate import open_change
     from commands.safety.plan import Plan
     from runtime.errors import ClusterNotFoundError, NodeExistsError, RefusedError
-    from runtime.metadata.cluster import (
+    from runtime.metadata.cluster.root import (
         init_cluster,
         is_restore_unfinished,
         read_cluster_info,

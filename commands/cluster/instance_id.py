@@ -13,7 +13,7 @@ async def show_instance_id(context: CommandContext) -> None:
 
     A cluster may be without one (old launchers made such): that is no error.
     """
-    from runtime.metadata.cluster import read_cluster_info
+    from runtime.metadata.cluster.root import read_cluster_info
 
     async with open_session(context, must_exist=False) as session:
         info = await read_cluster_info(session.store, session.root, context.settings.zookeeper.layout)

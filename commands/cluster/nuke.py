@@ -23,7 +23,7 @@ async def nuke(context: CommandContext) -> None:
     """
     from commands.safety.gate import nothing_to_change, open_change
     from commands.safety.plan import Plan
-    from runtime.metadata import cluster_format
+    from runtime.metadata.backup import cluster_format
 
     async with open_session(context, must_exist=False) as session:
         if await session.store.exists(session.root) is None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from commands.safety.gate import Change
-    from runtime.metadata.cluster_archive import ArchiveReader
-    from runtime.metadata.cluster_restore import ArchiveSummary, NewIds, NodeFate, RestoreTarget
+    from runtime.metadata.backup.archive import ArchiveReader
+    from runtime.metadata.backup.restore import ArchiveSummary, NewIds, NodeFate, RestoreTarget
 
 CONFLICT_TABLE = Table("Conflicts", Column("path", "NODE"), Column("reason", "LEFT AS IT IS BECAUSE"))
 _CONFLICTS_KEPT_MAX = 1000
@@ -42,12 +42,12 @@ async def restore(
     never moved back: where both differ the cluster's is left and told of. Safe to interrupt and to run again.
     The instance id of the backup must be typed, or given by --confirm.
     """
-    from runtime.metadata.cluster_archive import ArchiveReader
-    from runtime.metadata.cluster_format import require_nobody_connected
-    from runtime.metadata.cluster_restore import look_at_target, read_archive
-    from runtime.metadata.layout import LedgerLayout, choose_tree
+    from runtime.metadata.backup.archive import ArchiveReader
+    from runtime.metadata.backup.cluster_format import require_nobody_connected
+    from runtime.metadata.backup.restore import look_at_target, read_archive
+    from runtime.metadata.ledgers.layout import LedgerLayout, choose_tree
     from runtime.net.loop import LoopClock
-    from storage.filesystem import OsFileSystem
+    from storage.adapters.filesystem import OsFileSystem
 
     with ArchiveReader(OsFileSystem(), file) as reader:
         with context.console.progress("checking the backup") as progress:
@@ -75,8 +75,8 @@ async def _plan_and_run(
 ) -> Outcome:
     from commands.safety.gate import open_change
     from commands.safety.plan import Plan
-    from runtime.metadata.cluster_format import require_nobody_connected
-    from runtime.metadata.cluster_restore import ClusterRestore, look_at_target
+    from runtime.metadata.backup.cluster_format import require_nobody_connected
+    from runtime.metadata.backup.restore import ClusterRestore, look_at_target
 
     preview = ClusterRestore(session.store, archive, target, before_each=lambda: None, keep=lambda _path, _node: None)
     expected = await _tally(context, "comparing", archive, preview.preview(reader))
@@ -104,7 +104,7 @@ async def _run(
     target: RestoreTarget,
     change: Change,
 ) -> Outcome:
-    from runtime.metadata.cluster_restore import ClusterRestore
+    from runtime.metadata.backup.restore import ClusterRestore
 
     if not target.is_fresh:
         current = await new_header(session, archive.tree)
@@ -162,7 +162,7 @@ class _RestoreCounts:
 
     def add(self, fate: NodeFate) -> None:
         """One more."""
-        from runtime.metadata.cluster_restore import Fate
+        from runtime.metadata.backup.restore import Fate
 
         self.ledgers_created += fate.is_ledger and fate.fate is Fate.CREATED
         self.ledgers_advanced += fate.fate is Fate.ADVANCED

@@ -15,9 +15,9 @@ from commands.session import Session
 from runtime.errors import ConflictError, MetadataFormatError, RefusedError
 
 if TYPE_CHECKING:
-    from runtime.metadata.cluster_archive import ArchiveEnd, ArchiveHeader
-    from runtime.metadata.cluster_backup import ClusterSurvey
-    from runtime.metadata.layout import LedgerTree
+    from runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader
+    from runtime.metadata.backup.backup import ClusterSurvey
+    from runtime.metadata.ledgers.layout import LedgerTree
 
 TREE_TABLE = Table(
     "Changes",
@@ -35,8 +35,8 @@ async def find_tree(context: CommandContext, session: Session) -> LedgerTree:
     ClusterNotFoundError; ConfigurationError when the two differ. A LAYOUT that cannot be read counts as none if the URI
     names a layout, so that such a cluster can be saved and ended.
     """
-    from runtime.metadata.cluster import require_cluster
-    from runtime.metadata.layout import choose_tree, read_layout
+    from runtime.metadata.cluster.root import require_cluster
+    from runtime.metadata.ledgers.layout import choose_tree, read_layout
 
     config = context.settings.zookeeper.layout
     await require_cluster(session.store, session.root)
@@ -53,7 +53,7 @@ async def find_tree(context: CommandContext, session: Session) -> LedgerTree:
 
 async def look(context: CommandContext, session: Session, tree: LedgerTree) -> ClusterSurvey:
     """Read the whole tree and sum it up."""
-    from runtime.metadata.cluster_backup import survey_cluster
+    from runtime.metadata.backup.backup import survey_cluster
 
     with context.console.progress("reading the metadata") as progress:
         return await survey_cluster(session.store, session.root, tree, on_progress=progress.update)
@@ -63,8 +63,8 @@ async def save(
     context: CommandContext, session: Session, header: ArchiveHeader, tree: LedgerTree, path: str
 ) -> tuple[ClusterSurvey, ArchiveEnd]:
     """Write an archive of the whole tree."""
-    from runtime.metadata.cluster_backup import backup_cluster
-    from storage.filesystem import OsFileSystem
+    from runtime.metadata.backup.backup import backup_cluster
+    from storage.adapters.filesystem import OsFileSystem
 
     with context.console.progress("saving the metadata") as progress:
         file_system = OsFileSystem()
@@ -82,10 +82,10 @@ async def save_before(
 
     RefusedError when that cannot be done; ConflictError when the tree is not the one the plan was made from.
     """
-    from runtime.metadata.cluster_archive import ArchiveReader
-    from runtime.metadata.cluster_restore import read_archive
+    from runtime.metadata.backup.archive import ArchiveReader
+    from runtime.metadata.backup.restore import read_archive
     from runtime.net.loop import LoopClock
-    from storage.filesystem import OsFileSystem
+    from storage.adapters.filesystem import OsFileSystem
 
     name = urllib.parse.quote(header.root.removeprefix("/"), safe="")
     time = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S%fZ")
@@ -125,8 +125,8 @@ def now_text() -> str:
 
 async def new_header(session: Session, tree: LedgerTree) -> ArchiveHeader:
     """First line of an archive made now."""
-    from runtime.metadata.cluster import read_instance_id
-    from runtime.metadata.cluster_archive import ArchiveHeader
+    from runtime.metadata.backup.archive import ArchiveHeader
+    from runtime.metadata.cluster.root import read_instance_id
 
     instance_id = await read_instance_id(session.store, session.root)
     return ArchiveHeader(root=session.root, instance_id=instance_id, layout=tree.value, created=now_text())

@@ -15,8 +15,8 @@ from commands.session import Session
 from runtime.errors import RefusedError
 
 if TYPE_CHECKING:
-    from runtime.metadata.bookie_references import BookieReferences
-    from runtime.metadata.cookies import Cookie
+    from runtime.metadata.bookies.cookies import Cookie
+    from runtime.metadata.ledgers.bookie_references import BookieReferences
     from runtime.metadata.store import Node
 
 SubjectArgument = Annotated[
@@ -64,7 +64,7 @@ async def require_not_registered(session: Session, *bookie_ids: str) -> None:
 
 async def scan_references(context: CommandContext, session: Session, bookie_ids: Sequence[str]) -> BookieReferences:
     """Read all ledgers, freshly, for those that name the bookies."""
-    from runtime.metadata.bookie_references import find_references
+    from runtime.metadata.ledgers.bookie_references import find_references
 
     ledgers = await session.ledgers()
     with context.console.progress("reading all ledgers") as progress:
@@ -100,7 +100,7 @@ def read_cookie_file(path: str) -> bytes:
 def require_fitting(session: Session, bookie_id: str, data: bytes, path: str) -> Cookie:
     """The cookie in a file, which must be this bookie's in this cluster; InvalidArgumentError, RefusedError."""
     from runtime.errors import MetadataFormatError
-    from runtime.metadata.cookies import decode_cookie
+    from runtime.metadata.bookies.cookies import decode_cookie
 
     try:
         cookie = decode_cookie(data)

@@ -27,8 +27,8 @@ from commands.session import Session, open_session
 from runtime.errors import ConflictError
 
 if TYPE_CHECKING:
-    from runtime.bookie.cookie_evidence import Evidence
-    from runtime.metadata.cookies import Cookie
+    from runtime.bookie.cookies.evidence import Evidence
+    from runtime.metadata.bookies.cookies import Cookie
 
 
 @command("create", effect=Effect.HARMFUL, is_configured_by_files=True)
@@ -74,7 +74,7 @@ async def _prove(context: CommandContext, own: OwnBookie) -> Evidence:
     """What is known of a bookie whose folders are all there and match; RefusedError, ConflictError."""
     import msgspec
 
-    from runtime.bookie.cookie_repair import require_matching_folders
+    from runtime.bookie.cookies.repair import require_matching_folders
 
     bookie_id = own.expected.bookie_id
     await _require_absent(own.session, bookie_id)
@@ -99,9 +99,9 @@ async def _store(
     import hashlib
 
     from commands.safety.gate import open_change
-    from runtime.bookie.cookie_repair import require_matching_folders
+    from runtime.bookie.cookies.repair import require_matching_folders
     from runtime.errors import NodeExistsError
-    from runtime.metadata.cookies import encode_cookie
+    from runtime.metadata.bookies.cookies import encode_cookie
 
     bookie_id, data = cookie.bookie_id, data or encode_cookie(cookie)
     path = session.cookies.path(bookie_id)

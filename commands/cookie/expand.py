@@ -40,7 +40,7 @@ async def expand(
     decommission, and a start with empty folders; or add a bookie.
     """
     from commands.safety.gate import nothing_to_change, open_change
-    from runtime.bookie.folders import record_places
+    from runtime.bookie.cookies.folders import record_places
 
     config = load_config(context, flags)
     async with open_own_bookie(context, config) as own:
@@ -89,8 +89,8 @@ def _print(context: CommandContext, bookie_id: str, version: int, rows: Sequence
 
 async def _require_expansion(own: OwnBookie) -> bool:
     """Whether there is something to expand; RefusedError when that must not be."""
-    from runtime.bookie.cookie_doctor import diagnose
-    from runtime.bookie.cookie_evidence import is_expansion
+    from runtime.bookie.cookies.doctor import diagnose
+    from runtime.bookie.cookies.evidence import is_expansion
 
     evidence, _ = await own.gather()
     if is_expansion(evidence) and not any(folder.trouble or folder.migration for folder in evidence.folders):

@@ -34,8 +34,8 @@ async def generate(
     bkctl cookie create, and cookie_create of the Java shell, take the file.
     """
     from commands.safety.state_folder import write_whole
-    from runtime.bookie.cookie_check import expected_cookie
-    from runtime.metadata.cookies import encode_cookie
+    from runtime.bookie.cookies.check import expected_cookie
+    from runtime.metadata.bookies.cookies import encode_cookie
 
     config = load_config(context, flags, bookie)
     if instance_id is None:

@@ -20,7 +20,7 @@ from commands.safety.plan import Plan
 from runtime.errors import ConflictError, RefusedError
 
 if TYPE_CHECKING:
-    from runtime.bookie.cookie_repair import MigrationState
+    from runtime.bookie.cookies.repair import MigrationState
 
 
 @command("migrate", effect=Effect.DESTROYS, is_configured_by_files=True)
@@ -66,7 +66,7 @@ async def migrate(
 
 
 async def _examine(own: OwnBookie, old_id: str) -> MigrationState:
-    from runtime.bookie.cookie_repair import examine_migration
+    from runtime.bookie.cookies.repair import examine_migration
 
     evidence, _ = await own.gather()
     return await examine_migration(evidence, old_id, own.session.cookies)
@@ -98,7 +98,7 @@ def _require_filled_folders(state: MigrationState, naming_old: int) -> None:
 
 
 def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
-    from runtime.bookie.folders import version_path
+    from runtime.bookie.cookies.folders import version_path
 
     session, new_id = own.session, own.expected.bookie_id
     items: list[dict[str, object]] = []
@@ -126,7 +126,7 @@ def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
 
 async def _carry_out(context: CommandContext, own: OwnBookie, state: MigrationState, plan: Plan) -> None:
     from commands.safety.gate import open_change
-    from runtime.bookie.cookie_repair import migrate as migrate_cookies
+    from runtime.bookie.cookies.repair import migrate as migrate_cookies
 
     old_id, new_id = state.old_id, own.expected.bookie_id
     async with open_change(context, plan, own.session.store) as change:

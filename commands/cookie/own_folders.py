@@ -13,11 +13,11 @@ from commands.session import Session, open_session
 from runtime.errors import RefusedError
 
 if TYPE_CHECKING:
-    from runtime.bookie.cookie_check import CookieCheckService
-    from runtime.bookie.cookie_evidence import Evidence
+    from runtime.bookie.cookies.check import CookieCheckService
+    from runtime.bookie.cookies.evidence import Evidence
     from runtime.config import BookieConfig
-    from runtime.metadata.cookies import Cookie
-    from storage.filesystem import OsFileSystem
+    from runtime.metadata.bookies.cookies import Cookie
+    from storage.adapters.filesystem import OsFileSystem
 
 
 class OwnBookie(NamedTuple):
@@ -42,7 +42,7 @@ class OwnBookie(NamedTuple):
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold all folders; DirectoryLockedError while the bookie runs. Folders must be there."""
-        from storage.ledger_storage import lock_directories
+        from storage.engine.ledger_storage import lock_directories
 
         for path in self.config.storage.all_directories:
             if not self.file_system.exists(path):
@@ -60,8 +60,8 @@ async def open_own_bookie(context: CommandContext, config: BookieConfig) -> Asyn
     """The bookie of these settings and its cluster; ConfigurationError, ClusterNotFoundError."""
     import asyncio
 
-    from runtime.bookie.cookie_check import CookieCheckService, expected_cookie
-    from storage.filesystem import OsFileSystem
+    from runtime.bookie.cookies.check import CookieCheckService, expected_cookie
+    from storage.adapters.filesystem import OsFileSystem
 
     bookie_id = config.bookie_id or id_by_settings(config)
     # ``--set metadataServiceUri`` counts as in ``bookie start``.

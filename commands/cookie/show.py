@@ -22,7 +22,7 @@ async def show(
 ) -> None:
     """Show the stored cookie of a bookie. Exit code 4 when it has none, 12 when it cannot be read."""
     from runtime.errors import MetadataFormatError
-    from runtime.metadata.cookies import decode_cookie
+    from runtime.metadata.bookies.cookies import decode_cookie
 
     async with open_session(context) as session:
         node = await read_cookie_node(session, bookie_id)

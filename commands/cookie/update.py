@@ -31,8 +31,8 @@ from commands.safety.plan import Plan
 from commands.session import Session, open_session
 
 if TYPE_CHECKING:
-    from runtime.bookie.cookie_evidence import Evidence
-    from runtime.metadata.cookies import Cookie
+    from runtime.bookie.cookies.evidence import Evidence
+    from runtime.metadata.bookies.cookies import Cookie
     from runtime.metadata.store import Node
 
 
@@ -84,10 +84,10 @@ async def _update_from_file(context: CommandContext, session: Session, bookie_id
 
 async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
     from commands.safety.gate import nothing_to_change, open_change
-    from runtime.bookie.cookie_repair import restamp
-    from runtime.bookie.folders import version_path
+    from runtime.bookie.cookies.folders import version_path
+    from runtime.bookie.cookies.repair import restamp
     from runtime.errors import BadVersionError
-    from runtime.metadata.cookies import encode_cookie
+    from runtime.metadata.bookies.cookies import encode_cookie
     from runtime.metadata.store import Node
 
     session, bookie_id = own.session, own.expected.bookie_id
@@ -125,7 +125,7 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
 async def _prove(own: OwnBookie, naming: dict[str, int]) -> Evidence:
     import msgspec
 
-    from runtime.bookie.cookie_repair import require_own_folders
+    from runtime.bookie.cookies.repair import require_own_folders
 
     evidence, _ = await own.gather()
     evidence = msgspec.structs.replace(evidence, ledgers_naming=naming)
@@ -135,7 +135,7 @@ async def _prove(own: OwnBookie, naming: dict[str, int]) -> Evidence:
 
 def _readable(data: bytes) -> Cookie | None:
     from runtime.errors import MetadataFormatError
-    from runtime.metadata.cookies import decode_cookie
+    from runtime.metadata.bookies.cookies import decode_cookie
 
     try:
         return decode_cookie(data)

@@ -17,9 +17,9 @@ from commands.own_settings import load_config
 from commands.rendering import Column, Table
 
 if TYPE_CHECKING:
-    from runtime.bookie.cookie_evidence import CookieFinding, Evidence, Remedy
+    from runtime.bookie.cookies.evidence import CookieFinding, Evidence, Remedy
     from runtime.config import BookieConfig
-    from runtime.metadata.cookies import Cookie
+    from runtime.metadata.bookies.cookies import Cookie
 
 _TABLE = Table(
     "What differs",
@@ -43,8 +43,8 @@ async def verify(
     sentence and the one safe command that mends it, and ends with exit code 10. Then all ledgers are read, to know
     whether any rely on the bookie.
     """
-    from runtime.bookie.cookie_doctor import diagnose
-    from runtime.bookie.cookie_evidence import Cause
+    from runtime.bookie.cookies.doctor import diagnose
+    from runtime.bookie.cookies.evidence import Cause
 
     config = load_config(context, flags)
     async with open_own_bookie(context, config) as own:
@@ -72,7 +72,7 @@ async def verify(
 
 def _unusable_address(config: BookieConfig) -> CookieFinding | None:
     """The address is no part of a configured id, and a start refuses it all the same."""
-    from runtime.bookie.cookie_evidence import Cause, CookieFinding, Remedy
+    from runtime.bookie.cookies.evidence import Cause, CookieFinding, Remedy
     from runtime.bookie.identity import resolve_identity
     from runtime.errors import ConfigurationError
     from runtime.net.host import OsHost
@@ -88,7 +88,7 @@ def _unusable_address(config: BookieConfig) -> CookieFinding | None:
 
 async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
     """All that is known. Ledgers are read unless everything matches already, and no folder is empty."""
-    from runtime.bookie.cookie_doctor import diagnose
+    from runtime.bookie.cookies.doctor import diagnose
 
     evidence, _ = await own.gather()
     live = (await own.session.registrations.snapshot()).live
@@ -106,7 +106,7 @@ async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
 
 def _rows(evidence: Evidence) -> list[dict[str, object]]:
     """Field by field: what is stored, and what each VERSION file says, beside what follows from the settings."""
-    from runtime.bookie.folders import version_path
+    from runtime.bookie.cookies.folders import version_path
 
     rows = _rows_of("stored cookie", evidence.stored, evidence.stored_damage, evidence)
     for folder in evidence.folders:

@@ -17,7 +17,7 @@ import msgspec
 
 from runtime.errors import BookieNotFoundError, RefusedError
 from storage import filenames
-from storage.filesystem import OsFileSystem
+from storage.adapters.filesystem import OsFileSystem
 from storage.json_text import JsonTextError, decode_json
 
 STATE_FILE = "cluster.json"

@@ -36,12 +36,12 @@ from commands.dev.readiness import DevRegistrations, wait_registered
 from commands.dev.status import ClusterStatus, ServerStatus
 from commands.errors import InvalidArgumentError, NotFoundError
 from commands.rendering import counted
-from runtime.bookie.cookie_check import require_cookie_path
+from runtime.bookie.cookies.check import require_cookie_path
 from runtime.errors import MetadataUnavailableError, RefusedError
-from runtime.metadata.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
 from storage import filenames
+from storage.adapters.filesystem import OsFileSystem
 from storage.errors import BkctlError
-from storage.filesystem import OsFileSystem
 
 BOOKIES_DEFAULT = 3
 _STOP_TIMEOUT_S = 30.0

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from storage.filesystem import OsFileSystem
+from storage.adapters.filesystem import OsFileSystem
 from storage.json_text import JsonTextError, decode_json
 
 _POLL_INTERVAL_S = 0.02

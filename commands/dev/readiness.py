@@ -10,10 +10,10 @@ from typing import Self
 
 from commands.dev.processes import ProcessIdentity, is_alive
 from runtime.errors import MetadataUnavailableError
-from runtime.metadata.cluster import init_cluster
+from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.paths import Paths
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 
 _POLL_INTERVAL_S = 0.05
 _START_TIMEOUT_S = 60.0

@@ -30,7 +30,7 @@ async def run_zookeeper(
 
     from commands.event_loop import stop_signals
     from runtime.errors import MetadataUnavailableError
-    from runtime.metadata.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
+    from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
 
     console = context.console
     directory = _absolute(directory)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from commands.safety.gate import Change
     from runtime.client import LedgerClient
-    from runtime.metadata.ledger_changes import Decide, LedgerFate
+    from runtime.metadata.ledgers.changes import Decide, LedgerFate
     from runtime.metadata.store import Node
 
 FAILURE_TABLE = Table(
@@ -41,7 +41,7 @@ class Tally:
 
     def add(self, fate: LedgerFate) -> None:
         """One more."""
-        from runtime.metadata.ledger_changes import Action
+        from runtime.metadata.ledgers.changes import Action
 
         self.changed += fate.is_change
         self.unchanged += fate.action is Action.NONE
@@ -74,7 +74,7 @@ async def change_ledgers(
     """
     from contextlib import aclosing
 
-    from runtime.metadata.ledger_changes import BATCH, LedgerChanges, nothing_to_check
+    from runtime.metadata.ledgers.changes import BATCH, LedgerChanges, nothing_to_check
     from runtime.metadata.request_budget import RequestBudget
 
     def keep(action: str, nodes: Sequence[tuple[str, Node]]) -> None:

@@ -22,8 +22,8 @@ from runtime.errors import LedgerNotFoundError, RefusedError
 if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from runtime.client import LedgerClient
-    from runtime.metadata.ledger_changes import Decide
-    from runtime.metadata.stored_ledgers import StoredLedger
+    from runtime.metadata.ledgers.changes import Decide
+    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
 
 PLAN_TABLE = Table(
     "Changes",
@@ -112,9 +112,9 @@ async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[in
     """Items of the plan, and how many ledgers of the file are gone; LedgerNotFoundError for one that was named."""
     from contextlib import aclosing
 
-    from runtime.metadata.ledgers import WINDOW
+    from runtime.metadata.ledgers.ledgers import WINDOW
+    from runtime.metadata.ledgers.stored_ledgers import read_stored
     from runtime.metadata.pipeline import each_of, pipelined
-    from runtime.metadata.stored_ledgers import read_stored
 
     async def read(ledger_id: int) -> dict[str, Any] | None:
         try:
@@ -182,7 +182,7 @@ def _plan(session: Session, items: list[dict[str, Any]], gone: int, warnings: li
 
 
 def _decision(versions: dict[int, int]) -> Decide:
-    from runtime.metadata.ledger_changes import Action, Step
+    from runtime.metadata.ledgers.changes import Action, Step
 
     def decide(ledger_id: int, stored: StoredLedger | None) -> Step:
         if stored is None:

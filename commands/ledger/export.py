@@ -20,7 +20,7 @@ from commands.session import open_session
 
 if TYPE_CHECKING:
     from runtime.client import LedgerClient
-    from runtime.metadata.stored_ledgers import StoredLedger
+    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
 
 
 @command("export")
@@ -64,7 +64,7 @@ async def export(
 
 
 async def _read(client: LedgerClient, ledger_ids: list[int] | None) -> AsyncGenerator[StoredLedger, None]:
-    from runtime.metadata.stored_ledgers import read_stored, scan_stored
+    from runtime.metadata.ledgers.stored_ledgers import read_stored, scan_stored
 
     if ledger_ids is None:
         found = scan_stored(client.store, client.ports.ledgers)
@@ -97,8 +97,8 @@ async def _export_native(
 async def _export_lines(
     context: CommandContext, client: LedgerClient, found: AsyncIterator[StoredLedger], to: str | None
 ) -> tuple[int, int]:
-    from runtime.metadata.cluster import read_instance_id
-    from runtime.metadata.ledger_transfer import EXPORT_KIND, export_line
+    from runtime.metadata.cluster.root import read_instance_id
+    from runtime.metadata.ledgers.transfer import EXPORT_KIND, export_line
 
     root = client.ports.ledgers.root
     instance_id = await read_instance_id(client.store, root)

@@ -10,8 +10,8 @@ from runtime.errors import LedgerNotFoundError, RefusedError
 
 if TYPE_CHECKING:
     from runtime.client import LedgerClient
-    from runtime.metadata.ledger_changes import Decide, Step
-    from runtime.metadata.stored_ledgers import StoredLedger
+    from runtime.metadata.ledgers.changes import Decide, Step
+    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
     from runtime.replication.last_look import LastLook
 
 
@@ -44,7 +44,7 @@ async def last_looks(
     """
     import asyncio
 
-    from runtime.metadata.replication_lock import ReplicationLock, ReplicationLocks
+    from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
     from runtime.net.host import canonical_host_name
 
     if not planned:
@@ -56,7 +56,7 @@ async def last_looks(
     held: dict[int, ReplicationLock] = {}
 
     def guarded(decide: Decide) -> Decide:
-        from runtime.metadata.ledger_changes import Action, Step
+        from runtime.metadata.ledgers.changes import Action, Step
 
         def decide_if_empty(ledger_id: int, stored: StoredLedger | None) -> Step:
             if ledger_id in held and not held[ledger_id].is_held:
@@ -87,7 +87,7 @@ async def last_looks(
 
 
 async def _look(client: LedgerClient, ledger_id: int, *, is_fencing: bool = False) -> LastLook:
-    from runtime.metadata.registration import RegistrationClient
+    from runtime.metadata.bookies.registration import RegistrationClient
     from runtime.replication.last_look import LastLook, look_for_entries
 
     try:

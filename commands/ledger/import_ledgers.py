@@ -22,10 +22,10 @@ from runtime.errors import ConflictError, LedgerNotFoundError, MetadataFormatErr
 if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from runtime.client import LedgerClient
-    from runtime.metadata.ledger_changes import Decide
-    from runtime.metadata.ledger_transfer import IncomingLedger, TransferFile
-    from runtime.metadata.ledgers import LedgerStore
-    from runtime.metadata.stored_ledgers import StoredLedger
+    from runtime.metadata.ledgers.changes import Decide
+    from runtime.metadata.ledgers.ledgers import LedgerStore
+    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
+    from runtime.metadata.ledgers.transfer import IncomingLedger, TransferFile
 
 PLAN_TABLE = Table(
     "Changes",
@@ -129,7 +129,7 @@ def _expectation(if_version: str | None, *, is_create: bool) -> _Expectation:
 def _read(
     context: CommandContext, session: Session, ledgers: LedgerStore, path: str, ledger_id: int | None
 ) -> TransferFile:
-    from runtime.metadata.ledger_transfer import parse_transfer
+    from runtime.metadata.ledgers.transfer import parse_transfer
 
     transfer = parse_transfer(
         _contents(path),
@@ -166,9 +166,9 @@ class _Prepared(NamedTuple):
 
 
 async def _prepare(client: LedgerClient, transfer: TransferFile, expectation: _Expectation) -> _Prepared:
-    from runtime.metadata.ledger_changes import Action
-    from runtime.metadata.ledger_transfer import field_changes
-    from runtime.metadata.stored_ledgers import read_stored
+    from runtime.metadata.ledgers.changes import Action
+    from runtime.metadata.ledgers.stored_ledgers import read_stored
+    from runtime.metadata.ledgers.transfer import field_changes
 
     decide = _decision(transfer, expectation)
     items: list[dict[str, Any]] = []
@@ -215,7 +215,7 @@ def _error(ledger_id: int, stored: StoredLedger | None, reason: str) -> Exceptio
 
 def _decision(transfer: TransferFile, expectation: _Expectation) -> Decide:
     """What to do with a ledger of the file, as it is in the cluster now."""
-    from runtime.metadata.ledger_changes import Action, Step
+    from runtime.metadata.ledgers.changes import Action, Step
 
     by_id = {incoming.ledger_id: incoming for incoming in transfer.ledgers}
 
@@ -233,7 +233,7 @@ def _decision(transfer: TransferFile, expectation: _Expectation) -> Decide:
 
 def _find_obstacle(stored: StoredLedger | None, incoming: IncomingLedger, expectation: _Expectation) -> str | None:
     """Why the ledger that is there must not be replaced."""
-    from runtime.metadata.ledger_transfer import find_import_obstacle
+    from runtime.metadata.ledgers.transfer import find_import_obstacle
 
     if stored is None:
         return "it is not there: --create-only brings it back"

@@ -20,7 +20,7 @@ from commands.rendering import counted
 from commands.session import open_session
 
 if TYPE_CHECKING:
-    from runtime.metadata.ledgers import LedgerStore
+    from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.metadata.store import MetadataStore
     from runtime.replication.ledger_filter import LedgerFilter
 
@@ -105,8 +105,8 @@ async def _require_known(
 ) -> None:
     """BookieNotFoundError for an id that is most likely misspelt: no cookie, not registered, and no ledger names it."""
     from runtime.errors import BookieNotFoundError
-    from runtime.metadata.bookie_references import find_references
-    from runtime.metadata.registration import RegistrationClient
+    from runtime.metadata.bookies.registration import RegistrationClient
+    from runtime.metadata.ledgers.bookie_references import find_references
 
     client = RegistrationClient(store, ledgers.root)
     if bookie_id is None or bookie_id in (await client.snapshot()).live or bookie_id in await client.with_cookie():
@@ -152,7 +152,7 @@ async def _list(
     listing: Listing | None,
 ) -> int:
     """How many are wanted; they go into ``listing`` until it is full."""
-    from runtime.metadata.stored_ledgers import scan_stored
+    from runtime.metadata.ledgers.stored_ledgers import scan_stored
 
     number = not_judged = 0
     found = scan_stored(store, ledgers)

@@ -9,8 +9,8 @@ from commands.rendering import Column, Table, size, time_text
 
 if TYPE_CHECKING:
     from runtime.ledger.metadata import LedgerMetadata
+    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
     from runtime.metadata.store import Versioned
-    from runtime.metadata.stored_ledgers import StoredLedger
 
 SUMMARY_TABLE = Table(
     "LedgerList",

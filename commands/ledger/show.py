@@ -17,7 +17,7 @@ from commands.session import open_session
 from runtime.errors import LedgerNotFoundError, MetadataAuthError, MetadataFormatError
 
 if TYPE_CHECKING:
-    from runtime.metadata.stored_ledgers import StoredLedger
+    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
 
 
 @command("show", is_cut=True)
@@ -29,7 +29,7 @@ async def show(
     ] = False,
 ) -> Outcome:
     """Show the metadata of ledgers: state, quorums, segments with their bookies, owner and other custom metadata."""
-    from runtime.metadata.stored_ledgers import read_stored
+    from runtime.metadata.ledgers.stored_ledgers import read_stored
 
     ledger_ids = all_ledger_ids(ledger)
     if raw and len(ledger_ids) > 1:

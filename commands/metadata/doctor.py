@@ -19,8 +19,8 @@ from commands.session import open_session
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from runtime.metadata.doctor import DoctorReport
-    from runtime.metadata.doctor_catalogue import MetadataFinding, Rule
+    from runtime.metadata.doctor.catalogue import MetadataFinding, Rule
+    from runtime.metadata.doctor.doctor import DoctorReport
 
 _TABLE = Table(
     "MetadataFindingList",
@@ -61,8 +61,8 @@ async def examine(
     bkctl audit does that. --limit limits the findings that are listed; all are counted. The exit code is 10 if a
     finding is a warning or worse.
     """
-    from runtime.metadata.doctor import KEPT_MAX, examine_cluster
-    from runtime.metadata.doctor_catalogue import Severity
+    from runtime.metadata.doctor.catalogue import Severity
+    from runtime.metadata.doctor.doctor import KEPT_MAX, examine_cluster
     from runtime.net.loop import LoopClock
 
     is_wanted = _filter(severity, rule)
@@ -88,7 +88,7 @@ async def examine(
 def _filter(severity: MinSeverity, rule_ids: list[str] | None) -> Callable[[Rule], bool]:
     import difflib
 
-    from runtime.metadata.doctor_catalogue import RULES, Severity
+    from runtime.metadata.doctor.catalogue import RULES, Severity
 
     for rule_id in rule_ids or ():
         if rule_id not in RULES:
@@ -101,7 +101,7 @@ def _filter(severity: MinSeverity, rule_ids: list[str] | None) -> Callable[[Rule
 def _print(
     context: CommandContext, report: DoctorReport, findings: Sequence[MetadataFinding], metadata_uri: str
 ) -> None:
-    from runtime.metadata.doctor_catalogue import Severity
+    from runtime.metadata.doctor.catalogue import Severity
 
     console = context.console
     rows = [_row(found) for found in findings]
@@ -146,7 +146,7 @@ def _heading(rule: Rule, count: int, width: int) -> str:
 
 
 def _summary(report: DoctorReport) -> str:
-    from runtime.metadata.doctor_catalogue import Severity
+    from runtime.metadata.doctor.catalogue import Severity
 
     kinds = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in report.looked_at.items())
     counts = ", ".join(f"{report.count(severity)} {severity.name.lower()}" for severity in Severity)

@@ -30,7 +30,7 @@ from runtime.errors import MetadataUnavailableError, RefusedError
 from storage.errors import BkctlError
 
 if TYPE_CHECKING:
-    from runtime.metadata.operation_lock import OperationHolder, OperationLock
+    from runtime.metadata.cluster.operation_lock import OperationHolder, OperationLock
     from runtime.metadata.store import MetadataStore
 
 TakeLock = Callable[[], Awaitable["OperationLock"]]
@@ -197,7 +197,7 @@ async def _acquire(
 
     A holder whose process has died on this machine is waited for: it loses the lock with its session.
     """
-    from runtime.metadata.operation_lock import (
+    from runtime.metadata.cluster.operation_lock import (
         OperationHolder,
         OperationLockedError,
         acquire_operation_lock,

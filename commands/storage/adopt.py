@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from commands.progress import Progress
     from commands.safety.plan import Plan
-    from storage.adoption import AdoptionSurvey
-    from storage.adoption_build import BuildReport
+    from storage.offline.adoption import AdoptionSurvey
+    from storage.offline.adoption_build import BuildReport
 
 _UNREADABLE_TABLE = Table("What could not be read", Column("path", "WHAT"), Column("reason", "WHY IT CANNOT BE READ"))
 
@@ -38,8 +38,8 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
     read. If interrupted, run the same command again to finish.
     """
     from commands.safety.gate import nothing_to_change, open_change
-    from storage.adoption import survey_adoption
-    from storage.adoption_build import BuildReport
+    from storage.offline.adoption import survey_adoption
+    from storage.offline.adoption_build import BuildReport
 
     with open_own_storage(context, flags, is_locked=True) as own:
         require_stopped(own)
@@ -87,8 +87,8 @@ def _plan(own: OwnStorage, survey: AdoptionSurvey) -> Plan:
 
 
 def _adopt(own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]) -> BuildReport:
-    from storage.adoption import adopt as adopt_folders
-    from storage.index_store import open_plyvel
+    from storage.adapters.index_store import open_plyvel
+    from storage.offline.adoption import adopt as adopt_folders
 
     shown = shown_progress(progress, require_wanted)
     return adopt_folders(own.file_system, open_plyvel, own.children, own.config, on_progress=shown)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from commands.progress import Progress
-    from storage.storage_check import CheckedCounts, StorageFinding
+    from storage.offline.storage_check import CheckedCounts, StorageFinding
 
 _TABLE = Table(
     "StorageFindingList",
@@ -62,8 +62,8 @@ async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
 def _check(
     own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]
 ) -> tuple[list[StorageFinding], CheckedCounts]:
-    from storage.index_store import open_plyvel
-    from storage.storage_check import StorageCheck
+    from storage.adapters.index_store import open_plyvel
+    from storage.offline.storage_check import StorageCheck
 
     def on_progress(path: str) -> None:
         require_wanted()
@@ -75,7 +75,7 @@ def _check(
 
 def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
     """What a start would refuse before it reads anything else; the stored cookie is for ``bkctl cookie verify``."""
-    from runtime.bookie.folders import read_folder, version_path
+    from runtime.bookie.cookies.folders import read_folder, version_path
 
     for contradiction in find_contradictions(own):
         yield _problem("VERSION", contradiction.path, contradiction.reason, WAY_OUT)

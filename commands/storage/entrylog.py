@@ -21,7 +21,7 @@ from commands.storage.own_storage import open_own_storage
 from commands.storage.start_offset import require_log_range
 
 if TYPE_CHECKING:
-    from storage.entry_log_reader import EntryLogReader, EntryLogScan, ScannedEntry
+    from storage.entry_log.reader import EntryLogReader, EntryLogScan, ScannedEntry
 
 
 _LogArgument = Annotated[
@@ -163,7 +163,7 @@ def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument, dire
 
 
 def _find(context: CommandContext, flags: BookieFlags, log: str, directory: str | None) -> NumberedFile:
-    from storage.filesystem import OsFileSystem
+    from storage.adapters.filesystem import OsFileSystem
 
     if is_path(log):
         return find_by_path(OsFileSystem(), ENTRY_LOG, log)
@@ -173,9 +173,9 @@ def _find(context: CommandContext, flags: BookieFlags, log: str, directory: str 
 
 
 def _open_reader(file: NumberedFile) -> EntryLogReader:
+    from storage.adapters.filesystem import OsFileSystem
     from storage.config import ENTRY_LOG_SIZE_BYTES_MAX, EntryLogConfig
-    from storage.entry_log_reader import EntryLogReader
-    from storage.filesystem import OsFileSystem
+    from storage.entry_log.reader import EntryLogReader
 
     # Whatever the bookie's limit is now: the log may be from before it was lowered.
     config = EntryLogConfig(entry_bytes_max=ENTRY_LOG_SIZE_BYTES_MAX)
@@ -183,7 +183,7 @@ def _open_reader(file: NumberedFile) -> EntryLogReader:
 
 
 def _header(file: NumberedFile) -> dict[str, object]:
-    from storage.entry_log_format import HEADER_BYTES, decode_header
+    from storage.entry_log.format import HEADER_BYTES, decode_header
 
     with open(file.path, "rb") as stream:
         header = decode_header(stream.read(HEADER_BYTES))

@@ -13,7 +13,7 @@ from commands.rendering import Column, Table, size, time_text
 from commands.storage.own_storage import OwnStorage, open_own_storage
 
 if TYPE_CHECKING:
-    from storage.file_kinds import FileKind, FolderRole
+    from storage.offline.file_kinds import FileKind, FolderRole
 
 _TABLE = Table(
     "StorageFileList",
@@ -49,8 +49,8 @@ def files(context: CommandContext, flags: BookieFlags) -> None:
 
 
 def _rows(own: OwnStorage) -> Iterator[dict[str, object]]:
-    from storage.file_kinds import describe_file
     from storage.filenames import current_directory
+    from storage.offline.file_kinds import describe_file
 
     for directory, roles in _roles(own).items():
         folder = current_directory(directory)
@@ -80,7 +80,7 @@ def stray_rows(own: OwnStorage) -> Iterator[dict[str, object]]:
 
 def _walk(folder: str, roles: frozenset[FolderRole]) -> Iterator[dict[str, object]]:
     """Files of a folder that is no database: those of ``.idx`` trees, or of nobody."""
-    from storage.file_kinds import describe_file
+    from storage.offline.file_kinds import describe_file
 
     for parent, folders, names in os.walk(folder):
         folders.sort()
@@ -124,7 +124,7 @@ def _parts(path: str) -> Iterator[str]:
 
 
 def _roles(own: OwnStorage) -> dict[str, frozenset[FolderRole]]:
-    from storage.file_kinds import FolderRole
+    from storage.offline.file_kinds import FolderRole
 
     lists = (
         (FolderRole.JOURNAL, own.config.journal_directories),

@@ -32,7 +32,14 @@ def require_agreeing_folders(own: OwnStorage) -> None:
 
 def find_contradictions(own: OwnStorage) -> Iterator[Contradiction]:
     """What the next start would refuse by the folders' own word, at most one for each folder; nothing is changed."""
-    from runtime.bookie.folders import named_folders, place_of, place_path, read_folder, spelled_as, version_path
+    from runtime.bookie.cookies.folders import (
+        named_folders,
+        place_of,
+        place_path,
+        read_folder,
+        spelled_as,
+        version_path,
+    )
 
     wanted = named_folders(own.config)
     owner: tuple[str, str | None] | None = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from commands.progress import Progress
     from commands.safety.plan import Plan
-    from storage.hand_back import HandBackReport
+    from storage.offline.hand_back import HandBackReport
 
 _NEXT_STEPS = (
     "bin/bookkeeper shell rebuild-db-ledgers-index -v",
@@ -41,8 +41,8 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
     same command.
     """
     from commands.safety.gate import nothing_to_change, open_change
-    from storage.hand_back import HandBackReport, needs_hand_back, require_readable
-    from storage.index_store import open_plyvel
+    from storage.adapters.index_store import open_plyvel
+    from storage.offline.hand_back import HandBackReport, needs_hand_back, require_readable
 
     with open_own_storage(context, flags, is_locked=True) as own:
         require_agreeing_folders(own)
@@ -77,7 +77,7 @@ def _print(context: CommandContext, report: HandBackReport, *, next_steps: tuple
 
 def _plan(own: OwnStorage) -> Plan:
     from storage.filenames import JAVA_DATABASES, OWN_INDEX_ASIDE, current_directory
-    from storage.hand_back import own_paths
+    from storage.offline.hand_back import own_paths
 
     items: list[dict[str, Any]] = [
         {"action": f"move into {OWN_INDEX_ASIDE}", "path": path} for path in own_paths(own.file_system, own.config)
@@ -95,8 +95,8 @@ def _plan(own: OwnStorage) -> Plan:
 
 
 def _hand_back(own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]) -> HandBackReport:
-    from storage.hand_back import hand_back as hand_back_folders
-    from storage.index_store import open_plyvel
+    from storage.adapters.index_store import open_plyvel
+    from storage.offline.hand_back import hand_back as hand_back_folders
 
     now_ms = time.time_ns() // 1_000_000
     return hand_back_folders(

@@ -25,7 +25,7 @@ from commands.storage.working import work_beside_loop
 
 if TYPE_CHECKING:
     from commands.safety.plan import Plan
-    from storage.rebuild import DirectoryPlan, DirectoryReport, RebuildReport
+    from storage.rebuild.rebuild import DirectoryPlan, DirectoryReport, RebuildReport
 
 
 _PLAN_TABLE = Table(
@@ -78,9 +78,9 @@ async def rebuild(
     one bookie at a time where you can. bkctl storage limbo end is the way out where several had to be.
     """
     from commands.safety.gate import nothing_to_change, open_change
+    from storage.adapters.index_store import open_plyvel
     from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
-    from storage.index_store import open_plyvel
-    from storage.rebuild import IndexRebuild, RebuildReport, plan_rebuild
+    from storage.rebuild.rebuild import IndexRebuild, RebuildReport, plan_rebuild
 
     wanted = [name for name, is_wanted in ((LEDGERS_DATABASE, ledgers), (LOCATIONS_DATABASE, locations)) if is_wanted]
     with open_own_storage(context, flags, is_locked=True) as own:

@@ -18,7 +18,7 @@ from commands.storage.working import work_beside_loop
 
 if TYPE_CHECKING:
     from commands.progress import Progress
-    from storage.index_check import DirectoryCheck
+    from storage.offline.index_check import DirectoryCheck
 
 _DIRECTORY_TABLE = Table(
     "Directories",
@@ -50,7 +50,7 @@ async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
     bookie's is in its place; locations at which there is no such entry are not, as they keep the bookie from denying it
     (docs/runbooks/corrupt-log.md).
     """
-    from storage.index_advice import advise_on_lost_index
+    from storage.index.advice import advise_on_lost_index
 
     with (
         open_own_storage(context, flags, is_locked=True) as own,
@@ -66,8 +66,8 @@ async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
 
 
 def _check(own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]) -> list[DirectoryCheck]:
-    from storage.index_check import IndexCheck
-    from storage.index_store import open_plyvel
+    from storage.adapters.index_store import open_plyvel
+    from storage.offline.index_check import IndexCheck
 
     return IndexCheck(
         own.file_system, open_plyvel, own.children, own.config, StageWatch(progress, require_wanted)

@@ -17,8 +17,8 @@ from commands.rendering import Column, Lines, Table, size
 from commands.storage.own_storage import OwnStorage, open_own_storage
 
 if TYPE_CHECKING:
-    from storage.index_state import IndexState
-    from storage.seal import SealedIndex
+    from storage.index.seal import SealedIndex
+    from storage.index.state import IndexState
 
 _TABLE = Table(
     "Indexes",
@@ -59,7 +59,7 @@ def show(
 
 
 def _show_all(context: CommandContext, own: OwnStorage) -> None:
-    from storage.index_advice import advise_on_lost_index
+    from storage.index.advice import advise_on_lost_index
 
     rows: list[dict[str, Any]] = []
     lost: list[IndexState] = []
@@ -80,10 +80,10 @@ def _describe(
     own: OwnStorage, ledger_directory: str, index_directory: str, lost: list[IndexState]
 ) -> tuple[list[dict[str, Any]], int]:
     """Both databases of a directory, and the storage flags it has; one that is lost is added to ``lost``."""
+    from storage.adapters.index_store import open_plyvel
     from storage.filenames import LEDGERS_DATABASE, seal_file_name
-    from storage.index_state import DATABASES, IndexCondition, inspect_index
-    from storage.index_store import open_plyvel
-    from storage.seal import decode_seal_record
+    from storage.index.seal import decode_seal_record
+    from storage.index.state import DATABASES, IndexCondition, inspect_index
 
     rows, flags = [], 0
     for name in DATABASES:
@@ -105,7 +105,7 @@ def _describe(
 
 
 def _count_ledgers(own: OwnStorage, path: str) -> tuple[int, int, int]:
-    from storage.ledger_index import LedgerIndex
+    from storage.index.ledger_index import LedgerIndex
 
     opened = _open(own, path)
     try:
@@ -118,8 +118,8 @@ def _count_ledgers(own: OwnStorage, path: str) -> tuple[int, int, int]:
 
 def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> None:
     from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory, entry_log_file_name
-    from storage.ledger_index import LedgerIndex, is_placeholder_key
-    from storage.location_index import LocationIndex
+    from storage.index.ledger_index import LedgerIndex, is_placeholder_key
+    from storage.index.location_index import LocationIndex
 
     position = ledger_id % len(own.config.ledger_directories)
     folder = current_directory(own.config.paired_index_directories[position])
@@ -156,13 +156,13 @@ def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> No
 
 def _open(own: OwnStorage, path: str) -> SealedIndex:
     """A database as a boot opens it; IndexMissingError, IndexDamagedError with the way out."""
-    from storage.engine_indexes import open_or_view_index
+    from storage.adapters.index_store import open_plyvel
     from storage.errors import IndexMissingError
     from storage.filenames import seal_file_name
-    from storage.index_advice import advise_on_lost_index
-    from storage.index_store import open_plyvel
-    from storage.index_swap import finish_swap
-    from storage.seal import is_sealed_index_present
+    from storage.index.advice import advise_on_lost_index
+    from storage.index.opening import open_or_view_index
+    from storage.index.seal import is_sealed_index_present
+    from storage.index.swap import finish_swap
 
     finish_swap(own.file_system, path)
     if not is_sealed_index_present(own.file_system, path, seal_file_name(path)):

@@ -40,8 +40,8 @@ def require_no_java_index(own: OwnStorage) -> None:
 
     Also while a change from one kind of index to the other is cut off: it does not expect new ones.
     """
-    from storage.adoption_note import find_change_under_way
-    from storage.java_index import find_java_index
+    from storage.index.adoption_note import find_change_under_way
+    from storage.index.java_index import find_java_index
 
     change = find_change_under_way(own.file_system, own.config)
     if change is not None:
@@ -57,7 +57,7 @@ def require_no_java_index(own: OwnStorage) -> None:
 
 def require_version_files(own: OwnStorage) -> None:
     """RefusedError unless every folder has a VERSION file: of a Java bookie nothing else says which folders it has."""
-    from runtime.bookie.folders import read_folder
+    from runtime.bookie.cookies.folders import read_folder
 
     for directory in own.config.all_directories:
         if read_folder(own.file_system, directory).cookie is None:

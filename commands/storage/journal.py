@@ -26,11 +26,11 @@ from storage.errors import CorruptFileError, StorageError
 if TYPE_CHECKING:
     from commands.listing import Listing
     from commands.safety.plan import Plan
-    from storage.filesystem import OsFileSystem
-    from storage.journal_catalog import JournalCatalog
-    from storage.journal_format import JournalRecord
-    from storage.journal_reader import JournalScan
-    from storage.replay import ReplayReport
+    from storage.adapters.filesystem import OsFileSystem
+    from storage.engine.replay import ReplayReport
+    from storage.journal.catalog import JournalCatalog
+    from storage.journal.format import JournalRecord
+    from storage.journal.reader import JournalScan
 
 
 _TABLE = Table(
@@ -92,7 +92,7 @@ def scan(
     that they were stored), where no crash explains what is there ("damaged": then the exit code is 12), or where the
     disk does not give it ("unreadable": 1). Master keys are not shown.
     """
-    from storage.filesystem import OsFileSystem
+    from storage.adapters.filesystem import OsFileSystem
 
     wanted = _Wanted(start, None if ledger is None else parse_ledger_id(ledger), entries)
     if start and file is None:
@@ -155,7 +155,7 @@ async def replay(
 
 
 def _replay_plan(own: OwnStorage, file: NumberedFile) -> Plan:
-    from storage.journal_reader import list_journals
+    from storage.journal.reader import list_journals
 
     numbers = [number for number in list_journals(own.file_system, file.folder) if number >= file.number]
     paths = [os.path.join(file.folder, JOURNAL.file_name(number)) for number in numbers]
@@ -165,10 +165,10 @@ def _replay_plan(own: OwnStorage, file: NumberedFile) -> Plan:
 
 
 def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
+    from storage.adapters.index_store import open_plyvel
+    from storage.engine.ledger_storage import LedgerStorage
     from storage.filenames import current_directory
     from storage.ids import LogMark
-    from storage.index_store import open_plyvel
-    from storage.ledger_storage import LedgerStorage
 
     folders = [current_directory(each) for each in own.config.journal_directories]
     start = LogMark(file.number, 0)
@@ -182,9 +182,9 @@ def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
 def _files(
     context: CommandContext, flags: BookieFlags, file: str | None, directory: str | None
 ) -> Iterator[NumberedFile]:
+    from storage.adapters.filesystem import OsFileSystem
     from storage.filenames import current_directory
-    from storage.filesystem import OsFileSystem
-    from storage.journal_reader import list_journals
+    from storage.journal.reader import list_journals
 
     if file is not None and is_path(file):
         yield find_by_path(OsFileSystem(), JOURNAL, file)
@@ -202,8 +202,8 @@ def _files(
 
 def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted) -> Exception | None:
     """Add the records of all files; the first error that is to be told once everything else was listed."""
+    from storage.adapters.filesystem import OsFileSystem
     from storage.advice import without_path
-    from storage.filesystem import OsFileSystem
 
     disk = OsFileSystem()
     trouble: Exception | None = None
@@ -227,7 +227,7 @@ def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted
 
 def _catalog(disk: OsFileSystem, folder: str) -> tuple[JournalCatalog | None, Exception | None]:
     """The catalog of a folder; one that is damaged keeps nobody from looking into the journals."""
-    from storage.journal_catalog import read_catalog
+    from storage.journal.catalog import read_catalog
 
     try:
         return read_catalog(disk, folder), None
@@ -236,7 +236,7 @@ def _catalog(disk: OsFileSystem, folder: str) -> tuple[JournalCatalog | None, Ex
 
 
 def _list_file(listing: Listing, file: NumberedFile, catalog: JournalCatalog | None, wanted: _Wanted) -> None:
-    from storage.filesystem import OsFileSystem
+    from storage.adapters.filesystem import OsFileSystem
 
     records = open_scan(OsFileSystem(), file, catalog, wanted.start)
     for record in records:
@@ -253,7 +253,7 @@ def _list_file(listing: Listing, file: NumberedFile, catalog: JournalCatalog | N
 
 def open_scan(fs: OsFileSystem, file: NumberedFile, catalog: JournalCatalog | None, start: int) -> JournalScan:
     """The records of a file, judged as replay would judge it: by the catalog, and by whether it is the newest."""
-    from storage.journal_reader import list_journals, scan_journal
+    from storage.journal.reader import list_journals, scan_journal
 
     return scan_journal(
         fs,
@@ -266,8 +266,8 @@ def open_scan(fs: OsFileSystem, file: NumberedFile, catalog: JournalCatalog | No
 
 def _row(file: NumberedFile, record: JournalRecord) -> dict[str, object]:
     from storage.entry import decode_header
-    from storage.journal_format import JournalRecordKind
-    from storage.ledger_index import EXPLICIT_LAC_BYTES_MIN, explicit_lac_of
+    from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, explicit_lac_of
+    from storage.journal.format import JournalRecordKind
 
     last_add_confirmed: int | None = None
     if record.kind is JournalRecordKind.ENTRY:

@@ -25,7 +25,7 @@ from runtime.errors import RefusedError
 if TYPE_CHECKING:
     from commands.progress import Progress
     from commands.safety.plan import Plan
-    from storage.limbo import DoubtfulLog, LimboDirectory, LimboLedger, LimboSurvey
+    from storage.offline.limbo import DoubtfulLog, LimboDirectory, LimboLedger, LimboSurvey
 
 
 _TABLE = Table(
@@ -125,8 +125,8 @@ async def end(
 
 
 def _survey(own: OwnStorage) -> LimboSurvey:
-    from storage.index_store import open_plyvel
-    from storage.limbo import survey_limbo
+    from storage.adapters.index_store import open_plyvel
+    from storage.offline.limbo import survey_limbo
 
     return survey_limbo(own.file_system, open_plyvel, own.config)
 
@@ -180,8 +180,8 @@ def _find_doubtful_logs(
     progress: Progress,
     require_wanted: Callable[[], None],
 ) -> list[DoubtfulLog]:
-    from storage.index_store import open_plyvel
-    from storage.limbo import find_doubtful_logs
+    from storage.adapters.index_store import open_plyvel
+    from storage.offline.limbo import find_doubtful_logs
 
     found: list[DoubtfulLog] = []
     entry_bytes_max = own.config.engine.entry_log.entry_bytes_max
@@ -198,8 +198,8 @@ def _find_doubtful_logs(
 
 
 def _end(own: OwnStorage, survey: LimboSurvey, ledger_ids: Collection[int]) -> int:
-    from storage.index_store import open_plyvel
-    from storage.limbo import end_limbo
+    from storage.adapters.index_store import open_plyvel
+    from storage.offline.limbo import end_limbo
 
     return sum(
         end_limbo(own.file_system, open_plyvel, directory, [each.ledger_id for each in ledgers])
@@ -266,7 +266,7 @@ def _sentence(log: DoubtfulLog) -> str:
 
 
 def _listed(log: DoubtfulLog) -> str:
-    from storage.log_damage import listed
+    from storage.entry_log.damage import listed
 
     return listed(log.ledger_ids)
 

@@ -12,7 +12,7 @@ from commands.storage.own_storage import open_own_storage
 
 if TYPE_CHECKING:
     from storage.ids import LogMark
-    from storage.mark_survey import JournalMarks
+    from storage.journal.mark_survey import JournalMarks
 
 _TABLE = Table(
     "StorageMarkList",
@@ -37,7 +37,7 @@ def mark(context: CommandContext, flags: BookieFlags) -> None:
     checksum and is what a bkctl bookie believes. The last line of a journal is where replay would start; "used" marks
     the files that say so. A journal id is the file's name without .txn, there in hexadecimal.
     """
-    from storage.mark_survey import survey_marks
+    from storage.journal.mark_survey import survey_marks
 
     with (
         open_own_storage(context, flags, is_locked=False) as own,

@@ -19,9 +19,9 @@ from commands.rendering import Column, Table
 if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from commands.storage.folder_locks import FolderLocks
-    from storage.child_pool import ChildProcesses
+    from storage.adapters.child_pool import ChildProcesses
+    from storage.adapters.filesystem import OsFileSystem
     from storage.config import StorageConfig
-    from storage.filesystem import OsFileSystem
 
 PLAN_TABLE = Table("Changes", Column("action", "ACTION"), Column("path", "PATH"))
 """Of plans that do something to each of some files."""
@@ -48,8 +48,8 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
     is full becomes a NoRoomError.
     """
     from commands.storage.folder_locks import FolderLocks
-    from storage.child_pool import ChildProcesses
-    from storage.filesystem import OsFileSystem
+    from storage.adapters.child_pool import ChildProcesses
+    from storage.adapters.filesystem import OsFileSystem
 
     bookie = load_config(context, flags)
     file_system = OsFileSystem()
@@ -135,7 +135,7 @@ def _root(metadata_uri: str) -> str:
 
 def _identity(own: OwnStorage) -> tuple[str | None, str | None]:
     """Bookie id and instance id by the first VERSION file that can be read."""
-    from runtime.bookie.folders import read_folder
+    from runtime.bookie.cookies.folders import read_folder
 
     for directory in own.config.all_directories:
         cookie = read_folder(own.file_system, directory).cookie

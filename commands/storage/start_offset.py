@@ -17,8 +17,8 @@ def require_journal_start(file_system: FileSystem, path: str, start: int) -> Non
     The end of the file is such a place, as marks stand there. Behind damage every other one is, too.
     """
     from storage.framing import ReadWindow
-    from storage.journal_format import VERSION_HEADER_BYTES, VERSION_MAX, VERSION_MIN, data_start, decode_version
-    from storage.journal_items import item_around
+    from storage.journal.format import VERSION_HEADER_BYTES, VERSION_MAX, VERSION_MIN, data_start, decode_version
+    from storage.journal.items import item_around
 
     if start == 0:
         return
@@ -44,7 +44,7 @@ def require_journal_start(file_system: FileSystem, path: str, start: int) -> Non
 
 def require_log_range(path: str, start: int, stop: int | None) -> None:
     """InvalidArgumentError unless the frames from ``start`` to ``stop`` may be in an entry log; OSError."""
-    from storage.entry_log_format import HEADER_BYTES
+    from storage.entry_log.format import HEADER_BYTES
 
     if stop is not None and stop < start:
         raise InvalidArgumentError(f"--from {start} --to {stop}: the range ends before it starts")

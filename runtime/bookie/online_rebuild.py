@@ -4,7 +4,7 @@
 2. Until the new index is in place a negative answer is "unknown": the old index may be why somebody rebuilds.
 3. The collector is held, the caches are flushed: the logs hold everything now, and nobody writes to them.
 4. A child process scans them and builds the new databases beside the old ones.
-5. Every ledger that had a row before step 4 goes into limbo, durably (``storage.rebuild_limbo`` says why), and a repair
+5. Every ledger that had a row before step 4 goes into limbo, durably (``storage.rebuild.limbo`` says why), and a repair
    is due. Else ledger rows stay as they are: fences that arrive meanwhile are journaled and flushed as ever, so the
    exchange of the locations does not concern them.
 6. Each new database counts from its seal record on: a kill before leaves the old one, a kill behind it the new one. It
@@ -22,33 +22,33 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.bookie.checkpoints import CHECKPOINT_LANE
-from runtime.bookie.compaction_survivors import COMPACTION_LANE
-from runtime.bookie.garbage_collector import GarbageCollector
-from runtime.bookie.integrity import ROWS_PER_TURN, IntegrityService, in_batches
-from runtime.bookie.integrity_refill import INTEGRITY_LANE
-from runtime.bookie.modes import BookieModes
+from runtime.bookie.collection.collector import GarbageCollector
+from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
+from runtime.bookie.disks.modes import BookieModes
+from runtime.bookie.integrity.preboot_check import set_integrity_flag
+from runtime.bookie.integrity.refill import INTEGRITY_LANE
+from runtime.bookie.integrity.repair import ROWS_PER_TURN, IntegrityService, in_batches
 from runtime.bookie.ports import BookiePorts
-from runtime.bookie.preboot_check import set_integrity_flag
-from runtime.bookie.reads import READS_LANE, URGENT_READS_LANE
-from runtime.bookie.request_path import RequestPath
+from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from runtime.bookie.serving.reads import READS_LANE, URGENT_READS_LANE
+from runtime.bookie.serving.request_path import RequestPath
 from runtime.errors import ConflictError, RefusedError
-from runtime.metadata.registration import BookieMode
+from runtime.metadata.bookies.registration import BookieMode
 from storage.config import StorageConfig
-from storage.engine import LedgerDirectoryEngine
-from storage.entry_log_reader import list_entry_logs
+from storage.engine.engine import LedgerDirectoryEngine
+from storage.engine.ledger_storage import LedgerStorage
+from storage.entry_log.reader import list_entry_logs
 from storage.errors import IndexFailedError, StorageError
 from storage.filenames import LOCATIONS_DATABASE, current_directory, entry_log_file_name, seal_file_name
-from storage.index_swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap, rebuilt_path
-from storage.ledger_storage import LedgerStorage
-from storage.online_rebuild_tasks import BuildLocations, BuiltLocations
-from storage.rebuild_limbo import DoubtedLedgers
-from storage.seal import SealedIndex, open_sealed_index
+from storage.index.seal import SealedIndex, open_sealed_index
+from storage.index.swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap, rebuilt_path
+from storage.rebuild.limbo import DoubtedLedgers
+from storage.rebuild.online_tasks import BuildLocations, BuiltLocations
 
 logger = logging.getLogger(__name__)
 
 REBUILD_LANE = "rebuild"
-CHILD_MODULE = "storage.online_rebuild_child"
+CHILD_MODULE = "storage.rebuild.online_child"
 _LANES_AT_REST = (READS_LANE, URGENT_READS_LANE, CHECKPOINT_LANE, COMPACTION_LANE, INTEGRITY_LANE)
 """All that ask or change a location index."""
 

@@ -1,4 +1,4 @@
-"""The adapters that a bookie runs on, in one value. ``runtime.bookie.process`` makes the real ones."""
+"""The adapters that a bookie runs on, in one value. ``runtime.bookie.boot.process`` makes the real ones."""
 
 from __future__ import annotations
 

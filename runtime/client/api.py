@@ -34,12 +34,12 @@ from runtime.errors import NotEnoughBookiesError
 from runtime.ledger.changes import check_quorum_sizes, new_ledger
 from runtime.ledger.metadata import DigestType
 from runtime.ledger.placement import choose_ensemble
-from runtime.metadata.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.registration import RegistrationClient
+from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.request_budget import BudgetedStore, RequestBudget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
 

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from runtime.errors import BadVersionError, ConflictError, MetadataUnavailableError
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.ledgers import LedgerStore
+from runtime.metadata.ledgers.ledgers import LedgerStore
 from runtime.metadata.store import Versioned
 from runtime.ports import Clock
 

@@ -8,15 +8,15 @@ from typing import Protocol
 from runtime.client.suspects import SuspectBookies
 from runtime.config import ClientConfig
 from runtime.ledger.metadata import DigestType, LedgerMetadata
-from runtime.metadata.ledgers import LedgerStore
-from runtime.metadata.registration import Registrations
+from runtime.metadata.bookies.registration import Registrations
+from runtime.metadata.ledgers.ledgers import LedgerStore
 from runtime.ports import Bookies, Clock
 from runtime.protocol.digest import master_key
 from runtime.protocol.entry_body import EntryCodec
 
 
 class WritableBookies(Protocol):
-    """Who may be chosen for an ensemble; the real one is ``runtime.metadata.registration.RegistrationClient``."""
+    """The bookies of which an ensemble can be made (``runtime.metadata.bookies.registration.RegistrationClient``)."""
 
     async def writable(self) -> list[str]:
         """Ids of the bookies registered as writable now."""

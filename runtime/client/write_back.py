@@ -11,7 +11,7 @@ from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.errors import LedgerRecoveryError, NotEnoughBookiesError
 from runtime.ledger.metadata import LedgerMetadata, Segment
 from runtime.ledger.write_set import write_set
-from runtime.metadata.registration import Registrations
+from runtime.metadata.bookies.registration import Registrations
 from runtime.protocol.entry_body import DecodedEntry
 from runtime.protocol.status import Status, error_of
 from storage.errors import BkctlError

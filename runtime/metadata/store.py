@@ -1,7 +1,7 @@
 """The MetadataStore port: a tree of small nodes with versions, ephemerals and watches.
 
-Session contract. Every sentence is a test of ``tests/runtime/metadata/test_store_contract.py``, which runs against
-ZooKeeper and against the simulator's model; what needs several servers is in ``test_ensemble_faults.py`` beside it.
+Session contract. Every sentence is a test of ``tests/runtime/metadata/zookeeper/test_store_contract.py``, which runs
+against ZooKeeper and against the simulator's model; ``test_ensemble_faults.py`` next to it needs several servers.
 
 Waiting
 - Every operation ends within the operation time-out of the store (one time-out per node for ``make_parents``).

@@ -12,7 +12,7 @@ import urllib.parse
 import msgspec
 
 from runtime.errors import ConfigurationError
-from runtime.metadata.layout import LedgerTree
+from runtime.metadata.ledgers.layout import LedgerTree
 
 EXAMPLE = "zk+hierarchical://localhost:2181/ledgers"
 PULSAR_EXAMPLE = "metadata-store:zk:localhost:2181"

@@ -12,9 +12,9 @@ import msgspec
 
 from runtime.client.ports import ClientPorts
 from runtime.errors import BookieError, BookieNotFoundError, RefusedError
-from runtime.metadata.cookies import CookieStore
-from runtime.metadata.registration import RegistrationClient
-from runtime.metadata.replication_lock import ReplicationLocks
+from runtime.metadata.bookies.cookies import CookieStore
+from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import Versioned
 from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import ReplicationConfig

@@ -20,7 +20,7 @@ from runtime.errors import (
     NoNodeError,
     RefusedError,
 )
-from runtime.metadata.cookies import CookieStore
+from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.store import Node
 from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
 from runtime.replication.loss_proof import named_reasons

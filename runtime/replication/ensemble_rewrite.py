@@ -19,12 +19,12 @@ from runtime.errors import RefusedError
 from runtime.ledger.bookie_id import is_valid_bookie_id
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.cookies import Cookie, CookieStore
-from runtime.metadata.ledger_changes import Action, Step
-from runtime.metadata.registration import RegistrationClient
-from runtime.metadata.rewrite_bookie import Rewrite, rewrite_bookie
+from runtime.metadata.bookies.cookies import Cookie, CookieStore
+from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.ledgers.changes import Action, Step
+from runtime.metadata.ledgers.rewrite_bookie import Rewrite, rewrite_bookie
+from runtime.metadata.ledgers.stored_ledgers import StoredLedger, scan_stored
 from runtime.metadata.store import MetadataStore
-from runtime.metadata.stored_ledgers import StoredLedger, scan_stored
 from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import CopyReader, CopyState

@@ -8,7 +8,7 @@ import msgspec
 
 from runtime.client.ports import ClientPorts, credentials_of
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.registration import RegistrationClient
+from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.replication.loss_proof import last_entry_on
 
 

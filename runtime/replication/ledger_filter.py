@@ -7,7 +7,7 @@ from collections.abc import Collection
 import msgspec
 
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.stored_ledgers import StoredLedger
+from runtime.metadata.ledgers.stored_ledgers import StoredLedger
 from runtime.replication.fragments import first_stored, fragments_naming
 from storage.ids import INVALID_ENTRY_ID
 

@@ -22,7 +22,7 @@ from runtime.errors import (
 )
 from runtime.ledger.changes import replace_in_segment
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.replication_lock import ReplicationLock, ReplicationLocks
+from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from runtime.metadata.store import Versioned
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import pause_s

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from runtime.client.suspects import SuspectBookies
-from runtime.metadata.registration import RegistrationClient, Registrations
+from runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from runtime.ports import Clock
 
 REFRESH_S = 2.0

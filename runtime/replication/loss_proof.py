@@ -14,7 +14,7 @@ from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSu
 from runtime.ledger.coverage import QuorumCoverage
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
-from runtime.metadata.registration import RegistrationClient
+from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.replication.byte_window import ByteWindow, Lease
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_estimate

@@ -25,12 +25,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from storage.adapters.filesystem import OsFileSystem
 from storage.config import JournalConfig
-from storage.filesystem import OsFileSystem
 from storage.framing import LENGTH_BYTES
-from storage.journal_format import PADDING_HEADER_BYTES
-from storage.journal_group import CHECKSUM_BYTES
-from storage.journal_writer import JournalWriter
+from storage.journal.format import PADDING_HEADER_BYTES
+from storage.journal.group import CHECKSUM_BYTES
+from storage.journal.writer import JournalWriter
 from storage.setting import MEBIBYTE
 
 GROUP_KIBIBYTES: Final = (4, 64, 256, 1024)

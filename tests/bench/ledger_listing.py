@@ -25,8 +25,8 @@ from kazoo.client import KazooClient
 from runtime.ledger.changes import new_ledger
 from runtime.ledger.metadata import DigestType
 from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.embedded import EmbeddedZooKeeper
-from runtime.metadata.layout import LedgerLayout, LedgerTree, encode_layout
+from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 
 IN_FLIGHT = 512
 STEPS = {"dense": 1, "sparse": 10_000}

@@ -25,19 +25,19 @@ import time
 import msgspec
 import uvloop
 
-from runtime.bookie.checkpoint_pace import CheckpointPace
-from runtime.bookie.checkpoints import CHECKPOINT_LANE
-from runtime.bookie.process import SWITCH_INTERVAL_S
-from runtime.bookie.reads import READS_LANE, ReadBatcher, new_job
+from runtime.bookie.boot.process import SWITCH_INTERVAL_S
+from runtime.bookie.serving.checkpoint_pace import CheckpointPace
+from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from runtime.bookie.serving.reads import READS_LANE, ReadBatcher, new_job
 from runtime.net.loop import LaneWorkers
 from runtime.protocol.status import Status
-from storage.checkpoint import CheckpointDone, CheckpointJob
+from storage.adapters.filesystem import OsFileSystem
+from storage.adapters.index_store import WRITE_BUFFER_BYTES, open_plyvel
 from storage.config import EngineConfig
-from storage.engine import LedgerDirectoryEngine
-from storage.filesystem import OsFileSystem
-from storage.index_store import WRITE_BUFFER_BYTES, open_plyvel
-from storage.memtable import ENTRY_OVERHEAD_BYTES
-from storage.replay import checkpoint_now
+from storage.engine.checkpoint import CheckpointDone, CheckpointJob
+from storage.engine.engine import LedgerDirectoryEngine
+from storage.engine.memtable import ENTRY_OVERHEAD_BYTES
+from storage.engine.replay import checkpoint_now
 from storage.setting import MEBIBYTE
 
 KEY = b"k" * 20

@@ -24,10 +24,10 @@ from runtime.config import ZooKeeperConfig
 from runtime.ledger.changes import new_ledger, to_closed
 from runtime.ledger.metadata import DigestType
 from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.cookies import Cookie, encode_cookie
+from runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.bkctl.conftest import RunMain
 from tests.bkctl.test_main import NO_SERVER, leaves
 from tests.runtime.metadata.trees import PlantedNode, read_tree

@@ -179,7 +179,7 @@ def test_a_traceback_only_with_debug(run_main: RunMain) -> None:
 
 @pytest.mark.parametrize("flags", [(), ("--debug",)])
 def test_logging_of_the_calling_process_is_as_it_was(run_main: RunMain, flags: tuple[str, ...]) -> None:
-    loggers = [logging.getLogger(name) for name in ("", "asyncio", "runtime.metadata.zookeeper")]
+    loggers = [logging.getLogger(name) for name in ("", "asyncio", "runtime.metadata.zookeeper.store")]
     before = [(list(logger.handlers), logger.level) for logger in loggers]
     for command in (("bookie", "list"), ("bookie", "start")):  # a server logs, with or without --debug
         run_main(*command, "--timeout", "10ms", "-u", NO_SERVER, *flags)

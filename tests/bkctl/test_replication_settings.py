@@ -12,7 +12,7 @@ from commands.config import GlobalFlags
 from runtime.config import ZooKeeperConfig
 from runtime.errors import ConfigurationError
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.replication.config import ReplicationConfig
 from tests.bkctl.conftest import RunMain
 

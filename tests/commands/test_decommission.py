@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 

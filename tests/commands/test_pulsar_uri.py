@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from runtime.client import LedgerClient
-from runtime.metadata.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import bkctl_command, bkctl_environment, free_port, kill_and_wait, run_bkctl
 
 pytestmark = pytest.mark.cluster

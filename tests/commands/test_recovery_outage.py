@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.metadata.embedded import EmbeddedZooKeeper
-from runtime.metadata.ledgers import open_ledger_store
+from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, DevCluster, kill_and_wait, start_bkctl
 
 LEDGERS = 16

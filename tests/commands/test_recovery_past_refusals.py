@@ -14,8 +14,8 @@ from runtime.client.ports import LedgerCredentials
 from runtime.client.writer import LedgerWriter
 from runtime.ledger.changes import new_ledger
 from runtime.ledger.metadata import DigestType
-from runtime.metadata.registration import BookieMode, BookieRegistration
-from runtime.metadata.service_info import rpc_service_info
+from runtime.metadata.bookies.registration import BookieMode, BookieRegistration
+from runtime.metadata.bookies.service_info import rpc_service_info
 from runtime.net.loop import LoopClock
 from runtime.protocol.status import Status
 from storage.errors import BkctlError

@@ -17,9 +17,14 @@ import pytest
 from commands.decommission import decommission_outcome
 from commands.outcome import Outcome
 from commands.safety.audit_trail import user_name
-from runtime.metadata.cookies import Cookie, encode_cookie
-from runtime.metadata.operation_lock import OperationHolder, acquire_operation_lock, bookie_lock_path, lock_bookies
-from runtime.metadata.replication_lock import ReplicationLocks
+from runtime.metadata.bookies.cookies import Cookie, encode_cookie
+from runtime.metadata.cluster.operation_lock import (
+    OperationHolder,
+    acquire_operation_lock,
+    bookie_lock_path,
+    lock_bookies,
+)
+from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.replication.decommission import DecommissionReport

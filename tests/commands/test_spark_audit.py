@@ -11,11 +11,11 @@ import pytest
 
 from runtime.ledger.changes import new_ledger, to_closed
 from runtime.ledger.metadata import DigestType
-from runtime.metadata.layout import LedgerTree
-from runtime.metadata.ledgers import open_ledger_store
+from runtime.metadata.ledgers.layout import LedgerTree
+from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.metadata.paths import Paths
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import BkctlResult, run_bkctl
 
 pytestmark = pytest.mark.cluster
@@ -58,7 +58,7 @@ async def test_without_a_recorded_layout_spark_reads_the_same_tree(stage: Stage)
 async def test_debug_shows_no_traffic_of_the_spark_bridge(stage: Stage) -> None:
     result = stage.audit("--spark", "--cores", "1", "--debug")
     assert result.exit_code == 10
-    assert "runtime.metadata.zookeeper" in result.stderr
+    assert "runtime.metadata.zookeeper.store" in result.stderr
     assert "py4j" not in result.stderr
 
 

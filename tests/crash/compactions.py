@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from storage.compaction_log import CompactedLogWriter
-from storage.engine import LedgerDirectoryEngine
-from storage.entry_log_reader import EntryLogScan, ScannedEntry
+from storage.adapters.filesystem import OsFileSystem
+from storage.engine.engine import LedgerDirectoryEngine
+from storage.engine.relocation import EntryMove
+from storage.entry_log.compaction_log import CompactedLogWriter
+from storage.entry_log.reader import EntryLogScan, ScannedEntry
 from storage.filenames import entry_log_file_name
-from storage.filesystem import OsFileSystem
 from storage.ids import EntryLocation, EntryLogId
-from storage.relocation import EntryMove
 
 FS = OsFileSystem()
 

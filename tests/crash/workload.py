@@ -17,14 +17,14 @@ from collections import defaultdict
 
 import pytest
 
+from storage.adapters.filesystem import OsFileSystem
+from storage.adapters.index_store import open_plyvel
 from storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
-from storage.entry_log_writer import EntryLogWriter
+from storage.engine.ledger_storage import LedgerStorage
+from storage.entry_log.writer import EntryLogWriter
 from storage.errors import EntryLogError, MemtableFullError, StorageError
 from storage.filenames import current_directory
-from storage.filesystem import OsFileSystem
-from storage.index_store import open_plyvel
-from storage.journal_format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
-from storage.ledger_storage import LedgerStorage
+from storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from storage.step_sizes import StepSizes
 from tests.crash.compactions import compact
 from tests.crash.guards import WRITING

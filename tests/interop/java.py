@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from runtime.metadata.embedded import find_java
+from runtime.metadata.zookeeper.embedded import find_java
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CLASS_PATH_FILE = os.path.join(HERE, "target", "classpath.txt")

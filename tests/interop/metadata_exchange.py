@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from runtime.ledger.metadata import DigestType, LedgerMetadata, Segment
-from runtime.metadata.layout import LedgerTree
-from runtime.metadata.ledgers import LedgerStore
+from runtime.metadata.ledgers.layout import LedgerTree
+from runtime.metadata.ledgers.ledgers import LedgerStore
 from runtime.metadata.store import Versioned
 from tests.interop.java_metadata import JavaMetadata
 from tests.processes import BkctlResult, run_bkctl

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.metadata.cluster import RESTORE_MARK
-from runtime.metadata.cookies import CookieStore
+from runtime.metadata.bookies.cookies import CookieStore
+from runtime.metadata.cluster.root import RESTORE_MARK
 from runtime.metadata.paths import Paths
-from runtime.metadata.replication_lock import ReplicationLocks
-from runtime.metadata.replication_switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.replication.directories import UnderReplicationTree
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.replication.marks import UnderReplicationMarks, read_mark
+from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.store import ANY_VERSION
-from runtime.metadata.under_replication import UnderReplicationMarks, read_mark
-from runtime.metadata.under_replication_tree import UnderReplicationTree
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.host import canonical_host_name
 from runtime.net.loop import LoopClock
 from tests.interop.java import ANSWER_TIMEOUT_S, JavaBookie, JavaClient, write_server_conf

@@ -12,9 +12,9 @@ from kazoo.client import KazooClient
 from runtime.errors import BadVersionError, LedgerExistsError, LedgerNotFoundError
 from runtime.ledger.changes import replace_bookies, to_closed, to_in_recovery
 from runtime.ledger.metadata import LedgerState, Segment
-from runtime.metadata.layout import LedgerTree
-from runtime.metadata.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.ledgers.layout import LedgerTree
+from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.interop.java import JavaError
 from tests.interop.java_metadata import JavaMetadata, as_java_sees
 from tests.interop.metadata_exchange import (

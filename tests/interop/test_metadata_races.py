@@ -14,15 +14,15 @@ from kazoo.client import KazooClient
 
 from runtime.errors import BadVersionError
 from runtime.ledger.metadata import Segment
-from runtime.metadata.auditor_election import AuditorElection, read_auditor
 from runtime.metadata.foreign_names import ForeignNames
-from runtime.metadata.layout import LedgerTree
-from runtime.metadata.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.ledgers.layout import LedgerTree
+from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.paths import Paths
-from runtime.metadata.replication_lock import ReplicationLocks, read_lock_holder
-from runtime.metadata.replication_work import ReplicationWork
-from runtime.metadata.under_replication import UnderReplicationMarks, list_marks
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.replication.election import AuditorElection, read_auditor
+from runtime.metadata.replication.lock import ReplicationLocks, read_lock_holder
+from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
+from runtime.metadata.replication.work import ReplicationWork
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.host import canonical_host_name
 from runtime.net.loop import LoopClock
 from tests.interop.java_metadata import JavaMetadata

@@ -10,16 +10,16 @@ from kazoo.client import KazooClient
 
 from runtime.config import ZooKeeperConfig, ZooKeeperSaslConfig
 from runtime.errors import MetadataAuthError
-from runtime.metadata.cluster import init_cluster
-from runtime.metadata.cookies import CookieStore
-from runtime.metadata.layout import LedgerTree
-from runtime.metadata.ledgers import open_ledger_store
+from runtime.metadata.bookies.cookies import CookieStore
+from runtime.metadata.bookies.registration import BookieMode
+from runtime.metadata.cluster.root import init_cluster
+from runtime.metadata.ledgers.layout import LedgerTree
+from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.metadata.paths import Paths
-from runtime.metadata.registration import BookieMode
-from runtime.metadata.replication_lock import ReplicationLocks
-from runtime.metadata.replication_switches import ReplicationSwitches
-from runtime.metadata.under_replication import UnderReplicationMarks
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.replication.marks import UnderReplicationMarks
+from runtime.metadata.replication.switches import ReplicationSwitches
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.host import canonical_host_name
 from runtime.net.loop import LoopClock
 from tests.interop.java import JavaProgram

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from runtime.metadata.auditor_election import AuditorElection
-from runtime.metadata.cookies import Cookie, CookieStore
-from runtime.metadata.layout import LedgerTree
+from runtime.metadata.bookies.cookies import Cookie, CookieStore
+from runtime.metadata.bookies.registration import BookieMode, BookieRegistration
+from runtime.metadata.bookies.service_info import BookieServiceInfo, Endpoint
+from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.paths import Paths
-from runtime.metadata.registration import BookieMode, BookieRegistration
-from runtime.metadata.replication_lock import ReplicationLocks
-from runtime.metadata.replication_switches import PeriodicCheck, ReplicationSwitches
-from runtime.metadata.service_info import BookieServiceInfo, Endpoint
-from runtime.metadata.under_replication import UnderReplicationMarks
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.replication.election import AuditorElection
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.replication.marks import UnderReplicationMarks
+from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.host import canonical_host_name
 from runtime.net.loop import LoopClock
 from tests.interop.java import JavaError

@@ -11,17 +11,17 @@ from kazoo.client import KazooClient
 
 from runtime.ledger.changes import replace_bookies, to_closed, to_in_recovery
 from runtime.ledger.metadata import DigestType
-from runtime.metadata.auditor_election import AuditorElection
-from runtime.metadata.cookies import CookieStore
-from runtime.metadata.layout import LedgerTree
-from runtime.metadata.ledgers import open_ledger_store
-from runtime.metadata.registration import BookieMode, BookieRegistration
-from runtime.metadata.replication_lock import ReplicationLocks
-from runtime.metadata.replication_switches import PeriodicCheck, ReplicationSwitches
-from runtime.metadata.rewrite_bookie import rewrite_bookie
-from runtime.metadata.service_info import BookieServiceInfo, rpc_service_info
-from runtime.metadata.under_replication import UnderReplicationMarks
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.bookies.cookies import CookieStore
+from runtime.metadata.bookies.registration import BookieMode, BookieRegistration
+from runtime.metadata.bookies.service_info import BookieServiceInfo, rpc_service_info
+from runtime.metadata.ledgers.layout import LedgerTree
+from runtime.metadata.ledgers.ledgers import open_ledger_store
+from runtime.metadata.ledgers.rewrite_bookie import rewrite_bookie
+from runtime.metadata.replication.election import AuditorElection
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.replication.marks import UnderReplicationMarks
+from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.host import canonical_host_name
 from runtime.net.loop import LoopClock
 from tests.interop.java import JavaProgram

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from storage.child_protocol import raw
+from storage.adapters.child_protocol import raw
 from storage.errors import ChildFailedError
 from storage.ports import AnswerT, ChildContext, ChildHandlers, ChildPool, FileSystem, OnProgress, OpenIndexStore, TaskT
 

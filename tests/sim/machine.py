@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 
+from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.ports import BookiePorts
-from runtime.bookie.server import BookieServer
 from runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
-from runtime.metadata.cluster import init_cluster
+from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.net.bookie_connection import Resolver

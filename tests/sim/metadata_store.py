@@ -32,7 +32,7 @@ from runtime.metadata.store import (
     check_data,
     check_path,
 )
-from runtime.metadata.watches import StandingWatch, Watcher
+from runtime.metadata.zookeeper.watches import StandingWatch, Watcher
 from runtime.ports import Clock
 from tests.sim import zookeeper_model
 from tests.sim.zookeeper_model import ModelZooKeeper

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from storage.adapters.filesystem import OsFileSystem
+from storage.adapters.index_store import open_plyvel
 from storage.errors import DirectoryLockedError, IndexMissingError
-from storage.filesystem import OsFileSystem
-from storage.index_store import open_plyvel
 from storage.ports import FileSystem, IndexStore, OpenIndexStore
 from tests.crash.model_disk import Mode
 from tests.sim.disk import LosesAll, MemoryDisk

@@ -6,14 +6,14 @@ import os
 
 import pytest
 
-from storage.compaction_scan import CHILD_MODULE, MeasuredLog, MeasureLogs, ScanEnd, ScanEntries, ScanMessage
 from storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
-from storage.entry_log_reader import list_entry_logs
+from storage.engine.ledger_storage import LedgerStorage
+from storage.engine.replay import checkpoint_now
+from storage.entry_log.compaction_scan import CHILD_MODULE, MeasuredLog, MeasureLogs, ScanEnd, ScanEntries, ScanMessage
+from storage.entry_log.reader import list_entry_logs
 from storage.filenames import current_directory, entry_log_file_name
-from storage.index_check import DirectoryCheck, IndexCheck
-from storage.ledger_storage import LedgerStorage
-from storage.replay import checkpoint_now
-from storage.storage_check import StorageCheck
+from storage.offline.index_check import DirectoryCheck, IndexCheck
+from storage.offline.storage_check import StorageCheck
 from tests.crash.model_disk import Mode
 from tests.sim.children import InProcessChildren
 from tests.sim.disk import MemoryDisk

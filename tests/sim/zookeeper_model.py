@@ -1,5 +1,5 @@
 """A model of one ZooKeeper server: the tree, the sessions, the watches. Deterministic; held to the real one by
-``tests/runtime/metadata/test_store_contract.py``."""
+``tests/runtime/metadata/zookeeper/test_store_contract.py``."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from runtime.metadata.cluster import init_cluster
-from runtime.metadata.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.registration import Registrations
+from runtime.metadata.bookies.registration import Registrations
+from runtime.metadata.cluster.root import init_cluster
+from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from spark_reports.session import local_session
 from tests.runtime.replication.samples import random_ledger
 

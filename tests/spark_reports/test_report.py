@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from runtime.errors import RefusedError
-from runtime.metadata.ledgers import LedgerStore
-from runtime.metadata.registration import Registrations
+from runtime.metadata.bookies.registration import Registrations
+from runtime.metadata.ledgers.ledgers import LedgerStore
 from spark_reports.errors import SparkReportError
 from spark_reports.report import audit_frame, audit_in_session, audit_plainly, read_frame
 from tests.spark_reports.conftest import BOOKIES, REGISTRATIONS, UNREADABLE_IDS

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from runtime.metadata.registration import Registrations
+from runtime.metadata.bookies.registration import Registrations
 from runtime.replication.audit import WriteSetRow, replication_of, unreadable_row, write_set_rows
 from runtime.replication.audit_report import AuditTotals
 from spark_reports.errors import MissingColumnsError, SparkReportError

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from runtime.config import ZooKeeperConfig
 from runtime.errors import ConfigurationError
-from runtime.metadata.ledgers import LedgerStore
+from runtime.metadata.ledgers.ledgers import LedgerStore
 from runtime.replication.audit import write_set_rows
 from spark_reports.report import read_frame
 from spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch

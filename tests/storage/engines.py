@@ -9,10 +9,10 @@ import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from storage.adapters.index_store import PlyvelIndexStore, open_plyvel
 from storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
-from storage.engine import LedgerDirectoryEngine
-from storage.index_store import PlyvelIndexStore, open_plyvel
-from storage.ledger_storage import LedgerStorage
+from storage.engine.engine import LedgerDirectoryEngine
+from storage.engine.ledger_storage import LedgerStorage
 from storage.ports import FileSystem, OpenIndexStore
 from storage.step_sizes import USUAL_STEPS, StepSizes
 from tests.storage.traced_disk import TracedDisk

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 
 from storage.ids import JournalId
-from storage.journal_format import VERSION_MAX
-from storage.journal_group import encode_group
+from storage.journal.format import VERSION_MAX
+from storage.journal.group import encode_group
 
 
 def group_bytes(

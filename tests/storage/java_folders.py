@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from storage.adapters.filesystem import OsFileSystem
+from storage.adapters.index_store import open_plyvel
 from storage.config import EngineConfig, StorageConfig
-from storage.filesystem import OsFileSystem
-from storage.index_store import open_plyvel
-from storage.ledger_index import LedgerRow
-from storage.ledger_storage import LedgerStorage
+from storage.engine.ledger_storage import LedgerStorage
+from storage.index.ledger_index import LedgerRow
 from tests.storage.engines import NOW_MS
 from tests.storage.golden import FILES, unpack
 

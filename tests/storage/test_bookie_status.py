@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.adapters.filesystem import OsFileSystem
 from storage.bookie_status import (
     BookieStatus,
     decode_bookie_status,
@@ -11,7 +12,6 @@ from storage.bookie_status import (
     read_bookie_status,
     write_bookie_status,
 )
-from storage.filesystem import OsFileSystem
 
 
 @pytest.mark.parametrize("is_read_only", [True, False])

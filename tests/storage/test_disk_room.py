@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from storage.adapters.filesystem import OsFileSystem
 from storage.config import EntryLogConfig, JournalConfig
 from storage.disk_room import RESERVE_BYTES_MAX, DiskRoom, file_limit_advice, is_out_of_room
-from storage.entry_log_writer import EntryLogWriter
+from storage.entry_log.writer import EntryLogWriter
 from storage.errors import EntryLogError, JournalFullError
-from storage.filesystem import OsFileSystem
-from storage.journal_writer import JournalWriter
+from storage.journal.writer import JournalWriter
 from storage.ports import DiskSpace
 from tests.storage.engines import entry
 

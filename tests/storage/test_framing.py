@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.filesystem import OsFileSystem
+from storage.adapters.filesystem import OsFileSystem
 from storage.framing import ReadWindow, framed, framed_bytes
 from storage.ports import Buffer
 

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Sequence
 
-from storage.filesystem import OsFileSystem
+from storage.adapters.filesystem import OsFileSystem
 from storage.ports import Buffer, File
 
 

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from runtime.metadata.auditor_election import AuditorElection
 from runtime.metadata.paths import Paths
-from runtime.metadata.replication_lock import ReplicationLocks
-from runtime.metadata.replication_switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.replication.election import AuditorElection
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.replication.marks import UnderReplicationMarks
+from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.store import ANY_VERSION
-from runtime.metadata.under_replication import UnderReplicationMarks
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from tests.processes import BkctlResult, run_bkctl, run_bkctl_on_terminal
 

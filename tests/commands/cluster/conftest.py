@@ -19,7 +19,7 @@ from runtime.ledger.metadata import DigestType
 from runtime.ledger.metadata_format import encode_ledger_metadata
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, BkctlResult, run_bkctl, start_bkctl
 from tests.runtime.metadata.trees import PlantedNode, read_tree
 

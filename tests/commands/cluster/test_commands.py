@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from runtime.metadata.cluster import RESTORE_MARK
+from runtime.metadata.cluster.root import RESTORE_MARK
 from runtime.metadata.store import ANY_VERSION, MetadataStore
 from tests.commands.cluster.conftest import Operator
 from tests.processes import TerminalSession, bkctl_command, bkctl_environment

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.process import running_bookie
+from runtime.bookie.boot.process import running_bookie
 from runtime.config import BookieConfig, ClientConfig, IntegrityConfig, ZooKeeperConfig
 from runtime.ledger.changes import new_ledger, to_closed
 from runtime.ledger.metadata import DigestType
 from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.cookies import CookieStore
+from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.store import MetadataStore
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool

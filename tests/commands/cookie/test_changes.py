@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.metadata.cookies import decode_cookie
+from runtime.metadata.bookies.cookies import decode_cookie
 from runtime.metadata.store import MetadataStore
 from tests.commands.cookie.conftest import ID, BookieHost, answer
 from tests.processes import TerminalSession

@@ -16,8 +16,8 @@ from runtime.client.writer import LedgerWriter
 from runtime.errors import LedgerError, LedgerFencedError
 from runtime.ledger.changes import new_ledger
 from runtime.ledger.metadata import DigestType
-from runtime.metadata.registration import RegistrationClient
-from runtime.metadata.replication_lock import ReplicationLocks
+from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.replication.lock import ReplicationLocks
 from tests.processes import Cluster, TerminalSession
 
 

@@ -15,7 +15,7 @@ from kazoo.security import make_digest_acl
 from runtime.ledger.changes import new_ledger, replace_bookies, to_closed, to_in_recovery
 from runtime.ledger.metadata import DigestType, LedgerMetadata
 from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.embedded import EmbeddedZooKeeper
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.commands.ledger.conftest import BOOKIES, CLOSED, OPEN, LedgerStage, labelled
 from tests.processes import run_bkctl, run_bkctl_on_terminal
 

@@ -23,15 +23,15 @@ from commands.safety.gate import is_dead, open_change
 from commands.safety.plan import Plan
 from runtime.config import ZooKeeperConfig
 from runtime.errors import MetadataUnavailableError, RefusedError, SessionExpiredError
-from runtime.metadata.embedded import EmbeddedZooKeeper
-from runtime.metadata.operation_lock import (
+from runtime.metadata.cluster.operation_lock import (
     OperationHolder,
     OperationLockedError,
     acquire_operation_lock,
     operation_lock_path,
     operations_on_bookies,
 )
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.commands.safety.conftest import Stage
 from tests.runtime.metadata.conftest import expire, session_of
 

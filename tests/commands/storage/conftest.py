@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.folders import record_places, write_version
-from runtime.metadata.cookies import Cookie, encode_cookie
+from runtime.bookie.cookies.folders import record_places, write_version
+from runtime.metadata.bookies.cookies import Cookie, encode_cookie
+from storage.adapters.filesystem import OsFileSystem
+from storage.adapters.index_store import open_plyvel
 from storage.config import JournalConfig, StorageConfig
-from storage.filesystem import OsFileSystem
-from storage.index_store import open_plyvel
-from storage.journal_format import encode_fence_record, encode_ledger_key_record
-from storage.ledger_storage import LedgerStorage
+from storage.engine.ledger_storage import LedgerStorage
+from storage.journal.format import encode_fence_record, encode_ledger_key_record
 from tests.processes import BkctlResult, run_bkctl
 from tests.storage.engines import KEY, NOW_MS, SMALL, checkpoint, entry
 

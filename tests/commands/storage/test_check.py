@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.folders import version_path, write_version
-from runtime.metadata.cookies import Cookie, encode_cookie
-from storage.filesystem import OsFileSystem
+from runtime.bookie.cookies.folders import version_path, write_version
+from runtime.metadata.bookies.cookies import Cookie, encode_cookie
+from storage.adapters.filesystem import OsFileSystem
 from tests.commands.storage.conftest import Folders
 from tests.processes import run_bkctl
 

@@ -12,7 +12,7 @@ import pytest
 from bkctl.app import build_app
 from commands.effect import Effect
 from storage.filenames import LOCK, PLACE, VERSION
-from storage.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
+from storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
 from tests.bkctl.test_main import leaves
 from tests.commands.storage.conftest import Folders
 from tests.processes import run_bkctl

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from commands.storage.folder_locks import FolderLocks
+from storage.adapters.filesystem import OsFileSystem
+from storage.engine.ledger_storage import lock_directories
 from storage.errors import DirectoryLockedError
-from storage.filesystem import OsFileSystem
-from storage.ledger_storage import lock_directories
 from tests.commands.storage.conftest import Folders
 from tests.processes import run_bkctl
 from tests.storage.java_folders import java_folders

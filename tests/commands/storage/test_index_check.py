@@ -10,7 +10,7 @@ from typing import Any
 import plyvel
 import pytest
 
-from storage.entry_log_format import HEADER_BYTES
+from storage.entry_log.format import HEADER_BYTES
 from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
 from tests.commands.storage.conftest import Folders
 from tests.storage.engines import checkpoint

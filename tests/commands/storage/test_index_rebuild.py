@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from commands.safety.plan import load_plan
+from storage.adapters.filesystem import OsFileSystem
+from storage.engine.ledger_storage import lock_directories
 from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
-from storage.filesystem import OsFileSystem
-from storage.ledger_storage import lock_directories
 from tests.commands.storage.conftest import Folders
 from tests.storage.engines import entry
 from tests.storage.rebuilds import lose

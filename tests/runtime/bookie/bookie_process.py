@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from runtime.config import ClientConfig
-from runtime.metadata.registration import RegistrationClient
+from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
 from tests.processes import bkctl_command, bkctl_environment

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from runtime.bookie.garbage_collector import GarbageCollector
-from runtime.bookie.process import running_bookie
-from runtime.bookie.server import BookieServer
+from runtime.bookie.boot.process import running_bookie
+from runtime.bookie.boot.server import BookieServer
+from runtime.bookie.collection.collector import GarbageCollector
 from runtime.config import (
     BookieConfig,
     ClientConfig,
@@ -22,10 +22,10 @@ from runtime.config import (
     MajorCompactionConfig,
 )
 from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
-from runtime.metadata.cluster import init_cluster
-from runtime.metadata.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.cluster.root import init_cluster
+from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
 from runtime.protocol.status import Status

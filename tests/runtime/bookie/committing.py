@@ -11,15 +11,15 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from runtime.bookie.group_commit import GroupCommit
+from runtime.bookie.serving.group_commit import GroupCommit
 from runtime.net.loop import LaneWorkers
 from runtime.protocol.messages import AddRun, BookieAnswer, BookieCall
 from runtime.protocol.status import Status
 from storage.config import JournalConfig
 from storage.errors import JournalFailedError, JournalFullError
-from storage.journal_format import JournalRecordKind
-from storage.journal_reader import list_journals, scan_journal
-from storage.journal_writer import JournalWriter
+from storage.journal.format import JournalRecordKind
+from storage.journal.reader import list_journals, scan_journal
+from storage.journal.writer import JournalWriter
 from tests.storage.engines import KEY, entry
 from tests.storage.traced_disk import TracedDisk
 

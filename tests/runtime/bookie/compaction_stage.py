@@ -11,23 +11,23 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
-from runtime.bookie.compaction import Compactor
-from runtime.bookie.compaction_room import CompactionRoom
-from runtime.bookie.compaction_scans import LogScanner
-from runtime.bookie.compaction_throttle import CompactionThrottle
-from runtime.bookie.garbage_collector_logs import DirectoryCollector
-from runtime.bookie.garbage_collector_metrics import GarbageCollectionMetrics
+from runtime.bookie.collection.compaction import Compactor
+from runtime.bookie.collection.compaction_room import CompactionRoom
+from runtime.bookie.collection.compaction_scans import LogScanner
+from runtime.bookie.collection.compaction_throttle import CompactionThrottle
+from runtime.bookie.collection.logs import DirectoryCollector
+from runtime.bookie.collection.metrics import GarbageCollectionMetrics
 from runtime.config import CompactionConfig, GarbageCollectionConfig
 from runtime.net.loop import LaneWorkers, LoopClock
-from storage.child_pool import ChildProcesses
-from storage.compaction_scan import ROWS_MAX
+from storage.adapters.child_pool import ChildProcesses
+from storage.adapters.filesystem import OsFileSystem
+from storage.adapters.index_store import open_plyvel
 from storage.config import EngineConfig, EntryLogConfig
 from storage.disk_room import DiskRoom
-from storage.engine import LedgerDirectoryEngine
-from storage.filesystem import OsFileSystem
-from storage.index_store import open_plyvel
+from storage.engine.engine import LedgerDirectoryEngine
+from storage.engine.replay import checkpoint_now
+from storage.entry_log.compaction_scan import ROWS_MAX
 from storage.ports import Children
-from storage.replay import checkpoint_now
 from tests.processes import bkctl_environment
 from tests.sim.children import InProcessChildren
 from tests.storage.engines import KEY, entry, open_engine

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.process import running_bookie
+from runtime.bookie.boot.process import running_bookie
 from runtime.config import BookieConfig, ClientConfig
 from runtime.ledger.metadata import DigestType
-from runtime.metadata.cluster import init_cluster
+from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
 from runtime.ports import LacReply

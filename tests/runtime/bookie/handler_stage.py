@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from runtime.bookie.adds import AddPath
-from runtime.bookie.group_commit import GroupCommit
-from runtime.bookie.handler import BookieRequestHandler
-from runtime.bookie.ledger_handles import LedgerHandles
-from runtime.bookie.modes import BookieModes
+from runtime.bookie.disks.modes import BookieModes
+from runtime.bookie.serving.adds import AddPath
+from runtime.bookie.serving.group_commit import GroupCommit
+from runtime.bookie.serving.handler import BookieRequestHandler
+from runtime.bookie.serving.ledger_handles import LedgerHandles
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.ports import BookieInfo
 from runtime.protocol.messages import (
@@ -26,8 +26,8 @@ from runtime.protocol.messages import (
 )
 from runtime.protocol.status import Status
 from storage.config import JournalConfig
+from storage.engine.ledger_storage import LedgerStorage
 from storage.errors import JournalFailedError
-from storage.ledger_storage import LedgerStorage
 from tests.runtime.bookie.committing import add_run
 from tests.storage.engines import KEY, explicit_lac
 

@@ -8,10 +8,10 @@ import logging
 import msgspec
 import pytest
 
-from runtime.bookie.compaction_throttle import CompactionThrottle
-from runtime.bookie.integrity_refill import ByteRate
+from runtime.bookie.boot.process import running_bookie
+from runtime.bookie.collection.compaction_throttle import CompactionThrottle
+from runtime.bookie.integrity.refill import ByteRate
 from runtime.bookie.live_settings import LIVE, LiveSettings
-from runtime.bookie.process import running_bookie
 from runtime.config import BookieConfig, GarbageCollectionConfig, IntegrityConfig, ZooKeeperConfig
 from runtime.metadata.request_budget import RequestBudget
 from storage.config import StorageConfig

@@ -13,25 +13,25 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runtime.bookie.boot.process import real_ports, running_bookie
+from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.online_rebuild import _LANES_AT_REST, OnlineRebuild
-from runtime.bookie.process import real_ports, running_bookie
-from runtime.bookie.reads import READS_LANE, URGENT_READS_LANE
-from runtime.bookie.server import BookieServer
+from runtime.bookie.serving.reads import READS_LANE, URGENT_READS_LANE
 from runtime.config import BookieConfig, ClientConfig
 from runtime.errors import ConflictError, NoSuchEntryError, NoSuchLedgerError, RefusedError, UnknownLedgerStateError
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.net.pool import BookiePool
 from runtime.protocol.status import Status
+from storage.adapters.filesystem import OsFileSystem
 from storage.config import StorageConfig
+from storage.engine.ledger_storage import LedgerStorage
 from storage.errors import IndexDamagedError, IndexMissingError, StorageError
 from storage.filenames import LOCATIONS_DATABASE
-from storage.filesystem import OsFileSystem
-from storage.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
-from storage.ledger_storage import LedgerStorage
+from storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.storage.engines import open_storage
+from tests.storage.rebuild.test_crash import EveryChangePhotographed
 from tests.storage.rebuilds import rebuild, rows_of
-from tests.storage.test_rebuild_crash import EveryChangePhotographed
 
 pytestmark = pytest.mark.cluster
 

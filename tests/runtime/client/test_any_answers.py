@@ -16,11 +16,11 @@ from runtime.client.suspects import SuspectBookies
 from runtime.config import ClientConfig, ZooKeeperConfig
 from runtime.ledger.changes import new_ledger
 from runtime.ledger.metadata import DigestType, LedgerState
-from runtime.metadata.cluster import init_cluster
-from runtime.metadata.layout import LedgerTree
-from runtime.metadata.ledgers import open_ledger_store
-from runtime.metadata.registration import BookieMode, BookieRegistration, RegistrationClient
-from runtime.metadata.service_info import rpc_service_info
+from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
+from runtime.metadata.bookies.service_info import rpc_service_info
+from runtime.metadata.cluster.root import init_cluster
+from runtime.metadata.ledgers.layout import LedgerTree
+from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.ports import LacReply, ReadReply
 from runtime.protocol.status import Status
 from runtime.replication.byte_window import ByteWindow

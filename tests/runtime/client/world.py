@@ -17,13 +17,13 @@ from runtime.config import ClientConfig, ZooKeeperConfig
 from runtime.errors import BookieError
 from runtime.ledger.changes import new_ledger
 from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
-from runtime.metadata.cluster import init_cluster
-from runtime.metadata.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.registration import BookieMode, BookieRegistration, RegistrationClient
-from runtime.metadata.service_info import rpc_service_info
+from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
+from runtime.metadata.bookies.service_info import rpc_service_info
+from runtime.metadata.cluster.root import init_cluster
+from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.store import NodeStat, Versioned
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
 from runtime.ports import Clock

@@ -14,8 +14,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from runtime.config import ZooKeeperConfig
-from runtime.metadata.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
 
 CONFIG = ZooKeeperConfig(session_timeout_ms=10_000, operation_timeout_s=60.0)

@@ -10,9 +10,9 @@ import sys
 
 from runtime.config import ZooKeeperConfig
 from runtime.errors import MetadataUnavailableError
-from runtime.metadata.replication_lock import ReplicationLocks
+from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import ANY_VERSION
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 
 
 async def hold(servers: str, root: str, ledger_id: int) -> None:

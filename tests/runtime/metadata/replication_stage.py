@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.paths import Paths
-from runtime.metadata.replication_lock import ReplicationLocks
-from runtime.metadata.replication_work import ReplicationWork
+from runtime.metadata.replication.directories import UnderReplicationTree
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
+from runtime.metadata.replication.work import ReplicationWork
 from runtime.metadata.store import MetadataStore
-from runtime.metadata.under_replication import ListedMark, UnderReplicationMarks, list_marks
-from runtime.metadata.under_replication_tree import UnderReplicationTree
 from runtime.net.loop import LoopClock
 from tests.counting_store import CountingStore
 

@@ -11,10 +11,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from runtime.config import ZooKeeperConfig
-from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.request_budget import BudgetedStore, RequestBudget
 from runtime.metadata.store import MetadataStore
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.link import TcpLink
 from tests.sim.loop import VirtualClock, run_simulated
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore

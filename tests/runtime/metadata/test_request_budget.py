@@ -11,9 +11,9 @@ import pytest
 
 from runtime.config import ZooKeeperConfig
 from runtime.errors import SessionExpiredError
-from runtime.metadata.embedded import EmbeddedZooKeeper
 from runtime.metadata.request_budget import BURST_S, BudgetedStore, RequestBudget, share_of_budget
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.store_worlds import ModelWorld
 from tests.sim.loop import VirtualLoop, run_simulated
 

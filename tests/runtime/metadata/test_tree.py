@@ -9,7 +9,7 @@ import pytest
 from runtime.errors import NotEmptyError, RefusedError
 from runtime.metadata.store import MetadataStore, Node
 from runtime.metadata.tree import delete_tree, walk_tree
-from runtime.metadata.zookeeper import ZooKeeperStore
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.trees import java_tree, persistent, plant, read_tree
 
 TREE = persistent(java_tree("hierarchical at work"))

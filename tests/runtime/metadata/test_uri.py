@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kazoo.hosts import collect_hosts
 
 from runtime.errors import ConfigurationError
-from runtime.metadata.layout import LedgerTree
+from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.uri import MetadataUri, legacy_metadata_uri, parse_metadata_uri
 
 HIERARCHICAL, LONG, FLAT = LedgerTree.HIERARCHICAL, LedgerTree.LONG_HIERARCHICAL, LedgerTree.FLAT

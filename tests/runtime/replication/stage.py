@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from runtime.config import ClientConfig
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
-from runtime.metadata.cookies import Cookie, CookieStore
-from runtime.metadata.registration import BookieMode, RegistrationClient
-from runtime.metadata.replication_lock import ReplicationLocks
+from runtime.metadata.bookies.cookies import Cookie, CookieStore
+from runtime.metadata.bookies.registration import BookieMode, RegistrationClient
+from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import Versioned
 from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.checker import LedgerCheck, LedgerChecker

@@ -12,11 +12,11 @@ import pytest
 from runtime.errors import BookieNotFoundError, MetadataUnavailableError, RefusedError
 from runtime.ledger.changes import replace_bookies, replace_in_segment
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.embedded import EmbeddedZooKeeper
+from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.paths import Paths
-from runtime.metadata.registration import BookieMode
-from runtime.metadata.replication_lock import ReplicationLocks
-from runtime.metadata.under_replication_format import encode_lock
+from runtime.metadata.replication.format import encode_lock
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.protocol.status import Status
 from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
 from runtime.replication.copies import CopyState

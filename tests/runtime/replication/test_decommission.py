@@ -8,7 +8,7 @@ import pytest
 
 from runtime.errors import BookieNotFoundError, NoNodeError, RefusedError
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.registration import BookieMode
+from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.store import ANY_VERSION, Versioned
 from runtime.protocol.status import Status
 from runtime.replication.decommission import DecommissionReport

@@ -7,8 +7,8 @@ import pytest
 from runtime.ledger.changes import new_ledger, replace_bookies, to_closed, to_in_recovery
 from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from runtime.ledger.write_set import write_set
+from runtime.metadata.ledgers.stored_ledgers import StoredLedger
 from runtime.metadata.store import Node, NodeStat
-from runtime.metadata.stored_ledgers import StoredLedger
 from runtime.replication.ledger_filter import LedgerFilter, has_entries_on
 
 NODE_CTIME_MS = 1000

@@ -13,10 +13,10 @@ import pytest
 from runtime.config import ZooKeeperConfig
 from runtime.errors import MetadataOutageError, MetadataUnavailableError
 from runtime.ledger.changes import replace_in_segment
-from runtime.metadata.cookies import CookieStore
-from runtime.metadata.embedded import EmbeddedZooKeeper
-from runtime.metadata.registration import RegistrationClient, Registrations
+from runtime.metadata.bookies.cookies import CookieStore
+from runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from runtime.metadata.store import MetadataStore
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.protocol.status import Status
 from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
 from runtime.replication.config import ReplicationConfig

@@ -1,0 +1,99 @@
+"""Makes the folders this bookie's: checks the cookies, locks, checks again, and stamps new folders.
+
+Nothing is changed before both checks have passed. Source: metadata section 7.3, storage sections 2 and 9.4.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from runtime.bookie.cookies.check import (
+    CookieCheck,
+    CookieCheckService,
+    CookieDecision,
+    expected_cookie,
+    require_no_ledgers,
+)
+from runtime.bookie.identity import former_bookie_ids
+from runtime.bookie.ports import BookiePorts
+from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from runtime.config import BookieConfig
+from runtime.metadata.bookies.cookies import Cookie, CookieStore
+from runtime.metadata.cluster.root import read_cluster_info
+from runtime.metadata.ledgers.ledgers import LedgerStore
+from runtime.metadata.store import MetadataStore
+from runtime.metadata.uri import MetadataUri
+from storage.dirty_marks import CrashRisk, leave_dirty_marks
+from storage.engine.ledger_storage import lock_directories
+from storage.filenames import current_directory
+from storage.ports import DirectoryLock
+
+
+class BookieNames(msgspec.Struct, frozen=True):
+    """How the cluster knows this bookie. ``known_as``: its id first, then ids that other settings would have given."""
+
+    known_as: tuple[str, ...]
+    instance_id: str | None
+    cookie: Cookie
+
+
+class FolderClaim:
+    """The steps, in the order of the methods. They raise CookieError or ConfigurationError with the fix,
+    DirectoryLockedError, MetadataError, OSError."""
+
+    def __init__(self, ports: BookiePorts, config: BookieConfig, store: MetadataStore, uri: MetadataUri) -> None:
+        self._ports = ports
+        self._config = config
+        self._store = store
+        self._uri = uri
+        self._service = CookieCheckService(
+            ports.file_system,
+            config.storage,
+            CookieStore(store, uri.root),
+            functools.partial(ports.workers.run, CHECKPOINT_LANE),
+            is_expansion_allowed=config.is_storage_expansion_allowed,
+            is_loss_accepted=config.integrity.stamps_missing_cookies,
+        )
+
+    async def check(self, bookie_id: str, port: int) -> BookieNames:
+        """Check the cookies; also before the locks, because a lock file would already be a change."""
+        cluster = await read_cluster_info(self._store, self._uri.root, self._config.zookeeper.layout)
+        ports = self._ports
+        former_ids = await ports.workers.run(CHECKPOINT_LANE, former_bookie_ids, self._config, port, ports.host)
+        cookie = expected_cookie(self._config.storage, bookie_id, cluster.instance_id)
+        await self._service.check(cookie, former_ids)
+        return BookieNames((bookie_id, *former_ids), cluster.instance_id, cookie)
+
+    async def lock(self) -> list[DirectoryLock]:
+        """Lock the folders; the caller releases them."""
+        return lock_directories(self._ports.file_system, self._config.storage)
+
+    async def check_again(self, names: BookieNames, open_ledgers: Callable[[], Awaitable[LedgerStore]]) -> CookieCheck:
+        """Check the cookies of the locked folders, and whether ledgers name a bookie that looks new."""
+        check = await self._service.check(names.cookie, names.known_as[1:])
+        if check.depends_on_references:
+            is_loss_accepted = self._config.integrity.stamps_missing_cookies
+            ledgers = await open_ledgers()
+            check = await require_no_ledgers(check, self._store, ledgers, is_loss_accepted=is_loss_accepted)
+        return check
+
+    async def stamp(self, names: BookieNames, check: CookieCheck, machine_boot: str) -> Cookie:
+        """Write the cookie where it is missing; returns the stored cookie."""
+        if check.decision is CookieDecision.REFILL:
+            # Until a start has noted which ledgers are concerned, every start must know of the loss.
+            folders = list(map(current_directory, self._config.storage.ledger_directories))
+            leave_dirty_marks(self._ports.file_system, folders, CrashRisk.CRASH, machine_boot)
+            await self._service.stamp_emptied(names.cookie, check.stored_version)
+        elif check.decision is not CookieDecision.BOOT:
+            await self._service.stamp(names.cookie, check.stored_version)
+        is_stored_kept = check.decision in {CookieDecision.BOOT, CookieDecision.REFILL}
+        return (check.evidence.stored if is_stored_kept else None) or names.cookie
+
+
+async def release(locks: list[DirectoryLock]) -> None:
+    """Release the locks of the folders."""
+    for lock in locks:
+        lock.release()

@@ -1,0 +1,93 @@
+"""A bookie as a process of its own: its adapters, interpreter settings, start and end.
+
+The adapters are made here and nowhere below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import importlib.metadata
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import TypeAlias
+
+from runtime.bookie.boot.server import BookieServer
+from runtime.bookie.ports import BookiePorts
+from runtime.config import BookieConfig, ClientConfig
+from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.net.bookie_connection import Resolver
+from runtime.net.host import OsHost
+from runtime.net.listening import listen_tcp
+from runtime.net.loop import LaneWorkers, LoopClock
+from runtime.net.pool import BookiePool
+from storage.adapters.child_pool import ChildProcesses
+from storage.adapters.filesystem import OsFileSystem
+from storage.adapters.index_store import open_plyvel
+
+logger = logging.getLogger(__name__)
+
+OnServing: TypeAlias = Callable[[Callable[[BookieConfig], None]], None]
+
+SWITCH_INTERVAL_S = 0.0001
+"""How long a lane may hold the interpreter while the loop waits for it. The default, 5 ms, is a sync lost."""
+
+
+def real_ports() -> BookiePorts:
+    """Adapters for this machine; call it on the event loop. The caller closes ``workers``."""
+    clock = LoopClock()
+
+    def connect_bookies(resolve: Resolver, config: ClientConfig) -> BookiePool:
+        return BookiePool(resolve, config, clock)
+
+    return BookiePorts(
+        file_system=OsFileSystem(),
+        open_index=open_plyvel,
+        children=ChildProcesses(),
+        clock=clock,
+        workers=LaneWorkers(),
+        host=OsHost(),
+        listen=listen_tcp,
+        connect_metadata=ZooKeeperStore.connect,
+        connect_bookies=connect_bookies,
+        release=f"bkctl {importlib.metadata.version('bkctl')}",
+    )
+
+
+@contextlib.asynccontextmanager
+async def running_bookie(config: BookieConfig, ports: BookiePorts | None = None) -> AsyncIterator[BookieServer]:
+    """A bookie that serves; leaving the block stops it in order. ``ports`` None: those of this machine.
+
+    Raises what keeps it from starting: ConfigurationError, CookieError, ConflictError, MetadataError,
+    RegistrationError, StorageError, OSError; and BookieFailedError when its last flush fails.
+    """
+    ports = ports or real_ports()
+    try:
+        async with BookieServer(config, ports) as server:
+            yield server
+    finally:
+        await ports.workers.close()
+
+
+async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: OnServing) -> None:
+    """Run a bookie until ``stop`` is set, then stop it in order. ``on_serving`` is called once it serves, with what
+    takes over changed settings.
+
+    Before that it can be cancelled: it leaves what a kill would, and nothing registered.
+
+    Raises what keeps it from starting (see ``running_bookie``), or what ended it: RegistrationError, BookieFailedError.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    async with contextlib.AsyncExitStack() as running:
+        try:
+            server = await running.enter_async_context(running_bookie(config))
+        except asyncio.CancelledError:
+            logger.info("the start of the bookie was stopped")
+            raise
+        on_serving(server.reload)
+        gc.collect()
+        gc.freeze()  # what boot allocated lives as long as the process: no collection need look at it again
+        await server.serve_until(stop)
+    logger.info("bookie %s stopped in order", server.bookie_id)

@@ -1,0 +1,388 @@
+"""One bookie from boot to stop. Order of the steps: storage section 10, metadata section 8.3.
+
+The stages of a boot are in ``BookieServer._boot``: the port is bound first (connections are closed until the bookie
+serves), all checks that can refuse come before the first change, and the registration comes last, so that a registered
+bookie serves requests.
+
+The stop undoes the stages in reverse order: unregister, so that no writer chooses this bookie; stop listening; commit
+what is queued; a last checkpoint; remove the DIRTY marks if all of that succeeded; close the storage and the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from runtime.bookie.boot.folder_claim import BookieNames, FolderClaim, release
+from runtime.bookie.boot.peers import new_peers
+from runtime.bookie.boot.port_error import port_error
+from runtime.bookie.boot.stages import Stages
+from runtime.bookie.boot.storage_boot import BOOT_LANE, StorageBoot
+from runtime.bookie.collection.collector import GarbageCollector
+from runtime.bookie.collection.parts import assemble_garbage_collector
+from runtime.bookie.cookies.check import require_same_cookie
+from runtime.bookie.disks.mode_files import ModeFiles
+from runtime.bookie.disks.modes import BookieModes, sentence
+from runtime.bookie.disks.monitor import DiskMonitor
+from runtime.bookie.disks.rules import DiskState, DiskVerdict
+from runtime.bookie.identity import resolve_identity
+from runtime.bookie.integrity.refill import IntegrityProgress
+from runtime.bookie.integrity.repair import IntegrityService
+from runtime.bookie.live_settings import LiveSettings
+from runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
+from runtime.bookie.ports import BookiePorts
+from runtime.bookie.serving.checkpoint_pace import CheckpointPace
+from runtime.bookie.serving.checkpoints import CheckpointService
+from runtime.bookie.serving.request_path import RequestPath
+from runtime.client.ports import ClientPorts
+from runtime.config import BookieConfig
+from runtime.errors import BookieFailedError
+from runtime.metadata.bookies.cookies import CookieStore
+from runtime.metadata.bookies.registration import BookieMode, BookieRegistration
+from runtime.metadata.bookies.service_info import rpc_service_info
+from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.request_budget import BudgetedStore, share_of_budget
+from runtime.metadata.store import MetadataStore
+from runtime.metadata.uri import MetadataUri, parse_metadata_uri
+from runtime.net.listener import BookieListener
+from runtime.net.listener_limits import ListenerLimits
+from storage import filenames
+from storage.dirty_marks import (
+    crash_risk,
+    leave_dirty_marks,
+    read_dirty_marks,
+    read_machine_boot,
+    remove_dirty_marks,
+)
+from storage.disk_room import DiskRoom
+from storage.engine.ledger_storage import LedgerStorage
+from storage.errors import StorageError
+
+logger = logging.getLogger(__name__)
+
+
+class BookieMetadata:
+    """The bookie's session with the metadata store, and where its cluster is there."""
+
+    def __init__(self, store: MetadataStore, uri: MetadataUri, config: BookieConfig, live: LiveSettings) -> None:
+        self.store = store
+        self.uri = uri
+        self._config = config
+        self._live = live
+
+    async def open_ledgers(self) -> LedgerStore:
+        """The ledgers' metadata, read within the budget that the settings give to scans."""
+        budget = share_of_budget(self._config.zookeeper)
+        self._live.on_change(lambda changed: budget.set_rate(changed.zookeeper.scan_operations_per_s_max or None))
+        return await open_ledger_store(
+            BudgetedStore(self.store, budget),
+            self.uri.root,
+            self.uri.tree,
+            layout_config=self._config.zookeeper.layout,
+        )
+
+
+class BookieServer:
+    """A bookie in this process; ``async with`` boots it and stops it in order."""
+
+    def __init__(self, config: BookieConfig, ports: BookiePorts) -> None:
+        self._config = config
+        self._ports = ports
+        self._identity = resolve_identity(config, ports.host)
+        self._machine_boot = read_machine_boot(ports.file_system)
+        self._ledger_folders = [filenames.current_directory(path) for path in config.storage.ledger_directories]
+        self._room = DiskRoom(
+            ports.file_system,
+            (*config.storage.ledger_directories, *config.storage.index_directories),
+            config.disks.checkpoint_reserve_bytes,
+        )
+        self._disk_level = DiskState.WRITABLE
+        self._modes = BookieModes(
+            is_forced_read_only=config.is_read_only,
+            is_read_only_mode_enabled=config.disks.is_read_only_mode_enabled,
+            position_count=len(config.storage.ledger_directories),
+        )
+        self._live = LiveSettings(config)
+        self.reload = self._live.reload
+        """Take over new rates; other changes are logged."""
+        self._stages = Stages()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failed.add_done_callback(_retrieve)
+        self.bookie_id = ""
+        """Known once the port is."""
+        self.port = 0
+        """Where it listens, once booted."""
+        self.garbage_collector: GarbageCollector | None = None
+        """Once booted."""
+        self.online_rebuild: OnlineRebuild | None = None
+        """Once booted."""
+        self.integrity_progress = IntegrityProgress()
+        """What became of the entries that were lost, if any were."""
+        self.repair: IntegrityService | None = None
+        """Once booted."""
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._boot()
+        except BaseException:
+            await self._stages.undo()
+            raise
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stages.undo()
+
+    async def serve_until(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set.
+
+        Raises what makes going on impossible: BookieFailedError for the journal or the index, RegistrationError.
+        """
+        self._failed.add_done_callback(lambda _: stop.set())
+        await stop.wait()
+        if self._failed.done():
+            with _failing_bookie():
+                self._failed.result()
+
+    # -- the stages, in order ---------------------------------------------------------------------------------------
+
+    async def _boot(self) -> None:
+        run, config = self._stages.run, self._config
+        listener = await run("bind the port", self._bind(), BookieListener.close)
+        uri = parse_metadata_uri(config.metadata_uri)
+        connecting = self._ports.connect_metadata(uri.servers, config.zookeeper)
+        store = await run("connect to the metadata store", connecting, lambda session: session.close())
+        metadata = BookieMetadata(store, uri, config, self._live)
+        names, boot, storage = await self._open_storage(metadata)
+        pace = CheckpointPace(lambda: self._ports.clock.monotonic_ns() / 1e9, self._ports.workers.wait)
+        checkpoints = CheckpointService(
+            storage, self._ports.workers, config.flush_interval_s, self._room, self._modes, pace
+        )
+        mode_files = self._new_mode_files()
+        disks = await run("check the disks", self._check_disks(mode_files, checkpoints))
+        ledgers = await metadata.open_ledgers()
+        noting = boot.note_losses(storage, self.bookie_id, checkpoints.flush, store, ledgers)
+        is_repair_due = await run("note lost entries", noting)
+        path = await run("start the journals and checkpoints", self._start(storage, checkpoints), self._flush)
+        await run("leave DIRTY marks", self._leave_dirty_marks())
+        await run("serve requests", self._serve(listener, path), BookieListener.close)
+        registration = self._new_registration(metadata, names)
+        register, keep_status = registration.register, mode_files.write
+        mode = await run("register", self._register(registration, mode_files), lambda _: registration.unregister())
+        following = self._modes.follow(mode, self._ports.clock, register, keep_status)
+        await run("follow the mode", self._begin(following), _end)
+        await run("watch the disks", self._begin(disks.run()), _end)
+        collector = await self._new_garbage_collector(names, metadata, storage, checkpoints, path)
+        await run("collect garbage", self._begin(collector.run()), functools.partial(_end_after, collector.stop))
+        peers = new_peers(self._ports, store, ledgers, config.frame_bytes_max)
+        repair = self._new_repair(storage, checkpoints, peers)
+        await run("repair lost entries", self._begin(repair.run()), functools.partial(_end_repair, peers))
+        if is_repair_due:
+            repair.request()
+        parts = BookieParts(storage, path, self._modes, collector, repair)
+        self.online_rebuild = OnlineRebuild(parts, self._ports, config.storage, self._fail)
+        logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
+
+    async def _bind(self) -> BookieListener:
+        config = self._config
+        listener = BookieListener(
+            ListenerLimits(
+                frame_bytes_max=config.frame_bytes_max,
+                connections_max=config.connections_max,
+                memory_bytes_max=config.connection_memory_bytes_max,
+                stall_s_max=config.connection_stall_s_max,
+            )
+        )
+        try:
+            self.port = await listener.open(self._ports.listen, self._identity.bind_host, config.port)
+        except OSError as error:
+            raise port_error(error, config, self._ports.file_system, self._ports.host) from error
+        self.bookie_id = self._identity.bookie_id(self.port)
+        # A bookie that fails answers nothing more, however long the rest of its stop takes.
+        self._failed.add_done_callback(lambda _: listener.stop())
+        return listener
+
+    async def _open_storage(self, metadata: BookieMetadata) -> tuple[BookieNames, StorageBoot, LedgerStorage]:
+        run, workers = self._stages.run, self._ports.workers
+        claim = FolderClaim(self._ports, self._config, metadata.store, metadata.uri)
+        names = await run("check the cookies", claim.check(self.bookie_id, self.port))
+        locks = await run("lock the folders", claim.lock(), release)
+        check = await run("check the cookies again", claim.check_again(names, metadata.open_ledgers))
+        cookie = await run("stamp the folders", claim.stamp(names, check, self._machine_boot))
+        marks = read_dirty_marks(self._ports.file_system, self._ledger_folders, self._machine_boot)
+        boot = StorageBoot(self._ports, self._config.storage, marks, self._room)
+        # Closed in the lane: a replay that is cancelled leaves a job there, which has to end first.
+        storage = await run("open the storage", boot.open(locks), lambda opened: workers.run(BOOT_LANE, opened.close))
+        await run("replay the journals", boot.replay(storage))
+        return msgspec.structs.replace(names, cookie=cookie), boot, storage
+
+    async def _check_disks(self, mode_files: ModeFiles, checkpoints: CheckpointService) -> DiskMonitor:
+        """Start in the mode that the disks and the last process call for. NoWritableDiskError, DiskUnusableError."""
+        monitor = DiskMonitor(
+            self._ports.file_system,
+            self._config.storage,
+            self._config.disks,
+            self._ports.workers,
+            self._ports.clock,
+            self._note_disks,
+            was_full=mode_files.restore(),
+        )
+        await monitor.check()
+        await checkpoints.begin()
+        return monitor
+
+    async def _start(self, storage: LedgerStorage, checkpoints: CheckpointService) -> RequestPath:
+        path = RequestPath(self._ports, self._config, storage, checkpoints, self._modes)
+        path.start(self._watch)
+        return path
+
+    async def _flush(self, path: RequestPath) -> None:
+        """Commit and flush everything; no flush when the journal or the index has failed: replay decides then."""
+        await path.stop()
+        if not self._failed.done():
+            with _failing_bookie("stopped without its last flush, which the next start makes up for: "):
+                await path.checkpoints.flush()
+                remove_dirty_marks(self._ports.file_system, self._ledger_folders)
+
+    async def _leave_dirty_marks(self) -> None:
+        risk = crash_risk(self._config.storage.journal)
+        leave_dirty_marks(self._ports.file_system, self._ledger_folders, risk, self._machine_boot)
+
+    async def _serve(self, listener: BookieListener, path: RequestPath) -> BookieListener:
+        listener.serve(path.handler)
+        return listener
+
+    async def _register(self, registration: BookieRegistration, mode_files: ModeFiles) -> BookieMode:
+        try:
+            await mode_files.write()
+            mode = self._modes.mode
+            await registration.register(mode)
+        except BaseException:
+            await registration.unregister()
+            raise
+        return mode
+
+    async def _begin(self, service: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._watch(service)
+
+    # -- their parts ------------------------------------------------------------------------------------------------
+
+    def _new_mode_files(self) -> ModeFiles:
+        return ModeFiles(
+            self._ports.file_system,
+            self._ledger_folders,
+            self._modes,
+            self._ports.workers,
+            self._ports.clock,
+            is_kept=self._config.disks.is_status_kept and not self._config.is_read_only,
+        )
+
+    def _new_registration(self, metadata: BookieMetadata, names: BookieNames) -> BookieRegistration:
+        cookies = CookieStore(metadata.store, metadata.uri.root)
+        return BookieRegistration(
+            metadata.store,
+            metadata.uri.root,
+            self.bookie_id,
+            rpc_service_info(self._identity.host, self.port, self._ports.release),
+            clock=self._ports.clock,
+            session_timeout_ms=self._config.zookeeper.session_timeout_ms,
+            on_failed=self._fail,
+            require_cookie=functools.partial(require_same_cookie, cookies, self._config.storage, names.cookie),
+        )
+
+    async def _new_garbage_collector(
+        self,
+        names: BookieNames,
+        metadata: BookieMetadata,
+        storage: LedgerStorage,
+        checkpoints: CheckpointService,
+        path: RequestPath,
+    ) -> GarbageCollector:
+        collector = self.garbage_collector = await assemble_garbage_collector(
+            self._config,
+            metadata.uri,
+            self._ports,
+            metadata.store,
+            storage,
+            self._room,
+            known_as=names.known_as,
+            instance_id=names.instance_id,
+            forget_handle=path.handles.forget,
+            flush=checkpoints.flushed,
+            live=self._live,
+        )
+        self._modes.on_no_room(collector.request)
+        collector.note_disk_level(self._disk_level)
+        return collector
+
+    def _new_repair(
+        self, storage: LedgerStorage, checkpoints: CheckpointService, peers: ClientPorts
+    ) -> IntegrityService:
+        service = self.repair = IntegrityService(
+            self.bookie_id,
+            storage,
+            peers,
+            self._ports.workers,
+            checkpoints,
+            self._config.integrity,
+            self.integrity_progress,
+            allows_add=lambda ledger_id: self._modes.allows_add(ledger_id, is_high_priority=True),
+        )
+        self._live.on_change(lambda changed: service.set_bytes_per_s_max(changed.integrity.bytes_per_s_max))
+        return service
+
+    def _note_disks(self, verdict: DiskVerdict) -> None:
+        self._disk_level = verdict.level
+        self._modes.note_disks(verdict)
+        if self.garbage_collector is not None:
+            self.garbage_collector.note_disk_level(verdict.level)
+
+    def _watch(self, service: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(service)
+        task.add_done_callback(self._note_end)
+        return task
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def _end_repair(peers: ClientPorts, task: asyncio.Task[None]) -> None:
+    await _end(task)
+    await peers.bookies.close()
+
+
+async def _end_after(stop: Callable[[], Awaitable[None]], task: asyncio.Task[None]) -> None:
+    await stop()
+    await asyncio.wait([task])
+
+
+@contextlib.contextmanager
+def _failing_bookie(beginning: str = "") -> Iterator[None]:
+    """What happens to the disk from now on is a failure of the running bookie, not of its start."""
+    try:
+        yield
+    except (StorageError, OSError) as error:
+        raise BookieFailedError(beginning + sentence(error)) from error
+
+
+def _retrieve(failed: asyncio.Future[None]) -> None:
+    """A failure that nobody waits for any more is no second error."""
+    failed.exception()

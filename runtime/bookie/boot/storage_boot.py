@@ -1,0 +1,127 @@
+"""Opening the storage of a bookie: what the process before left, brought back from the journals.
+
+Two decisions are made here: what an unclean shutdown means for these settings, and whether a repair is due. Order of
+the steps: storage section 10; rules of the loss: storage section 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from runtime.bookie.cookies.folders import record_places
+from runtime.bookie.integrity.preboot_check import PrebootCheck, needs_preboot_check, read_integrity_flag
+from runtime.bookie.ports import BookiePorts
+from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from runtime.metadata.ledgers.ledgers import LedgerStore
+from runtime.metadata.store import MetadataStore
+from storage.config import StorageConfig
+from storage.dirty_marks import DirtyMarks, forget_marks_of_lost_journals
+from storage.disk_room import DiskRoom
+from storage.engine.ledger_storage import LedgerStorage
+from storage.ports import DirectoryLock
+
+logger = logging.getLogger(__name__)
+
+
+class ReplayStoppedError(Exception):
+    """The boot was cancelled, so the replay stops."""
+
+
+BOOT_LANE = CHECKPOINT_LANE
+"""Boot work runs where checkpoints run later: one writer per index from the first moment on."""
+
+
+class StorageBoot:
+    """The boot of one storage. ``marks``: what the process before left in the folders, which are locked."""
+
+    def __init__(self, ports: BookiePorts, config: StorageConfig, marks: DirtyMarks, room: DiskRoom) -> None:
+        self._file_system = ports.file_system
+        self._open_index = ports.open_index
+        self._clock = ports.clock
+        self._workers = ports.workers
+        self._config = config
+        self._marks = marks
+        self._room = room
+
+    async def open(self, locks: Sequence[DirectoryLock]) -> LedgerStorage:
+        """Open everything, ``replay`` comes next. The caller closes the storage, then releases the locks.
+
+        StorageError, OSError: nothing is open then.
+        """
+        if self._marks.is_unclean:
+            logger.warning("Unclean shutdown detected: the journal brings back what was written to it")
+        open_all = functools.partial(LedgerStorage.open, self._file_system, self._open_index, self._config)
+        opening = asyncio.ensure_future(self._workers.run(BOOT_LANE, open_all, self._clock.now_ms(), locks))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait([opening])  # the lane opens it all the same
+            if opening.exception() is None:
+                opening.result().close()
+            raise
+
+    async def replay(self, storage: LedgerStorage) -> None:
+        """Bring back what the journals hold, and tell of it. StorageError, OSError.
+
+        When this is cancelled the lane stops soon after, and the files are as a kill would leave them.
+        """
+        record_places(self._file_system, self._config)
+        if self._marks.are_entries_at_risk:
+            forget_marks_of_lost_journals(self._file_system, self._config)
+        began_ns = self._clock.monotonic_ns()
+        is_stopping = False
+
+        def require_going() -> None:
+            if is_stopping:
+                raise ReplayStoppedError
+
+        replay = functools.partial(storage.replay, room=self._room, require_going=require_going)
+        try:
+            report = await self._workers.run(BOOT_LANE, replay)
+        except asyncio.CancelledError:
+            is_stopping = True
+            raise
+        logger.info(
+            "replayed %d entries, %d keys and %d fences from %d journal files in %.1f s",
+            report.entry_count,
+            report.ledger_key_count,
+            report.fence_count,
+            report.file_count,
+            (self._clock.monotonic_ns() - began_ns) / 1e9,
+        )
+        if report.unflushed_bytes:
+            logger.warning("no room on the disk for %d bytes of these: the journals keep them", report.unflushed_bytes)
+        for tail in report.dropped_tails:
+            logger.warning(
+                "%s: %d bytes from offset %d on were never synced and are dropped (%s)",
+                tail.path,
+                tail.dropped_bytes,
+                tail.offset,
+                tail.reason,
+            )
+
+    async def note_losses(
+        self,
+        storage: LedgerStorage,
+        bookie_id: str,
+        flush: Callable[[], Awaitable[None]],
+        store: MetadataStore,
+        ledgers: LedgerStore,
+    ) -> bool:
+        """Whether a repair is due: from an earlier boot, or because the process before may have lost entries.
+
+        Then which ledgers are concerned is noted first, all of it before the bookie is registered (hazard H11).
+        MetadataError, StorageError, OSError.
+        """
+        first = storage.engines[0]
+        is_due = await self._workers.run(BOOT_LANE, read_integrity_flag, first)
+        is_unnoted = await self._workers.run(BOOT_LANE, needs_preboot_check, first)
+        is_journal_short = self._marks.is_unclean and not self._config.journal.is_data_written
+        if is_unnoted or self._marks.are_entries_at_risk or is_journal_short:
+            check = PrebootCheck(storage, bookie_id, self._workers, BOOT_LANE, flush)
+            await check.run(store, ledgers)
+            is_due = True
+        return is_due

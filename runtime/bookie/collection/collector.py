@@ -1,0 +1,270 @@
+"""The collector of a bookie: deleted ledgers go, and the space they took comes back. Source: storage section 7.1.
+
+A round, every ``gcWaitTime``:
+
+1. ledgers that are gone from the metadata are deleted, now and then also copies that it does not name any more;
+2. in each ledger directory, side by side: compactions that were cut off are finished; each entry log that was finished
+   since is measured, deleted ledgers are taken off all of them; logs in which nothing is left are deleted;
+3. there, too, logs that disagree with their own map, or of which rows may lack, begin to be held against the whole
+   index, and major compaction is begun if it is due, else minor: both go on beside the rounds to come.
+
+What cannot be done is said and tried again by the next round. A round can be cut off anywhere, a compaction too.
+
+While a repair is due here (``integrity``), what rests is all that is proven by the index or by the other bookies: of
+1 the copies that the metadata does not name, and of 3 what is held against the index. What is gone from the metadata
+is nobody's, whatever lacks here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final
+
+from runtime.bookie.collection.compaction import finish_jobs
+from runtime.bookie.collection.compaction_rules import CompactionKind, DiskReaction
+from runtime.bookie.collection.ledgers import LedgerCollector
+from runtime.bookie.collection.logs import DirectoryCollector
+from runtime.bookie.collection.long_work import DirectoryCompaction
+from runtime.bookie.collection.metrics import GarbageCollectionMetrics
+from runtime.bookie.collection.overreplicated import OverreplicatedCollector
+from runtime.bookie.disks.rules import DiskState
+from runtime.config import GarbageCollectionConfig
+from runtime.metadata.ledgers.ledgers import LedgerStore
+from runtime.ports import Clock, Workers
+from storage.entry_log.usage import usage_buckets
+from storage.errors import BkctlError
+
+logger = logging.getLogger(__name__)
+
+FLUSH_WAIT_S_MAX: Final = 60.0
+FLUSH_WAIT_FULL_S_MAX: Final = 5.0
+"""Deletions become durable with a checkpoint, and logs should go after that: else a crash brings back a ledger whose
+entries cannot be read. Where no checkpoint comes, for want of room, the logs go all the same: they are the room."""
+
+
+class GarbageCollector:
+    """Runs the rounds of one bookie, one at a time, until ``stop``; beside them a compaction in each directory."""
+
+    def __init__(
+        self,
+        config: GarbageCollectionConfig,
+        clock: Clock,
+        workers: Workers,
+        directories: Sequence[DirectoryCollector],
+        ledgers: LedgerCollector,
+        overreplicated: OverreplicatedCollector,
+        open_ledgers: Callable[[], Awaitable[LedgerStore]],
+        flush: Callable[[], Awaitable[None]],
+        read_repair_due: Callable[[], Awaitable[bool]],
+        metrics: GarbageCollectionMetrics,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._workers = workers
+        self._directories = directories
+        self._ledgers = ledgers
+        self._overreplicated = overreplicated
+        self._open_ledgers = open_ledgers
+        self._flush = flush
+        self._read_repair_due = read_repair_due
+        self._last_overreplicated_s = self._now_s()
+        self._compactions = [
+            DirectoryCompaction(config, clock, directory, read_repair_due, metrics, self._measure)
+            for directory in directories
+        ]
+        self._disks = DiskReaction()
+        self._round: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._hold_count = 0
+        self._cut_offs_count = 0
+        self._is_requested = False
+        self._is_forced = False
+        self._is_stopping = False
+        self._waiting: list[asyncio.Future[None]] = []
+        self.metrics = metrics
+
+    # -- for operators, and for other parts of the bookie -------------------------------------------------------
+
+    async def force(self) -> None:
+        """Run a round now, with a compaction if any is allowed; returns when both have come to their end.
+
+        A compaction that is under way is gone on with, but a minor one gives way to a major one. CancelledError when
+        the collector stops first.
+        """
+        is_done = False
+        while not is_done:
+            if self._is_stopping:
+                raise asyncio.CancelledError
+            cut_offs_count = self._cut_offs_count
+            collected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(collected)
+            self._is_forced = True
+            self._changed.set()
+            await collected
+            await asyncio.gather(*(compaction.ended() for compaction in self._compactions))
+            is_done = self._cut_offs_count == cut_offs_count
+
+    def request(self) -> None:
+        """Run a round soon, for instance because room has become scarce; nothing is forced."""
+        self._is_requested = True
+        self._changed.set()
+
+    def suspend_major(self, *, is_suspended: bool = True) -> None:
+        """Stop major compactions and begin none, or no longer so. Deleting ledgers and empty logs goes on."""
+        for compaction in self._compactions:
+            compaction.suspend(CompactionKind.MAJOR, is_suspended=is_suspended)
+
+    def suspend_minor(self, *, is_suspended: bool = True) -> None:
+        """Stop minor compactions and begin none, or no longer so."""
+        for compaction in self._compactions:
+            compaction.suspend(CompactionKind.MINOR, is_suspended=is_suspended)
+
+    def note_disk_level(self, level: DiskState) -> None:
+        """The fullest ledger disk is so full now (storage section 7.5)."""
+        before, self._disks = self._disks, DiskReaction.to(level, self._config)
+        if self._disks == before:
+            return
+        for compaction in self._compactions:
+            compaction.note_disks(self._disks)
+        if level is not DiskState.WRITABLE:
+            self.request()  # also where compaction rests: what nobody uses may go at once
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """No round or compaction runs within the block, nor what one has begun; what is cut off is made up for."""
+        self._hold_count += 1
+        try:
+            await self._cut_off()
+            yield
+        finally:
+            self._hold_count -= 1
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Run rounds until ``stop``. Raises nothing that a round runs into."""
+        while await self._wait_due():
+            is_forced, self._is_forced, self._is_requested = self._is_forced, False, False
+            waiting, self._waiting = self._waiting, []
+            self._round = asyncio.get_running_loop().create_task(self._run_round(is_forced=is_forced))
+            await asyncio.wait([self._round])
+            if self._round.cancelled():
+                self._is_requested = True
+                self._is_forced |= is_forced
+                self._waiting += waiting
+                continue
+            for ended in waiting:
+                if not ended.done():
+                    ended.set_result(None)
+
+    async def stop(self) -> None:
+        """Cut a round off and end ``run``; who waits for a forced round is cancelled."""
+        self._is_stopping = True
+        self._changed.set()
+        await self._cut_off()
+        for ended in self._waiting:
+            ended.cancel()
+
+    # -- rounds -------------------------------------------------------------------------------------------------
+
+    async def _wait_due(self) -> bool:
+        """True when a round is due, False when there will be none any more."""
+        due_s = self._now_s() + self._config.wait_s
+        while not self._is_stopping:
+            self._changed.clear()
+            left_s = 0.0 if self._is_forced or self._is_requested else due_s - self._now_s()
+            if self._hold_count:
+                await self._changed.wait()
+            elif left_s <= 0:
+                return True
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await self._changed.wait()
+        return False
+
+    async def _cut_off(self) -> None:
+        if self._round is not None and not self._round.done():
+            self._round.cancel()
+            await asyncio.wait([self._round])
+        self._cut_offs_count += 1  # before anybody who waits for a compaction learns that it has ended
+        if any(await asyncio.gather(*(compaction.cut_off() for compaction in self._compactions))):
+            self._is_requested = True
+        await finish_jobs(self._workers)
+
+    async def _run_round(self, *, is_forced: bool) -> None:
+        failed_count = 0
+        try:
+            is_repair_due = await self._read_repair_due()
+            failed_count += await self._trying(self._collect_ledgers(is_repair_due=is_repair_due))
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._collect_logs(position, is_repair_due=is_repair_due, is_forced=is_forced))
+                    for position in range(len(self._directories))
+                ]
+            failed_count += sum(task.result() for task in tasks)
+        except Exception:
+            # Whatever it is: a bookie serves on without its collector, and the next round tries again.
+            logger.exception("a round of the garbage collector failed")
+            failed_count += 1
+        self.metrics.rounds_count += 1
+        self.metrics.rounds_failed_count += failed_count > 0
+        self._measure()
+
+    async def _collect_logs(self, position: int, *, is_repair_due: bool, is_forced: bool) -> int:
+        """The round's part of one directory; how much of it could not be done."""
+        directory, compaction = self._directories[position], self._compactions[position]
+        failed_count = 0
+        try:
+            if await compaction.is_at_rest():
+                failed_count += await self._trying(directory.resume())
+            failed_count += await self._trying(directory.refresh())
+            failed_count += await self._trying(directory.remove_empty())
+            if not is_repair_due:
+                compaction.begin_settling()
+            await compaction.begin_due(is_forced=is_forced)
+        except Exception:
+            logger.exception("garbage collection of %s failed", directory.path)  # the others go on
+            failed_count += 1
+        return failed_count + directory.take_failures_count()
+
+    async def _trying(self, step: Awaitable[None]) -> int:
+        """1 if a step could not be done, else 0."""
+        try:
+            await step
+        except (BkctlError, OSError) as error:
+            logger.warning("garbage collection: %s", error)
+            return 1
+        return 0
+
+    async def _collect_ledgers(self, *, is_repair_due: bool) -> None:
+        ledgers = await self._open_ledgers()
+        deleted_count = await self._ledgers.collect(ledgers)
+        wait_s = self._config.overreplicated_wait_s
+        is_due = wait_s > 0 and self._now_s() - self._last_overreplicated_s >= wait_s
+        if is_due and not is_repair_due:
+            self._last_overreplicated_s = self._now_s()
+            deleted_count += await self._overreplicated.collect(ledgers)
+        if deleted_count:
+            logger.info("%d ledgers are deleted", deleted_count)
+            await self._flush_deletions()
+
+    async def _flush_deletions(self) -> None:
+        wait_s = FLUSH_WAIT_FULL_S_MAX if self._disks.is_room_scarce else FLUSH_WAIT_S_MAX
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                # One checkpoint may not do: that behind a failed one writes what it did not, and nothing newer (H2).
+                while any(directory.is_deletion_unflushed for directory in self._directories):
+                    await self._flush()
+
+    def _measure(self) -> None:
+        usages = [usage for directory in self._directories for usage in directory.usages]
+        self.metrics.logs_count = len(usages)
+        self.metrics.remaining_bytes = sum(usage.remaining_bytes for usage in usages)
+        self.metrics.usage_buckets = usage_buckets(usages)
+        self.metrics.logs_quarantined = sum(directory.quarantined_count for directory in self._directories)
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / 1e9

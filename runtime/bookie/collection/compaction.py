@@ -1,0 +1,289 @@
+"""Compaction of one entry log: copy what is still in use elsewhere; then the log may go. Source: storage section 7.3.
+
+In use is an entry that the index finds in this log at this very place; a copy that the index does not point at may be
+older than what is stored, and is left behind. The order is the safety: copies durable, index durable, log deleted. And
+the log is deleted only when a sweep of the index (``compaction_sweep``) finds no row that names it, which is for the
+caller: one sweep does for many logs. What the copying says is where rows may be that do: of the ledgers in the log if
+its own map agrees with the scan, else anywhere. Of a ledger in limbo rows may be lacking: an entry of it that has none
+keeps the log, too.
+
+May be cancelled anywhere: what was begun is then garbage in a log, or is finished by ``resume``.
+
+A round of the collector deletes logs beside the compaction of the same directory. A log is in hand of one of them: the
+other leaves it alone. And only one of them copies: what is not yet synced of the active log has one owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+
+from runtime.bookie.collection.compaction_scans import LogScanner
+from runtime.bookie.collection.compaction_survivors import (
+    COMPACTION_LANE,
+    ActiveLogSurvivors,
+    NewLogSurvivors,
+    NoSurvivors,
+    Survivors,
+    relocate,
+)
+from runtime.bookie.collection.compaction_throttle import CompactionThrottle
+from runtime.bookie.collection.metrics import GarbageCollectionMetrics
+from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from runtime.config import GarbageCollectionConfig
+from runtime.ports import Workers
+from storage.engine.compaction_source import CompactionSource, SourceEntry
+from storage.engine.engine import LedgerDirectoryEngine
+from storage.engine.relocation import EntryMove
+from storage.entry_log.compaction_log import CompactedLog, list_compacted_logs, remove_unfinished_logs
+from storage.entry_log.compaction_scan import ScanEnd, ScanMessage, ScannedRows, UnreadableLog, unpack_rows
+from storage.errors import CorruptFileError, EntryLogError
+from storage.filenames import entry_log_file_name
+from storage.ids import EntryLocation, EntryLogId, LedgerId
+from storage.ports import FileSystem
+
+logger = logging.getLogger(__name__)
+
+
+class Compactor:
+    """Compacts the logs of one ledger directory, one at a time, and deletes others meanwhile."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        engine: LedgerDirectoryEngine,
+        workers: Workers,
+        scanner: LogScanner,
+        throttle: CompactionThrottle,
+        config: GarbageCollectionConfig,
+        metrics: GarbageCollectionMetrics,
+    ) -> None:
+        self._fs = fs
+        self._engine = engine
+        self._workers = workers
+        self._scanner = scanner
+        self._throttle = throttle
+        self._config = config
+        self._metrics = metrics
+        self._in_hand: set[EntryLogId] = set()
+
+    def is_in_hand(self, log_id: EntryLogId) -> bool:
+        """Whether a log is being read, replaced or deleted here, or is being made."""
+        return log_id in self._in_hand
+
+    @asynccontextmanager
+    async def holding(self, *log_ids: EntryLogId) -> AsyncIterator[None]:
+        """Logs that are nobody's are in hand within the block."""
+        assert self._in_hand.isdisjoint(log_ids), "a log has one owner"
+        self._in_hand.update(log_ids)
+        try:
+            yield
+        except asyncio.CancelledError:
+            await finish_jobs(self._workers)
+            raise
+        finally:
+            self._in_hand.difference_update(log_ids)
+
+    def hurry(self) -> None:
+        """Ledgers are gone: what waits to be copied may not have to be any more."""
+        self._throttle.interrupt()
+
+    async def compact(self, log_id: EntryLogId) -> frozenset[LedgerId] | None:
+        """Copy what is in use. The log is for ``remove``, once no row of the ledgers that are returned names it.
+
+        None: rows of any ledger may, or rows may be lacking.
+        CorruptFileError: the log is damaged. Any other StorageError, OSError: it could not be done now; whatever was
+        not finished has no effect. Not twice at a time.
+        """
+        source = CompactionSource(self._fs, self._engine, log_id)
+        async with self.holding(log_id):
+            return await self._compact(source, self._survivors_of(source))
+
+    async def require_unused(self, log_id: EntryLogId) -> frozenset[LedgerId] | None:
+        """Read a log of which no entry should be in use; returns and raises like ``compact``, beside which it may run.
+
+        LogInUseError: an entry is.
+        """
+        async with self.holding(log_id):
+            return await self._compact(CompactionSource(self._fs, self._engine, log_id), NoSurvivors())
+
+    async def _compact(self, source: CompactionSource, survivors: Survivors) -> frozenset[LedgerId] | None:
+        try:
+            ledger_ids, copied_count = await self._copy_live(source, survivors)
+            await survivors.finish()
+        except BaseException:
+            await survivors.abandon()
+            raise
+        finally:
+            await self._workers.run(COMPACTION_LANE, source.close)
+        self._metrics.logs_compacted_count += copied_count > 0
+        return ledger_ids
+
+    async def remove(self, log_id: EntryLogId) -> None:
+        """Delete a log that no row of the index names."""
+        size_bytes = await self._workers.run(CHECKPOINT_LANE, _remove, self._fs, self._engine, log_id)
+        self._metrics.logs_removed_count += 1
+        self._metrics.reclaimed_bytes += size_bytes
+        logger.info(
+            "%s: entry log %s is deleted, %d bytes",
+            self._engine.ledger_directory,
+            entry_log_file_name(log_id),
+            size_bytes,
+        )
+
+    async def list_interrupted(self) -> list[CompactedLog]:
+        """Transactional compactions that were cut off; what was cut off too early to be finished is deleted. OSError.
+
+        Whatever the settings say now: the files are there.
+        """
+        directory = self._engine.ledger_directory
+        removed_count = await self._workers.run(COMPACTION_LANE, remove_unfinished_logs, self._fs, directory)
+        if removed_count:
+            logger.info("%s: %d unfinished logs of a compaction are deleted", directory, removed_count)
+        return await self._workers.run(COMPACTION_LANE, list_compacted_logs, self._fs, directory)
+
+    async def resume(self, compacted: CompactedLog) -> None:
+        """Finish one, from step 4 on, but for the source, which is for ``compact`` then.
+
+        CorruptFileError for a log that is damaged; other StorageErrors, OSError.
+        """
+        async with self.holding(compacted.source_log_id):
+            await self._require_whole(compacted)
+            await self._replace(compacted)
+        self._metrics.compactions_resumed_count += 1
+        logger.info("%s: the compaction into it is finished", compacted.path)
+
+    async def _require_whole(self, compacted: CompactedLog) -> None:
+        """It may have lain there for long, and the index is to name nothing that is damaged. Raises like ``resume``."""
+        async with self.holding(compacted.log_id):
+            await self._workers.run(COMPACTION_LANE, compacted.publish, self._fs)
+            async with aclosing(self._moves_into(compacted)) as batches:
+                async for _ in batches:
+                    pass
+
+    async def _replace(self, compacted: CompactedLog) -> None:
+        """Steps 4 to 6, but for the source. Raises like ``resume``."""
+        async with self.holding(compacted.log_id):  # it looks like any other log from here on
+            await self._workers.run(COMPACTION_LANE, compacted.publish, self._fs)
+            async with aclosing(self._moves_into(compacted)) as batches:
+                async for moves in batches:
+                    await relocate(self._workers, self._engine, moves)
+            await self._workers.run(COMPACTION_LANE, compacted.forget, self._fs)
+
+    async def _moves_into(self, compacted: CompactedLog) -> AsyncGenerator[list[EntryMove], None]:
+        """Entries of the log that the index still names in its source. CorruptFileError behind the last, if need be."""
+        is_complete = False
+        source_offset = 0
+        async with aclosing(self._scanner.entries(compacted.directory, compacted.log_id)) as messages:
+            async for message in messages:
+                entries, is_complete = _taken(message)
+                moves = await self._workers.run(COMPACTION_LANE, _moves_from, self._engine, compacted, entries)
+                for move in moves:
+                    if move.from_location.offset <= source_offset:
+                        # An id that was changed in place is that of another entry now, which the map does not tell.
+                        reason = f"entry {move.ledger_id}:{move.entry_id} is not where it was in the log it replaces"
+                        raise CorruptFileError(compacted.path, move.to_location.offset, reason)
+                    source_offset = move.from_location.offset
+                yield moves
+        if not is_complete:
+            raise CorruptFileError(compacted.path, 0, "the log does not agree with its own map")
+
+    def _survivors_of(self, source: CompactionSource) -> Survivors:
+        if self._config.is_transactional:
+            return NewLogSurvivors(self._fs, self._engine, self._workers, source, self._replace)
+        return ActiveLogSurvivors(self._engine, self._workers, source, self._config.outstanding_entries_max)
+
+    async def _copy_live(
+        self, source: CompactionSource, survivors: Survivors
+    ) -> tuple[frozenset[LedgerId] | None, int]:
+        """Ledgers of which the log may hold more that is in use, None: any; and how many entries were copied."""
+        is_complete, may_lack_rows, copied_count = False, False, 0
+        ledger_ids: set[LedgerId] = set()
+        async with aclosing(self._scanner.entries(self._engine.ledger_directory, source.log_id)) as messages:
+            async for message in messages:
+                entries, is_complete = _taken(message)
+                existing = [entry for entry in entries if self._engine.ledger(entry.ledger_id) is not None]
+                if not existing:
+                    continue
+                ledger_ids.update(entry.ledger_id for entry in existing)
+                live, unplaced_ledger_ids = await self._workers.run(COMPACTION_LANE, source.select_live, existing)
+                may_lack_rows |= any(map(self._is_in_limbo, unplaced_ledger_ids))
+                for batch in _batches(live, self._config.compaction_batch_bytes_max):
+                    copied_count += await self._copy(batch, survivors)
+        return frozenset(ledger_ids) if is_complete and not may_lack_rows else None, copied_count
+
+    async def _copy(self, batch: Sequence[SourceEntry], survivors: Survivors) -> int:
+        """Copy entries as soon as the rate allows; returns how many were in use still by then."""
+        is_due = False
+        while batch and not is_due:
+            is_due = await self._throttle.wait()
+            batch = [entry for entry in batch if self._engine.ledger(entry.ledger_id) is not None]
+        if batch:
+            size_bytes = sum(entry.size_bytes for entry in batch)
+            self._throttle.note(len(batch), size_bytes)
+            await survivors.take(batch)
+            self._metrics.copied_entries_count += len(batch)
+            self._metrics.copied_bytes += size_bytes
+        return len(batch)
+
+    def _is_in_limbo(self, ledger_id: LedgerId) -> bool:
+        row = self._engine.ledger(ledger_id)
+        return row is not None and row.is_limbo
+
+
+async def finish_jobs(workers: Workers) -> None:
+    """Return when the jobs have ended which run on though nobody waits for them any more."""
+    for lane in (COMPACTION_LANE, CHECKPOINT_LANE):
+        await workers.run(lane, _nothing)
+
+
+def _nothing() -> None:
+    """When it is done, so are all jobs before it."""
+
+
+def _taken(message: ScanMessage) -> tuple[list[SourceEntry], bool]:
+    """Entries of a message, and whether it says that they were all; EntryLogError when the log cannot be read."""
+    match message:
+        case ScannedRows():
+            return [SourceEntry(*row) for row in unpack_rows(message)], False
+        case ScanEnd():
+            return [], message.is_complete
+        case UnreadableLog():
+            raise EntryLogError(message.reason)
+    raise AssertionError("the answer to another question")
+
+
+def _batches(entries: Sequence[SourceEntry], bytes_max: int) -> list[list[SourceEntry]]:
+    batches: list[list[SourceEntry]] = []
+    room_bytes = 0
+    for entry in entries:
+        if not batches or entry.size_bytes > room_bytes:
+            batches.append([])
+            room_bytes = bytes_max
+        batches[-1].append(entry)
+        room_bytes -= entry.size_bytes
+    return batches
+
+
+def _moves_from(
+    engine: LedgerDirectoryEngine, compacted: CompactedLog, entries: Sequence[SourceEntry]
+) -> list[EntryMove]:
+    """Entries of a finished log whose rows still name the log that it replaces.
+
+    At whatever offset: the source has not changed since the row named the entry that was copied from it.
+    """
+    places = engine.current_locations([(entry.ledger_id, entry.entry_id) for entry in entries])
+    return [
+        EntryMove(entry.ledger_id, entry.entry_id, place, EntryLocation(compacted.log_id, entry.offset))
+        for entry, place in zip(entries, places, strict=True)
+        if place is not None and place.log_id == compacted.source_log_id
+    ]
+
+
+def _remove(fs: FileSystem, engine: LedgerDirectoryEngine, log_id: EntryLogId) -> int:
+    size_bytes = fs.size(os.path.join(engine.ledger_directory, entry_log_file_name(log_id)))
+    engine.remove_log(log_id)
+    return size_bytes

@@ -1,0 +1,273 @@
+"""Ledgers that are stored here and no longer exist. Source: storage section 7.2, metadata section 4.3.
+
+A ledger is deleted only when it was here before the listing began, a part of the tree that was listed without an error
+does not hold it, its metadata was then found missing twice, with a pause and a ``sync`` in between, on one session and
+in the very cluster that this bookie booted in, and nobody has touched it meanwhile. Whatever else comes up keeps it:
+the next round looks again. None of that rests on what is stored here: a ledger in limbo, which no repair brings out of
+it once its metadata is gone, goes like any other.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
+from runtime.bookie.collection.metrics import GarbageCollectionMetrics
+from runtime.errors import LedgerNotFoundError, MetadataError
+from runtime.metadata.bookies.cookies import CookieStore
+from runtime.metadata.cluster.root import is_restore_unfinished, read_instance_id, unfinished_restore_text
+from runtime.metadata.ledgers.ledgers import LedgerStore
+from runtime.metadata.ledgers.listing import PartListing
+from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.store import MetadataStore
+from runtime.ports import Clock, Workers
+from storage.engine.ledger_storage import LedgerStorage
+from storage.errors import BkctlError
+from storage.ids import LedgerId
+from storage.index.ledger_index import LedgerRow
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS_MAX: Final = 3
+"""A checkpoint that ends while a batch is confirmed makes it look used."""
+_READS_IN_FLIGHT_MAX: Final = 64
+
+
+class TouchMark(NamedTuple):
+    """State of a local ledger at one moment. If it is the same later, no client has used the ledger in between."""
+
+    row: LedgerRow | None
+    """None: only its fence is here, because its copy was collected."""
+    write_cache_generation: int
+    memtable_bytes: int | None
+    """Of the whole directory, if entries of the ledger are in the write cache: each add makes it grow."""
+
+
+class LocalLedgers:
+    """The ledgers of all directories of a bookie. ``forget_handle`` is called with each that is deleted."""
+
+    def __init__(self, storage: LedgerStorage, workers: Workers, forget_handle: Callable[[LedgerId], None]) -> None:
+        self._storage = storage
+        self._workers = workers
+        self._forget_handle = forget_handle
+
+    def snapshot(self) -> list[LedgerId]:
+        """Ids of all ledgers that have a row, ascending."""
+        return sorted(itertools.chain.from_iterable(engine.ledger_ids() for engine in self._storage.engines))
+
+    def snapshot_with_collected(self) -> list[LedgerId]:
+        """Ids of all ledgers that have a row or only a fence, ascending."""
+        collected = itertools.chain.from_iterable(engine.collected.ids() for engine in self._storage.engines)
+        return sorted({*self.snapshot(), *collected})
+
+    def mark(self, ledger_id: LedgerId) -> TouchMark | None:
+        """Take it before asking the metadata; None when the ledger has neither a row nor a fence here."""
+        engine = self._storage.engine_of(ledger_id)
+        row = engine.ledger(ledger_id)
+        if row is None and ledger_id not in engine.collected:
+            return None
+        memtable_bytes = engine.memtable_bytes if engine.last_cached(ledger_id) is not None else None
+        return TouchMark(row, engine.write_cache_generation, memtable_bytes)
+
+    def delete(self, marks: Mapping[LedgerId, TouchMark]) -> set[LedgerId]:
+        """Delete the ledgers that nobody has used since their marks were taken; the others stay. Returns which.
+
+        The metadata store and the bookie's clients are not in step: a ledger that is created right after it was found
+        missing may have its first entry here before that answer is. Such an entry is in the write cache, or a
+        checkpoint has ended since; a fence, a key or an explicit LAC has changed the row.
+        """
+        untouched = {ledger_id for ledger_id, mark in marks.items() if self._is_untouched(ledger_id, mark)}
+        for ledger_id in untouched:
+            if marks[ledger_id].row is not None:
+                self._storage.engine_of(ledger_id).delete_ledger(ledger_id)
+                self._forget_handle(ledger_id)
+        return untouched
+
+    async def keep_fence(self, ledger_id: LedgerId) -> None:
+        """Record durably that a ledger takes no plain add here, whatever becomes of its row. StorageError."""
+        collected = self._storage.engine_of(ledger_id).collected
+        if ledger_id not in collected:
+            await self._workers.run(COMPACTION_LANE, collected.append, ledger_id)
+            collected.note(ledger_id)
+
+    async def release_fences(self, gone: Collection[LedgerId]) -> None:
+        """Remove the records of ledgers that no longer exist, and replace a file in which a write failed. OSError."""
+        for engine in self._storage.engines:
+            collected = engine.collected
+            here = frozenset(ledger_id for ledger_id in gone if ledger_id in collected)
+            if here or collected.is_rewrite_due:
+                collected.replace(await self._workers.run(COMPACTION_LANE, collected.rewrite, here))
+
+    def _is_untouched(self, ledger_id: LedgerId, mark: TouchMark) -> bool:
+        now = self.mark(ledger_id)
+        # The same row, not an equal one: it may have been deleted and made again meanwhile.
+        return now is not None and now.row is mark.row and now[1:] == mark[1:]
+
+
+class ClusterGuard:
+    """Makes sure that what the metadata store says is said by the cluster that this bookie belongs to."""
+
+    def __init__(self, store: MetadataStore, root: str, bookie_id: str, instance_id: str | None) -> None:
+        self._store = store
+        self._root = root
+        self._bookie_id = bookie_id
+        self._instance_id = instance_id
+        self._root_ctime_ms: int | None = None
+
+    async def require_own_cluster(self) -> None:
+        """MetadataError unless the root, the instance id and this bookie's cookie are those of before."""
+        await self._store.sync(self._root)
+        stat = await self._store.exists(self._root)
+        if stat is None:
+            raise MetadataError(f"{self._root} is gone: nothing of this bookie is taken for deleted", self._root)
+        if self._root_ctime_ms is None:
+            self._root_ctime_ms = stat.ctime_ms
+        instance_id = await read_instance_id(self._store, self._root)
+        if instance_id != self._instance_id:
+            raise MetadataError(
+                f"the cluster at {self._root} has the instance id {instance_id}, this bookie belongs to "
+                f"{self._instance_id}: nothing of it is taken for deleted",
+                self._root,
+            )
+        if stat.ctime_ms != self._root_ctime_ms:
+            raise MetadataError(
+                f"{self._root} was created again: nothing of this bookie is taken for deleted before it is restarted",
+                self._root,
+            )
+        if await is_restore_unfinished(self._store, self._root):
+            raise MetadataError(unfinished_restore_text(self._root), self._root)
+        if await CookieStore(self._store, self._root).find(self._bookie_id) is None:
+            raise MetadataError(
+                f"the cluster at {self._root} has no cookie of {self._bookie_id}: nothing of it is taken for deleted",
+                self._root,
+            )
+
+
+class LedgerCollector:
+    """Finds and deletes ledgers that no longer exist.
+
+    ``batch_count_max``: ledgers whose end is confirmed together; ``confirmation_pause_s``: between two reads that find
+    no metadata of a ledger.
+    """
+
+    def __init__(
+        self,
+        local: LocalLedgers,
+        guard: ClusterGuard,
+        store: MetadataStore,
+        clock: Clock,
+        metrics: GarbageCollectionMetrics,
+        batch_count_max: int,
+        confirmation_pause_s: float,
+    ) -> None:
+        self._local = local
+        self._guard = guard
+        self._store = store
+        self._clock = clock
+        self._metrics = metrics
+        self._batch_count_max = batch_count_max
+        self._confirmation_pause_s = confirmation_pause_s
+        self._was_nothing_listed = False
+
+    async def collect(self, ledgers: LedgerStore) -> int:
+        """One pass; returns how many ledgers were deleted. BkctlError when none can be told to be gone."""
+        local_ids = self._local.snapshot_with_collected()
+        await self._guard.require_own_cluster()
+        candidates = await self._unlisted(ledgers, local_ids)
+        missing = await _without_metadata(ledgers, candidates)
+        if missing:
+            await self._clock.sleep(self._confirmation_pause_s)
+        deleted_count = 0
+        gone: set[LedgerId] = set()
+        for first in range(0, len(missing), self._batch_count_max):
+            batch = missing[first : first + self._batch_count_max]
+            for _ in range(_ATTEMPTS_MAX):
+                deleted = await self._delete_confirmed(ledgers, batch)
+                deleted_count += sum(deleted.values())
+                self._metrics.ledgers_deleted_count += sum(deleted.values())
+                gone.update(deleted)
+                batch = [ledger_id for ledger_id in batch if ledger_id not in deleted]
+        self._metrics.ledgers_kept_count += len(candidates) - len(gone)
+        try:
+            await self._local.release_fences(gone)
+        except OSError as error:
+            logger.warning("cannot remove the fences of deleted ledgers, the next round tries again: %s", error)
+        return deleted_count
+
+    async def _unlisted(self, ledgers: LedgerStore, local_ids: Sequence[LedgerId]) -> list[LedgerId]:
+        """Local ledgers that the listing does not hold; a part that cannot be listed has none."""
+        unlisted: list[LedgerId] = []
+        listed_count = failed_count = 0
+        parts = ledgers.list_parts()
+        async with aclosing(parts):
+            async for part in parts:
+                here = _within(part, local_ids)
+                if part.error is None:
+                    listed_count += len(part.ledger_ids)
+                    unlisted += sorted(set(here).difference(part.ledger_ids))
+                    continue
+                failed_count += 1
+                self._metrics.ledgers_kept_count += len(here)
+                logger.warning(
+                    "ledgers %d to %d cannot be listed, those that are here stay: %s",
+                    part.first_ledger_id,
+                    part.last_ledger_id,
+                    part.error,
+                )
+        # A cluster without a single ledger is more often a mistake than the truth: it is believed the second time.
+        is_empty = not listed_count and not failed_count
+        is_believed, self._was_nothing_listed = not is_empty or self._was_nothing_listed, is_empty
+        if unlisted and not is_believed:
+            logger.warning("the cluster lists no ledger at all: if the next garbage collection finds none, all here go")
+            return []
+        return unlisted
+
+    async def _delete_confirmed(self, ledgers: LedgerStore, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, bool]:
+        """Delete those that are still missing; returns which, and whether a row was deleted.
+
+        The others may be deleted by another attempt.
+        """
+        marks = {ledger_id: mark for ledger_id in ledger_ids if (mark := self._local.mark(ledger_id)) is not None}
+        if not marks:
+            return {}
+        session_id = self._store.session_id
+        await self._store.sync(ledgers.root)
+        missing = await _without_metadata(ledgers, sorted(marks))
+        await self._guard.require_own_cluster()
+        if not session_id or self._store.session_id != session_id:
+            return {}  # another session may be served by a server that lags behind
+        deleted = self._local.delete({ledger_id: marks[ledger_id] for ledger_id in missing})
+        return {ledger_id: marks[ledger_id].row is not None for ledger_id in deleted}
+
+
+async def _without_metadata(ledgers: LedgerStore, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
+    """Those that certainly have no metadata; one whose metadata cannot be read or understood has some."""
+    unknown: list[tuple[LedgerId, BkctlError]] = []
+
+    async def read(ledger_id: LedgerId) -> LedgerId | None:
+        try:
+            await ledgers.read(ledger_id)
+        except LedgerNotFoundError:
+            return ledger_id
+        except BkctlError as error:
+            unknown.append((ledger_id, error))
+        return None
+
+    answers = pipelined(each_of(ledger_ids), read, _READS_IN_FLIGHT_MAX)
+    async with aclosing(answers):
+        missing = [ledger_id async for ledger_id in answers if ledger_id is not None]
+    if unknown:
+        ledger_id, error = unknown[0]
+        logger.warning("%d ledgers stay, of which ledger %d: %s", len(unknown), ledger_id, error)
+    return missing
+
+
+def _within(part: PartListing, ledger_ids: Sequence[LedgerId]) -> Sequence[LedgerId]:
+    """Those of some ascending ids that a part of the listing speaks for."""
+    first = bisect.bisect_left(ledger_ids, part.first_ledger_id)
+    return ledger_ids[first : bisect.bisect_right(ledger_ids, part.last_ledger_id)]

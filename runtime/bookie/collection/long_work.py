@@ -1,0 +1,164 @@
+"""What takes long in one ledger directory, beside the rounds of the collector and the other directories.
+
+A round begins it and does not wait for it: copying at the rate of the settings may take days, and what is deleted
+meanwhile, here or on other disks, must not wait for that. It is stopped, also in the middle of a log, as soon as it is
+suspended or a disk has become too full for it; then it is due still. Source: storage sections 7.3 and 7.5.
+
+Nor does a round wait for the search of the whole index for rows that name a log: there may be 10^9 of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from runtime.bookie.collection.compaction_rules import (
+    CompactionKind,
+    CompactionState,
+    DiskReaction,
+    due_compaction,
+    note_compaction,
+)
+from runtime.bookie.collection.logs import DirectoryCollector
+from runtime.bookie.collection.metrics import GarbageCollectionMetrics
+from runtime.config import CompactionConfig, GarbageCollectionConfig
+from runtime.ports import Clock
+from storage.errors import BkctlError
+
+logger = logging.getLogger(__name__)
+
+
+class DirectoryCompaction:
+    """Runs one compaction and one search at a time. ``on_ended`` is called after each compaction."""
+
+    def __init__(
+        self,
+        config: GarbageCollectionConfig,
+        clock: Clock,
+        directory: DirectoryCollector,
+        read_repair_due: Callable[[], Awaitable[bool]],
+        metrics: GarbageCollectionMetrics,
+        on_ended: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._directory = directory
+        self._read_repair_due = read_repair_due
+        self._metrics = metrics
+        self._on_ended = on_ended
+        now_s = self._now_s()
+        self._state = CompactionState(now_s, now_s)
+        self._disks = DiskReaction()
+        self._kind: CompactionKind | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._settling: asyncio.Task[None] | None = None
+
+    # -- what it is told ----------------------------------------------------------------------------------------
+
+    def suspend(self, kind: CompactionKind, *, is_suspended: bool) -> None:
+        """Stop this kind and run none any more, or no longer so."""
+        if kind is CompactionKind.MAJOR:
+            self._state.is_major_suspended = is_suspended
+        else:
+            self._state.is_minor_suspended = is_suspended
+        self._stop_suspended()
+
+    def note_disks(self, reaction: DiskReaction) -> None:
+        """What the disks ask for has changed."""
+        self._disks = reaction
+        self._stop_suspended()
+
+    async def begin_due(self, *, is_forced: bool) -> None:
+        """Begin one if any is due. One that runs goes on, unless it is minor and a major one is forced."""
+        is_forced |= self._disks.is_forced
+        kind = due_compaction(self._config, self._disks.applied_to(self._state), self._now_s(), is_forced=is_forced)
+        if kind is None:
+            return
+        if not await self.is_at_rest():
+            if not is_forced or kind is self._kind or kind is CompactionKind.MINOR:
+                return
+            await self._stop()
+        self._kind = kind
+        self._running = asyncio.get_running_loop().create_task(self._run(kind))
+        self._metrics.compactions_running += 1
+        self._running.add_done_callback(self._note_end)
+
+    def begin_settling(self) -> None:
+        """Begin to settle what could not be proven to be unused, unless that is under way."""
+        if self._settling is None or self._settling.done():
+            self._settling = asyncio.get_running_loop().create_task(self._trying(self._directory.settle_unproven()))
+
+    async def cut_off(self) -> bool:
+        """Stop what runs; False: nothing did."""
+        running = self._unfinished()
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+        return bool(running)
+
+    # -- what others ask ----------------------------------------------------------------------------------------
+
+    async def is_at_rest(self) -> bool:
+        """Whether none runs here. Waits for the end of one that was stopped."""
+        if self._running is not None and self._running.cancelling():
+            await asyncio.wait([self._running])
+        return self._running is None or self._running.done()
+
+    async def ended(self) -> None:
+        """Return when nothing runs here any more."""
+        while running := self._unfinished():
+            await asyncio.wait(running)
+
+    def _unfinished(self) -> list[asyncio.Task[None]]:
+        return [task for task in (self._running, self._settling) if task is not None and not task.done()]
+
+    # -- one compaction -----------------------------------------------------------------------------------------
+
+    def _stop_suspended(self) -> None:
+        state = self._disks.applied_to(self._state)
+        is_suspended = state.is_major_suspended if self._kind is CompactionKind.MAJOR else state.is_minor_suspended
+        if is_suspended and self._running is not None and not self._running.done() and not self._running.cancelling():
+            logger.info("%s compaction of %s stops: it is suspended", self._kind, self._directory.path)
+            self._metrics.compactions_stopped_count += 1
+            self._running.cancel()
+
+    async def _stop(self) -> None:
+        if self._running is not None and not self._running.done():
+            self._running.cancel()
+            await asyncio.wait([self._running])
+
+    async def _run(self, kind: CompactionKind) -> None:
+        logger.info("%s compaction of %s begins", kind.value, self._directory.path)
+        await self._trying(self._compact(self._config.major if kind is CompactionKind.MAJOR else self._config.minor))
+        note_compaction(self._state, kind, self._now_s())
+        if kind is CompactionKind.MAJOR:
+            self._metrics.major_compactions_count += 1
+        else:
+            self._metrics.minor_compactions_count += 1
+
+    async def _compact(self, config: CompactionConfig) -> None:
+        await self._directory.compact(config)
+        if not await self._read_repair_due():
+            await self._directory.settle_unproven()
+
+    async def _trying(self, step: Awaitable[None]) -> None:
+        is_failed = False
+        try:
+            await step
+        except (BkctlError, OSError) as error:
+            logger.warning("garbage collection: %s", error)
+            is_failed = True
+        except Exception:
+            # Whatever it is: a bookie serves on without its collector, and a later round tries again.
+            logger.exception("garbage collection of %s failed", self._directory.path)
+            is_failed = True
+        self._metrics.compactions_failed_count += is_failed or self._directory.take_failures_count() > 0
+
+    def _note_end(self, _: asyncio.Task[None]) -> None:
+        self._metrics.compactions_running -= 1
+        self._on_ended()
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / 1e9

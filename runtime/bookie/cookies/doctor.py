@@ -1,0 +1,216 @@
+"""Whether a bookie may use its folders, and if not: what happened to them, and the one safe command that mends it.
+
+Pure: ``Evidence`` goes in, a ``Finding`` or None comes out. Boot and ``bkctl cookie verify`` ask the same rules, so a
+bookie that verifies starts, and one that does not start says what verify says. Source: metadata section 7.3. Rules that
+go beyond Java's are there because a lost or changed folder would turn lost entries into "no such entry".
+
+The rules stand in the order of the harm that a wrong answer would do: a cluster or a bookie taken for another one,
+folders in another order, then what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from runtime.bookie.cookies.evidence import Cause, CookieFinding, Evidence, Remedy, from_config, verify_again
+from runtime.bookie.cookies.folder_rules import FOLDER_RULES, bare_folder, emptied_index
+from runtime.metadata.bookies.cookies import Cookie
+
+
+def diagnose(evidence: Evidence) -> CookieFinding | None:
+    """The gravest finding, or None for folders that may be used: as they are, or stamped as those of a new bookie."""
+    return next((finding for rule in _RULES if (finding := rule(evidence)) is not None), None)
+
+
+def diagnose_loss(evidence: Evidence) -> CookieFinding | None:
+    """What else is wrong with a bookie of which folders were emptied; None: they may be filled from other bookies.
+
+    Judged as if the emptied folders were in order. A ledger folder and its index folder must be empty together: rows
+    that name entry logs which are gone would make every such entry look as if it were here, and logs without rows would
+    be denied.
+    """
+    if evidence.emptied_index is not None:
+        return emptied_index(evidence, evidence.emptied_index)
+    empty = {folder.path for folder in evidence.folders if not folder.has_files}
+    ledgers = evidence.expected.ledger_directories
+    for ledger_path, index_path in zip(ledgers, evidence.expected.effective_index_directories, strict=True):
+        if ledger_path in empty and index_path not in empty:
+            return CookieFinding(
+                Cause.EMPTIED_VOLUME,
+                f"emptied volume: {ledger_path} is empty, and {index_path} still names the entry logs that were in it: "
+                "empty it, too",
+                verify_again(),
+            )
+    filled = tuple(
+        msgspec.structs.replace(folder, cookie=evidence.expected, has_files=True) if folder.path in empty else folder
+        for folder in evidence.folders
+    )
+    is_wiped = len(empty) == len(evidence.folders)
+    stored = evidence.expected if is_wiped and not evidence.has_stored else evidence.stored
+    return diagnose(msgspec.structs.replace(evidence, folders=filled, stored=stored, ledgers_naming={}))
+
+
+def _unusable_folder(evidence: Evidence) -> CookieFinding | None:
+    for folder in evidence.folders:
+        if folder.trouble is not None:
+            return CookieFinding(
+                Cause.UNUSABLE_FOLDER,
+                f"{folder.path} cannot be used: {folder.trouble}",
+                verify_again(),
+            )
+    return None
+
+
+def _migration(evidence: Evidence) -> CookieFinding | None:
+    """A change of the bookie id that did not come to its end; its notes in the folders go last."""
+    for folder in evidence.folders:
+        if folder.migration is not None:
+            old, new = folder.migration
+            return CookieFinding(
+                Cause.MIGRATION_CUT_OFF,
+                f"migration cut off: the cookie of bookie {old} was being moved to {new}, and that was not finished",
+                Remedy(("cookie", "migrate", "--from", old, "--to", new), has_settings=True, without=("--bookie-id",)),
+            )
+    return None
+
+
+def _two_bookies(evidence: Evidence) -> CookieFinding | None:
+    """A running bookie of this id whose folders these are not."""
+    if not evidence.is_registered or any(cookie.bookie_id == evidence.bookie_id for cookie in evidence.cookies_on_disk):
+        return None
+    return CookieFinding(
+        Cause.TWO_BOOKIES,
+        f"two bookies on one id: a running bookie is registered as {evidence.bookie_id}, and these folders are not its",
+        Remedy(("bookie", "start", "--bookie-id", "AN-ID-OF-ITS-OWN"), has_settings=True, without=("--bookie-id",)),
+    )
+
+
+def _instance(evidence: Evidence) -> CookieFinding | None:
+    """The cluster is another one than that of the folders or of the stored cookie."""
+    own = evidence.expected.instance_id or None
+    foreign = [
+        (folder.path, folder.cookie.instance_id or None)
+        for folder in evidence.folders
+        if folder.cookie is not None and (folder.cookie.instance_id or None) != own
+    ]
+    stored = None if evidence.stored is None else evidence.stored.instance_id or None
+    remedy = Remedy(("cluster", "instance-id"), has_settings=False)
+    if evidence.stored is not None and stored != own:
+        what_happened = (
+            "the id was replaced under a cluster that has bookies; put the old INSTANCEID back"
+            if stored is not None
+            else "there was no INSTANCEID when the bookie joined, and somebody made one; if the ledgers are those of "
+            "that time, remove it"
+        )
+        return CookieFinding(
+            Cause.NEW_INSTANCE,
+            f"new instance: the cluster's instance id is {own or 'none'}, but the stored cookie of bookie "
+            f"{evidence.bookie_id} is of instance {stored or 'none'}: {what_happened}",
+            remedy,
+        )
+    if not foreign:
+        return None
+    path, instance_id = foreign[0]
+    return CookieFinding(
+        Cause.WRONG_CLUSTER,
+        f"wrong cluster: {path} belongs to a bookie of instance {instance_id or 'none'}, and the cluster of the "
+        f"settings is instance {own or 'none'}; name the cluster that the folders belong to in the metadata URI, or, "
+        "if that one was formatted, use empty folders",
+        remedy,
+    )
+
+
+def _other_id_on_disk(evidence: Evidence) -> CookieFinding | None:
+    """VERSION files name another bookie than the settings do."""
+    own = evidence.bookie_id
+    others = [folder for folder in evidence.folders if folder.cookie is not None and folder.cookie.bookie_id != own]
+    if not others:
+        return None
+    first = others[0].cookie
+    assert first is not None
+    is_whole = len(others) == len(evidence.folders) and all(folder.cookie == first for folder in others)
+    if is_whole and not evidence.has_stored and _is_renamed(evidence.expected, first):
+        return _new_address(evidence, first.bookie_id)
+    return CookieFinding(
+        Cause.FOLDER_OF_ANOTHER,
+        f"{others[0].path} belongs to bookie {first.bookie_id}, not to {own}: the wrong disk is mounted there, or the "
+        "settings name a folder of another bookie",
+        Remedy(("cookie", "show", first.bookie_id)) if first.bookie_id in evidence.other_cookies else verify_again(),
+    )
+
+
+def _new_address(evidence: Evidence, other: str) -> CookieFinding:
+    own = evidence.bookie_id
+    # An id that ledgers name is never given to folders: they might belong to another bookie.
+    if other in evidence.other_cookies and not evidence.is_named(other) and not evidence.is_named(own):
+        remedy = Remedy(("cookie", "migrate", "--from", other, "--to", own), has_settings=True)
+    else:
+        remedy = Remedy(("bookie", "start", "--bookie-id", other), has_settings=True, without=("--bookie-id",))
+    return CookieFinding(
+        Cause.NEW_ADDRESS,
+        f"new address: the folders belong to bookie {other}, and by the settings it would now be {own}; while ledgers "
+        f"name {other} it must keep that id, which need not be its address",
+        remedy,
+    )
+
+
+def _former_id(evidence: Evidence) -> CookieFinding | None:
+    """The cluster knows a bookie by another id that this host's settings could have given it."""
+    own = evidence.bookie_id
+    found = [each for each in evidence.former_ids if each != own and each in evidence.other_cookies]
+    if not found:
+        return None
+    other = found[0]
+    verb = "decommission" if evidence.is_named(other) else "cookie delete"
+    return CookieFinding(
+        Cause.ADDRESS_OF_ANOTHER,
+        f"the address of this host belongs to bookie {other} in the cluster, and these folders are not its; if that "
+        f"bookie is gone for good, remove it, else give this one an id of its own (--bookie-id)",
+        Remedy((*verb.split(), other)),
+    )
+
+
+def _damaged_cookie(evidence: Evidence) -> CookieFinding | None:
+    if evidence.stored_damage is None:
+        return None
+    is_whole = all(
+        folder.cookie is not None and not evidence.expected.differences(folder.cookie) for folder in evidence.folders
+    )
+    remedy = from_config("update", evidence) if is_whole else Remedy(("cookie", "show", evidence.bookie_id, "--raw"))
+    return CookieFinding(
+        Cause.DAMAGED_COOKIE,
+        f"the stored cookie of bookie {evidence.bookie_id} is damaged ({evidence.stored_damage})",
+        remedy,
+    )
+
+
+def _damaged_version(evidence: Evidence) -> CookieFinding | None:
+    damaged = next((folder for folder in evidence.folders if folder.damage is not None), None)
+    if damaged is None:
+        return None
+    return CookieFinding(
+        Cause.DAMAGED_VERSION,
+        f"the VERSION file in {damaged.path} is damaged ({damaged.damage})",
+        from_config("update" if evidence.has_stored else "create", evidence),
+    )
+
+
+def _is_renamed(expected: Cookie, other: Cookie) -> bool:
+    """Whether the cookies are the same but for the bookie id."""
+    return not expected.differences(msgspec.structs.replace(other, bookie_id=expected.bookie_id))
+
+
+_RULES: tuple[Callable[[Evidence], CookieFinding | None], ...] = (
+    _unusable_folder,
+    _migration,
+    _two_bookies,
+    _instance,
+    _other_id_on_disk,
+    _former_id,
+    bare_folder,
+    _damaged_cookie,
+    _damaged_version,
+    *FOLDER_RULES,
+)

@@ -1,0 +1,384 @@
+"""Rules of the cookie doctor on folders: their number, order and names, and what is missing. Pure.
+
+Each rule looks at what the ones before it left over. Source: metadata sections 7.2 and 7.3, storage section 1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from runtime.bookie.cookies.evidence import (
+    Cause,
+    CookieFinding,
+    Evidence,
+    Remedy,
+    from_config,
+    is_expansion,
+    remove_bookie,
+    verify_again,
+)
+from runtime.bookie.cookies.folders import FolderState
+from runtime.metadata.bookies.cookies import LAYOUT_VERSION, Cookie
+
+_LISTS = {"journalDir": "--journal-dir", "ledgerDirs": "--ledger-dir", "indexDirs": "--index-dir"}
+
+_INDEX_ADVICE = "run `bkctl storage index rebuild`"
+
+
+def bare_folder(evidence: Evidence) -> CookieFinding | None:
+    """Ledgers name the bookie, and a folder of it holds nothing but a VERSION file, which somebody put back.
+
+    Comes before everything that a rewritten cookie would mend: that would bless the emptied disk.
+    """
+    count = evidence.ledgers_naming.get(evidence.bookie_id, 0)
+    is_known = evidence.has_stored or any(folder.has_files for folder in evidence.folders)
+    if not count or not is_known or not evidence.bare_folders:
+        return None
+    return _emptied_volume(
+        evidence,
+        f"{evidence.bare_folders[0].path} holds nothing but its VERSION file, although {_ledgers_name(count)} bookie "
+        f"{evidence.bookie_id}",
+    )
+
+
+def _changed_lists(evidence: Evidence) -> CookieFinding | None:
+    """The settings name other folders than the cookies do."""
+    expected = evidence.expected
+    known = evidence.stored or next(iter(evidence.cookies_on_disk), None)
+    if known is None or not expected.differences(known) or (is_expansion(evidence) and evidence.is_expansion_allowed):
+        return None
+    if evidence.stored is None:
+        is_moved = is_same_shape(expected, known)
+        return _moved_folder(evidence, known) if is_moved else _changed_shape(evidence, known)
+    return _changed_since_stored(evidence, known)
+
+
+def _changed_since_stored(evidence: Evidence, known: Cookie) -> CookieFinding:
+    own = evidence.bookie_id
+    on_disk = evidence.cookies_on_disk
+    if _lacks_index_folders(evidence.expected, known):
+        finding = CookieFinding(
+            Cause.INDEX_FOLDERS_UNNAMED,
+            f"the cookie of bookie {own} has layout {known.layout_version}, which cannot name index folders, and the "
+            "settings have them apart from the ledger folders (as an upgrade to 4.16 finds it)",
+            from_config("update", evidence),
+        )
+    elif not any(folder.is_stamped for folder in evidence.folders):
+        finding = _taken_id(evidence, known)
+    elif is_expansion(evidence):
+        finding = CookieFinding(
+            Cause.FOLDERS_CHANGED,
+            f"the settings name more folders than the cookie of bookie {own} ({_lists(evidence, known)}); it holds no "
+            "ledger yet, so its cookie can follow",
+            Remedy(("cookie", "expand"), has_settings=True),
+        )
+    elif len(on_disk) == len(evidence.folders) and not any(map(evidence.expected.differences, on_disk)):
+        finding = CookieFinding(
+            Cause.DIFFERENT_COOKIE,
+            f"the stored cookie of bookie {own} names other folders than its VERSION files and its settings do "
+            f"({_lists(evidence, known)})",
+            from_config("update", evidence),
+        )
+    elif is_same_shape(evidence.expected, known) and not evidence.misplaced_folders:
+        finding = _moved_folder(evidence, known)
+    elif is_same_shape(evidence.expected, known) and (swapped := _swapped_volumes(evidence)) is not None:
+        finding = swapped
+    else:
+        finding = _changed_shape(evidence, known)
+    return finding
+
+
+def _lacks_index_folders(expected: Cookie, known: Cookie) -> bool:
+    """The trap of an upgrade: a cookie of layout 4 is compared as if its index folders were ledger folders."""
+    return (
+        known.layout_version < LAYOUT_VERSION
+        and known.index_directories is None
+        and [difference.field for difference in expected.differences(known)] == ["indexDirs"]
+    )
+
+
+def _moved_folder(evidence: Evidence, known: Cookie) -> CookieFinding:
+    expected = evidence.expected
+    lost = [folder for folder in evidence.folders if not folder.is_stamped]
+    if lost or evidence.stored is None:
+        at_fault = lost[0].path if lost else expected.bookie_id
+        reason = f"and {at_fault} has no cookie" if lost else "and the cluster has no cookie for it"
+        return CookieFinding(
+            Cause.MOVED_FOLDER,
+            f"the settings name other folders than the cookie of bookie {expected.bookie_id} "
+            f"({_lists(evidence, known)}), {reason}: name the folders that it had",
+            _old_lists(evidence, known),
+        )
+    return CookieFinding(
+        Cause.MOVED_FOLDER,
+        f"moved folder: the settings name folders of bookie {expected.bookie_id} under another name "
+        f"({_lists(evidence, known)}); its VERSION files are in them",
+        from_config("update", evidence),
+    )
+
+
+def _taken_id(evidence: Evidence, known: Cookie) -> CookieFinding:
+    return CookieFinding(
+        Cause.TWO_BOOKIES,
+        f"two bookies on one id: {evidence.bookie_id} is known to this cluster with other folders "
+        f"({_lists(evidence, known)}), and these hold none of its cookies",
+        Remedy(("bookie", "start", "--bookie-id", "AN-ID-OF-ITS-OWN"), has_settings=True, without=("--bookie-id",)),
+    )
+
+
+def _changed_shape(evidence: Evidence, known: Cookie) -> CookieFinding:
+    return CookieFinding(
+        Cause.FOLDERS_CHANGED,
+        f"the folders of bookie {evidence.bookie_id} have changed in number or order ({_lists(evidence, known)}): a "
+        "ledger's folder follows from its id and that list, so entries would be looked for on the wrong disk. Put the "
+        "old list back; to use other disks, decommission the bookie and start it anew with empty folders",
+        _old_lists(evidence, known),
+    )
+
+
+def _changed_places(evidence: Evidence) -> CookieFinding | None:
+    """The cookies agree with the settings, but the folders stood elsewhere when they were last used."""
+    if not evidence.misplaced_folders or not evidence.has_ledgers:
+        return None
+    if (swapped := _swapped_volumes(evidence)) is not None:
+        return swapped
+    folder = evidence.misplaced_folders[0]
+    return CookieFinding(
+        Cause.FOLDERS_CHANGED,
+        f"the folders of bookie {evidence.bookie_id} have changed in number or order, whatever its cookie says: "
+        f"{folder.path} was {_words(folder.place)} and would be {_words(evidence.places[folder.path])}; entries would "
+        "be looked for on the wrong disk. Put the old list back; to use other disks, decommission the bookie and "
+        "start it anew with empty folders",
+        Remedy(("bookie", "start", *_options_of_places(evidence)), has_settings=True, without=tuple(_LISTS.values())),
+    )
+
+
+def _swapped_volumes(evidence: Evidence) -> CookieFinding | None:
+    """Every place is taken, by another folder than before. No list mends it: the cookies have the names in this order.
+
+    Cookies that were rewritten for another order look the same, and the same mends it.
+    """
+    folders = evidence.misplaced_folders
+    places = evidence.places
+    if sorted(folder.place or () for folder in folders) != sorted(places[folder.path] for folder in folders):
+        return None
+    rightful = {places[folder.path]: folder.path for folder in folders}
+    changes = "; ".join(
+        f"what is at {folder.path} was {_words(folder.place)}, the place of {rightful[folder.place or ()]}"
+        for folder in folders
+    )
+    return CookieFinding(
+        Cause.SWAPPED_VOLUMES,
+        f"volumes mounted at each other's place: {changes}; entries would be looked for on the wrong disk. Mount them "
+        "back, or give the folders each other's names, and check again",
+        verify_again(),
+    )
+
+
+def _lacking_version(evidence: Evidence) -> CookieFinding | None:
+    """A folder of a known bookie has no VERSION file."""
+    lacking = [folder for folder in evidence.folders if not folder.is_stamped]
+    if not lacking or is_expansion(evidence):
+        return None
+    is_known = evidence.has_stored or any(folder.has_files for folder in evidence.folders if folder.is_stamped)
+    if not is_known:
+        return _new_bookie(evidence, lacking)
+    if (filled := next((folder for folder in lacking if folder.has_files), None)) is not None:
+        if evidence.has_stored and filled.place is not None:
+            return CookieFinding(
+                Cause.LOST_VERSION,
+                f"{filled.path} has lost its VERSION file; what else it holds says that it is a folder of this bookie",
+                from_config("update", evidence),
+            )
+        return _foreign_files(filled)
+    is_index = all(map(evidence.is_index_alone, lacking))
+    if (absent := next((folder for folder in lacking if not folder.is_present), None)) is not None:
+        return _missing_disk(evidence, absent, is_index=is_index)
+    first = lacking[0]
+    return emptied_index(evidence, first) if is_index else _emptied_volume(evidence, _is_empty(evidence, first))
+
+
+def _missing_disk(evidence: Evidence, folder: FolderState, *, is_index: bool) -> CookieFinding:
+    way_out = (
+        f"Only if the index is gone for good: make the folder, and {_INDEX_ADVICE}"
+        if is_index
+        else f"Only if the data is gone for good: bkctl {' '.join(remove_bookie(evidence).words)}"
+    )
+    return CookieFinding(
+        Cause.MISSING_DISK,
+        f"missing disk: {folder.path} is not there, although bookie {evidence.bookie_id} is known to have it: mount "
+        f"its disk and check again. {way_out}",
+        verify_again(),
+    )
+
+
+def emptied_index(evidence: Evidence, folder: FolderState) -> CookieFinding:
+    """An index folder that is empty beside its ledger folder, which holds all that an index is made from."""
+    return CookieFinding(
+        Cause.EMPTIED_VOLUME,
+        f"emptied volume: {_is_empty(evidence, folder)}: its disk is not mounted, or was emptied. It held an index "
+        f"alone, which is made from the ledger folders, and these are not empty: if it is gone, {_INDEX_ADVICE}",
+        Remedy(("storage", "index", "rebuild"), has_settings=True),
+    )
+
+
+def _is_empty(evidence: Evidence, folder: FolderState) -> str:
+    lost = "" if evidence.has_stored else ", and the cluster has no cookie for it either"
+    return f"{folder.path} is empty, although bookie {evidence.bookie_id} is known to have stored there{lost}"
+
+
+def _emptied_volume(evidence: Evidence, what: str) -> CookieFinding:
+    return CookieFinding(
+        Cause.EMPTIED_VOLUME,
+        f"emptied volume: {what}: its disk is not mounted, or was emptied. If the data is gone, the bookie must leave "
+        "the cluster first, so that its ledgers are copied from other bookies; then it starts anew with all its "
+        "folders empty. Or it stays, and fetches what it lost: start it with dataIntegrityChecking=true and "
+        "dataIntegrityStampMissingCookies=true",
+        remove_bookie(evidence),
+    )
+
+
+def _ledgers_name(count: int) -> str:
+    return f"{count} ledger{'s name' if count != 1 else ' names'}"
+
+
+def _new_bookie(evidence: Evidence, lacking: list[FolderState]) -> CookieFinding | None:
+    """Folders without any cookie, and none in the cluster: a new bookie, unless ledgers say that it is an old one."""
+    filled = next((folder for folder in lacking if folder.has_files), None)
+    if filled is not None:
+        return _foreign_files(filled)
+    count = evidence.ledgers_naming.get(evidence.bookie_id, 0)
+    return _emptied_though_named(evidence, count) if count else None
+
+
+def _emptied_though_named(evidence: Evidence, count: int) -> CookieFinding:
+    return CookieFinding(
+        Cause.EMPTIED_VOLUME,
+        f"emptied volume: the folders are empty and the cluster has no cookie for {evidence.bookie_id}, but "
+        f"{_ledgers_name(count)} it: as a new bookie it would deny entries that others rely on",
+        remove_bookie(evidence),
+    )
+
+
+def _foreign_files(folder: FolderState) -> CookieFinding:
+    return CookieFinding(
+        Cause.FOREIGN_FILES,
+        f"{folder.path} holds files but no cookie: choose an empty folder, or put its VERSION file back",
+        verify_again(),
+    )
+
+
+def _outdated_version(evidence: Evidence) -> CookieFinding | None:
+    """The stored cookie agrees with the settings, a VERSION file does not: a change of folder names was cut off."""
+    if is_expansion(evidence):
+        return None
+    for folder in evidence.folders:
+        if folder.cookie is not None and evidence.expected.differences(folder.cookie):
+            if not is_same_shape(evidence.expected, folder.cookie):
+                return _changed_shape(evidence, folder.cookie)
+            return CookieFinding(
+                Cause.OUTDATED_VERSION,
+                f"the VERSION file in {folder.path} names other folders than the stored cookie and the settings "
+                f"({_lists(evidence, folder.cookie)}): a change of the cookie was cut off",
+                from_config("update", evidence),
+            )
+    return None
+
+
+def _lost_cookie(evidence: Evidence) -> CookieFinding | None:
+    own = evidence.bookie_id
+    if evidence.has_stored:
+        return None
+    if not any(folder.has_files for folder in evidence.folders):
+        # A first start that was cut off while stamping, unless ledgers say that there was more.
+        count = evidence.ledgers_naming.get(own, 0)
+        return _emptied_though_named(evidence, count) if count else None
+    why = (
+        "it was deleted by hand, or when the bookie was decommissioned"
+        if evidence.is_named(own)
+        else "no ledger names it, so it was decommissioned; to use the folders anew, empty them"
+    )
+    return CookieFinding(
+        Cause.LOST_COOKIE,
+        f"lost stored cookie: the cluster has no cookie for bookie {own} although its folders hold its data: {why}",
+        from_config("create", evidence),
+    )
+
+
+def _old_lists(evidence: Evidence, known: Cookie) -> Remedy:
+    words = words_of_lists(known, evidence.expected)
+    without = {*words} & {*_LISTS.values()}
+    if known.index_directories is None:
+        words = tuple(_without_option(words, "--index-dir"))
+        without.add("--index-dir")
+    return Remedy(("bookie", "start", *words), has_settings=True, without=tuple(sorted(without)))
+
+
+def _without_option(words: tuple[str, ...], option: str) -> Iterator[str]:
+    for name, value in zip(words[::2], words[1::2], strict=True):
+        if name != option:
+            yield from (name, value)
+
+
+def words_of_lists(cookie: Cookie, others: Cookie) -> tuple[str, ...]:
+    """Options that name the folders of a cookie, for those lists in which the other one differs."""
+    return tuple(
+        word
+        for difference in cookie.differences(others)
+        if difference.field in _LISTS and isinstance(difference.own, tuple)
+        for path in difference.own
+        for word in (_LISTS[difference.field], path)
+    )
+
+
+def _options_of_places(evidence: Evidence) -> Iterator[str]:
+    """The lists as the places of the folders had them, as far as these folders tell."""
+    for role, option in (("journal", "--journal-dir"), ("ledger", "--ledger-dir"), ("index", "--index-dir")):
+        if role == "index" and evidence.expected.index_directories is None:
+            continue
+        at = {
+            int(line.split()[1]): folder.path
+            for folder in evidence.folders
+            for line in folder.place or ()
+            if line.startswith(role)
+        }
+        for position in sorted(at):
+            yield from (option, at[position])
+
+
+def _lists(evidence: Evidence, known: Cookie) -> str:
+    differences = [each for each in evidence.expected.differences(known) if each.field in _LISTS]
+    changes = {(each.other, each.own): each.field for each in reversed(differences)}
+    return "; ".join(
+        f"{field}: {','.join(other)}, now {','.join(own)}"
+        for (other, own), field in reversed(changes.items())
+        if isinstance(other, tuple) and isinstance(own, tuple)
+    )
+
+
+def _words(place: tuple[str, ...] | None) -> str:
+    return " and ".join(f"{line} (counted from 0)" for line in place or ()) or "none"
+
+
+def is_same_shape(expected: Cookie, known: Cookie) -> bool:
+    """Whether the lists are as long, and no folder stands at another position of its list."""
+    for difference in expected.differences(known):
+        if not isinstance(difference.own, tuple) or not isinstance(difference.other, tuple):
+            continue
+        own, other = map(_normal, difference.own), map(_normal, difference.other)
+        own_list, other_list = list(own), list(other)
+        if len(own_list) != len(other_list):
+            return False
+        at = {path: position for position, path in enumerate(other_list)}
+        if any(at.get(path, position) != position for position, path in enumerate(own_list)):
+            return False
+    return True
+
+
+def _normal(path: str) -> str:
+    """A spelling without stray slashes and dots; where a relative path leads is not looked up."""
+    return os.path.normpath(path)
+
+
+FOLDER_RULES = (_changed_lists, _changed_places, _lacking_version, _outdated_version, _lost_cookie)

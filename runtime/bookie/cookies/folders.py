@@ -1,0 +1,241 @@
+"""What the configured folders of a bookie hold, looked at without changing anything. Source: metadata section 7.3.
+
+Which ledger lives in which folder follows from the position of the folder in the settings alone (storage section 1), so
+beside the cookie, whose names may be rewritten, every folder keeps its *place*: its positions in the three lists, as
+they were when the bookie last booted. ``bkctl.place``::
+
+    bkctl place 1
+    journal 0 of 1
+    ledger 1 of 2
+    index 1 of 2
+    crc32 ...
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import msgspec
+
+from runtime.errors import MetadataFormatError
+from runtime.metadata.bookies.cookies import Cookie, decode_cookie
+from storage import filenames
+from storage.checked_text import decode_checked_text, encode_checked_text
+from storage.config import StorageConfig, normal_directory
+from storage.index.seal import decode_seal_record
+from storage.journal.format import VERSION_HEADER_BYTES
+from storage.ports import FileSystem
+
+_PRE_V3_NAMES = (".txn", ".idx", ".log")
+_PLACE_FORMAT = "bkctl place 1"
+_PLACE_LINE = re.compile(r"(journal|ledger|index) [0-9]+ of [0-9]+")
+_CHUNK_BYTES = 1024 * 1024
+_MIGRATION_FORMAT = "bkctl migration 1"
+_NOT_DATA = frozenset({filenames.VERSION, filenames.LOCK, filenames.PLACE, filenames.MIGRATION, filenames.DIRTY})
+_DATABASES = (filenames.LEDGERS_DATABASE, filenames.LOCATIONS_DATABASE)
+_WITHOUT_LEDGERS = frozenset(
+    {
+        *_NOT_DATA,
+        *_DATABASES,
+        *map(filenames.seal_file_name, _DATABASES),
+        filenames.JOURNAL_CATALOG,
+        filenames.LAST_ID,
+        filenames.BOOKIE_STATUS,
+    }
+)
+_MARK = re.compile(r"(lastMark|bkctl\.mark)(\.[0-9]+)?")
+
+
+class FolderState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a configured folder holds.
+
+    ``cookie`` None: it has no VERSION file, or ``damage`` says why that is not a cookie. ``trouble``: why the folder
+    cannot be used at all. ``has_files``: there is more than cookie, lock and place. ``has_ledgers`` None: nobody has
+    looked. ``place``: where it stood when the bookie last booted, None when that was never noted. ``migration``: old
+    and new bookie id while a change of the id is under way.
+    """
+
+    path: str
+    is_present: bool = True
+    cookie: Cookie | None = None
+    damage: str | None = None
+    trouble: str | None = None
+    has_files: bool = False
+    has_ledgers: bool | None = None
+    place: tuple[str, ...] | None = None
+    migration: tuple[str, str] | None = None
+
+    @property
+    def is_stamped(self) -> bool:
+        """Whether there is a VERSION file, readable or not."""
+        return self.cookie is not None or self.damage is not None
+
+
+def named_folders(names: StorageConfig | Cookie) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Folders of journals, of ledgers and of indexes, as settings or a cookie name them; no index folders are those of
+    the ledgers."""
+    return names.journal_directories, names.ledger_directories, names.index_directories or names.ledger_directories
+
+
+def spelled_as(config: StorageConfig, cookie: Cookie | None) -> Cookie | None:
+    """The cookie with each directory of the settings spelled as it is there, so that the two can be compared.
+
+    A cookie keeps the text that the settings had when it was written, by Java even with a slash at the end.
+    """
+    if cookie is None:
+        return None
+    spelling = {normal_directory(path): path for path in config.all_directories}
+
+    def respelled(paths: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(spelling.get(normal_directory(path), path) for path in paths)
+
+    index = cookie.index_directories
+    return msgspec.structs.replace(
+        cookie,
+        journal_directories=respelled(cookie.journal_directories),
+        ledger_directories=respelled(cookie.ledger_directories),
+        index_directories=None if index is None else respelled(index),
+    )
+
+
+def place_of(config: StorageConfig, path: str) -> tuple[str, ...]:
+    """Positions of a folder in the lists of journal, ledger and index folders, as its place file words them."""
+    lists = zip(("journal", "ledger", "index"), named_folders(config), strict=True)
+    return tuple(f"{role} {paths.index(path)} of {len(paths)}" for role, paths in lists if path in paths)
+
+
+def record_places(file_system: FileSystem, config: StorageConfig) -> None:
+    """Note in every folder where it stands; OSError. For a bookie whose folders were found to be in order."""
+    for path in config.all_directories:
+        current = filenames.current_directory(path)
+        place = place_of(config, path)
+        if _read_place(file_system, current) != place:
+            data = encode_checked_text(_PLACE_FORMAT, place)
+            file_system.write_file_atomically(place_path(path), data)
+
+
+def read_folder(file_system: FileSystem, path: str) -> FolderState:
+    """State of a configured folder, but for ``has_ledgers``."""
+    try:
+        names = file_system.list_directory(path)
+        if filenames.CURRENT in names:
+            return _read_current(file_system, path, filenames.current_directory(path))
+    except FileNotFoundError:
+        if file_system.exists(path):
+            return FolderState(path=path, trouble="it is, or holds, a link that leads nowhere")
+        return FolderState(path=path, is_present=False)
+    except OSError as error:
+        return FolderState(path=path, trouble=error.strerror or str(error))
+    old = next((name for name in names if name == filenames.VERSION or name.endswith(_PRE_V3_NAMES)), None)
+    trouble = None if old is None else f"it has the layout of a BookKeeper before 4.0 ({old})"
+    return FolderState(path=path, trouble=trouble)
+
+
+def _read_current(file_system: FileSystem, path: str, current: str) -> FolderState:
+    names = file_system.list_directory(current)
+    cookie, damage = None, None
+    if filenames.VERSION in names:
+        try:
+            cookie = decode_cookie(file_system.read_file(version_path(path)))
+        except MetadataFormatError as error:
+            damage = str(error)
+        except OSError as error:
+            damage = error.strerror or str(error)
+    return FolderState(
+        path=path,
+        cookie=cookie,
+        damage=damage,
+        has_files=any(name not in _NOT_DATA and not name.endswith(filenames.TEMPORARY_SUFFIX) for name in names),
+        place=_read_place(file_system, current),
+        migration=_read_migration(file_system, current),
+    )
+
+
+def _read_place(file_system: FileSystem, current: str) -> tuple[str, ...] | None:
+    """The place that is noted; a damaged note is none."""
+    try:
+        lines = decode_checked_text(_PLACE_FORMAT, file_system.read_file(os.path.join(current, filenames.PLACE)))
+    except OSError:
+        return None
+    if lines is None or not all(map(_PLACE_LINE.fullmatch, lines)):
+        return None
+    return tuple(lines)
+
+
+def version_path(path: str) -> str:
+    """Where the cookie of a configured folder is."""
+    return os.path.join(filenames.current_directory(path), filenames.VERSION)
+
+
+def place_path(path: str) -> str:
+    """Where the place of a configured folder is noted."""
+    return os.path.join(filenames.current_directory(path), filenames.PLACE)
+
+
+def write_version(file_system: FileSystem, path: str, data: bytes) -> None:
+    """Put the bytes of a cookie into a configured folder, all or nothing after a crash; OSError."""
+    file_system.make_directories(filenames.current_directory(path))
+    file_system.write_file_atomically(version_path(path), data)
+
+
+def note_migration(file_system: FileSystem, path: str, old_id: str, new_id: str) -> None:
+    """Note in a folder that its bookie is about to change its id; OSError."""
+    note = os.path.join(filenames.current_directory(path), filenames.MIGRATION)
+    file_system.write_file_atomically(note, encode_checked_text(_MIGRATION_FORMAT, (old_id, new_id)))
+
+
+def forget_migration(file_system: FileSystem, path: str) -> None:
+    """The change of the id is done; OSError."""
+    current = filenames.current_directory(path)
+    note = os.path.join(current, filenames.MIGRATION)
+    if file_system.exists(note):
+        file_system.remove(note)
+        file_system.sync_directory(current)
+
+
+def _read_migration(file_system: FileSystem, current: str) -> tuple[str, str] | None:
+    try:
+        data = file_system.read_file(os.path.join(current, filenames.MIGRATION))
+    except OSError:
+        return None
+    lines = decode_checked_text(_MIGRATION_FORMAT, data)
+    return (lines[0], lines[1]) if lines is not None and len(lines) == 2 else None
+
+
+def look_for_ledgers(file_system: FileSystem, state: FolderState) -> FolderState:
+    """The state with ``has_ledgers``: whether there is anything of a ledger, be it a fence alone. OSError.
+
+    A bookie that has booted and was never asked to store anything has none. What only a Java bookie writes, and what
+    nobody knows, counts as ledgers.
+    """
+    current = filenames.current_directory(state.path)
+    names = file_system.list_directory(current) if state.has_files else []
+    has_ledgers = any(_tells_of_ledgers(file_system, os.path.join(current, name), name) for name in names)
+    return msgspec.structs.replace(state, has_ledgers=has_ledgers)
+
+
+def _tells_of_ledgers(file_system: FileSystem, path: str, name: str) -> bool:
+    if name.endswith(filenames.TEMPORARY_SUFFIX) or _MARK.fullmatch(name):
+        return False
+    if filenames.parse_journal_file_name(name) is not None:
+        return _has_bytes(file_system, path)
+    if name in map(filenames.seal_file_name, _DATABASES):
+        # The first batch is the database's own; every further one was written for a ledger.
+        record = decode_seal_record(file_system.read_file(path))
+        return record is None or record.number > 1
+    return name not in _WITHOUT_LEDGERS
+
+
+def _has_bytes(file_system: FileSystem, path: str) -> bool:
+    """Whether a journal file holds anything but its header and zeros."""
+    file = file_system.open(path)
+    try:
+        offset = VERSION_HEADER_BYTES
+        while part := file.pread(_CHUNK_BYTES, offset):
+            if part.strip(b"\0"):
+                return True
+            offset += len(part)
+        return False
+    finally:
+        file.close()

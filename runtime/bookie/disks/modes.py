@@ -1,0 +1,203 @@
+"""Whether a bookie takes writes: by its settings, by the room on its disks. Source: storage section 8, metadata 8.3.
+
+Requests see a change at once; then the status files are written, then the registration follows as soon as ZooKeeper
+lets it. The reasons for being read-only stand side by side: the bookie is writable when the last of them is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from runtime.bookie.disks.rules import DiskSample, DiskVerdict
+from runtime.errors import MetadataUnavailableError
+from runtime.metadata.bookies.registration import BookieMode
+from runtime.ports import Clock
+from storage.bookie_status import BookieStatus
+from storage.disk_room import file_limit_advice
+from storage.errors import JournalFullError, NoWritableDiskError, StorageError
+
+logger = logging.getLogger(__name__)
+
+_RETRY_DELAY_S: Final = 1.0
+
+
+class ReadOnlyReason(enum.Enum):
+    """Why a bookie takes no ordinary adds."""
+
+    FORCED = "by its settings (forceReadOnlyBookie)"
+    MANUAL = "set by hand, as its file BOOKIE_STATUS says"
+    DISK_FULL = "a disk is full"
+    NO_ROOM = "a checkpoint has no room"
+    JOURNAL_FULL = "a journal has no room"
+    REBUILD = "its index is being built anew"
+
+
+_NOTHING_CAN_BE_STORED = {ReadOnlyReason.NO_ROOM, ReadOnlyReason.JOURNAL_FULL, ReadOnlyReason.REBUILD}
+
+
+class BookieModes:
+    """The mode of one bookie.
+
+    ``position_count``: ledger directories; the position of a ledger is its id modulo that (storage section 1).
+    """
+
+    def __init__(
+        self,
+        *,
+        is_forced_read_only: bool,
+        is_read_only_mode_enabled: bool = True,
+        position_count: int = 1,
+        retry_delay_s: float = _RETRY_DELAY_S,
+    ) -> None:
+        self._is_read_only_mode_enabled = is_read_only_mode_enabled
+        self._position_count = position_count
+        self._retry_delay_s = retry_delay_s
+        self._reasons: set[ReadOnlyReason] = {ReadOnlyReason.FORCED} if is_forced_read_only else set()
+        self._refused_positions: frozenset[int] = frozenset()
+        self._high_priority_positions: frozenset[int] = frozenset(range(position_count))
+        self._full_journals: set[int] = set()
+        self._changed = asyncio.Event()
+        self._no_room_callbacks: list[Callable[[], None]] = []
+
+    @property
+    def mode(self) -> BookieMode:
+        """Mode to be registered in."""
+        return BookieMode.READ_ONLY if self._reasons else BookieMode.WRITABLE
+
+    @property
+    def reasons(self) -> tuple[ReadOnlyReason, ...]:
+        """Why it is read-only; empty while it is writable."""
+        return tuple(reason for reason in ReadOnlyReason if reason in self._reasons)
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether no checkpoint can be finished for want of room."""
+        return ReadOnlyReason.NO_ROOM in self._reasons
+
+    def allows_add(self, ledger_id: int, *, is_high_priority: bool) -> bool:
+        """Whether an add may be stored: one of high priority, as recovery makes, also while read-only.
+
+        Not of high priority either while no checkpoint can be made, or nothing be journaled: what it adds could not be
+        flushed.
+        """
+        if not self._reasons and not self._refused_positions:
+            return True
+        position = ledger_id % self._position_count
+        if not self._reasons and position not in self._refused_positions:
+            return True
+        is_hopeless = not _NOTHING_CAN_BE_STORED.isdisjoint(self._reasons)
+        return is_high_priority and not is_hopeless and position in self._high_priority_positions
+
+    def on_no_room(self, callback: Callable[[], None]) -> None:
+        """Call back when writes have stopped because no checkpoint can be made, or nothing be journaled."""
+        self._no_room_callbacks.append(callback)
+
+    def restore(self, status: BookieStatus) -> None:
+        """Take over what a former process noted. One that was set by hand stays until somebody changes the file."""
+        if status.is_read_only and status.is_manual:
+            self._reasons.add(ReadOnlyReason.MANUAL)
+
+    def status(self, now_ms: int) -> BookieStatus:
+        """What the next process is to know."""
+        return BookieStatus(bool(self._reasons), now_ms, ReadOnlyReason.MANUAL in self._reasons)
+
+    def note_disks(self, verdict: DiskVerdict) -> None:
+        """The disks were looked at. NoWritableDiskError when that means read-only and the settings forbid it."""
+        self._refused_positions = verdict.refused_positions
+        self._high_priority_positions = verdict.high_priority_positions
+        if verdict.is_read_only:
+            self._add(ReadOnlyReason.DISK_FULL, "; ".join(map(_used, verdict.full)))
+        else:
+            self._remove(ReadOnlyReason.DISK_FULL)
+
+    def note_disk_full(self, error: StorageError | OSError) -> None:
+        """A checkpoint has no room: read-only from now on. NoWritableDiskError when the settings forbid that."""
+        if not self.is_disk_full:
+            self._add(
+                ReadOnlyReason.NO_ROOM,
+                f"{sentence(error)}; the journal holds what was not flushed{file_limit_advice(error)}",
+            )
+            for callback in self._no_room_callbacks:
+                callback()
+
+    def note_room(self) -> None:
+        """A checkpoint succeeded."""
+        self._remove(ReadOnlyReason.NO_ROOM)
+
+    def note_journal(self, journal_index: int, error: JournalFullError | None) -> None:
+        """A journal found no room, or None: it does again. NoWritableDiskError when the settings forbid read-only."""
+        if error is None:
+            self._full_journals.discard(journal_index)
+            if not self._full_journals:
+                self._remove(ReadOnlyReason.JOURNAL_FULL)
+        elif journal_index not in self._full_journals:
+            self._full_journals.add(journal_index)
+            self._add(ReadOnlyReason.JOURNAL_FULL, str(error))
+            for callback in self._no_room_callbacks:
+                callback()
+
+    def begin_rebuild(self) -> None:
+        """The entry logs must not change: no add at all from now on, of recovery and high priority neither."""
+        assert self._reasons, "only a read-only bookie rebuilds its index while it serves"
+        self._reasons.add(ReadOnlyReason.REBUILD)
+
+    def end_rebuild(self) -> None:
+        """The rebuild is over, well or not."""
+        self._reasons.discard(ReadOnlyReason.REBUILD)
+        self._changed.set()
+
+    async def follow(
+        self,
+        registered: BookieMode,
+        clock: Clock,
+        register: Callable[[BookieMode], Awaitable[None]],
+        keep_status: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Keep status files and registration in step, from ``registered`` on, until cancelled; RegistrationError ends
+        it. The order of storage section 8: the state itself, the files, the registration."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await keep_status()
+            # Changed again while the files were written or ZooKeeper kept silent: the files first, once more.
+            while not self._changed.is_set() and (mode := self.mode) is not registered:
+                try:
+                    await register(mode)
+                    registered = mode
+                except MetadataUnavailableError as error:
+                    logger.warning("not registered as %s yet: %s", mode.value, error)
+                    await clock.sleep(self._retry_delay_s)
+
+    def _add(self, reason: ReadOnlyReason, detail: str) -> None:
+        if reason in self._reasons:
+            return
+        if not self._is_read_only_mode_enabled:
+            raise NoWritableDiskError(
+                f"{reason.value} ({detail}), and read-only mode is switched off (readOnlyModeEnabled=false)"
+            )
+        self._reasons.add(reason)
+        logger.warning("read-only until there is room: %s (%s); reads go on", reason.value, detail)
+        self._changed.set()
+
+    def _remove(self, reason: ReadOnlyReason) -> None:
+        if reason not in self._reasons:
+            return
+        self._reasons.discard(reason)
+        still = ", ".join(other.value for other in self.reasons)
+        logger.warning("there is room again: %s%s", self.mode.value, f" ({still})" if still else "")
+        self._changed.set()
+
+
+def sentence(error: StorageError | OSError) -> str:
+    """What happened, and where."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def _used(sample: DiskSample) -> str:
+    return f"{sample.directory}: {sample.used_fraction:.1%} used, {sample.usable_bytes / 2**20:.1f} MiB free"

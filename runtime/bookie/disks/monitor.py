@@ -1,0 +1,102 @@
+"""Looks at the disks of a bookie and tells it what follows. Source: storage section 8; the rules are ``rules``.
+
+A round is due every ``check_interval_s``, and sooner the less is missing to the limit, so that not even a fast disk
+runs full between two rounds. A directory that cannot be used any more ends the bookie.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from runtime.bookie.disks.rules import BookieDisks, DiskSample, DiskState, DiskVerdict, judge, next_look_s
+from runtime.config import DiskConfig
+from runtime.ports import Clock, Workers
+from storage.config import StorageConfig
+from storage.errors import DiskUnusableError
+from storage.filenames import current_directory
+from storage.ports import FileSystem
+
+logger = logging.getLogger(__name__)
+
+DISKS_LANE: Final = "disks"
+"""Of its own: a disk that hangs must not stop what still works."""
+
+_STATE_WORDS = {
+    DiskState.WRITABLE: "has room",
+    DiskState.ALMOST_FULL: "is almost full",
+    DiskState.FULL: "is full",
+}
+
+
+class DiskMonitor:
+    """Samples the directories of one bookie in a lane and hands every verdict to ``on_verdict``, on the loop."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        storage: StorageConfig,
+        config: DiskConfig,
+        workers: Workers,
+        clock: Clock,
+        on_verdict: Callable[[DiskVerdict], None],
+        *,
+        was_full: bool = False,
+    ) -> None:
+        """``was_full``: the bookie was read-only when it stopped, so that a disk must have recovered, not just not be
+        full."""
+        self._file_system = file_system
+        self._config = config
+        self._workers = workers
+        self._clock = clock
+        self._on_verdict = on_verdict
+        self._journals = tuple(map(current_directory, storage.journal_directories))
+        self._ledgers = tuple(map(current_directory, storage.ledger_directories))
+        self._indexes = tuple(map(current_directory, storage.paired_index_directories))
+        self._room_bytes = config.high_priority_room_bytes_or_default(storage.engine.entry_log.size_bytes_max)
+        before = DiskState.FULL if was_full else DiskState.WRITABLE
+        self._states = (before,) * (len(self._journals) + len(self._ledgers) + len(self._indexes))
+        self._interval_s = config.check_interval_s
+
+    async def check(self) -> DiskVerdict:
+        """One round. DiskUnusableError; and what ``on_verdict`` raises."""
+        disks = await self._workers.run(DISKS_LANE, self._sample)
+        verdict = judge(self._states, disks, self._config, self._room_bytes)
+        self._states = verdict.states
+        for change in dict.fromkeys(verdict.changes):
+            logger.warning(
+                "%s %s: %.1f %% used, %d MiB free",
+                change.sample.directory,
+                _STATE_WORDS[change.after],
+                100 * change.sample.used_fraction,
+                change.sample.usable_bytes // 2**20,
+            )
+        self._interval_s = next_look_s(disks, verdict.states, self._config)
+        self._on_verdict(verdict)
+        return verdict
+
+    async def run(self) -> None:
+        """Look, wait, look again, until cancelled. Raises like ``check``."""
+        while True:
+            await self._clock.sleep(self._interval_s)
+            await self.check()
+
+    def _sample(self) -> BookieDisks:
+        found = {
+            directory: self._sample_one(directory) for directory in (*self._journals, *self._ledgers, *self._indexes)
+        }
+        journals, ledgers, indexes = (
+            tuple(found[directory] for directory in directories)
+            for directories in (self._journals, self._ledgers, self._indexes)
+        )
+        return BookieDisks(journals, ledgers, indexes)
+
+    def _sample_one(self, directory: str) -> DiskSample:
+        try:
+            space = self._file_system.space(directory)
+        except OSError as error:
+            raise DiskUnusableError(f"{directory}: the disk cannot be used any more ({error.strerror})") from error
+        if space.is_read_only:
+            raise DiskUnusableError(f"{directory}: the disk cannot be written to any more (mounted read-only)")
+        return DiskSample(directory, space.total_bytes, space.usable_bytes)

@@ -1,0 +1,113 @@
+"""After a loss, before the bookie is registered: note which ledgers may miss entries. Source: storage section 9.3.
+
+Called when the process before may have acknowledged entries that are not on disk any more, or when a folder was
+emptied. From the metadata of all ledgers follows what this bookie was to hold; nothing is looked up on disk, for what
+was lost leaves no trace there. Every step is awaited, and any error ends the boot (hazard H11): a bookie that is
+registered before it knows what it may lack denies entries as a matter of fact.
+
+    1. the flag NEEDS_INTEGRITY_CHECK, synced at once: from here on check and repair are due, whatever happens
+    2. a row for every ledger that names this bookie; limbo and fence where the end of the ledger is open
+    3. a checkpoint, also with an empty write cache (hazard H1); then the flag LEDGERS_NOTED
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from runtime.bookie.integrity.rules import LedgerMark, ledger_mark
+from runtime.metadata.ledgers.ledgers import LedgerStore
+from runtime.metadata.store import MetadataStore, Versioned
+from runtime.ports import Workers
+from storage.engine.engine import LedgerDirectoryEngine
+from storage.engine.ledger_storage import LedgerStorage
+from storage.errors import IndexDamagedError
+from storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
+
+logger = logging.getLogger(__name__)
+
+_PROGRESS_STEP = 10_000
+
+
+class PrebootReport(msgspec.Struct, frozen=True):
+    """What the check found: ledgers read, those that name this bookie, and those whose end is open."""
+
+    ledgers_read: int
+    ledgers_here: int
+    ledgers_in_limbo: int
+
+
+class PrebootCheck:
+    """The check of one boot. ``write_rows``: a checkpoint of what was noted, awaited."""
+
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        bookie_id: str,
+        workers: Workers,
+        lane: str,
+        write_rows: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._storage = storage
+        self._bookie_id = bookie_id
+        self._workers = workers
+        self._lane = lane
+        self._write_rows = write_rows
+
+    async def run(self, store: MetadataStore, ledgers: LedgerStore) -> PrebootReport:
+        """All of it; MetadataError when a ledger could not be listed or read, StorageError, OSError."""
+        first = self._storage.engines[0]
+        await self._workers.run(self._lane, first.write_flags, NEEDS_INTEGRITY_CHECK)
+        # What was created before the crash is seen, whichever server answers.
+        await store.sync(ledgers.root)
+        read_count = here_count = limbo_count = 0
+        async for ledger_id, found in ledgers.read_all():
+            read_count += 1
+            if read_count % _PROGRESS_STEP == 0:
+                logger.info("integrity check: %d ledgers read", read_count)
+            # What cannot be read may name any bookie.
+            mark = ledger_mark(found.value, self._bookie_id) if isinstance(found, Versioned) else LedgerMark(True, True)
+            if mark.needs_row:
+                here_count += 1
+                limbo_count += mark.needs_limbo
+                self._storage.engine_of(ledger_id).create_row(
+                    ledger_id, is_fenced=mark.needs_limbo, is_limbo=mark.needs_limbo
+                )
+        await self._write_rows()
+        await self._workers.run(self._lane, set_integrity_flag, first, is_needed=True)
+        logger.warning(
+            "integrity check: of %d ledgers %d name this bookie, and of %d the end is open: nothing of these is "
+            "denied until they are repaired",
+            read_count,
+            here_count,
+            limbo_count,
+        )
+        return PrebootReport(read_count, here_count, limbo_count)
+
+
+def read_integrity_flag(engine: LedgerDirectoryEngine) -> bool:
+    """Whether a repair is due; ``engine`` is that of the first ledger directory. IndexDamagedError for an unknown flag.
+
+    Lane side.
+    """
+    flags = engine.read_flags()
+    if flags & ~(NEEDS_INTEGRITY_CHECK | LEDGERS_NOTED):
+        raise IndexDamagedError(f"the storage flags are {flags:#x}: some are not known here, a newer bkctl set them")
+    return bool(flags & NEEDS_INTEGRITY_CHECK)
+
+
+def needs_preboot_check(engine: LedgerDirectoryEngine) -> bool:
+    """Whether a repair is due of which nobody has noted yet what it concerns. As ``read_integrity_flag``."""
+    return read_integrity_flag(engine) and not engine.read_flags() & LEDGERS_NOTED
+
+
+def set_integrity_flag(engine: LedgerDirectoryEngine, *, is_needed: bool) -> None:
+    """Note durably that a repair is due, the ledgers concerned being noted in their rows; or that it is done.
+
+    Lane side.
+    """
+    flags = NEEDS_INTEGRITY_CHECK | LEDGERS_NOTED if is_needed else 0
+    if engine.read_flags() != flags:
+        engine.write_flags(flags)

@@ -1,0 +1,209 @@
+"""Fetching from other bookies what a ledger lacks here. Source: storage section 9.3, full check step 2.
+
+Compared are the entries that the write sets place here with the index and the write caches, a window at a time. What
+lacks is asked of the other bookies of its write set, those that failed lately last; the first copy whose digest holds
+is stored as it came. Fetched entries are not journaled: they are safe once a checkpoint has settled, and until then the
+ledger stays in limbo and the repair is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from runtime.bookie.integrity.rules import OwnStripe, own_stripes
+from runtime.bookie.serving.checkpoints import CheckpointService
+from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
+from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ports import Clock, Workers
+from storage.engine.engine import LedgerDirectoryEngine
+from storage.engine.ledger_storage import LedgerStorage
+from storage.errors import EntryTooLargeError, MemtableFullError
+
+INTEGRITY_LANE: Final = "integrity"
+WINDOW_ENTRY_COUNT: Final = 2048
+"""Entry ids compared in one job of the lane: a few milliseconds."""
+FETCHES_IN_FLIGHT: Final = 16
+FAILURES_MAX: Final = 32
+"""Entries of one ledger that could not be had; with more it is left for the next round."""
+
+
+class RefillOutcome(msgspec.Struct, frozen=True):
+    """What became of one ledger: entries that it lacked and still lacks, and why the first of these."""
+
+    entries_fetched: int = 0
+    entries_lacking: int = 0
+    reason: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that belongs here is here."""
+        return self.entries_lacking == 0
+
+
+class IntegrityProgress:
+    """Counters of the repair since the start of the process, for the metrics."""
+
+    def __init__(self) -> None:
+        self.is_due = False
+        self.rounds = 0
+        self.ledgers_in_limbo = 0
+        self.ledgers_checked = 0
+        self.ledgers_failed = 0
+        """Ledgers that the last round could not repair."""
+        self.entries_fetched = 0
+        self.bytes_fetched = 0
+
+
+class ByteRate:
+    """Spreads bytes over time: what was spent must be paid for before ``wait`` returns."""
+
+    def __init__(self, clock: Clock, bytes_per_s_max: int) -> None:
+        self._clock = clock
+        self.set_rate(bytes_per_s_max)
+        self._paid_at_ns = 0.0
+
+    def set_rate(self, bytes_per_s_max: int) -> None:
+        """The rate of the bytes that are spent from now on."""
+        self._ns_per_byte = 1e9 / bytes_per_s_max
+
+    async def wait(self) -> None:
+        """Return when nothing is owed."""
+        while (owed_ns := self._paid_at_ns - self._clock.monotonic_ns()) > 0:
+            await self._clock.sleep(owed_ns / 1e9)
+
+    def spend(self, size_bytes: int) -> None:
+        """Owe for so many bytes, from now on at the earliest."""
+        self._paid_at_ns = max(self._paid_at_ns, self._clock.monotonic_ns()) + size_bytes * self._ns_per_byte
+
+
+class LedgerRefill:
+    """Fills ledgers of one bookie, one call for each. ``allows_add``: whether there is room for a ledger's entries."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        storage: LedgerStorage,
+        ports: ClientPorts,
+        workers: Workers,
+        checkpoints: CheckpointService,
+        allows_add: Callable[[int], bool],
+        rate: ByteRate,
+        progress: IntegrityProgress,
+    ) -> None:
+        self._bookie_id = bookie_id
+        self._storage = storage
+        self._ports = ports
+        self._workers = workers
+        self._checkpoints = checkpoints
+        self._allows_add = allows_add
+        self._rate = rate
+        self._progress = progress
+
+    async def run(self, ledger_id: int, metadata: LedgerMetadata) -> RefillOutcome:
+        """Fetch what lacks by this metadata. Everything else that goes wrong is an error of the bookie itself."""
+        engine = self._storage.engine_of(ledger_id)
+        job = _Job(ledger_id, engine, credentials_of(ledger_id, metadata))
+        for stripe in own_stripes(metadata, self._bookie_id):
+            for first in range(stripe.first_entry_id, stripe.last_entry_id + 1, WINDOW_ENTRY_COUNT):
+                missing = await self._missing(job, stripe, first, first + WINDOW_ENTRY_COUNT - 1)
+                if missing:
+                    await self._fetch_all(job, stripe, missing)
+                if job.entries_lacking >= FAILURES_MAX:
+                    return job.outcome()
+        return job.outcome()
+
+    async def _missing(self, job: _Job, stripe: OwnStripe, first: int, last: int) -> list[int]:
+        """Entries of the stripe within these bounds that are neither on disk nor in a write cache."""
+        while True:
+            generation = job.engine.read_generation
+            on_disk = await self._workers.run(
+                INTEGRITY_LANE, job.engine.list_entries, job.ledger_id, first, WINDOW_ENTRY_COUNT
+            )
+            present = set(on_disk)
+            missing = [
+                entry_id
+                for entry_id in stripe.entry_ids(first, last)
+                if entry_id not in present and job.engine.find_cached(job.ledger_id, entry_id) is None
+            ]
+            if job.engine.read_generation == generation:
+                return missing
+            # A checkpoint has ended meanwhile: an entry may have gone from the cache to the disk behind our back.
+
+    async def _fetch_all(self, job: _Job, stripe: OwnStripe, missing: list[int]) -> None:
+        entry_ids = iter(missing)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(FETCHES_IN_FLIGHT, len(missing))):
+                group.create_task(self._fetch_some(job, stripe, entry_ids))
+
+    async def _fetch_some(self, job: _Job, stripe: OwnStripe, entry_ids: Iterator[int]) -> None:
+        for entry_id in entry_ids:
+            if job.entries_lacking >= FAILURES_MAX:
+                return
+            await self._rate.wait()
+            body, reason = await self._fetch(job, stripe, entry_id)
+            if body is not None:
+                reason = await self._store(job, entry_id, body)
+            if reason:
+                job.fail(f"entry {entry_id}: {reason}")
+            else:
+                job.entries_fetched += 1
+
+    async def _fetch(self, job: _Job, stripe: OwnStripe, entry_id: int) -> tuple[bytes | None, str]:
+        """A copy whose digest holds, or why there is none."""
+        reasons = []
+        for bookie_id in self._ports.suspects.last(stripe.peers(entry_id)):
+            try:
+                reply = await self._ports.bookies.read(bookie_id, job.ledger_id, entry_id)
+                self._rate.spend(len(reply.body))
+                job.credentials.codec.decode(entry_id, reply.body)
+            except BookieError as error:
+                if not isinstance(error, NoSuchEntryError | NoSuchLedgerError):
+                    self._ports.suspects.add(bookie_id)
+                reasons.append(str(error))
+            except EntryDigestError as error:
+                reasons.append(f"bookie {bookie_id}: the copy is damaged ({error})")
+            else:
+                return reply.body, ""
+        return None, "; ".join(reasons) or "no other bookie was to have a copy"
+
+    async def _store(self, job: _Job, entry_id: int, body: bytes) -> str:
+        """Put a copy into the write cache; returns why that cannot be done, or nothing."""
+        while True:
+            if not self._allows_add(job.ledger_id):
+                return "there is no room for it on the disk here"
+            # The collector may have dropped the row meanwhile, or it never was: without it nothing can be stored.
+            job.engine.create_row(job.ledger_id, is_fenced=False, is_limbo=False)
+            try:
+                job.engine.add(job.ledger_id, entry_id, body)
+            except MemtableFullError:
+                await self._checkpoints.settle()
+            except EntryTooLargeError as error:
+                return str(error)
+            else:
+                self._progress.entries_fetched += 1
+                self._progress.bytes_fetched += len(body)
+                return ""
+
+
+class _Job:
+    """One ledger under repair."""
+
+    def __init__(self, ledger_id: int, engine: LedgerDirectoryEngine, credentials: LedgerCredentials) -> None:
+        self.ledger_id = ledger_id
+        self.engine = engine
+        self.credentials = credentials
+        self.entries_fetched = 0
+        self.entries_lacking = 0
+        self._reason = ""
+
+    def fail(self, reason: str) -> None:
+        self.entries_lacking += 1
+        self._reason = self._reason or reason
+
+    def outcome(self) -> RefillOutcome:
+        return RefillOutcome(self.entries_fetched, self.entries_lacking, self._reason)

@@ -1,0 +1,261 @@
+"""The repair of a bookie that lost entries, beside its other work. Source: storage section 9.3, full check.
+
+Due while the flag NEEDS_INTEGRITY_CHECK is set; begun again where it was when the process ends, for what was fetched is
+there. A round goes
+
+    ledgers in limbo    recover the ledger, unless it is closed; fetch what lacks here; checkpoint; end the limbo
+    all others          fetch what lacks here
+    at the end          checkpoint, and if nothing failed, clear the flag
+
+Limbo ends only when nothing lacks any more: until then "no such entry" would be no fact. (Java ends it before anything
+is copied.) What failed is tried again in the next round, alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Final
+
+from runtime.bookie.integrity.preboot_check import set_integrity_flag
+from runtime.bookie.integrity.refill import ByteRate, IntegrityProgress, LedgerRefill
+from runtime.bookie.integrity.rules import is_end_in_doubt, needs_recovery
+from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE, CheckpointService
+from runtime.client.ports import ClientPorts, credentials_of
+from runtime.client.recovery import LedgerRecovery
+from runtime.config import IntegrityConfig
+from runtime.errors import BookieError, LedgerNotFoundError, LedgerRecoveryError, UnknownLedgerStateError
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.metadata.store import Versioned
+from runtime.ports import Workers
+from storage.engine.ledger_storage import LedgerStorage
+from storage.errors import BkctlError
+
+logger = logging.getLogger(__name__)
+
+LIMBO_BATCH: Final = 64
+"""Ledgers in limbo that share a checkpoint."""
+LIMBO_AT_ONCE: Final = 8
+ROWS_PER_TURN: Final = 4096
+"""Rows looked at before others have their turn on the loop."""
+RETRY_DELAY_FACTOR_MAX: Final = 100
+
+
+class IntegrityService:
+    """Repairs one bookie whenever that is due, until nothing lacks. ``progress`` may be read at any time."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        storage: LedgerStorage,
+        ports: ClientPorts,
+        workers: Workers,
+        checkpoints: CheckpointService,
+        config: IntegrityConfig,
+        progress: IntegrityProgress,
+        *,
+        allows_add: Callable[[int], bool],
+    ) -> None:
+        """``allows_add``: whether there is room for entries of a ledger."""
+        self._bookie_id = bookie_id
+        self._storage = storage
+        self._ports = ports
+        self._workers = workers
+        self._checkpoints = checkpoints
+        self._config = config
+        rate = ByteRate(ports.clock, config.bytes_per_s_max)
+        self.set_bytes_per_s_max = rate.set_rate
+        self._refill = LedgerRefill(bookie_id, storage, ports, workers, checkpoints, allows_add, rate, progress)
+        self._progress = progress
+        self._failures: dict[int, str] = {}
+        self._due = asyncio.Event()
+        self._free = asyncio.Event()
+        self._free.set()
+        self._repairing: asyncio.Task[None] | None = None
+
+    def request(self) -> None:
+        """A repair is due: the flag is set, and the ledgers concerned are noted. On the loop."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Repair whenever that is due, until cancelled. StorageError, OSError."""
+        while True:
+            await self._due.wait()
+            await self._free.wait()
+            self._repairing = asyncio.get_running_loop().create_task(self._repair_all())
+            try:
+                await asyncio.wait([self._repairing])
+            except asyncio.CancelledError:
+                await self._break_off()
+                raise
+            if not self._repairing.cancelled():  # else it was held meanwhile: once more, from the beginning
+                self._repairing.result()
+                self._due.clear()
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """No repair while the block runs: for whoever changes what this one goes by, as an index rebuild does."""
+        self._free.clear()
+        await self._break_off()
+        try:
+            yield
+        finally:
+            self._free.set()
+
+    async def _break_off(self) -> None:
+        if self._repairing is not None and not self._repairing.done():
+            self._repairing.cancel()
+            await asyncio.wait([self._repairing])
+
+    async def _repair_all(self) -> None:
+        """Rounds until one leaves nothing behind; then the flag is cleared, durably."""
+        progress = self._progress
+        progress.is_due = True
+        pending: list[int] | None = None
+        delay_s = self._config.retry_delay_s
+        while True:
+            progress.rounds += 1
+            try:
+                pending = await self._round(pending)
+            except BkctlError as error:
+                reason = str(error)
+            else:
+                if not pending:
+                    break
+                first = pending[0]
+                reason = f"{len(pending)} ledgers still lack entries, first ledger {first}: {self._failures[first]}"
+            progress.ledgers_failed = len(pending or ())
+            logger.warning("integrity check: %s; tried again in %.0f s", reason, delay_s)
+            await self._ports.clock.sleep(delay_s)
+            delay_s = min(delay_s * 2, self._config.retry_delay_s * RETRY_DELAY_FACTOR_MAX)
+        await self._checkpoints.settle()
+        await self._workers.run(CHECKPOINT_LANE, set_integrity_flag, self._storage.engines[0], is_needed=False)
+        progress.is_due = False
+        progress.ledgers_failed = 0
+        logger.warning(
+            "integrity check: nothing lacks any more; %d entries (%d bytes) came from other bookies",
+            progress.entries_fetched,
+            progress.bytes_fetched,
+        )
+
+    async def _round(self, pending: list[int] | None) -> list[int]:
+        """See to ``pending``, or to everything; returns the ledgers that could not be repaired, ascending."""
+        self._failures = {}
+        limbo_ids = await self._limbo_ids()
+        self._progress.ledgers_in_limbo = len(limbo_ids)
+        # The newest first: they are the ones that somebody waits for.
+        for batch in in_batches(sorted(limbo_ids, reverse=True), LIMBO_BATCH):
+            await self._end_limbo(batch)
+        seen = set(limbo_ids)
+        if pending is None:
+            await self._check_all(seen)
+        else:
+            for ledger_id in pending:
+                if ledger_id not in seen:
+                    await self._repair(ledger_id)
+        return sorted(self._failures)
+
+    async def _limbo_ids(self) -> list[int]:
+        found = []
+        for engine in self._storage.engines:
+            for number, ledger_id in enumerate(engine.ledger_ids()):
+                row = engine.ledger(ledger_id)
+                if row is not None and row.is_limbo:
+                    found.append(ledger_id)
+                if number % ROWS_PER_TURN == 0:
+                    await self._ports.clock.sleep(0)
+        return found
+
+    async def _end_limbo(self, ledger_ids: list[int]) -> None:
+        at_once = asyncio.Semaphore(LIMBO_AT_ONCE)
+        complete: list[int] = []
+
+        async def repair(ledger_id: int) -> None:
+            async with at_once:
+                if await self._repair(ledger_id):
+                    complete.append(ledger_id)
+
+        async with asyncio.TaskGroup() as group:
+            for ledger_id in ledger_ids:
+                group.create_task(repair(ledger_id))
+        if complete:
+            # What was fetched must be durable before the bookie vouches for its negatives again.
+            await self._checkpoints.settle()
+            for ledger_id in complete:
+                self._progress.ledgers_in_limbo -= self._storage.engine_of(ledger_id).clear_limbo(ledger_id)
+
+    async def _check_all(self, seen: set[int]) -> None:
+        """Every ledger of the metadata that was not seen to yet."""
+        ledgers = self._ports.ledgers.read_all()
+        async with contextlib.aclosing(ledgers):
+            async for ledger_id, found in ledgers:
+                if ledger_id in seen:
+                    continue
+                if not isinstance(found, Versioned):
+                    self._failures[ledger_id] = str(found)
+                elif self._bookie_id in found.value.bookies():
+                    await self._fill(ledger_id, found.value)
+
+    async def _repair(self, ledger_id: int) -> bool:
+        """Settle the end of a ledger where it is open, and fetch what lacks; whether its limbo may end.
+
+        One that is gone stays as it is: it is the collector's.
+        """
+        try:
+            found = await self._ports.ledgers.read(ledger_id)
+            if needs_recovery(found.value, self._bookie_id):
+                found = await LedgerRecovery(self._ports, credentials_of(ledger_id, found.value), found).run()
+        except LedgerNotFoundError:
+            return False
+        except LedgerRecoveryError as error:
+            doubting = await self._doubting(ledger_id, found.value.last_segment.ensemble)
+            way_out = f"; {_way_out(doubting)}" if is_end_in_doubt(found.value, doubting) else ""
+            self._failures[ledger_id] = f"{error}{way_out}"
+            return False
+        except BkctlError as error:
+            self._failures[ledger_id] = str(error)
+            return False
+        return await self._fill(ledger_id, found.value)
+
+    async def _doubting(self, ledger_id: int, bookie_ids: Sequence[str]) -> list[str]:
+        """Which of these bookies have the ledger in limbo; those that do not answer are not among them."""
+
+        async def doubts(bookie_id: str) -> bool:
+            try:
+                await self._ports.bookies.read_lac(bookie_id, ledger_id)
+            except UnknownLedgerStateError:
+                return True
+            except BookieError:
+                return False
+            return False
+
+        answers = await asyncio.gather(*map(doubts, bookie_ids))
+        return sorted(bookie_id for bookie_id, is_doubting in zip(bookie_ids, answers, strict=True) if is_doubting)
+
+    async def _fill(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
+        try:
+            outcome = await self._refill.run(ledger_id, metadata)
+        except BkctlError as error:
+            self._failures[ledger_id] = str(error)
+            return False
+        self._progress.ledgers_checked += 1
+        if not outcome.is_complete:
+            self._failures[ledger_id] = outcome.reason
+        return outcome.is_complete
+
+
+def _way_out(doubting: Sequence[str]) -> str:
+    return (
+        f"no further round will end that, as all these bookies doubt their copies: {', '.join(doubting)}; if you know "
+        "that one of them has lost nothing, see `bkctl storage limbo end` for that one (docs/runbooks/lost-index.md)"
+    )
+
+
+def in_batches(ledger_ids: Iterable[int], size: int) -> Iterable[list[int]]:
+    """The ids in lists of at most ``size``."""
+    remaining = iter(ledger_ids)
+    while batch := list(itertools.islice(remaining, size)):
+        yield batch

@@ -1,0 +1,162 @@
+"""The add path of a bookie, and what happens when its write cache is full. Source: wire section 5.1."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable
+
+from runtime.bookie.serving.ledger_handles import LedgerHandles
+from runtime.net.request_handler import Responder
+from runtime.ports import Clock, TimerHandle
+from runtime.protocol.messages import AddRun
+from runtime.protocol.status import Status
+from storage.entry import ENTRY_HEADER_BYTES_MIN
+from storage.errors import (
+    DeletionPendingError,
+    EntryTooLargeError,
+    LedgerCollectedError,
+    MasterKeyMismatchError,
+    MemtableFullError,
+)
+from storage.journal.format import is_zero_filled
+
+logger = logging.getLogger(__name__)
+
+_HEAD = struct.Struct(">qqq")
+"""How an entry begins: ledger id, entry id, LAC."""
+
+
+class AddPath:
+    """Takes adds in the order of their arrival.
+
+    While the write cache or the journal's queue is full, adds wait (nothing is journaled), at most ``throttle_s``; then
+    they are refused with TOO_MANY_REQUESTS. Adds that arrive behind a waiting one of the same directories wait behind
+    it, so one ledger's order is kept; a full directory holds up no other.
+    """
+
+    def __init__(
+        self, handles: LedgerHandles, clock: Clock, throttle_s: float, request_checkpoint: Callable[[], None]
+    ) -> None:
+        self._handles = handles
+        self._clock = clock
+        self._throttle_ns = int(throttle_s * 1e9)
+        self._request_checkpoint = request_checkpoint
+        self._waiting: dict[int, deque[tuple[int, Responder, AddRun]]] = {}
+        """Single adds, by place (``LedgerHandles.place_of``); no queue is empty."""
+        self._timer: TimerHandle | None = None
+
+    def add(self, connection: Responder, run: AddRun) -> None:
+        """Store and journal the entries; the answers follow when they are durable, a refusal at once.
+
+        All adds of the run together if nothing is in the way of any, else one by one.
+        """
+        if len(run.bodies) > 1 and not self._is_waiting(run) and _is_valid(run) and self._store(connection, run):
+            return
+        while len(run.bodies) > 1:
+            first = run.cut(1)
+            try:
+                self._add_one(connection, first)
+            except BaseException:
+                run.put_back(first)
+                raise
+        self._add_one(connection, run)
+
+    def _add_one(self, connection: Responder, add: AddRun) -> None:
+        if not _is_valid(add):
+            connection.answer(add, Status.BAD_REQUEST)
+        elif self._is_waiting(add) or not self._store(connection, add):
+            self._wait(connection, add)
+
+    def retry_waiting(self) -> None:
+        """Call after the write cache was swapped, or when a journal has room again: waiting adds go on, in order."""
+        for place, queue in list(self._waiting.items()):
+            while queue and self._store(*queue[0][1:]):
+                queue.popleft()
+            self._drop_if_empty(place)
+
+    def refuse_waiting(self) -> None:
+        """Call when writes have stopped: nothing will make room for the adds that wait."""
+        waiting, self._waiting = self._waiting, {}
+        for queue in waiting.values():
+            for _, connection, add in queue:
+                connection.answer(add, Status.READ_ONLY)
+
+    def _is_waiting(self, run: AddRun) -> bool:
+        """Whether others wait where the run would be stored."""
+        return bool(self._waiting) and self._handles.place_of(run.ledger_id) in self._waiting
+
+    def _store(self, connection: Responder, run: AddRun) -> bool:
+        """Whether the run was dealt with, stored or refused; False: nothing was done.
+
+        False for a single add: the write cache is full, or the journal's queue is. Or a checkpoint must end before the
+        id of a deleted ledger can be used again. False for several: not all of them can be stored now.
+        """
+        ledger_id = run.ledger_id
+        try:
+            handle = self._handles.open(ledger_id, run.master_key, is_plain_add=not run.is_recovery_add)
+            if handle.is_fenced and not run.is_recovery_add:
+                connection.answer(run, Status.FENCED)
+                return True
+            if handle.is_limbo and not run.is_recovery_add:
+                # No writer may go on from an end that is not known (storage section 9.2).
+                connection.answer(run, Status.UNKNOWN_LEDGER_STATE)
+                return True
+            if not handle.journal.has_room_for(run):
+                return False
+            if len(run.bodies) == 1:
+                handle.engine.add(ledger_id, run.entry_ids[0], run.bodies[0])
+            elif not handle.engine.add_many(ledger_id, run.entry_ids, run.bodies, _last_add_confirmed(run.bodies)):
+                return False
+        except MasterKeyMismatchError:
+            connection.answer(run, Status.UNAUTHORIZED)
+        except LedgerCollectedError:
+            connection.answer(run, Status.FENCED)
+        except (MemtableFullError, DeletionPendingError):
+            self._request_checkpoint()
+            return False
+        except EntryTooLargeError as error:
+            logger.warning("refused an add: %s", error)
+            connection.answer(run, Status.BAD_REQUEST)
+        else:
+            handle.journal.append(connection, run)
+        return True
+
+    def _wait(self, connection: Responder, add: AddRun) -> None:
+        queue = self._waiting.setdefault(self._handles.place_of(add.ledger_id), deque())
+        queue.append((self._clock.monotonic_ns() + self._throttle_ns, connection, add))
+        if self._timer is None:
+            self._timer = self._clock.call_later(self._throttle_ns / 1e9, self._refuse_overdue)
+
+    def _refuse_overdue(self) -> None:
+        self._timer = None
+        now_ns = self._clock.monotonic_ns()
+        for place, queue in list(self._waiting.items()):
+            while queue and queue[0][0] <= now_ns:
+                _, connection, add = queue.popleft()
+                connection.answer(add, Status.TOO_MANY_REQUESTS)
+            self._drop_if_empty(place)
+        if self._waiting:
+            next_ns = min(queue[0][0] for queue in self._waiting.values())
+            self._timer = self._clock.call_later((next_ns - now_ns) / 1e9, self._refuse_overdue)
+
+    def _drop_if_empty(self, place: int) -> None:
+        if not self._waiting[place]:
+            del self._waiting[place]
+
+
+def _is_valid(run: AddRun) -> bool:
+    """Whether every body is an entry of its ledger and id, and one that a replay takes for nothing else."""
+    if run.ledger_id < 0 or min(run.entry_ids) < 0:  # hazard H19: a negative id would replay as a control record
+        return False
+    if min(map(len, run.bodies)) < ENTRY_HEADER_BYTES_MIN:
+        return False
+    ledger_ids, entry_ids, _ = zip(*map(_HEAD.unpack_from, run.bodies), strict=True)
+    if list(entry_ids) != run.entry_ids or ledger_ids.count(run.ledger_id) != len(ledger_ids):
+        return False
+    return run.ledger_id != 0 or not any(map(is_zero_filled, run.bodies))  # replay takes zeros for a hole
+
+
+def _last_add_confirmed(bodies: list[bytes]) -> int:
+    return max(int(head[2]) for head in map(_HEAD.unpack_from, bodies))

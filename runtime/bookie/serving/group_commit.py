@@ -1,0 +1,294 @@
+"""Group commit: one write and one sync for all records that queued up meanwhile.
+
+There is no deliberate wait unless the settings ask for one: while a group is being synced the next one gathers, so
+batches grow with the load. Rule: a reply travels with the record that makes it true and is released only when the sync
+that covers it has returned; less than that is for the settings to say. Source: storage section 3.7, without hazard H5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+from runtime.net.request_handler import Responder
+from runtime.ports import Workers
+from runtime.protocol.messages import AddRun
+from runtime.protocol.status import Status
+from storage.config import JournalConfig
+from storage.errors import JournalFailedError, JournalFullError
+from storage.journal.format import EXPLICIT_LAC_VERSION_MIN, GROUP_BYTES_MAX
+from storage.journal.writer import JournalWriter
+
+Ticket: TypeAlias = tuple[Responder, AddRun]
+"""Adds that wait for their records, and the connection that waits for the answer."""
+
+_RETRY_DELAY_S = 1.0
+"""How long a journal without room on its disk waits before it tries again."""
+
+
+class _Group:
+    """Records that share one write and one sync, and who waits for them."""
+
+    __slots__ = ("records", "size_bytes", "tickets", "waiters")
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.size_bytes = 0
+        self.tickets: list[Ticket] = []
+        self.waiters: list[asyncio.Future[None]] = []
+
+
+class GroupCommit:
+    """Owns one journal: queues records on the loop, commits them in groups on a lane.
+
+    Records are complete payloads (ledger id, entry id, ...). After a failed write or sync nothing is acknowledged any
+    more: ``run`` raises JournalFailedError and every wait does too. Without room on the disk the queue stands until
+    there is some.
+    """
+
+    def __init__(
+        self,
+        writer: JournalWriter,
+        workers: Workers,
+        lane: str,
+        config: JournalConfig,
+        *,
+        on_disk_room: Callable[[JournalFullError | None], None],
+        retry_delay_s: float = _RETRY_DELAY_S,
+    ) -> None:
+        """``on_disk_room``: called with the error when the disk has no room, with None when it has some again."""
+        self._writer = writer
+        self._workers = workers
+        self._lane = lane
+        self._config = config
+        self._on_disk_room = on_disk_room
+        self._retry_delay_s = retry_delay_s
+        self._group_bytes_max = min(config.group_bytes_max or GROUP_BYTES_MAX, GROUP_BYTES_MAX)
+        self._group_record_count_max = config.group_record_count_max or sys.maxsize
+        self._wait_s = 0.0 if config.is_flushed_when_queue_empty else config.group_wait_s
+        self._gathering = _Group()
+        self._gathering_since_s = 0.0
+        self._complete: deque[_Group] = deque()
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._has_given_up_room = asyncio.Event()
+        self._is_writing = False
+        self._queued_count = 0
+        self._queued_bytes = 0
+        self._room_callbacks: list[Callable[[], None]] = []
+        self._sync_due_s: float | None = None
+        self._failure: JournalFailedError | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the queue is short enough for another add; ``on_room`` calls back when it is so again."""
+        return (
+            self._queued_bytes < self._config.queue_bytes_max
+            and self._queued_count < self._config.queue_record_count_max
+        )
+
+    def has_room_for(self, run: AddRun) -> bool:
+        """Whether that holds for each add of a run."""
+        count = len(run.bodies)
+        if count == 1:
+            return self.has_room
+        return (
+            self._queued_bytes + run.size_bytes <= self._config.queue_bytes_max
+            and self._queued_count + count <= self._config.queue_record_count_max
+        )
+
+    def on_room(self, callback: Callable[[], None]) -> None:
+        """Call back whenever there is room again in a queue that was full."""
+        self._room_callbacks.append(callback)
+
+    @property
+    def holds_explicit_lacs(self) -> bool:
+        """Whether the journal has a record for explicit LACs: from version 6 on (storage section 3.6)."""
+        return self._config.format_version >= EXPLICIT_LAC_VERSION_MIN
+
+    def append(self, connection: Responder, run: AddRun) -> None:
+        """Queue adds; they are answered when they are durable, and never if the journal fails.
+
+        Where the settings say that adds are not journaled, they are answered at once.
+        """
+        if not self._config.is_data_written:
+            if self._failure is None:
+                connection.answer(run, Status.OK)
+            return
+        while len(run.bodies) > (left_count := self._group_record_count_max - len(self._gathering.records)):
+            self._queue_adds(connection, run.cut(left_count))
+        self._queue_adds(connection, run)
+
+    def append_silently(self, record: bytes) -> None:
+        """Queue a record that nobody waits for but that later records depend on."""
+        self._queue([record])
+        self._wake.set()
+
+    def append_and_wait(self, record: bytes) -> asyncio.Future[None]:
+        """Queue a record; the future ends when it is durable, or fails with JournalFailedError."""
+        self._queue([record])
+        return self.barrier()
+
+    def barrier(self) -> asyncio.Future[None]:
+        """A future that ends when all records queued so far are durable, whatever adds wait for."""
+        is_work_left = self._gathering.records or self._complete or self._is_writing or self._sync_due_s is not None
+        if self._failure is not None or not is_work_left:
+            return self.confirmation()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._gathering.waiters.append(waiter)
+        self._wake.set()
+        return waiter
+
+    def confirmation(self) -> asyncio.Future[None]:
+        """A future that has ended, for a record that is durable already; failed if the journal has failed.
+
+        What is in memory after a failure may not be on disk: from then on nothing is confirmed.
+        """
+        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._failure is None:
+            confirmed.set_result(None)
+        else:
+            confirmed.set_exception(self._failure)
+        return confirmed
+
+    async def run(self) -> None:
+        """Commit groups until ``stop`` and an empty queue; JournalFailedError when a write or sync failed."""
+        while True:
+            await self._wait_for_work()
+            self._wake.clear()
+            if self._wait_s > 0:
+                await self._gather()
+            if self._gathering.records or self._gathering.waiters:
+                self._complete_group()
+            while self._complete:
+                await self._commit(self._complete.popleft())
+            is_stopping = self._stopping.is_set() and not self._wake.is_set()
+            if self._sync_due_s is not None and (is_stopping or _now_s() >= self._sync_due_s):
+                await self._write(_Group(), is_synced=True)
+            if is_stopping and not self._wake.is_set():
+                return
+
+    def give_up_room(self) -> None:
+        """From now on want of room is a failure like any other: who stops a bookie does not wait for a disk."""
+        self._has_given_up_room.set()
+
+    def stop(self) -> None:
+        """Let ``run`` commit what is queued and return."""
+        self.give_up_room()
+        self._stopping.set()
+        self._wake.set()
+
+    def _queue(self, records: list[bytes]) -> None:
+        group = self._gathering
+        if not group.records:
+            self._gathering_since_s = _now_s() if self._wait_s > 0 else 0.0
+        size_bytes = sum(map(len, records))
+        group.records += records
+        group.size_bytes += size_bytes
+        self._queued_count += len(records)
+        self._queued_bytes += size_bytes
+
+    def _queue_adds(self, connection: Responder, run: AddRun) -> None:
+        self._queue(run.bodies)
+        group = self._gathering
+        group.tickets.append((connection, run))
+        self._wake.set()
+        if group.size_bytes >= self._group_bytes_max or len(group.records) >= self._group_record_count_max:
+            self._complete_group()
+
+    def _complete_group(self) -> None:
+        self._complete.append(self._gathering)
+        self._gathering = _Group()
+
+    async def _wait_for_work(self) -> None:
+        """Return when something is queued, when what was written is to be synced, or at the end."""
+        if self._sync_due_s is None:
+            await self._wake.wait()
+        else:
+            await _wait(self._wake, max(0.0, self._sync_due_s - _now_s()))
+
+    async def _gather(self) -> None:
+        """Give others the time to join the group, unless one is complete already."""
+        while not self._complete and not self._stopping.is_set() and self._gathering.records:
+            left_s = self._gathering_since_s + self._wait_s - _now_s()
+            if left_s <= 0:
+                return
+            await _wait(self._wake, left_s)
+            self._wake.clear()
+
+    async def _commit(self, group: _Group) -> None:
+        # Whoever waits for a fence, an explicit LAC or a forced ledger is told of nothing less than a sync.
+        is_synced = self._config.is_data_synced or bool(group.waiters)
+        await self._write(group, is_synced=is_synced)
+        for connection, run in group.tickets:
+            connection.answer(run, Status.OK)
+        for waiter in group.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        if group.records:
+            was_full = not self.has_room
+            self._queued_count -= len(group.records)
+            self._queued_bytes -= group.size_bytes
+            if was_full and self.has_room:
+                for callback in self._room_callbacks:
+                    callback()
+
+    async def _write(self, group: _Group, *, is_synced: bool) -> None:
+        """Write a group, or only sync what was written before where it has no records."""
+        self._is_writing = True
+        try:
+            if group.records:
+                await self._write_when_there_is_room(group.records, is_synced=is_synced)
+            elif is_synced and self._sync_due_s is not None:
+                await self._workers.run(self._lane, self._writer.sync)
+        except Exception as error:
+            failure = error if isinstance(error, JournalFailedError) else JournalFailedError(str(error))
+            self._fail(failure, group)
+            raise
+        finally:
+            self._is_writing = False
+        if is_synced:
+            self._sync_due_s = None
+        elif self._sync_due_s is None:
+            self._sync_due_s = _now_s() + self._config.sync_interval_s
+
+    async def _write_when_there_is_room(self, records: list[bytes], *, is_synced: bool) -> None:
+        has_found_none = False
+        while True:
+            try:
+                await self._workers.run(self._lane, self._writer.write_group, records, is_synced=is_synced)
+            except JournalFullError as error:
+                # Nothing was acknowledged, so that the same records may be written again, at the same place.
+                has_found_none = True
+                self._on_disk_room(error)
+                if self._has_given_up_room.is_set():
+                    raise JournalFailedError(f"stopped with records that found no room: {error}") from error
+            else:
+                break
+            await _wait(self._has_given_up_room, self._retry_delay_s)
+        if has_found_none:
+            self._on_disk_room(None)
+
+    def _fail(self, failure: JournalFailedError, group: _Group) -> None:
+        """A failed sync is final: no ticket is released any more, every waiter learns of it."""
+        self._failure = failure
+        for lost in (group, *self._complete, self._gathering):
+            for waiter in lost.waiters:
+                if not waiter.done():
+                    waiter.set_exception(failure)
+        self._complete.clear()
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait for an event, at most so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

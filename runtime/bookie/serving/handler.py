@@ -1,0 +1,305 @@
+"""What the bookie answers to each request. Source: wire section 5, storage section 6.
+
+The handler runs on the loop. An add touches no thread until its group is committed; a read is answered from the caches
+at once, all misses of one tick become one job of the reads lane, or of the lane for urgent reads.
+
+Departures from the Java bookie, all towards safety: negative ids are refused (hazard H19), an add whose request names
+another entry than its body is refused, a fencing read waits for the fence to be durable whatever the read part says
+(H10), READ_LAC keeps the true error (H16), a wrong key is always UNAUTHORIZED.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from runtime.bookie.disks.modes import BookieModes
+from runtime.bookie.serving.adds import AddPath
+from runtime.bookie.serving.entry_listing import list_entries
+from runtime.bookie.serving.ledger_handles import LedgerHandles
+from runtime.bookie.serving.reads import READS_LANE, URGENT_READS_LANE, ReadBatcher, ReadJob, ReadOutcome, new_job
+from runtime.metadata.bookies.registration import BookieMode
+from runtime.net.request_handler import Responder
+from runtime.ports import BookieInfo, Workers
+from runtime.protocol.messages import (
+    AddRun,
+    BookieCall,
+    BookieInfoAnswer,
+    BookieInfoCall,
+    ForceLedgerCall,
+    ListEntriesAnswer,
+    ListEntriesCall,
+    ReadAnswer,
+    ReadCall,
+    ReadLacAnswer,
+    ReadLacCall,
+    WriteLacCall,
+)
+from runtime.protocol.status import Status
+from storage.engine.engine import LedgerDirectoryEngine
+from storage.engine.ledger_storage import LedgerStorage
+from storage.errors import DeletionPendingError, MasterKeyMismatchError, StorageError
+from storage.ids import INVALID_ENTRY_ID
+from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
+from storage.journal.format import encode_explicit_lac_record
+
+logger = logging.getLogger(__name__)
+
+_LEDGER_ID = struct.Struct(">q")
+
+
+class BookieRequestHandler:
+    """Answers the requests of all connections of one bookie."""
+
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        handles: LedgerHandles,
+        adds: AddPath,
+        workers: Workers,
+        disk_space: Callable[[], BookieInfo],
+        modes: BookieModes,
+    ) -> None:
+        self._storage = storage
+        self._handles = handles
+        self._adds = adds
+        self._workers = workers
+        self._reads = ReadBatcher(workers, READS_LANE)
+        self._urgent_reads = ReadBatcher(workers, URGENT_READS_LANE)
+        self._disk_space = disk_space
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._modes = modes
+
+    def handle(self, connection: Responder, call: BookieCall) -> None:
+        """Do what a call asks for; the answer follows now or later."""
+        if isinstance(call, AddRun):
+            self._add(connection, call)
+        elif isinstance(call, ReadCall):
+            self._read(connection, call)
+        elif isinstance(call, ReadLacCall):
+            self._read_lac(connection, call)
+        elif isinstance(call, WriteLacCall):
+            self._write_lac(connection, call)
+        elif isinstance(call, ForceLedgerCall):
+            self._spawn(self._force_ledger(connection, call))
+        elif isinstance(call, ListEntriesCall):
+            self._spawn(self._list_entries(connection, call))
+        else:
+            self._bookie_info(connection, call)
+
+    def read_from_memory(self, call: ReadCall) -> ReadAnswer | None:
+        """Body and LAC of an entry if they are in memory; None says nothing about the disk."""
+        ledger_id, entry_id = call.ledger_id, call.entry_id
+        if ledger_id < 0 or entry_id <= INVALID_ENTRY_ID:
+            return None
+        engine = self._storage.engine_of(ledger_id)
+        if engine.ledger(ledger_id) is None or (body := engine.find_cached(ledger_id, entry_id)) is None:
+            return None
+        if _may_lack_entries(engine, ledger_id):
+            return ReadAnswer(call.txn_id, Status.OK, body, None)
+        max_lac = engine.last_add_confirmed(ledger_id)
+        return None if max_lac is None else ReadAnswer(call.txn_id, Status.OK, body, max_lac)
+
+    def _add(self, connection: Responder, run: AddRun) -> None:
+        """Store entries (wire 5.1). A deferred sync is not deferred: an answer after the sync is always allowed."""
+        if self._modes.allows_add(run.ledger_id, is_high_priority=run.is_high_priority):
+            self._adds.add(connection, run)
+        else:
+            connection.answer(run, Status.READ_ONLY)
+
+    def _read(self, connection: Responder, call: ReadCall) -> None:
+        """Read an entry, or the last one for -1 (wire 5.2); with a key, fence the ledger first (wire 5.3)."""
+        ledger_id, entry_id = call.ledger_id, call.entry_id
+        if ledger_id < 0 or entry_id < INVALID_ENTRY_ID:
+            connection.answer(call, Status.BAD_REQUEST)
+            return
+        if call.fence_with is not None:
+            self._spawn(self._fencing_read(connection, call, call.fence_with))
+            return
+        engine = self._storage.engine_of(ledger_id)
+        if engine.ledger(ledger_id) is None:
+            connection.answer(call, _no_such_ledger(engine))
+            return
+        may_lack = _may_lack_entries(engine, ledger_id)
+        max_lac = engine.last_add_confirmed(ledger_id) if not may_lack else None
+        cached = engine.last_cached(ledger_id) if entry_id == INVALID_ENTRY_ID else None
+        body = engine.find_cached(ledger_id, entry_id) if entry_id != INVALID_ENTRY_ID else None
+        if body is not None and (max_lac is not None or may_lack):
+            connection.answer(call, ReadAnswer(call.txn_id, Status.OK, body, max_lac))
+            return
+
+        def finish(outcome: ReadOutcome) -> None:
+            status, found = (Status.OK, body) if body is not None else _join(job, cached, outcome, may_lack)
+            lac = engine.last_add_confirmed(ledger_id)
+            if outcome.is_end_known:
+                lac = engine.note_last_stored(ledger_id, outcome.last_entry, job.read_generation)
+            lac = lac if status is Status.OK and not may_lack else None
+            connection.answer(call, ReadAnswer(call.txn_id, status, found, lac))
+
+        is_last = entry_id == INVALID_ENTRY_ID
+        needs_last_entry = is_last or (max_lac is None and not may_lack)
+        job = new_job(engine, ledger_id, entry_id, needs_last_entry=needs_last_entry)
+        (self._urgent_reads if call.is_high_priority else self._reads).submit(job, finish)
+
+    def _read_lac(self, connection: Responder, call: ReadLacCall) -> None:
+        """Explicit LAC and last entry of a ledger (wire 5.6)."""
+        ledger_id = call.ledger_id
+        engine = self._storage.engine_of(ledger_id)
+        if engine.ledger(ledger_id) is None:
+            connection.answer(call, _no_such_ledger(engine))
+            return
+        job = new_job(engine, ledger_id, INVALID_ENTRY_ID, needs_last_entry=True)
+        cached = engine.last_cached(ledger_id)
+        may_lack = _may_lack_entries(engine, ledger_id)
+
+        def finish(outcome: ReadOutcome) -> None:
+            status, last_body = _join(job, cached, outcome, may_lack)
+            now = engine.ledger(ledger_id)
+            explicit = now.explicit_lac if now is not None else None
+            if status is Status.NO_SUCH_ENTRY and explicit is not None:
+                status = Status.OK
+            elif status is Status.UNKNOWN_LEDGER_STATE:
+                explicit = None
+            connection.answer(call, ReadLacAnswer(call.txn_id, status, explicit, last_body))
+
+        self._reads.submit(job, finish)
+
+    def _write_lac(self, connection: Responder, call: WriteLacCall) -> None:
+        """Keep an explicit LAC (wire 5.5); fencing does not block it, being read-only does."""
+        ledger_id, body = call.ledger_id, call.body
+        if len(body) < EXPLICIT_LAC_BYTES_MIN or ledger_id < 0 or _LEDGER_ID.unpack_from(body)[0] != ledger_id:
+            connection.answer(call, Status.BAD_REQUEST)
+        elif self._modes.mode is BookieMode.READ_ONLY:
+            connection.answer(call, Status.READ_ONLY)
+        elif not self._handles.journal_of(ledger_id).holds_explicit_lacs:
+            # Java says OK and forgets it in a crash (storage section 3.6).
+            connection.answer(call, Status.BAD_VERSION)
+        else:
+            self._spawn(self._keep_lac(connection, call))
+
+    def _bookie_info(self, connection: Responder, call: BookieInfoCall) -> None:
+        """Disk space of the ledger directories (wire 5.7)."""
+        try:
+            space = self._disk_space()
+        except OSError as error:
+            logger.error("disk space cannot be read: %s", error)
+            connection.answer(call, Status.IO_ERROR)
+        else:
+            connection.answer(call, BookieInfoAnswer(call.txn_id, Status.OK, space.total_bytes, space.free_bytes))
+
+    async def drain(self) -> None:
+        """Wait for the requests that need more than one step; none may come any more."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._reads.close()
+        self._urgent_reads.close()
+
+    async def _fencing_read(self, connection: Responder, call: ReadCall, master_key: bytes) -> None:
+        try:
+            handle = self._handles.open(call.ledger_id, master_key)
+        except MasterKeyMismatchError:
+            connection.answer(call, Status.UNAUTHORIZED)
+            return
+        except DeletionPendingError:
+            connection.answer(call, Status.IO_ERROR)
+            return
+        fence_durable = self._handles.fence(call.ledger_id)
+        status, body = await self._find(handle.engine, call.ledger_id, call.entry_id)
+        try:
+            await fence_durable
+        except StorageError:
+            status, body = Status.IO_ERROR, None
+        connection.answer(call, ReadAnswer(call.txn_id, status, body, None))
+
+    async def _find(self, engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int) -> tuple[Status, bytes | None]:
+        is_last = entry_id == INVALID_ENTRY_ID
+        body = None if is_last else engine.find_cached(ledger_id, entry_id)
+        if body is not None:
+            return Status.OK, body
+        cached = engine.last_cached(ledger_id) if is_last else None
+        job = new_job(engine, ledger_id, entry_id, needs_last_entry=is_last)
+        may_lack = _may_lack_entries(engine, ledger_id)
+        return _join(job, cached, await self._urgent_reads.read(job), may_lack)
+
+    async def _keep_lac(self, connection: Responder, call: WriteLacCall) -> None:
+        try:
+            handle = self._handles.open(call.ledger_id, call.master_key)
+            handle.engine.set_explicit_lac(call.ledger_id, call.body)
+            await handle.journal.append_and_wait(encode_explicit_lac_record(call.ledger_id, call.body))
+        except MasterKeyMismatchError:
+            connection.answer(call, Status.UNAUTHORIZED)
+        except StorageError:
+            connection.answer(call, Status.IO_ERROR)
+        else:
+            connection.answer(call, Status.OK)
+
+    async def _force_ledger(self, connection: Responder, call: ForceLedgerCall) -> None:
+        """Answer when all that was journaled for the ledger so far is durable (wire 5.8)."""
+        try:
+            await self._handles.journal_of(call.ledger_id).barrier()
+        except StorageError:
+            connection.answer(call, Status.IO_ERROR)
+        else:
+            connection.answer(call, Status.OK)
+
+    async def _list_entries(self, connection: Responder, call: ListEntriesCall) -> None:
+        """Ids of all entries of a ledger (wire 5.9)."""
+        ledger_id = call.ledger_id
+        engine = self._storage.engine_of(ledger_id)
+        entries = None
+        may_lack = _may_lack_entries(engine, ledger_id)
+        if engine.ledger(ledger_id) is not None and not may_lack:
+            try:
+                entries = await list_entries(self._workers, engine, ledger_id)
+            except (StorageError, OSError) as error:
+                logger.error("ledger %d: its entries cannot be listed: %s", ledger_id, error)
+        if engine.ledger(ledger_id) is None:
+            status, entries = _no_such_ledger(engine), None
+        elif may_lack or _may_lack_entries(engine, ledger_id):  # whatever is not in the list would be denied
+            status, entries = Status.UNKNOWN_LEDGER_STATE, None
+        else:
+            status = Status.IO_ERROR if entries is None else Status.OK
+        connection.answer(call, ListEntriesAnswer(call.txn_id, status, entries))
+
+    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _join(
+    job: ReadJob, cached: tuple[int, bytes] | None, outcome: ReadOutcome, may_lack_entries: bool
+) -> tuple[Status, bytes | None]:
+    """Answer from what the disk said and what the cache held when the question was asked.
+
+    ``cached`` must be taken before the disk is asked: a checkpoint may move entries from the cache to the disk
+    meanwhile. The last entry is the greater of the two (hazard H8). Where entries may be lacking nothing is denied, and
+    the last entry is not known (storage section 9.2): as it was when the question was asked, for the repair may have
+    ended since, and as it is now, for the index may have been exchanged.
+    """
+    status, body = outcome.status, outcome.body
+    if job.entry_id == INVALID_ENTRY_ID and status is Status.OK:
+        known = [last for last in (cached, outcome.last_entry) if last is not None]
+        body = max(known, key=_entry_id_of)[1] if known else None
+        status = Status.OK if known else Status.NO_SUCH_ENTRY
+    is_statement = status is Status.NO_SUCH_ENTRY or (status is Status.OK and job.entry_id == INVALID_ENTRY_ID)
+    may_lack_entries = may_lack_entries or _may_lack_entries(job.engine, job.ledger_id)
+    return (Status.UNKNOWN_LEDGER_STATE, None) if is_statement and may_lack_entries else (status, body)
+
+
+def _may_lack_entries(engine: LedgerDirectoryEngine, ledger_id: int) -> bool:
+    """Whether the ledger is in limbo, or every one is while the index may be incomplete."""
+    row = engine.ledger(ledger_id)
+    return engine.negatives_are_unknown or (row is not None and row.is_limbo)
+
+
+def _no_such_ledger(engine: LedgerDirectoryEngine) -> Status:
+    """What to say of a ledger without a row: a fact, unless rows may be missing."""
+    return Status.UNKNOWN_LEDGER_STATE if engine.negatives_are_unknown else Status.NO_SUCH_LEDGER
+
+
+def _entry_id_of(last: tuple[int, bytes]) -> int:
+    return last[0]

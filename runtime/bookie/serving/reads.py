@@ -1,0 +1,175 @@
+"""Reads that miss the caches: all misses of one tick go to the reads lane together.
+
+Rule (storage section 12): "no such entry" is a statement of fact. It is given only when caches and index both say no;
+anything that cannot be read is an I/O error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from runtime.net.limited_log import LimitedLog
+from runtime.ports import Workers
+from runtime.protocol.status import Status
+from storage.engine.engine import LedgerDirectoryEngine
+from storage.errors import StorageError
+from storage.ids import INVALID_ENTRY_ID
+
+logger = logging.getLogger(__name__)
+
+READS_LANE = "reads"
+URGENT_READS_LANE = "urgent-reads"
+"""For reads with high priority or with a fence: they do not wait for ordinary reads."""
+
+_LOG_INTERVAL_S: Final = 10.0
+
+_JOBS_PER_TURN_MAX = 64
+"""Bodies are in memory from their turn of the lane to their answer: so many at once, however many reads a tick brings.
+A peer that does not take its answers is refused the rest."""
+
+
+class ReadOutcome(NamedTuple):
+    """What the disk says: the body if the status is OK, and the last stored entry if it was asked for."""
+
+    status: Status
+    body: bytes | None
+    last_entry: tuple[int, bytes] | None
+    is_end_known: bool = False
+    """Whether ``last_entry`` was asked for and could be told; None is then a fact."""
+    read_ahead: tuple[bytes, ...] = ()
+    """Bodies of the entries behind this one, of a ledger that somebody goes through."""
+    errors: tuple[tuple[str, str], ...] = ()
+    """What could not be read, and the sentence why."""
+
+
+class ReadJob(NamedTuple):
+    """One question to an engine. Entry id -1 asks for the last entry alone."""
+
+    engine: LedgerDirectoryEngine
+    ledger_id: int
+    entry_id: int
+    needs_last_entry: bool
+    read_generation: int
+    """``engine.read_generation`` when the question was asked: an answer older than a checkpoint is not cached."""
+    is_sequential: bool
+    """Whether to read ahead."""
+
+
+def new_job(engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int, *, needs_last_entry: bool) -> ReadJob:
+    """The question as of now."""
+    is_sequential = engine.is_sequential_read(ledger_id, entry_id)
+    return ReadJob(engine, ledger_id, entry_id, needs_last_entry, engine.read_generation, is_sequential)
+
+
+ReadDone: TypeAlias = Callable[[ReadOutcome], None]
+
+
+class ReadBatcher:
+    """Collects the reads of one tick and runs them in one lane, a limited number at a time."""
+
+    def __init__(self, workers: Workers, lane: str) -> None:
+        self._workers = workers
+        self._lane = lane
+        self._log = LimitedLog(logger, _LOG_INTERVAL_S, "errors", logging.ERROR)
+        self._jobs: list[ReadJob] = []
+        self._callbacks: list[ReadDone] = []
+        self._batches: set[asyncio.Task[None]] = set()
+
+    def submit(self, job: ReadJob, done: ReadDone) -> None:
+        """Queue a read; ``done`` is called on the loop with the outcome, always."""
+        if not self._jobs:
+            asyncio.get_running_loop().call_soon(self._start_batch)
+        self._jobs.append(job)
+        self._callbacks.append(done)
+
+    def read(self, job: ReadJob) -> asyncio.Future[ReadOutcome]:
+        """Like ``submit``, for a caller that awaits."""
+        future: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
+
+        def finish(outcome: ReadOutcome) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        self.submit(job, finish)
+        return future
+
+    def close(self) -> None:
+        """Tell of the errors that were only counted so far."""
+        self._log.close()
+
+    def _start_batch(self) -> None:
+        batch = asyncio.get_running_loop().create_task(self._run_batch(self._jobs, self._callbacks))
+        self._jobs, self._callbacks = [], []
+        self._batches.add(batch)
+        batch.add_done_callback(self._batches.discard)
+
+    async def _run_batch(self, jobs: list[ReadJob], callbacks: list[ReadDone]) -> None:
+        for start in range(0, len(jobs), _JOBS_PER_TURN_MAX):
+            turn = slice(start, start + _JOBS_PER_TURN_MAX)
+            outcomes = await self._workers.run(self._lane, read_all, jobs[turn])
+            for job, done, outcome in zip(jobs[turn], callbacks[turn], outcomes, strict=True):
+                for what, sentence in outcome.errors:
+                    # Of one file: a log that is gone may have held a million entries. Sentences begin with its path.
+                    self._log.report(what, sentence, sentence.partition(": ")[0])
+                bodies = () if outcome.body is None else (outcome.body, *outcome.read_ahead)
+                for entry_id, body in enumerate(bodies, job.entry_id):
+                    job.engine.remember_read(job.ledger_id, entry_id, body, job.read_generation)
+                done(outcome)
+
+
+def read_all(jobs: list[ReadJob]) -> list[ReadOutcome]:
+    """Answer a batch of reads from index and entry logs; runs in a lane and never raises for one entry's sake."""
+    turn = _Turn(jobs[0].engine.read_ahead_bytes_max)
+    return [turn.answer(job) for job in jobs]
+
+
+class _Turn:
+    """One turn of the reads lane: what a read brings beyond its own entry serves the next ones."""
+
+    def __init__(self, ahead_bytes_max: int) -> None:
+        self._ahead: dict[tuple[int, int], bytes] = {}
+        self._ahead_bytes_left = ahead_bytes_max
+        self._former = (INVALID_ENTRY_ID, INVALID_ENTRY_ID)
+
+    def answer(self, job: ReadJob) -> ReadOutcome:
+        """Answer one question."""
+        last_entry = None
+        is_end_known = False
+        errors: tuple[tuple[str, str], ...] = ()
+        if job.needs_last_entry:
+            try:
+                last_entry = job.engine.find_last(job.ledger_id)
+                is_end_known = True
+            except (StorageError, OSError) as error:
+                # The entry itself may still be readable: its answer then goes out without a LAC.
+                errors += ((f"ledger {job.ledger_id}: the last entry cannot be read", str(error)),)
+        if job.entry_id == INVALID_ENTRY_ID:
+            status = Status.OK if is_end_known else Status.IO_ERROR
+            return ReadOutcome(status, None, last_entry, is_end_known, errors=errors)
+        try:
+            bodies = self._read(job)
+        except (StorageError, OSError) as error:
+            errors += ((f"ledger {job.ledger_id} entry {job.entry_id} cannot be read", str(error)),)
+            return ReadOutcome(Status.IO_ERROR, None, last_entry, is_end_known, errors=errors)
+        if not bodies:
+            return ReadOutcome(Status.NO_SUCH_ENTRY, None, last_entry, is_end_known, errors=errors)
+        return ReadOutcome(Status.OK, bodies[0], last_entry, is_end_known, tuple(bodies[1:]), errors)
+
+    def _read(self, job: ReadJob) -> list[bytes]:
+        """The body, and those read ahead; empty when the entry is certainly not there."""
+        engine, ledger_id, entry_id = job.engine, job.ledger_id, job.entry_id
+        is_sequential = job.is_sequential or self._former == (ledger_id, entry_id - 1)
+        self._former = (ledger_id, entry_id)
+        body = self._ahead.pop(self._former, None)
+        if body is None and is_sequential and self._ahead_bytes_left > 0 and engine.read_ahead_count_max:
+            bodies = engine.read_run(ledger_id, entry_id, 1 + engine.read_ahead_count_max, self._ahead_bytes_left)
+            for ahead_id, ahead in enumerate(bodies[1:], entry_id + 1):
+                self._ahead[ledger_id, ahead_id] = ahead
+                self._ahead_bytes_left -= len(ahead)
+            return bodies
+        if body is None:
+            body = engine.read(ledger_id, entry_id)
+        return [] if body is None else [body]

@@ -1,0 +1,77 @@
+"""The lanes behind the request handler: group commit per journal, checkpoints, and the adds that wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from runtime.bookie.disks.modes import BookieModes
+from runtime.bookie.ports import BookiePorts
+from runtime.bookie.serving.adds import AddPath
+from runtime.bookie.serving.checkpoints import CheckpointService
+from runtime.bookie.serving.group_commit import GroupCommit
+from runtime.bookie.serving.handler import BookieRequestHandler
+from runtime.bookie.serving.ledger_handles import LedgerHandles
+from runtime.config import BookieConfig
+from runtime.ports import BookieInfo
+from storage.engine.ledger_storage import LedgerStorage
+from storage.ports import FileSystem
+
+
+class RequestPath:
+    """Everything between the listener and the storage."""
+
+    def __init__(
+        self,
+        ports: BookiePorts,
+        config: BookieConfig,
+        storage: LedgerStorage,
+        checkpoints: CheckpointService,
+        modes: BookieModes,
+    ) -> None:
+        self.journals = [
+            GroupCommit(
+                writer,
+                ports.workers,
+                f"journal-{index}",
+                config.storage.journal,
+                on_disk_room=functools.partial(modes.note_journal, index),
+            )
+            for index, writer in enumerate(storage.journals)
+        ]
+        self.handles = LedgerHandles(storage, self.journals)
+        self.adds = AddPath(self.handles, ports.clock, config.throttle_max_s, checkpoints.request)
+        checkpoints.on_caches_swapped(self.adds.retry_waiting)
+        for journal in self.journals:
+            journal.on_room(self.adds.retry_waiting)
+        modes.on_no_room(self.adds.refuse_waiting)
+        read_space = functools.partial(disk_space, ports.file_system, config.storage.ledger_directories)
+        self.handler = BookieRequestHandler(storage, self.handles, self.adds, ports.workers, read_space, modes)
+        self.checkpoints = checkpoints
+        self._services: list[asyncio.Task[None]] = []
+
+    def start(self, watch: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
+        """Run the journals and the checkpoints; ``watch`` makes their tasks."""
+        self._services = [watch(journal.run()) for journal in self.journals]
+        self._services.append(watch(self.checkpoints.run()))
+
+    async def stop(self) -> None:
+        """Commit what is queued, then end the journals and the checkpoints."""
+        for journal in self.journals:
+            journal.give_up_room()
+        await self.handler.drain()
+        for journal in self.journals:
+            journal.stop()
+        self.checkpoints.stop()
+        await asyncio.gather(*self._services, return_exceptions=True)
+
+
+def disk_space(file_system: FileSystem, directories: tuple[str, ...]) -> BookieInfo:
+    """Sums over the distinct file systems of the ledger directories (wire 5.7)."""
+    by_filesystem = {space.filesystem_id: space for space in map(file_system.space, directories)}
+    return BookieInfo(
+        total_bytes=sum(space.total_bytes for space in by_filesystem.values()),
+        free_bytes=sum(space.usable_bytes for space in by_filesystem.values()),
+    )

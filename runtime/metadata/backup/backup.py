@@ -1,0 +1,203 @@
+"""What a cluster's metadata consists of, and its backup. Source: metadata section 1.
+
+Stored is every persistent node below the ledgers root, at the version at which it was read. Left out is what belongs to
+a session or is made anew by whoever needs it: registrations, replication locks, votes, ``ID-`` nodes, Pulsar's
+``leader``, and whatever else is ephemeral.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import hashlib
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from runtime.errors import MetadataFormatError
+from runtime.ledger.metadata_format import decode_ledger_metadata
+from runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader, ArchiveNode, ArchiveWriter
+from runtime.metadata.ledgers.layout import LedgerTree
+from runtime.metadata.paths import AVAILABLE, COOKIES, ID_PREFIX, INSTANCE_ID, LAYOUT, READ_ONLY
+from runtime.metadata.store import NODE_BYTES_MAX, MetadataStore
+from runtime.metadata.tree import walk_tree
+from storage.ports import FileSystem
+
+UNDER_REPLICATION = "underreplication"
+HEALTH_CHECK_DISABLED = "disableHealthCheck"
+SHORT_IDS = "idgen"
+LONG_IDS = "idgen-long"
+
+_VOTES = f"{UNDER_REPLICATION}/auditorelection"
+_LOCKS = f"{UNDER_REPLICATION}/locks"
+_LEADER = f"{UNDER_REPLICATION}/leader"
+_READ_ONLY_BOOKIES = f"{AVAILABLE}/{READ_ONLY}"
+_LEDGER_LIKE = re.compile(r"(?:\d+/)*L\d+", re.ASCII)
+_TOP_LEVEL = {
+    LedgerTree.FLAT: re.compile(r"L\d{10,}", re.ASCII),
+    LedgerTree.LEGACY_HIERARCHICAL: re.compile(r"\d{2}", re.ASCII),
+    LedgerTree.HIERARCHICAL: re.compile(r"\d{2,3}", re.ASCII),
+    LedgerTree.LONG_HIERARCHICAL: re.compile(r"\d{3}", re.ASCII),
+}
+_FAULTS_KEPT_MAX = 10
+_PROGRESS_EVERY_NODES = 256
+
+
+class ChildKind(enum.Enum):
+    """What a child of the ledgers root is for."""
+
+    LEDGERS = "ledgers"
+    LEDGER_IDS = "ledger ids"
+    SPECIAL = "special"
+    UNKNOWN = "unknown"
+
+
+_SPECIAL = frozenset({AVAILABLE, COOKIES, LAYOUT, INSTANCE_ID, UNDER_REPLICATION, HEALTH_CHECK_DISABLED})
+
+
+def child_kind(name: str, tree: LedgerTree) -> ChildKind:
+    """Sort a child of the ledgers root by its name, as the layout's Java code does (metadata sections 3.5 and 4.3)."""
+    if name in _SPECIAL:
+        return ChildKind.SPECIAL
+    if name in {SHORT_IDS, LONG_IDS} or name.startswith(ID_PREFIX):
+        return ChildKind.LEDGER_IDS
+    return ChildKind.LEDGERS if _TOP_LEVEL[tree].fullmatch(name) else ChildKind.UNKNOWN
+
+
+def is_left_out(path: str) -> bool:
+    """Whether the node at ``path`` below the root never is part of a backup, whoever owns it."""
+    parent, _, name = path.rpartition("/")
+    if name.startswith(ID_PREFIX) and parent.partition("/")[0] in {"", SHORT_IDS, LONG_IDS}:
+        return True
+    return (
+        path in {_VOTES, _LEADER}
+        or parent in {_LOCKS, _READ_ONLY_BOOKIES}
+        or (parent == AVAILABLE and name != READ_ONLY)
+    )
+
+
+class ChildSurvey(msgspec.Struct, frozen=True):
+    """A child of the root with all below it. ``digest``: SHA-256 over the paths and versions of its nodes."""
+
+    name: str
+    kind: ChildKind
+    nodes: int
+    ledgers: int
+    digest: str
+
+
+class ClusterSurvey(msgspec.Struct, frozen=True):
+    """What there is below a root. ``faults``: ledger nodes that no restore would bring back, the first ten of them."""
+
+    children: tuple[ChildSurvey, ...]
+    faults: tuple[str, ...]
+    faults_count: int
+
+    @property
+    def ledgers(self) -> int:
+        """Ledgers in all."""
+        return sum(child.ledgers for child in self.children)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes in all, without the root."""
+        return sum(child.nodes for child in self.children)
+
+
+class SurveyedLedger(msgspec.Struct, frozen=True):
+    """What a path of the ledger tree means: ``ledger_id``, or the ``fault`` that makes the node useless."""
+
+    ledger_id: int | None
+    fault: str | None = None
+
+
+def look_at_ledger(path: str, data: bytes, tree: LedgerTree) -> SurveyedLedger | None:
+    """What the node at ``path`` below the root is as a ledger; None when it is none and looks like none."""
+    if not _LEDGER_LIKE.fullmatch(path):
+        return None
+    ledger_id = tree.parse_ledger_path(path)
+    if ledger_id is None:
+        return SurveyedLedger(None, f"{path}: no ledger may be stored there")
+    if len(data) > NODE_BYTES_MAX:
+        return SurveyedLedger(ledger_id, f"ledger {ledger_id}: {len(data)} bytes are more than a node holds")
+    try:
+        decode_ledger_metadata(data)
+    except MetadataFormatError as error:
+        return SurveyedLedger(ledger_id, f"ledger {ledger_id}: {error}")
+    return SurveyedLedger(ledger_id)
+
+
+async def survey_cluster(
+    store: MetadataStore,
+    root: str,
+    tree: LedgerTree,
+    *,
+    take: Callable[[ArchiveNode], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> ClusterSurvey:
+    """Read every node that a backup stores, handing each to ``take``; ``on_progress`` is told the nodes so far."""
+    await store.sync(root)
+    counts: list[_Count] = []
+    faults: list[str] = []
+    faults_count = nodes_count = 0
+    nodes = walk_tree(store, root, is_skipped=lambda path: is_left_out(path[len(root) + 1 :]))
+    async with contextlib.aclosing(nodes):
+        async for found in nodes:
+            if found.node.stat.ephemeral_owner:
+                continue
+            path = found.path[len(root) + 1 :]
+            # What a bookie put there is nobody's business (metadata section 1, note a).
+            data = b"" if path == _READ_ONLY_BOOKIES else found.node.data
+            if take is not None:
+                take(ArchiveNode(path, found.node.stat.version, found.node.stat.ctime_ms, data))
+            nodes_count += 1
+            if on_progress is not None and nodes_count % _PROGRESS_EVERY_NODES == 0:
+                on_progress(nodes_count)
+            if not path:
+                continue
+            name = path.partition("/")[0]
+            if not counts or counts[-1].name != name:
+                counts.append(_Count(name))
+            ledger = look_at_ledger(path, data, tree)
+            counts[-1].add(path, found.node.stat.version, is_ledger=ledger is not None)
+            if ledger is not None and ledger.fault is not None:
+                faults_count += 1
+                if len(faults) < _FAULTS_KEPT_MAX:
+                    faults.append(ledger.fault)
+    return ClusterSurvey(tuple(count.finish(tree) for count in counts), tuple(faults), faults_count)
+
+
+class _Count:
+    """Sums up one child of the root."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._nodes = 0
+        self._ledgers = 0
+        self._hash = hashlib.sha256()
+
+    def add(self, path: str, version: int, *, is_ledger: bool) -> None:
+        """One node of it."""
+        self._nodes += 1
+        self._ledgers += is_ledger
+        self._hash.update(f"{path} {version}\n".encode())
+
+    def finish(self, tree: LedgerTree) -> ChildSurvey:
+        """The sum."""
+        return ChildSurvey(self.name, child_kind(self.name, tree), self._nodes, self._ledgers, self._hash.hexdigest())
+
+
+async def backup_cluster(
+    store: MetadataStore,
+    header: ArchiveHeader,
+    tree: LedgerTree,
+    fs: FileSystem,
+    path: str,
+    *,
+    on_progress: Callable[[int], None] | None = None,
+) -> tuple[ClusterSurvey, ArchiveEnd]:
+    """Write the cluster at ``header.root`` to a new archive file, complete or not at all; OSError, ConflictError."""
+    with ArchiveWriter(fs, path, header) as writer:
+        survey = await survey_cluster(store, header.root, tree, take=writer.add, on_progress=on_progress)
+        return survey, writer.finish(survey.ledgers)

@@ -1,0 +1,145 @@
+"""The end of a cluster's metadata: format empties it under a new instance id, nuke removes it.
+
+Source: metadata sections 3.4 and 3.5. Differences from Java, all on the safe side: both refuse while anybody is
+connected to the cluster, format keeps the recorded layout, nuke looks at every child before it deletes the first one
+and knows ``disableHealthCheck``. Each can be run again after it was killed at any point.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+
+from runtime.errors import NodeExistsError, NoNodeError, NotEmptyError, RefusedError
+from runtime.metadata.backup.backup import HEALTH_CHECK_DISABLED, UNDER_REPLICATION, ChildKind, child_kind
+from runtime.metadata.cluster.operation_lock import operations_on_bookies
+from runtime.metadata.cluster.root import clear_restore_mark, new_instance_id
+from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
+from runtime.metadata.paths import COOKIES, INSTANCE_ID, LAYOUT, READ_ONLY, Paths
+from runtime.metadata.store import MetadataStore
+from runtime.metadata.tree import delete_tree
+
+_NAMES_SHOWN_MAX = 5
+_LAST_TO_GO = (COOKIES, HEALTH_CHECK_DISABLED, UNDER_REPLICATION, LAYOUT, INSTANCE_ID)
+"""Order of the end: who is killed in between still finds the cluster's identity, and can go on."""
+
+
+async def require_nobody_connected(store: MetadataStore, root: str) -> None:
+    """RefusedError while a bookie is registered, in either mode, or an auditor, a worker or a recovery runs."""
+    await store.sync(root)
+    paths = Paths(root)
+    bookies = [name for name in await _children(store, paths.available) if name != READ_ONLY]
+    bookies += await _children(store, paths.read_only)
+    if bookies:
+        raise RefusedError(
+            f"nothing was changed: {_counted(bookies, 'bookie')} registered at {root}: stop all bookies first "
+            "(one that was killed stays registered until its ZooKeeper session ends)"
+        )
+    holders = [f"{paths.auditor_election}/{name}" for name in await _children(store, paths.auditor_election)]
+    holders += [f"{paths.replication_locks}/{name}" for name in await _children(store, paths.replication_locks)]
+    holders += [path for path in (paths.pulsar_auditor,) if await store.exists(path) is not None]
+    if holders:
+        raise RefusedError(
+            f"nothing was changed: an auditor or replication worker still runs, it holds {holders[0]}: "
+            "stop autorecovery first"
+        )
+    if running := await operations_on_bookies(store, root):
+        raise RefusedError(
+            f"nothing was changed: {running[0]} is running: wait until it ends, or stop it "
+            "(one that was killed counts until its ZooKeeper session ends)"
+        )
+
+
+async def find_unknown_children(store: MetadataStore, root: str, tree: LedgerTree) -> list[str]:
+    """Children of the root that BookKeeper does not put there under this layout."""
+    return [name for name in await store.children(root) if child_kind(name, tree) is ChildKind.UNKNOWN]
+
+
+async def format_cluster(
+    store: MetadataStore,
+    root: str,
+    tree: LedgerTree,
+    random_source: random.Random,
+    *,
+    before_each: Callable[[], None],
+) -> str:
+    """Delete all ledgers, cookies and marks; the new instance id.
+
+    The identity changes first: from then on no bookie with old data starts, so that one which is started too early
+    cannot find its ledgers gone and delete them. ``before_each`` is called before every change and may raise.
+    """
+    paths = Paths(root)
+    instance_id = new_instance_id(random_source)
+    await _replace(store, paths.instance_id, instance_id.encode(), before_each)
+    await delete_tree(store, paths.cookies, before_each=before_each)
+    for name in await store.children(root):
+        if child_kind(name, tree) in {ChildKind.LEDGERS, ChildKind.LEDGER_IDS}:
+            await delete_tree(store, f"{root}/{name}", before_each=before_each)
+    await _replace(store, paths.layout, encode_layout(LedgerLayout(tree)), before_each)
+    await delete_tree(store, paths.under_replicated_ledgers, before_each=before_each)
+    await delete_tree(store, paths.replication_locks, before_each=before_each)
+    await clear_restore_mark(store, root)
+    for path in (paths.available, paths.read_only):
+        with contextlib.suppress(NodeExistsError):
+            await store.create(path)
+    return instance_id
+
+
+async def nuke_cluster(store: MetadataStore, root: str, tree: LedgerTree, *, before_each: Callable[[], None]) -> None:
+    """Delete the root with all below it; RefusedError when a child is unknown or a bookie registers at this moment.
+
+    The directories of registrations go first, and only if they are empty: afterwards no bookie can join.
+    """
+    if unknown := await find_unknown_children(store, root, tree):
+        raise unknown_children_error(root, unknown)
+    paths = Paths(root)
+    for path in (paths.read_only, paths.available):
+        before_each()
+        try:
+            await store.delete(path)
+        except NoNodeError:
+            continue
+        except NotEmptyError:
+            with contextlib.suppress(NodeExistsError):
+                await store.create(paths.read_only)
+            raise RefusedError(f"nothing was changed: a bookie has just registered at {path}") from None
+    for name in await store.children(root):
+        if name not in _LAST_TO_GO and child_kind(name, tree) is not ChildKind.UNKNOWN:
+            await delete_tree(store, f"{root}/{name}", before_each=before_each)
+    for name in _LAST_TO_GO:
+        await delete_tree(store, f"{root}/{name}", before_each=before_each)
+    before_each()
+    with contextlib.suppress(NoNodeError):
+        await store.delete(root)
+
+
+def unknown_children_error(root: str, names: list[str]) -> RefusedError:
+    """Why nuke leaves the cluster alone."""
+    shown = ", ".join(f"{root}/{name}" for name in names[:_NAMES_SHOWN_MAX])
+    more = f" and {len(names) - _NAMES_SHOWN_MAX} more" if len(names) > _NAMES_SHOWN_MAX else ""
+    return RefusedError(
+        f"nothing was changed: {shown}{more} is not BookKeeper's under this layout: remove it first if it is of no use"
+    )
+
+
+async def _replace(store: MetadataStore, path: str, data: bytes, before_each: Callable[[], None]) -> None:
+    """Delete and create, so that the version starts anew as it does in Java."""
+    before_each()
+    with contextlib.suppress(NoNodeError):
+        await store.delete(path)
+    await store.create(path, data)
+
+
+async def _children(store: MetadataStore, path: str) -> list[str]:
+    try:
+        return await store.children(path)
+    except NoNodeError:
+        return []
+
+
+def _counted(names: list[str], noun: str) -> str:
+    shown = ", ".join(names[:_NAMES_SHOWN_MAX])
+    if len(names) > _NAMES_SHOWN_MAX:
+        shown += f" and {len(names) - _NAMES_SHOWN_MAX} more"
+    return f"{noun} {shown} is" if len(names) == 1 else f"{len(names)} {noun}s ({shown}) are"

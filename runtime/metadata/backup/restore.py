@@ -1,0 +1,353 @@
+"""Bringing a cluster's metadata back from an archive. Source: metadata sections 1, 3 and 6.7.
+
+Onto an absent root everything is restored. ``available`` comes last, with INSTANCEID: until then no bookie can
+register, for one that did would find ledgers missing and delete its copies of them. The root's own data says meanwhile
+that a restore is under way and from which archive, so that it can be taken up again after a kill.
+
+Into an existing cluster of the same instance id, ledgers and cookies that are missing are added. A ledger that is there
+is replaced, by compare-and-set, only where the archive is ahead of it; otherwise the cluster's own is left, and told
+of. Switches, delays and marks stay as they are: their absence means something too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from runtime.errors import (
+    BadVersionError,
+    ConflictError,
+    MetadataFormatError,
+    NodeExistsError,
+    NoNodeError,
+    RefusedError,
+)
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.metadata_format import decode_ledger_metadata
+from runtime.ledger.succession import find_regression, has_other_end
+from runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveReader
+from runtime.metadata.backup.backup import LONG_IDS, UNDER_REPLICATION, is_left_out, look_at_ledger
+from runtime.metadata.backup.restorable import find_node_fault
+from runtime.metadata.backup.restored_ids import RestoredIds, advance_ids, least_new_id
+from runtime.metadata.cluster.root import RESTORE_MARK, clear_restore_mark, read_instance_id
+from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
+from runtime.metadata.paths import AVAILABLE, COOKIES, INSTANCE_ID, LAYOUT, Paths
+from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.store import CreateNode, MetadataStore, Node
+from runtime.metadata.tree import WINDOW
+from runtime.ports import Clock
+
+_FAULTS_KEPT_MAX = 10
+_YIELD_EVERY_NODES = 256
+_OPEN_ACL_PATHS = frozenset({f"{UNDER_REPLICATION}/lostBookieRecoveryDelay"})
+
+
+class ArchiveSummary(msgspec.Struct, frozen=True):
+    """An archive that was read to its end and found sound. ``faults``: ledger nodes that cannot be restored."""
+
+    header: ArchiveHeader
+    tree: LedgerTree
+    sha256: str
+    nodes: int
+    ledgers: int
+    ids: RestoredIds
+    faults: tuple[str, ...]
+    faults_count: int
+
+
+class Fate(enum.Enum):
+    """What becomes of a node of the archive."""
+
+    CREATED = "created"
+    SAME = "there already"
+    ADVANCED = "advanced to the state in the archive"
+    CONFLICT = "left as the cluster has it"
+    SKIPPED = "not restored"
+
+
+class NodeFate(msgspec.Struct, frozen=True):
+    """Fate of one node. ``is_ledger``: nodes of the ledger tree and of nothing else.
+
+    A conflict has a reason, and so has a node that is not restored because of what it is.
+    """
+
+    path: str
+    fate: Fate
+    is_ledger: bool = False
+    reason: str = ""
+
+
+class RestoreTarget(msgspec.Struct, frozen=True):
+    """Where an archive goes. ``is_fresh``: nothing is there, or an unfinished restore of this very archive."""
+
+    root: str
+    is_fresh: bool
+
+
+class NewIds(msgspec.Struct, frozen=True):
+    """Where ids of new ledgers go on: as ever, or at ``first_id``, which is None where that is too far off."""
+
+    is_counted_anew: bool = False
+    first_id: int | None = None
+
+
+async def read_archive(
+    reader: ArchiveReader, clock: Clock, on_progress: Callable[[int], None] | None = None
+) -> ArchiveSummary:
+    """Read all of it; MetadataFormatError when it is damaged."""
+    tree = next((tree for tree in LedgerTree if tree.value == reader.header.layout), None)
+    if tree is None:
+        raise MetadataFormatError(f"{reader.path} is of the unknown layout {reader.header.layout!r}")
+    ids = RestoredIds()
+    faults: list[str] = []
+    faults_count = ledgers_count = nodes_count = 0
+    for node in reader.nodes():
+        nodes_count += 1
+        ledger = look_at_ledger(node.path, node.data, tree)
+        if ledger is not None:
+            ledgers_count += 1
+            if ledger.ledger_id is not None:
+                ids.add_ledger(ledger.ledger_id)
+            if ledger.fault is not None:
+                faults_count += 1
+                faults += [ledger.fault] if len(faults) < _FAULTS_KEPT_MAX else []
+        elif node.path.startswith(f"{LONG_IDS}/"):
+            ids.add_generator(node.path.removeprefix(f"{LONG_IDS}/"))
+        if nodes_count % _YIELD_EVERY_NODES == 0:
+            await clock.sleep(0)
+            if on_progress is not None:
+                on_progress(nodes_count)
+    assert reader.end is not None
+    if reader.end.ledgers != ledgers_count:
+        raise MetadataFormatError(f"{reader.path} is no sound backup: it counts {reader.end.ledgers} ledgers")
+    return ArchiveSummary(
+        reader.header, tree, reader.end.sha256, nodes_count, ledgers_count, ids, tuple(faults), faults_count
+    )
+
+
+async def look_at_target(store: MetadataStore, root: str, archive: ArchiveSummary) -> RestoreTarget:
+    """Whether the archive may go to ``root``; RefusedError, ConflictError. Layouts must have been compared before."""
+    if archive.header.root != root:
+        raise RefusedError(
+            f"nothing was changed: the backup is of {archive.header.root}, the metadata URI names {root}"
+        )
+    await store.sync(root)
+    try:
+        node = await store.get(root)
+    except NoNodeError:
+        return RestoreTarget(root, is_fresh=True)
+    if node.data.startswith(RESTORE_MARK):
+        if node.data != _mark(archive):
+            raise ConflictError(
+                f"nothing was changed: a restore of another backup into {root} has not ended: end that one first, "
+                "or remove its work with bkctl cluster nuke"
+            )
+        return RestoreTarget(root, is_fresh=True)
+    if node.stat.children_count == 0:
+        return RestoreTarget(root, is_fresh=True)
+    instance_id = await read_instance_id(store, root)
+    if instance_id != archive.header.instance_id:
+        raise RefusedError(
+            f"nothing was changed: the backup is of instance {archive.header.instance_id}, but the cluster at {root} "
+            f"is instance {instance_id}: a backup is restored into its own cluster, or where none is"
+        )
+    return RestoreTarget(root, is_fresh=False)
+
+
+class ClusterRestore:
+    """Carries out one restore; every step can be repeated.
+
+    ``before_each`` is called before every change and may raise; ``keep`` gets each node that is about to be replaced.
+    Nodes with faults are left out: whoever does not want that looks at the summary first.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        archive: ArchiveSummary,
+        target: RestoreTarget,
+        *,
+        before_each: Callable[[], None],
+        keep: Callable[[str, Node], None],
+    ) -> None:
+        self._store = store
+        self._archive = archive
+        self._target = target
+        self._paths = Paths(target.root)
+        self._before_each = before_each
+        self._keep = keep
+
+    async def preview(self, reader: ArchiveReader) -> AsyncIterator[NodeFate]:
+        """What ``run`` would do to each node, as things are now."""
+        fates = pipelined(each_of(reader.nodes()), self._preview_node, WINDOW)
+        async with contextlib.aclosing(fates):
+            async for fate in fates:
+                yield fate
+
+    async def run(self, reader: ArchiveReader) -> AsyncIterator[NodeFate]:
+        """Restore each node; call ``finish`` afterwards."""
+        if self._target.is_fresh:
+            await self._begin()
+        fates = pipelined(each_of(reader.nodes()), self._restore_node, WINDOW)
+        async with contextlib.aclosing(fates):
+            async for fate in fates:
+                yield fate
+
+    async def preview_new_ids(self) -> NewIds:
+        """What ``finish`` would do to the id generators, as things are now."""
+        if await self._has_generators():
+            return NewIds()
+        return NewIds(is_counted_anew=True, first_id=least_new_id(self._archive.tree, self._archive.ids))
+
+    async def finish(self) -> NewIds:
+        """Move the id generators if they were lost too, then let bookies in."""
+        new_ids = NewIds()
+        if not await self._has_generators():
+            first_id = await advance_ids(
+                self._store, self._target.root, self._archive.tree, self._archive.ids, before_each=self._before_each
+            )
+            new_ids = NewIds(is_counted_anew=True, first_id=first_id)
+        await (self._open_doors() if self._target.is_fresh else self._reopen_doors())
+        return new_ids
+
+    async def _has_generators(self) -> bool:
+        """Whether the cluster still counts where it always did."""
+        if self._target.is_fresh:
+            return False
+        if self._archive.tree is LedgerTree.FLAT:
+            return True
+        found = [await self._store.exists(path) for path in (self._paths.short_ids, self._paths.long_ids)]
+        return any(stat is not None for stat in found)
+
+    async def _begin(self) -> None:
+        root, mark = self._target.root, _mark(self._archive)
+        self._before_each()
+        try:
+            await self._store.create(root, mark, make_parents=True)
+        except NodeExistsError:
+            node = await self._store.get(root)
+            if node.data != mark:
+                await self._store.set(root, mark, node.stat.version)
+        with contextlib.suppress(NodeExistsError):
+            await self._store.create(self._paths.layout, encode_layout(LedgerLayout(self._archive.tree)))
+
+    async def _open_doors(self) -> None:
+        nodes = [CreateNode(self._paths.available), CreateNode(self._paths.read_only)]
+        if (instance_id := self._archive.header.instance_id) is not None:
+            nodes.append(CreateNode(self._paths.instance_id, instance_id.encode()))
+        self._before_each()
+        try:
+            await self._store.create_all(nodes)
+        except NodeExistsError:
+            for node in nodes:
+                with contextlib.suppress(NodeExistsError):
+                    await self._store.create(node.path, node.data)
+        await clear_restore_mark(self._store, self._target.root)
+
+    async def _reopen_doors(self) -> None:
+        """Where bookies register, in a cluster that has lost it: a nuke that was cut off takes it first."""
+        for path in (self._paths.available, self._paths.read_only):
+            if await self._store.exists(path) is None:
+                self._before_each()
+                with contextlib.suppress(NodeExistsError):
+                    await self._store.create(path)
+
+    # -- one node -----------------------------------------------------------------------------------------------
+
+    async def _preview_node(self, node: ArchiveNode) -> NodeFate:
+        fate = self._fate_without_looking(node)
+        if fate is not None:
+            return fate
+        present = await self._find(node)
+        if present is None:
+            return NodeFate(node.path, Fate.CREATED, self._is_ledger(node))
+        return self._compare(node, present)
+
+    async def _restore_node(self, node: ArchiveNode) -> NodeFate:
+        fate = self._fate_without_looking(node)
+        if fate is not None:
+            return fate
+        # Nearly all nodes are there already or none is; looking first spares ZooKeeper writes that fail.
+        present = None if self._target.is_fresh else await self._find(node)
+        if present is None:
+            if await self._create(node):
+                return NodeFate(node.path, Fate.CREATED, self._is_ledger(node))
+            present = await self._find(node)
+        if present is None:
+            return NodeFate(node.path, Fate.CONFLICT, self._is_ledger(node), "somebody deletes it at this moment")
+        fate = self._compare(node, present)
+        if fate.fate is Fate.ADVANCED and not await self._replace(node, present):
+            return NodeFate(node.path, Fate.CONFLICT, fate.is_ledger, "somebody changes it at this moment")
+        return fate
+
+    async def _find(self, node: ArchiveNode) -> Node | None:
+        try:
+            return await self._store.get(self._path(node))
+        except NoNodeError:
+            return None
+
+    async def _create(self, node: ArchiveNode) -> bool:
+        self._before_each()
+        is_open = node.path in _OPEN_ACL_PATHS
+        try:
+            await self._store.create(self._path(node), node.data, make_parents=True, is_open_acl=is_open)
+        except NodeExistsError:
+            return False
+        return True
+
+    async def _replace(self, node: ArchiveNode, present: Node) -> bool:
+        self._keep(self._path(node), present)
+        self._before_each()
+        try:
+            await self._store.set(self._path(node), node.data, present.stat.version)
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
+
+    def _fate_without_looking(self, node: ArchiveNode) -> NodeFate | None:
+        """Nodes that this restore does not touch, or does in its own time."""
+        top = node.path.partition("/")[0]
+        ledger = look_at_ledger(node.path, node.data, self._archive.tree)
+        if ledger is not None:
+            return NodeFate(node.path, Fate.SKIPPED, is_ledger=True, reason=ledger.fault) if ledger.fault else None
+        is_own_business = top in {"", AVAILABLE, INSTANCE_ID, LAYOUT, LONG_IDS} or is_left_out(node.path)
+        if is_own_business or not (self._target.is_fresh or node.path.startswith(f"{COOKIES}/")):
+            return NodeFate(node.path, Fate.SKIPPED)
+        fault = find_node_fault(node, self._archive.tree)
+        return None if fault is None else NodeFate(node.path, Fate.SKIPPED, reason=fault)
+
+    def _compare(self, node: ArchiveNode, present: Node) -> NodeFate:
+        is_ledger = self._is_ledger(node)
+        if present.data == node.data:
+            return NodeFate(node.path, Fate.SAME, is_ledger)
+        if not is_ledger:
+            return NodeFate(node.path, Fate.CONFLICT, is_ledger, "it has other contents")
+        try:
+            reason = find_obstacle(decode_ledger_metadata(present.data), decode_ledger_metadata(node.data))
+        except MetadataFormatError as error:
+            reason = f"the cluster's own cannot be read ({error}): delete that node first to have it restored"
+        return NodeFate(node.path, Fate.CONFLICT if reason else Fate.ADVANCED, is_ledger, reason or "")
+
+    def _is_ledger(self, node: ArchiveNode) -> bool:
+        return self._archive.tree.parse_ledger_path(node.path) is not None
+
+    def _path(self, node: ArchiveNode) -> str:
+        return f"{self._target.root}/{node.path}"
+
+
+def find_obstacle(present: LedgerMetadata, archived: LedgerMetadata) -> str | None:
+    """Why metadata that differs from the archive's must not be replaced by it; None when the archive is ahead.
+
+    Ahead is an archive whose state is further, by the rules for whatever takes the place of metadata. In the same state
+    nobody knows which one is newer.
+    """
+    if present.state is archived.state and not (present.is_closed and has_other_end(present, archived)):
+        return f"it is {present.state.name} in both, but they differ: the cluster's is taken for the newer one"
+    return find_regression(present, archived, "the backup")
+
+
+def _mark(archive: ArchiveSummary) -> bytes:
+    return RESTORE_MARK + archive.sha256.encode()

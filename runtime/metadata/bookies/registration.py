@@ -1,0 +1,359 @@
+"""Which bookies are there: reading the registrations, and a bookie's own. Source: metadata sections 8 and 9.
+
+A registration is an ephemeral node, ``available/<id>`` or ``available/readonly/<id>``. While its mode changes, a bookie
+is in both directories for a moment, never in none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from runtime.errors import (
+    BookieNotFoundError,
+    BookieUnavailableError,
+    ClusterNotFoundError,
+    MetadataError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    RegistrationError,
+    SessionExpiredError,
+)
+from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.metadata.bookies.service_info import (
+    BookieAddress,
+    BookieServiceInfo,
+    decode_service_info,
+    encode_service_info,
+)
+from runtime.metadata.paths import READ_ONLY, Paths
+from runtime.metadata.store import MetadataStore, Node
+from runtime.ports import Clock
+from storage.errors import BkctlError
+
+__all__ = ["BookieAddress", "BookieMode", "BookieRegistration", "RegistrationClient", "Registrations"]
+
+logger = logging.getLogger(__name__)
+
+_RETRY_DELAY_S = 1.0
+_UNREGISTER_TIMEOUT_S = 1.0
+"""A stopping bookie has better things to do than to wait for ZooKeeper: the end of the session does the same."""
+_SILENT = "ZooKeeper does not answer"
+_EXPIRY_ROUNDING_S = 3.0
+"""A server ends a session at its next tick (2 s by default); unlike a Java bookie, ours is back before that."""
+
+
+class BookieMode(enum.Enum):
+    """Whether a bookie takes writes."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read-only"
+
+
+class Registrations(msgspec.Struct, frozen=True):
+    """Registered bookies at one moment, sorted; one that changes its mode may be in both."""
+
+    writable: tuple[str, ...]
+    read_only: tuple[str, ...]
+
+    @property
+    def live(self) -> frozenset[str]:
+        """Everything registered, in either mode."""
+        return frozenset(self.writable + self.read_only)
+
+
+class RegistrationClient:
+    """Registrations and cookies of one cluster, as they are now: nothing is cached."""
+
+    def __init__(self, store: MetadataStore, root: str) -> None:
+        self._store = store
+        self._paths = Paths(root)
+
+    async def writable(self) -> list[str]:
+        """Ids of the writable bookies, sorted; ClusterNotFoundError."""
+        return await self._ids(self._paths.available)
+
+    async def read_only(self) -> list[str]:
+        """Ids of the read-only bookies, sorted; ClusterNotFoundError."""
+        return await self._ids(self._paths.read_only)
+
+    async def with_cookie(self) -> list[str]:
+        """Ids of all bookies that belong to the cluster, live or not, sorted; ClusterNotFoundError."""
+        return await self._ids(self._paths.cookies)
+
+    async def snapshot(self) -> Registrations:
+        """Both sets; a bookie that changes its mode meanwhile, either way, is seen: writable is read on both sides."""
+        writable = await self.writable()
+        read_only = await self.read_only()
+        writable += await self.writable()
+        return Registrations(writable=tuple(sorted(set(writable))), read_only=tuple(read_only))
+
+    async def service_info(self, bookie_id: str) -> BookieServiceInfo:
+        """What a registered bookie publishes.
+
+        BookieUnavailableError when it is not registered or publishes nonsense, BookieNotFoundError when the cluster
+        has never heard of it.
+        """
+        for path in (self._paths.writable_bookie(bookie_id), self._paths.read_only_bookie(bookie_id)):
+            try:
+                node = await self._store.get(path)
+                return decode_service_info(bookie_id, node.data)
+            except NoNodeError:
+                continue
+            except MetadataFormatError as error:
+                logger.warning("%s makes Java clients hang: %s", path, error)
+                raise BookieUnavailableError(bookie_id, str(error)) from error
+        if is_valid_bookie_id(bookie_id) and await self._store.exists(self._paths.cookie(bookie_id)) is not None:
+            raise BookieUnavailableError(bookie_id, "not running: it has no registration")
+        raise BookieNotFoundError(f"there is no bookie {bookie_id} in this cluster")
+
+    async def address(self, bookie_id: str) -> BookieAddress:
+        """Where a registered bookie takes ledger requests; errors as ``service_info``."""
+        info = await self.service_info(bookie_id)
+        if info.rpc_address is None:
+            raise BookieUnavailableError(bookie_id, "its registration names no port for ledger requests")
+        return info.rpc_address
+
+    async def _ids(self, directory: str) -> list[str]:
+        try:
+            names = await self._store.children(directory)
+        except NoNodeError:
+            if await self._store.exists(self._paths.root) is None:
+                raise ClusterNotFoundError(self._paths.root) from None
+            return []
+        return [name for name in names if name != READ_ONLY and _is_usable(directory, name)]
+
+
+def _is_usable(directory: str, name: str) -> bool:
+    """One stray node must not break a listing, as it does in Java (metadata section 9.4)."""
+    if is_valid_bookie_id(name):
+        return True
+    logger.warning("%s/%s is no bookie id and is left out; it makes Java clients hang: remove it", directory, name)
+    return False
+
+
+class BookieRegistration:
+    """One bookie's own registration, renewed after the loss of a session.
+
+    ``on_failed`` is called when it cannot be renewed because another session holds the same bookie id, or because
+    ``require_cookie`` raises: the bookie must stop then. ``require_cookie`` is called before each new registration and
+    again after it. A decommission deletes the cookie first and then looks at the registrations, so that at least one
+    of the two sees the other.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        bookie_id: str,
+        service_info: BookieServiceInfo,
+        *,
+        clock: Clock,
+        session_timeout_ms: int,
+        on_failed: Callable[[BkctlError], None],
+        require_cookie: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        if not is_valid_bookie_id(bookie_id):
+            raise RegistrationError(f"{bookie_id!r} cannot be a bookie id")
+        if service_info.rpc_address is None:
+            # Without any endpoint the payload would be empty, which under an id that is no host:port makes every
+            # starting Java client hang (metadata section 8.2).
+            raise RegistrationError(f"bookie {bookie_id} would publish no port for ledger requests")
+        self._store = store
+        self._clock = clock
+        self._paths = Paths(root)
+        self._bookie_id = bookie_id
+        self._payload = encode_service_info(service_info)
+        self._wait_for_expiry_s = session_timeout_ms / 1000 + _EXPIRY_ROUNDING_S
+        self._on_failed = on_failed
+        self._require_cookie = require_cookie or _no_check
+        self._mode: BookieMode | None = None
+        self._is_registered = False
+        self._sessions_lost_count = 0
+        self._one_change_at_a_time = asyncio.Lock()
+        self._renewal: asyncio.Task[None] | None = None
+        store.on_session_lost(self._note_session_lost)
+
+    @property
+    def mode(self) -> BookieMode | None:
+        """Mode of the registration, which a renewal restores; None before the first one and after ``unregister``."""
+        return self._mode
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the current session holds the registration."""
+        return self._is_registered
+
+    async def register(self, mode: BookieMode) -> None:
+        """Register, or change the mode.
+
+        Waits for the registration of a former process of this bookie to expire. RegistrationError when another process
+        keeps it, the cluster is not there, or ``require_cookie`` raises it; MetadataUnavailableError.
+        """
+        async with self._one_change_at_a_time:
+            await self._register(mode)
+            self._mode = mode
+
+    async def unregister(self) -> None:
+        """Take the registration back, within a second; it is not renewed any more.
+
+        What fails is left to the end of the session.
+        """
+        if self._renewal is not None:
+            self._renewal.cancel()
+        try:
+            async with asyncio.timeout(_UNREGISTER_TIMEOUT_S), self._one_change_at_a_time:
+                was_registered, self._is_registered, self._mode = self._is_registered, False, None
+                failures = await asyncio.gather(*map(self._take_back, self._both_paths() if was_registered else ()))
+                failure = next(filter(None, failures), None)
+        except TimeoutError:
+            self._is_registered, self._mode = False, None
+            failure = _SILENT
+        if failure is not None:
+            logger.warning(
+                "bookie %s: %s, so the registration stays until the session expires", self._bookie_id, failure
+            )
+
+    async def _take_back(self, path: str) -> str | None:
+        """Delete a node of this registration; why that failed, or None when it is gone."""
+        try:
+            await self._store.delete(path)
+        except (NoNodeError, SessionExpiredError):
+            return None
+        except MetadataUnavailableError:
+            return _SILENT  # a server that dies before its answer is as silent as one that was dead before
+        except MetadataError as error:
+            return str(error)
+        return None
+
+    async def _register(self, mode: BookieMode) -> None:
+        sessions_lost_count = self._sessions_lost_count
+        writable_path, read_only_path = self._both_paths()
+        is_new = not self._is_registered
+        if is_new:
+            await self._require_cookie()
+        if mode is BookieMode.WRITABLE:
+            await self._hold(writable_path)
+            await self._drop(read_only_path)
+        else:
+            with contextlib.suppress(NodeExistsError, NoNodeError):
+                await self._store.create(self._paths.read_only)
+            await self._hold(read_only_path)
+            await self._drop(writable_path)
+        if is_new:
+            await self._require_cookie_or_withdraw(sessions_lost_count)
+        if self._sessions_lost_count != sessions_lost_count:
+            raise MetadataUnavailableError("the ZooKeeper session expired during the registration")
+        self._is_registered = True
+
+    async def _require_cookie_or_withdraw(self, sessions_lost_count: int) -> None:
+        try:
+            await self._require_cookie()
+        except MetadataUnavailableError:
+            raise  # no answer: the registration ends with the session, or the next attempt checks again
+        except BkctlError:
+            if self._sessions_lost_count == sessions_lost_count:  # else the node there may be of another process
+                await asyncio.gather(*map(self._take_back, self._both_paths()))
+            raise
+
+    def _both_paths(self) -> tuple[str, str]:
+        return self._paths.writable_bookie(self._bookie_id), self._paths.read_only_bookie(self._bookie_id)
+
+    async def _drop(self, path: str) -> None:
+        try:
+            await self._store.delete(path)
+        except NoNodeError:
+            pass
+        except MetadataError as error:
+            logger.warning("bookie %s: its old registration stays until the session ends: %s", self._bookie_id, error)
+
+    async def _hold(self, path: str) -> None:
+        """Own an ephemeral node at ``path`` (metadata section 8.3). A node of our own session is kept as it is."""
+        stat = await self._store.exists(path)
+        if stat is not None:
+            if stat.ephemeral_owner == self._store.session_id:
+                return
+            if not stat.ephemeral_owner:
+                raise RegistrationError(
+                    f"{path} is no registration but a node that no session ever ends: somebody made it by hand; "
+                    "delete it (bkctl metadata doctor tells of such nodes)"
+                )
+            await self._wait_for_expiry(path)
+        try:
+            await self._store.create(path, self._payload, is_ephemeral=True)
+        except NodeExistsError:
+            # A create whose answer was lost may have been our own.
+            stat = await self._store.exists(path)
+            if stat is None or stat.ephemeral_owner != self._store.session_id:
+                raise RegistrationError(
+                    f"another process registered as {self._bookie_id} at the same time: stop it, or choose another id"
+                ) from None
+        except NoNodeError:
+            raise RegistrationError(await self._why_there_is_no_directory()) from None
+
+    async def _why_there_is_no_directory(self) -> str:
+        """A nuke takes it first and a restore makes it last: whoever adds it in between lets collectors in."""
+        root = self._paths.root
+        if await self._store.exists(root) is None:
+            return str(ClusterNotFoundError(root))
+        return (
+            f"{self._paths.available} is not there, so no bookie may join {root}: a restore or a nuke may not have "
+            "ended; bkctl metadata doctor tells the way out"
+        )
+
+    async def _wait_for_expiry(self, path: str) -> None:
+        """Wait until the node of another session is gone; it is never deleted by force."""
+        logger.warning(
+            "bookie %s is still registered by another session: waiting up to %g s for it to expire",
+            self._bookie_id,
+            self._wait_for_expiry_s,
+        )
+        gone = asyncio.Event()
+
+        def look(node: Node | None) -> None:
+            if node is None:
+                gone.set()
+
+        watch = self._store.watch_node(path, look)
+        try:
+            async with asyncio.timeout(self._wait_for_expiry_s):
+                await gone.wait()
+        except TimeoutError:
+            raise RegistrationError(
+                f"another running process is registered as bookie {self._bookie_id}: stop it, or choose another id"
+            ) from None
+        finally:
+            watch.cancel()
+
+    def _note_session_lost(self) -> None:
+        self._sessions_lost_count += 1
+        self._is_registered = False
+        if self._mode is None or (self._renewal is not None and not self._renewal.done()):
+            return
+        logger.warning("bookie %s: the ZooKeeper session expired, registering again", self._bookie_id)
+        self._renewal = asyncio.get_running_loop().create_task(self._renew())
+
+    async def _renew(self) -> None:
+        async with self._one_change_at_a_time:
+            while self._mode is not None and not self._is_registered:
+                try:
+                    await self._register(self._mode)
+                except MetadataUnavailableError as error:
+                    logger.warning("bookie %s is not registered: %s", self._bookie_id, error)
+                    await self._clock.sleep(_RETRY_DELAY_S)
+                except BkctlError as error:
+                    logger.error("bookie %s cannot register again: %s", self._bookie_id, error)
+                    self._on_failed(error)
+                    return
+        logger.warning("bookie %s is registered again", self._bookie_id)
+
+
+async def _no_check() -> None:
+    """For registrations without a cookie."""

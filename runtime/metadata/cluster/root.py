@@ -1,0 +1,154 @@
+"""The life of a cluster's root: creation and identity. Source: metadata section 3."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import uuid
+
+import msgspec
+
+from runtime.config import LayoutConfig
+from runtime.errors import ClusterNotFoundError, NodeExistsError, NoNodeError, RefusedError
+from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
+from runtime.metadata.paths import Paths
+from runtime.metadata.store import CreateNode, MetadataStore
+
+RESTORE_MARK = b"bkctl restore "
+"""What the root's own data begins with while a restore is under way, which Java ignores; a hash follows."""
+
+
+class ClusterInfo(msgspec.Struct, frozen=True):
+    """Identity of a cluster; ``instance_id`` None is legal, ``layout`` None means none is recorded."""
+
+    root: str
+    instance_id: str | None
+    layout: LedgerLayout | None
+
+
+async def read_cluster_info(store: MetadataStore, root: str, layout_config: LayoutConfig | None = None) -> ClusterInfo:
+    """Identity of the cluster below ``root``; ClusterNotFoundError when there is none."""
+    await require_cluster(store, root)
+    return ClusterInfo(
+        root=root,
+        instance_id=await read_instance_id(store, root),
+        layout=await _read_layout(store, root, layout_config),
+    )
+
+
+async def _read_layout(store: MetadataStore, root: str, config: LayoutConfig | None) -> LedgerLayout | None:
+    is_shaded_factory_allowed = config is not None and config.is_shaded_factory_allowed
+    return await read_layout(store, root, is_shaded_factory_allowed=is_shaded_factory_allowed)
+
+
+async def require_cluster(store: MetadataStore, root: str) -> None:
+    """ClusterNotFoundError unless there is something at ``root``."""
+    if await store.exists(root) is None:
+        raise ClusterNotFoundError(root)
+
+
+async def read_instance_id(store: MetadataStore, root: str) -> str | None:
+    """Identity of this incarnation, untrimmed as Java reads it; None when the cluster has none."""
+    try:
+        node = await store.get(Paths(root).instance_id)
+    except NoNodeError:
+        return None
+    return node.data.decode("utf-8", "replace")
+
+
+async def init_cluster(
+    store: MetadataStore,
+    root: str,
+    tree: LedgerTree | None,
+    random_source: random.Random,
+    layout_config: LayoutConfig | None = None,
+) -> tuple[ClusterInfo, bool]:
+    """Create the cluster below ``root`` unless it is there; what it is, and whether this call created it.
+
+    A new root appears complete in one transaction. In an existing one the missing directories and LAYOUT are added, and
+    nothing else: a missing INSTANCEID stays missing, since cookies made without it would no longer match.
+    ``layout_config`` says which layout to record when ``tree`` is None.
+    ConfigurationError when the existing layout is another one, RefusedError when a restore has not ended there:
+    what it leaves missing keeps bookies out on purpose.
+    """
+    paths = Paths(root)
+    nodes = [
+        CreateNode(root),
+        CreateNode(paths.available),
+        CreateNode(paths.read_only),
+        CreateNode(paths.instance_id, new_instance_id(random_source).encode()),
+        CreateNode(paths.layout, encode_layout(LedgerLayout(choose_tree(None, tree, layout_config)))),
+    ]
+    is_created = await _create_root(store, nodes)
+    if not is_created:
+        if await is_restore_unfinished(store, root):
+            raise RefusedError(f"nothing was changed: {unfinished_restore_text(root)}")
+        chosen_tree = choose_tree(await _read_layout(store, root, layout_config), tree, layout_config)
+        await _create_if_absent(store, paths.available)
+        await _create_if_absent(store, paths.read_only)
+        await _create_if_absent(store, paths.layout, encode_layout(LedgerLayout(chosen_tree)))
+    return await read_cluster_info(store, root, layout_config), is_created
+
+
+async def is_restore_unfinished(store: MetadataStore, root: str) -> bool:
+    """Whether what is at ``root`` is a part of a cluster, which a restore has begun to bring back; one read."""
+    try:
+        node = await store.get(root)
+    except NoNodeError:
+        return False
+    return node.data.startswith(RESTORE_MARK)
+
+
+def unfinished_restore_text(root: str) -> str:
+    """What that means, and the ways out."""
+    return (
+        f"a restore into {root} has not ended, what is there is a part of the cluster: run bkctl cluster restore again "
+        "with the same backup, or remove its work with bkctl cluster nuke"
+    )
+
+
+async def clear_restore_mark(store: MetadataStore, root: str) -> None:
+    """Note that no restore is under way any more."""
+    node = await store.get(root)
+    if node.data.startswith(RESTORE_MARK):
+        await store.set(root, b"", node.stat.version)
+
+
+async def is_health_check_enabled(store: MetadataStore, root: str) -> bool:
+    """Whether clients may keep bookies in quarantine; ClusterNotFoundError."""
+    await require_cluster(store, root)
+    return await store.exists(Paths(root).health_check_disabled) is None
+
+
+async def switch_health_check(store: MetadataStore, root: str, *, is_enabled: bool) -> bool:
+    """Turn the switch; whether it stood otherwise before."""
+    path = Paths(root).health_check_disabled
+    try:
+        await (store.delete(path) if is_enabled else store.create(path))
+    except (NodeExistsError, NoNodeError):
+        return False
+    return True
+
+
+async def _create_root(store: MetadataStore, nodes: list[CreateNode]) -> bool:
+    root = nodes[0].path
+    if await store.exists(root) is not None:
+        return False
+    parent = root.rpartition("/")[0]
+    if parent:
+        await _create_if_absent(store, parent)
+    try:
+        await store.create_all(nodes)
+    except NodeExistsError:
+        return False  # somebody else initialises the same root at this moment
+    return True
+
+
+async def _create_if_absent(store: MetadataStore, path: str, data: bytes = b"") -> None:
+    with contextlib.suppress(NodeExistsError):
+        await store.create(path, data, make_parents=True)
+
+
+def new_instance_id(random_source: random.Random) -> str:
+    """A random UUID as text, 36 characters."""
+    return str(uuid.UUID(int=random_source.getrandbits(128), version=4))

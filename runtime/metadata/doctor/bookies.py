@@ -1,0 +1,230 @@
+"""The rules of the metadata doctor that compare nodes: cookies, registrations, votes, and what is not there. Pure.
+
+Bookies and votes come and go while they are read, so whoever asks takes a second snapshot and believes what both show.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Set
+
+import msgspec
+
+from runtime.errors import MetadataFormatError
+from runtime.ledger.bookie_id import is_valid_bookie_id, parse_host_and_port
+from runtime.ledger.metadata_format import decode_unsound_metadata
+from runtime.metadata.bookies.cookies import Cookie, decode_cookie
+from runtime.metadata.bookies.service_info import decode_service_info
+from runtime.metadata.doctor.catalogue import MetadataFinding, finding
+from runtime.metadata.doctor.rules import sentence, shown
+from runtime.metadata.paths import Paths
+from runtime.metadata.replication.format import decode_vote, parse_vote_name
+from runtime.metadata.store import Node
+
+_PATHS_KEPT_MAX = 10
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Nodes of one moment, by their names; None: this user may not list them."""
+
+    writable: Mapping[str, Node] | None
+    read_only: Mapping[str, Node] | None
+    cookies: Mapping[str, Node] | None
+    votes: Mapping[str, Node] | None
+    elected: Node | None
+    """The directory of votes, in which the last winner left its name."""
+    instance_id: Node | None
+    present: frozenset[str]
+    """Paths that are there, among those that were asked for."""
+    references: Mapping[str, Reference] = {}
+    """Bookies that ledgers name."""
+
+
+class Reference(msgspec.Struct):
+    """How many ledgers name a bookie; of the first ones also the paths."""
+
+    ledgers_count: int = 0
+    first_paths: list[str] = []
+
+
+class References:
+    """Notes which bookies the ledgers of a walk name. Memory grows with the bookies only."""
+
+    def __init__(self) -> None:
+        self.by_bookie: dict[str, Reference] = {}
+
+    def note(self, path: str, data: bytes) -> None:
+        """Note the bookies of a ledger; one that cannot be read names none."""
+        for bookie_id in _named_in(data):
+            reference = self.by_bookie.setdefault(bookie_id, Reference())
+            reference.ledgers_count += 1
+            if len(reference.first_paths) < _PATHS_KEPT_MAX:
+                reference.first_paths.append(path)
+
+
+def still_named(reference: Reference, bookie_id: str, ledgers: Iterable[bytes]) -> bool:
+    """Whether a bookie is still named, ``ledgers`` being what the ledgers of ``first_paths`` hold now."""
+    return reference.ledgers_count > len(reference.first_paths) or any(bookie_id in _named_in(data) for data in ledgers)
+
+
+def _named_in(data: bytes) -> frozenset[str]:
+    try:
+        return decode_unsound_metadata(data).bookies()
+    except MetadataFormatError:
+        return frozenset()
+
+
+def compare(root: str, snapshot: Snapshot) -> Iterator[MetadataFinding]:
+    """What is wrong with the bookies, their cookies and the election as a whole."""
+    paths = Paths(root)
+    cookies: dict[str, Cookie] = {}
+    yield from _absences(paths, snapshot)
+    yield from _cookie_faults(paths, snapshot, cookies)
+    yield from _shared_folders(paths, snapshot, cookies)
+    yield from _registration_faults(paths, snapshot)
+    yield from _election_faults(paths, snapshot)
+
+
+def _absences(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFinding]:
+    is_at_work = bool(snapshot.writable or snapshot.read_only or snapshot.votes)
+    absent = {
+        path
+        for path in (paths.available, paths.layout, paths.instance_id, paths.cookies)
+        if path not in snapshot.present
+    }
+    if paths.available in absent:
+        yield finding("directory-missing", paths.available, "The directory of registered bookies is not there.")
+    if paths.layout in absent:
+        yield finding("layout-missing", paths.layout, "Nothing says by which layout the ledgers are stored.")
+    if paths.instance_id in absent:
+        yield finding("instance-id-missing", paths.instance_id, "The cluster has no instance id.")
+    if paths.cookies in absent and is_at_work:
+        yield finding("cookies-missing", paths.cookies, "The directory of cookies is not there.")
+    if snapshot.votes and paths.lost_bookie_recovery_delay not in snapshot.present:
+        problem = "An auditor is elected, and the node that it made at its start is not there."
+        yield finding("delay-missing", paths.lost_bookie_recovery_delay, problem)
+
+
+def _cookie_faults(paths: Paths, snapshot: Snapshot, cookies: dict[str, Cookie]) -> Iterator[MetadataFinding]:
+    """Fills ``cookies`` with those that can be read."""
+    instance_id = snapshot.instance_id.data.decode("utf-8", "replace") if snapshot.instance_id else None
+    is_instance_known = snapshot.instance_id is not None or paths.instance_id not in snapshot.present
+    for name, node in (snapshot.cookies or {}).items():
+        path = paths.cookie(name)
+        if not is_valid_bookie_id(name):
+            continue  # found by itself, and no command takes such an id
+        try:
+            cookie = decode_cookie(node.data)
+        except MetadataFormatError as error:
+            yield finding("unreadable-cookie", path, sentence(error))
+            continue
+        cookies[name] = cookie
+        if cookie.bookie_id != name:
+            problem = f"It is the cookie of {cookie.bookie_id!r}, under the name of {name!r}."
+            yield finding("cookie-names-another-bookie", path, problem)
+        if is_instance_known and (cookie.instance_id or None) != (instance_id or None):
+            problem = f"It names instance {cookie.instance_id or 'none'}, and the cluster is {instance_id or 'none'}."
+            yield finding("cookie-of-another-instance", path, problem)
+
+
+def _shared_folders(paths: Paths, snapshot: Snapshot, cookies: Mapping[str, Cookie]) -> Iterator[MetadataFinding]:
+    owners: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
+    for name, cookie in sorted(cookies.items()):
+        host = _host(name, snapshot)
+        if host is not None:
+            folders = cookie.journal_directories + cookie.ledger_directories + cookie.effective_index_directories
+            for folder in dict.fromkeys(folders):
+                owners[host, folder].append(name)
+    told: set[tuple[str, str]] = set()
+    for (host, folder), names in owners.items():
+        for pair in itertools.pairwise(names):
+            if pair not in told:
+                told.add(pair)
+                problem = f"The cookie of {pair[0]} names folder {folder} of host {host} too."
+                yield finding("cookies-share-folders", paths.cookie(pair[1]), problem)
+
+
+def _host(bookie_id: str, snapshot: Snapshot) -> str | None:
+    """Host that a bookie runs on, as it publishes it, else as its id spells it; None when neither says."""
+    node = (snapshot.writable or {}).get(bookie_id) or (snapshot.read_only or {}).get(bookie_id)
+    if node is not None:
+        try:
+            address = decode_service_info(bookie_id, node.data).rpc_address
+        except MetadataFormatError:
+            address = None
+        if address is not None:
+            return address.host
+    spelled = parse_host_and_port(bookie_id)
+    return spelled[0] if spelled else None
+
+
+def _registration_faults(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFinding]:
+    writable, read_only, cookies = snapshot.writable, snapshot.read_only, snapshot.cookies
+    if writable is None or read_only is None:
+        return
+    for name in sorted(writable.keys() & read_only.keys()):
+        sessions = writable[name].stat.ephemeral_owner, read_only[name].stat.ephemeral_owner
+        if sessions[0] != sessions[1]:
+            problem = "Sessions {:#x} and {:#x} hold its two registrations.".format(*sessions)
+            yield finding("registered-by-two-sessions", paths.read_only_bookie(name), problem)
+    if paths.available in snapshot.present:  # else that is the finding
+        yield from _down_bookies(paths, snapshot, writable.keys() | read_only.keys())
+    if cookies is None:
+        return
+    for name in sorted(writable.keys() | read_only.keys()):
+        if name not in cookies and is_valid_bookie_id(name):
+            path = paths.writable_bookie(name) if name in writable else paths.read_only_bookie(name)
+            yield finding("registered-without-cookie", path, f"There is no cookie of bookie {name}.")
+
+
+def _down_bookies(paths: Paths, snapshot: Snapshot, registered: Set[str]) -> Iterator[MetadataFinding]:
+    cookies = snapshot.cookies or {}
+    for name in sorted((cookies.keys() | snapshot.references.keys()) - registered):
+        if not is_valid_bookie_id(name):
+            continue
+        reference = snapshot.references.get(name)
+        if reference is None:
+            yield finding("bookie-down", paths.cookie(name), f"Bookie {name} is not registered.")
+            continue
+        count = reference.ledgers_count
+        named = "1 ledger names it" if count == 1 else f"{count} ledgers name it"
+        path = paths.cookie(name) if name in cookies else reference.first_paths[0]
+        has_lost_cookie = snapshot.cookies is not None and name not in cookies
+        if has_lost_cookie:
+            problem = f"Bookie {name} has no cookie and is not registered, and {named}."
+            yield finding("removed-bookie-with-ledgers", path, problem, name)
+        else:
+            yield finding("bookie-down-with-ledgers", path, f"Bookie {name} is not registered, and {named}.", name)
+
+
+def _election_faults(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFinding]:
+    has_leader = paths.pulsar_auditor in snapshot.present
+    votes = {
+        number: node for name, node in (snapshot.votes or {}).items() if (number := parse_vote_name(name)) is not None
+    }
+    if not votes:
+        if snapshot.votes is not None and not has_leader and (snapshot.writable or snapshot.read_only):
+            yield finding("no-auditor", paths.auditor_election, "There is no vote.")
+        return
+    if has_leader:
+        yield finding(
+            "two-kinds-of-auditor", paths.pulsar_auditor, "Pulsar's driver elected an auditor, and there are votes."
+        )
+    first = votes[min(votes)]
+    if snapshot.elected is None:
+        return
+    try:
+        candidate = decode_vote(first.data)
+    except MetadataFormatError:
+        return  # found by itself
+    if _hint(snapshot.elected) != candidate:
+        problem = f"The lowest vote is that of {candidate}, and {shown(snapshot.elected.data)} took office last."
+        yield finding("auditor-not-in-office", paths.auditor_election, problem)
+
+
+def _hint(node: Node) -> str | None:
+    try:
+        return decode_vote(node.data)
+    except MetadataFormatError:
+        return None

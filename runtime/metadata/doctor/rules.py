@@ -1,0 +1,341 @@
+"""The rules of the metadata doctor that look at one node: what is it for, what is in it, whose is it. Pure.
+
+``examine`` finds the rules of a node's kind in a table. What takes more than one node is in ``bookies`` and in
+the walk itself (``doctor``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from runtime.errors import MetadataFormatError
+from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.metadata.bookies.service_info import decode_service_info
+from runtime.metadata.cluster.root import RESTORE_MARK
+from runtime.metadata.doctor.catalogue import MetadataFinding, finding
+from runtime.metadata.doctor.ledgers import examine_ledger
+from runtime.metadata.doctor.places import FORBIDDEN_LEDGER_ID, Kind, Place
+from runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerLayout, LedgerTree, decode_layout
+from runtime.metadata.replication.format import (
+    check_layout,
+    decode_check_time,
+    decode_lock,
+    decode_mark,
+    decode_pulsar_auditor,
+    decode_vote,
+)
+from runtime.metadata.replication.switches import DELAY_S_MAX, PeriodicCheck
+from runtime.metadata.store import Node
+
+DISABLED_LONG_MS = 24 * 60 * 60 * 1000
+"""Replication that is off for longer was forgotten."""
+DELAY_LONG_S = 24 * 60 * 60
+CHECK_AHEAD_MS = 24 * 60 * 60 * 1000
+"""Clocks do not differ by more: such a time was never that of a check."""
+IDS_NEARLY_USED_UP = SHORT_ID_LIMIT - SHORT_ID_LIMIT // 10
+"""From here on a layout without long ids has a tenth of its ids left."""
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_DELAY = re.compile(r"[+-]?\d{1,10}", re.ASCII)
+_HIGH_ORDER_MAX = 2**31 - 1
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What the rules know of the cluster and the moment.
+
+    ``tree``: the layout by which the ledgers are read, ``wanted_tree`` that of the metadata URI. ``has_long_ids``:
+    whether the directory of long ids is there, as seen before the walk.
+    """
+
+    root: str
+    tree: LedgerTree
+    wanted_tree: LedgerTree | None
+    is_shaded_factory_allowed: bool
+    has_long_ids: bool
+    now_ms: int
+
+
+Rules = Callable[[str, Place, Node, Surroundings], Iterator[MetadataFinding]]
+
+
+def examine(place: Place, node: Node, around: Surroundings) -> list[MetadataFinding]:
+    """What is wrong with a node by itself."""
+    path = f"{around.root}/{place.path}" if place.path else around.root
+    found = list(_RULES[place.kind](path, place, node, around)) if place.kind in _RULES else []
+    is_ephemeral = node.stat.ephemeral_owner != 0
+    if place.kind in _OF_SESSIONS and not is_ephemeral:
+        found.append(finding("session-node-without-session", path, "It is persistent, and must be ephemeral."))
+    if place.kind in _PERSISTENT and is_ephemeral:
+        problem = f"It is ephemeral, of session {node.stat.ephemeral_owner:#x}, and must be persistent."
+        found.append(finding("node-of-a-session", path, problem, place.number))
+    return found
+
+
+_OF_SESSIONS = {Kind.WRITABLE_BOOKIE, Kind.READ_ONLY_BOOKIE, Kind.LOCK, Kind.VOTE, Kind.PULSAR_AUDITOR}
+_PERSISTENT = {
+    Kind.INSTANCE_ID,
+    Kind.LAYOUT,
+    Kind.COOKIE,
+    Kind.LEDGER,
+    Kind.MISPLACED_LEDGER,
+    Kind.MARK,
+    Kind.SWITCH,
+}
+
+
+# -- the root -------------------------------------------------------------------------------------------------------
+
+
+def _examine_root(path: str, _: Place, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
+    if node.data.startswith(RESTORE_MARK):
+        yield finding("restore-unfinished", path, "A restore into this root has begun and not ended.")
+    if around.tree is LedgerTree.FLAT:
+        yield from _examine_counter(path, node, around)
+
+
+def _examine_instance_id(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
+    if not _UUID.fullmatch(node.data.decode("utf-8", "replace")):
+        yield finding("instance-id-malformed", path, f"{shown(node.data)} is not a UUID in lower case.")
+
+
+def _examine_layout(path: str, _: Place, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
+    try:
+        layout = decode_layout(node.data, is_shaded_factory_allowed=around.is_shaded_factory_allowed)
+    except MetadataFormatError as error:
+        yield finding("layout-unreadable", path, sentence(error))
+        return
+    yield from _compare_layout(path, layout, around)
+
+
+def _compare_layout(path: str, layout: LedgerLayout, around: Surroundings) -> Iterator[MetadataFinding]:
+    wanted = around.wanted_tree
+    if wanted not in {None, layout.tree} and wanted is not None:
+        problem = f"It records {layout.tree.value}, and the metadata URI says {wanted.value}."
+        yield finding("layout-differs-from-uri", path, problem)
+
+
+def _examine_stray_at_root(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
+    yield finding("stray-at-root", path, f"Nobody uses this name below the ledgers root{_children(node)}.")
+
+
+def _examine_stray(path: str, place: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
+    rule_id = {Kind.STRAY: "stray-node", Kind.STRAY_IN_LEDGERS: "stray-among-ledgers"}.get(place.kind, "foreign-vote")
+    yield finding(rule_id, path, f"No process writes a node of this name here{_children(node)}.")
+
+
+# -- bookies --------------------------------------------------------------------------------------------------------
+
+
+def _examine_bookie(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
+    if not is_valid_bookie_id(place.name):
+        yield finding("invalid-bookie-name", path, f"{place.name!r} cannot be a bookie id.")
+        return
+    try:
+        info = decode_service_info(place.name, node.data)
+    except MetadataFormatError as error:
+        yield finding("unreadable-registration", path, sentence(error))
+        return
+    if info.rpc_address is None:
+        yield finding("registration-without-address", path, "It names no endpoint for ledger requests.")
+
+
+def _examine_cookie_name(path: str, place: Place, _: Node, __: Surroundings) -> Iterator[MetadataFinding]:
+    """What the cookie says is compared with other nodes: ``bookies``."""
+    if not is_valid_bookie_id(place.name):
+        yield finding("invalid-bookie-name", path, f"{place.name!r} cannot be a bookie id.")
+
+
+# -- ledger ids -----------------------------------------------------------------------------------------------------
+
+
+def _examine_ids(path: str, place: Place, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
+    if place.number is None:
+        yield from _examine_counter(path, node, around)
+    elif place.number > _HIGH_ORDER_MAX:
+        yield finding(
+            "high-order-out-of-range", path, f"{place.number} does not fit into the high half of a ledger id."
+        )
+
+
+def _examine_counter(path: str, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
+    """The number of the next sequential child; used-up high halves are no finding: Java goes on with the next one."""
+    used_count = node.stat.children_created_count
+    if around.tree in {LedgerTree.FLAT, LedgerTree.LEGACY_HIERARCHICAL}:
+        if used_count >= SHORT_ID_LIMIT:
+            yield finding("ledger-ids-used-up", path, f"The counter of ledger ids stands at {used_count}, its end.")
+        elif used_count >= IDS_NEARLY_USED_UP:
+            problem = f"The counter of ledger ids stands at {used_count} of {SHORT_ID_LIMIT}."
+            yield finding("ledger-ids-nearly-used-up", path, problem)
+    elif used_count >= SHORT_ID_LIMIT and not around.has_long_ids:
+        yield finding("long-ids-begin", path, f"The counter of short ledger ids stands at {used_count}, its end.")
+
+
+def _examine_id_node(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
+    if node.stat.ephemeral_owner:
+        return  # somebody creates a ledger at this moment, or its session will end
+    if place.number is not None and place.number >= SHORT_ID_LIMIT:
+        yield finding("id-node-blocks-counter", path, "It is persistent and has the last number there is.")
+    else:
+        yield finding("id-node-left", path, "It is persistent: whoever asked for an id left it behind.")
+
+
+# -- ledgers --------------------------------------------------------------------------------------------------------
+
+
+def _examine_ledger(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
+    assert place.number is not None
+    if node.stat.children_count:
+        yield finding("ledger-with-children", path, f"A ledger's node has no children{_children(node)}.", place.number)
+    yield from examine_ledger(path, place.number, node.data)
+
+
+def _examine_forbidden_ledger(path: str, _: Place, __: Node, ___: Surroundings) -> Iterator[MetadataFinding]:
+    problem = f"A ledger has the largest id there is, {FORBIDDEN_LEDGER_ID}."
+    yield finding("forbidden-ledger-id", path, problem, FORBIDDEN_LEDGER_ID)
+
+
+def _examine_misplaced_ledger(path: str, place: Place, __: Node, around: Surroundings) -> Iterator[MetadataFinding]:
+    problem = f"The {around.tree.value} layout keeps no ledger at this path."
+    yield finding("ledger-outside-layout", path, problem, place.number)
+
+
+def _examine_ledger_directory(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
+    if not node.stat.children_count:
+        yield finding("empty-ledger-directory", path, "No ledger lies below it.")
+
+
+# -- replication ----------------------------------------------------------------------------------------------------
+
+
+def _examine_mark_directory(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
+    if not node.stat.children_count:
+        yield finding("empty-mark-directory", path, "No mark lies below it.")
+
+
+def _examine_mark(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
+    try:
+        mark = decode_mark(node.data)
+    except MetadataFormatError as error:
+        yield finding("unreadable-mark", path, sentence(error), place.number)
+        return
+    for bookie_id in mark.missing_bookies:
+        if not is_valid_bookie_id(bookie_id):
+            problem = f"{bookie_id!r} cannot be a bookie id."
+            yield finding("invalid-bookie-in-mark", path, problem, place.number)
+
+
+def _examine_lock(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
+    try:
+        decode_lock(node.data)
+    except MetadataFormatError as error:
+        yield finding("unreadable-lock", path, sentence(error), place.number)
+
+
+def _examine_vote(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
+    decode = decode_pulsar_auditor if place.kind is Kind.PULSAR_AUDITOR else decode_vote
+    try:
+        decode(node.data)
+    except MetadataFormatError as error:
+        yield finding("unreadable-vote", path, sentence(error))
+
+
+def _examine_election(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
+    used_count = node.stat.children_created_count
+    if used_count >= SHORT_ID_LIMIT:
+        yield finding("votes-used-up", path, f"The counter of votes stands at {used_count}, its end.")
+
+
+def _examine_switch(path: str, place: Place, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
+    if place.name in _SWITCHES:
+        yield from _SWITCHES[place.name](path, place, node, around)
+
+
+def _examine_disabled(path: str, _: Place, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
+    age_ms = around.now_ms - node.stat.ctime_ms
+    rule_id = "replication-disabled-long" if age_ms > DISABLED_LONG_MS else "replication-disabled"
+    hours = max(0, age_ms) // 3_600_000
+    yield finding(rule_id, path, f"Automatic replication was switched off {hours} hours ago.")
+
+
+def _examine_delay(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
+    text = node.data.decode("utf-8", "replace")
+    if not _DELAY.fullmatch(text) or not 0 <= int(text) <= DELAY_S_MAX:
+        yield finding("delay-unreadable", path, f"{shown(node.data)} is not a number of seconds.")
+    elif int(text) > DELAY_LONG_S:
+        yield finding("delay-very-long", path, f"An auditor waits {int(text)} s before it acts on a lost bookie.")
+
+
+def _examine_check_time(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
+    try:
+        time_ms = decode_check_time(node.data)
+    except MetadataFormatError as error:
+        yield finding("check-time-unreadable", path, sentence(error))
+        return
+    # Held against the clock of the store, which dated the node, so that a wrong clock here finds nothing.
+    ahead_ms = (time_ms or 0) - node.stat.mtime_ms
+    if ahead_ms > CHECK_AHEAD_MS:
+        yield finding("check-time-in-future", path, f"It lies {ahead_ms // 3_600_000} hours after it was written.")
+
+
+def _examine_replication_layout(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
+    try:
+        check_layout(node.data)
+    except MetadataFormatError as error:
+        yield finding("replication-layout-unreadable", path, sentence(error))
+
+
+def _examine_health_check(path: str, _: Place, __: Node, ___: Surroundings) -> Iterator[MetadataFinding]:
+    yield finding("health-check-disabled", path, "The switch that disables the clients' quarantine is on.")
+
+
+_SWITCHES: dict[str, Rules] = {
+    "LAYOUT": _examine_replication_layout,
+    "disable": _examine_disabled,
+    "lostBookieRecoveryDelay": _examine_delay,
+    "disableHealthCheck": _examine_health_check,
+    **dict.fromkeys((check.value for check in PeriodicCheck), _examine_check_time),
+}
+_RULES: dict[Kind, Rules] = {
+    Kind.ROOT: _examine_root,
+    Kind.INSTANCE_ID: _examine_instance_id,
+    Kind.LAYOUT: _examine_layout,
+    Kind.WRITABLE_BOOKIE: _examine_bookie,
+    Kind.READ_ONLY_BOOKIE: _examine_bookie,
+    Kind.COOKIE: _examine_cookie_name,
+    Kind.ID_DIRECTORY: _examine_ids,
+    Kind.ID_NODE: _examine_id_node,
+    Kind.LEDGER_DIRECTORY: _examine_ledger_directory,
+    Kind.LEDGER: _examine_ledger,
+    Kind.FORBIDDEN_LEDGER: _examine_forbidden_ledger,
+    Kind.MISPLACED_LEDGER: _examine_misplaced_ledger,
+    Kind.STRAY_IN_LEDGERS: _examine_stray,
+    Kind.MARK_DIRECTORY: _examine_mark_directory,
+    Kind.MARK: _examine_mark,
+    Kind.LOCK: _examine_lock,
+    Kind.ELECTION: _examine_election,
+    Kind.VOTE: _examine_vote,
+    Kind.PULSAR_AUDITOR: _examine_vote,
+    Kind.SWITCH: _examine_switch,
+    Kind.STRAY: _examine_stray,
+    Kind.STRAY_AT_ROOT: _examine_stray_at_root,
+    Kind.STRAY_VOTE: _examine_stray,
+}
+
+
+def _children(node: Node) -> str:
+    count = node.stat.children_count
+    return f"; it has {count} {'child' if count == 1 else 'children'}" if count else ""
+
+
+def shown(data: bytes) -> str:
+    """The first bytes as text."""
+    return repr(data[:100].decode("utf-8", "backslashreplace"))
+
+
+def sentence(error: MetadataFormatError) -> str:
+    """What a reader says of bytes, as a sentence on one line."""
+    text = str(error).replace("\n", " ")
+    return f"{text[:1].upper()}{text[1:300].rstrip('.')}."

@@ -1,0 +1,183 @@
+"""Changing many ledgers from outside of their writers: read, decide, keep what was there, compare-and-set.
+
+Every change goes to the version it was decided on; one that somebody else was faster with is decided anew. Whatever is
+replaced or deleted is handed to ``keep`` first, batch by batch: a run that is killed leaves nothing changed that was
+not kept, and can be run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+
+import msgspec
+
+from runtime.errors import BadVersionError, LedgerNotFoundError, NodeExistsError, NoNodeError, NotEmptyError
+from runtime.metadata.ledgers.ledgers import LedgerStore
+from runtime.metadata.ledgers.stored_ledgers import StoredLedger, read_stored
+from runtime.metadata.request_budget import RequestBudget
+from runtime.metadata.store import MetadataStore, Node
+
+BATCH = 64
+ATTEMPTS_MAX = 5
+"""So often a ledger is decided anew when somebody else was faster."""
+
+
+class Action(enum.Enum):
+    """What is done to a ledger's node."""
+
+    CREATE = "create"
+    SET = "set"
+    DELETE = "delete"
+    NONE = "none"
+    FAIL = "fail"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A decision; ``data`` for CREATE and SET, ``reason`` for FAIL and, where there is one, for the others."""
+
+    action: Action
+    data: bytes = b""
+    reason: str = ""
+
+
+class LedgerFate(msgspec.Struct, frozen=True):
+    """What became of a ledger: the step that was carried out, or FAIL with the reason."""
+
+    ledger_id: int
+    action: Action
+    reason: str = ""
+
+    @property
+    def is_change(self) -> bool:
+        """Whether something was written."""
+        return self.action in {Action.CREATE, Action.SET, Action.DELETE}
+
+
+Decide = Callable[[int, StoredLedger | None], Step]
+"""What to do with a ledger as it is now; None: there is none. Called again after a lost compare-and-set."""
+Keep = Callable[[str, Sequence[tuple[str, Node]]], None]
+"""Keep nodes that are about to be changed by the action named; raises when they cannot be kept."""
+
+
+async def nothing_to_check() -> None:
+    """For a run that needs no look before each batch."""
+
+
+class LedgerChanges:
+    """One run of changes. ``before_batch`` and ``before_each`` may raise to stop it; ``budget`` spaces the writes."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        ledgers: LedgerStore,
+        decide: Decide,
+        *,
+        keep: Keep,
+        before_each: Callable[[], None],
+        before_batch: Callable[[], Awaitable[None]] = nothing_to_check,
+        budget: RequestBudget,
+    ) -> None:
+        self._store = store
+        self._ledgers = ledgers
+        self._decide = decide
+        self._keep = keep
+        self._before_each = before_each
+        self._before_batch = before_batch
+        self._budget = budget
+
+    async def run(
+        self, ledger_ids: AsyncIterable[int], *, changes_max: int | None = None
+    ) -> AsyncGenerator[LedgerFate, None]:
+        """Change the ledgers, and tell what became of each; ends early once ``changes_max`` were changed.
+
+        The error of ``keep``, ``before_batch`` or ``before_each``, or of a store that does not answer, ends it.
+        """
+        changed = 0
+        async for batch in _batches(ledger_ids, BATCH):
+            todo: Sequence[int] = batch
+            for attempt in range(1, ATTEMPTS_MAX + 1):
+                room = None if changes_max is None else changes_max - changed
+                fates, todo, error = await self._attempt(todo, room, is_last=attempt == ATTEMPTS_MAX)
+                changed += sum(fate.is_change for fate in fates)
+                for fate in fates:
+                    yield fate
+                if error is not None:
+                    raise error
+                if changes_max is not None and changed >= changes_max:
+                    return
+                if not todo:
+                    break
+
+    async def _attempt(
+        self, ledger_ids: Sequence[int], room: int | None, *, is_last: bool
+    ) -> tuple[list[LedgerFate], list[int], BaseException | None]:
+        """What became of them, those that must be decided anew, and what stopped it: nothing is under way any more."""
+        await self._before_batch()
+        found = await asyncio.gather(*map(self._find, ledger_ids))
+        steps = [(ledger_id, stored, self._decide(ledger_id, stored)) for ledger_id, stored in found]
+        fates = [
+            LedgerFate(ledger_id, step.action, step.reason)
+            for ledger_id, _, step in steps
+            if step.action in {Action.NONE, Action.FAIL}
+        ]
+        changes = [each for each in steps if each[2].action not in {Action.NONE, Action.FAIL}][:room]
+        for action in (Action.SET, Action.DELETE):
+            nodes = [(stored.path, stored.node) for _, stored, step in changes if stored and step.action is action]
+            readable = [(path, node) for path, node in nodes if node is not None]
+            if readable:
+                self._keep(action.value, readable)
+        results = await asyncio.gather(*(self._carry_out(*each) for each in changes), return_exceptions=True)
+        again = []
+        error = None
+        for (ledger_id, _, step), result in zip(changes, results, strict=True):
+            if isinstance(result, NotEmptyError):  # this one node is like that: no reason to hide what others became
+                fates.append(LedgerFate(ledger_id, Action.FAIL, f"{result}: bkctl metadata doctor lists them"))
+            elif isinstance(result, BaseException):
+                error = error or result
+            elif result:
+                fates.append(LedgerFate(ledger_id, step.action, step.reason))
+            elif is_last:
+                fates.append(LedgerFate(ledger_id, Action.FAIL, "somebody else changes it all the time"))
+            else:
+                again.append(ledger_id)
+        return fates, again, error
+
+    async def _find(self, ledger_id: int) -> tuple[int, StoredLedger | None]:
+        try:
+            return ledger_id, await read_stored(self._store, self._ledgers, ledger_id)
+        except LedgerNotFoundError:
+            return ledger_id, None
+
+    async def _carry_out(self, ledger_id: int, stored: StoredLedger | None, step: Step) -> bool:
+        """Whether it was done; False when somebody else was faster."""
+
+        async def write() -> None:
+            self._before_each()
+            if step.action is Action.CREATE:
+                await self._store.create(self._ledgers.path(ledger_id), step.data, make_parents=True)
+                return
+            assert stored is not None
+            assert stored.node is not None, "a node that cannot be read cannot be kept, so it is not changed"
+            if step.action is Action.SET:
+                await self._store.set(stored.path, step.data, stored.node.stat.version)
+            else:
+                await self._ledgers.delete(ledger_id, stored.node.stat.version)
+
+        try:
+            await self._budget.run(write)
+        except (BadVersionError, NoNodeError, NodeExistsError):
+            return False
+        return True
+
+
+async def _batches(ledger_ids: AsyncIterable[int], size: int) -> AsyncIterator[list[int]]:
+    batch: list[int] = []
+    async for ledger_id in ledger_ids:
+        batch.append(ledger_id)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,288 @@
+"""Ledger metadata in the store: create, read, compare-and-set, delete, list. Source: metadata sections 3.3, 4 and 6.7.
+
+Listings stream: a bounded number of requests is under way, nothing is collected. A ledger or a whole bucket that
+vanishes meanwhile is simply not there any more. Ids ascend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+
+import msgspec
+
+from runtime.config import LayoutConfig, ZooKeeperConfig
+from runtime.errors import (
+    ClusterNotFoundError,
+    ConfigurationError,
+    LedgerExistsError,
+    LedgerNotFoundError,
+    MetadataError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+)
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
+from runtime.metadata.ledgers.ids import LedgerIdGenerator
+from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
+from runtime.metadata.ledgers.listing import LedgerListing, PartListing
+from runtime.metadata.ledgers.nodes import node_at
+from runtime.metadata.paths import Paths
+from runtime.metadata.pipeline import pipelined
+from runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned
+
+WINDOW = ZooKeeperConfig().in_flight_max
+_TREE = ""
+_SUBTREES_ENOUGH = 4096
+_CREATOR_TOKEN_FORMAT_MIN = 3
+
+
+async def open_ledger_store(
+    store: MetadataStore,
+    root: str,
+    tree: LedgerTree | None = None,
+    *,
+    layout_config: LayoutConfig | None = None,
+) -> LedgerStore:
+    """The ledgers below ``root`` by the layout that the cluster records, ``tree`` being what the URI asks for.
+
+    Writes nothing: where Java records a missing LAYOUT at once, this waits for the first ledger to be created.
+    ClusterNotFoundError, ConfigurationError when the layouts differ, MetadataFormatError.
+    """
+    config = layout_config or LayoutConfig()
+    layout = await read_layout(store, root, is_shaded_factory_allowed=config.is_shaded_factory_allowed)
+    if layout is None and await store.exists(root) is None:
+        raise ClusterNotFoundError(root)
+    return LedgerStore(
+        store,
+        root,
+        choose_tree(layout, tree, config),
+        layout_config=config,
+        is_layout_recorded=layout is not None,
+    )
+
+
+class LedgerStore:
+    """Ledger metadata of one cluster; obtain it from ``open_ledger_store``."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        tree: LedgerTree,
+        *,
+        layout_config: LayoutConfig,
+        is_layout_recorded: bool,
+    ) -> None:
+        self._store = store
+        self._paths = Paths(root)
+        self._tree = tree
+        self._layout_config = layout_config
+        self._is_layout_recorded = is_layout_recorded
+        self._ids = LedgerIdGenerator(store, root, tree)
+
+    @property
+    def root(self) -> str:
+        """Ledgers root of the cluster."""
+        return self._paths.root
+
+    @property
+    def tree(self) -> LedgerTree:
+        """Shape of the ledger tree."""
+        return self._tree
+
+    def path(self, ledger_id: int) -> str:
+        """Path of a ledger's node; RefusedError for an id that cannot or must not be stored."""
+        return f"{self.root}/{self._tree.ledger_path(ledger_id)}"
+
+    # -- one ledger ---------------------------------------------------------------------------------------------
+
+    async def create(
+        self, metadata: LedgerMetadata, *, ledger_id: int | None = None
+    ) -> tuple[int, Versioned[LedgerMetadata]]:
+        """Store a new ledger and return its id, allocated unless given, with the version 0 of what was stored.
+
+        With a ``creator_token`` of its own, from 1 to 2**63 - 1, the ledger is known again when an answer was lost.
+        LedgerExistsError when a given id is taken, RefusedError when it must not be used.
+        """
+        await self._ensure_layout_recorded()
+        while True:
+            chosen_id = await self._ids.next_id() if ledger_id is None else ledger_id
+            if await self._create_at(chosen_id, metadata):
+                return chosen_id, Versioned(metadata, 0)
+            if ledger_id is not None:
+                raise LedgerExistsError(ledger_id, "the id is taken")
+
+    async def _create_at(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
+        """Create the node; False when the id is another ledger's. A lost answer is settled by the creator token."""
+        try:
+            await self._store.create(self.path(ledger_id), encode_ledger_metadata(metadata), make_parents=True)
+        except NodeExistsError:
+            return False
+        except MetadataUnavailableError:
+            if await self._is_our_creation(ledger_id, metadata):
+                return True
+            raise
+        return True
+
+    async def _is_our_creation(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
+        try:
+            found = await self.read(ledger_id)
+        except (LedgerNotFoundError, MetadataFormatError):
+            return False
+        is_token_stored = metadata.format_version >= _CREATOR_TOKEN_FORMAT_MIN
+        return is_token_stored and metadata.creator_token != 0 and found.value.creator_token == metadata.creator_token
+
+    async def read(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        """Metadata, its version, and the creation time of its node, which counts where the metadata stores none.
+
+        LedgerNotFoundError, MetadataFormatError.
+        """
+        try:
+            node = await self._store.get(self.path(ledger_id))
+        except NoNodeError:
+            raise _not_found(ledger_id) from None
+        return Versioned(self._decode(ledger_id, node.data), node.stat.version, node.stat.ctime_ms)
+
+    async def write(self, ledger_id: int, metadata: LedgerMetadata, expected_version: int) -> Versioned[LedgerMetadata]:
+        """Compare-and-set; BadVersionError, LedgerNotFoundError. Returns what is stored.
+
+        The creator's token has served its purpose: a rewrite clears it, as every one of Java's does.
+        """
+        metadata = msgspec.structs.replace(metadata, creator_token=0)
+        data = encode_ledger_metadata(metadata)
+        try:
+            stat = await self._store.set(self.path(ledger_id), data, expected_version)
+        except NoNodeError:
+            raise _not_found(ledger_id) from None
+        return Versioned(metadata, stat.version, stat.ctime_ms)
+
+    async def delete(self, ledger_id: int, expected_version: int = ANY_VERSION) -> None:
+        """Delete the metadata, in whatever state; an absent ledger counts as deleted. BadVersionError.
+
+        Bookies drop the entries later. Interior nodes left empty go too where the layout says so; a creator that needs
+        one at this moment makes it again.
+        """
+        path = self.path(ledger_id)
+        try:
+            await self._store.delete(path, expected_version)
+        except NoNodeError:
+            return
+        if not self._tree.prunes_parents:
+            return
+        parent = path.rpartition("/")[0]
+        with contextlib.suppress(MetadataError):  # not empty, or somebody else was faster
+            while parent != self.root:
+                await self._store.delete(parent)
+                parent = parent.rpartition("/")[0]
+
+    def _decode(self, ledger_id: int, data: bytes) -> LedgerMetadata:
+        try:
+            return decode_ledger_metadata(data)
+        except MetadataFormatError as error:
+            raise MetadataFormatError(f"ledger {ledger_id}: {error}", self.path(ledger_id)) from error
+
+    async def _ensure_layout_recorded(self) -> None:
+        """A ledger must not be created in a tree whose shape others could take for another one."""
+        while not self._is_layout_recorded:
+            try:
+                await self._store.create(self._paths.layout, encode_layout(LedgerLayout(self._tree)))
+            except NodeExistsError:
+                self._is_layout_recorded = await self._check_layout()
+            except NoNodeError:
+                raise ClusterNotFoundError(self.root) from None
+            else:
+                self._is_layout_recorded = True
+
+    async def _check_layout(self) -> bool:
+        """Whether a layout is recorded. ConfigurationError if it is not the one this store was opened with.
+
+        Somebody may have recorded one since, or made the cluster anew with another.
+        """
+        shaded = self._layout_config.is_shaded_factory_allowed
+        layout = await read_layout(self._store, self.root, is_shaded_factory_allowed=shaded)
+        if layout is not None and layout.tree is not self._tree:
+            raise ConfigurationError(
+                f"the cluster at {self.root} was created as {layout.tree.value}, and was taken for {self._tree.value}"
+            )
+        return layout is not None
+
+    # -- all ledgers --------------------------------------------------------------------------------------------
+
+    async def list_ids(self, subtree: str | None = None, *, window: int = WINDOW) -> AsyncGenerator[int, None]:
+        """Ids of all ledgers, or of those in a subtree, with at most ``window`` requests under way on each level.
+
+        What had been created before the call is listed, and what is deleted meanwhile may be. ClusterNotFoundError, and
+        the error of a node that cannot be listed: an incomplete list never looks like a complete one.
+        """
+        buckets = self._buckets(subtree, window)
+        async with contextlib.aclosing(buckets):
+            async for ids in buckets:
+                for ledger_id in ids:
+                    yield ledger_id
+
+    async def count(self, subtree: str | None = None, *, window: int = WINDOW) -> int:
+        """How many ids ``list_ids`` gives."""
+        buckets = self._buckets(subtree, window)
+        async with contextlib.aclosing(buckets):
+            return sum([len(ids) async for ids in buckets])
+
+    def list_parts(self, *, window: int = WINDOW) -> AsyncGenerator[PartListing, None]:
+        """All ledger ids there can be, part by part, for a collector; ``listing`` states the contract."""
+        return self._listing(window, is_every_node_synced=True).parts()
+
+    async def _buckets(self, subtree: str | None, window: int) -> AsyncGenerator[Sequence[int], None]:
+        start = node_at(self._tree, subtree or _TREE)
+        if start is None:
+            raise ValueError(f"{subtree!r} is no subtree of a {self._tree.value} ledger tree")
+        parts = self._listing(window).buckets(start)
+        async with contextlib.aclosing(parts):
+            async for part in parts:
+                if part.error is not None:
+                    raise part.error
+                yield part.ledger_ids
+
+    def _listing(self, window: int, *, is_every_node_synced: bool = False) -> LedgerListing:
+        return LedgerListing(
+            self._store,
+            self.root,
+            self._tree,
+            window,
+            check_layout=self._check_layout,
+            is_every_node_synced=is_every_node_synced,
+        )
+
+    async def read_all(
+        self, subtree: str | None = None, *, window: int = WINDOW
+    ) -> AsyncGenerator[tuple[int, Versioned[LedgerMetadata] | MetadataFormatError], None]:
+        """Every ledger with its metadata, or with the reason why that cannot be read; deleted ones are left out."""
+        ids = self.list_ids(subtree, window=window)
+        results = pipelined(ids, self._read_or_reason, window)
+        async with contextlib.aclosing(ids), contextlib.aclosing(results):
+            async for result in results:
+                if result is not None:
+                    yield result
+
+    async def subtrees(self) -> list[str]:
+        """Subtrees that together hold every ledger, each once, for ``list_ids`` and ``read_all`` elsewhere.
+
+        They are leaf buckets of at most 10000 ledgers, found by listing interior nodes alone; with very many of them,
+        the level above.
+        """
+        return [node.path for node in await self._listing(WINDOW).interior_nodes(_SUBTREES_ENOUGH)]
+
+    async def _read_or_reason(
+        self, ledger_id: int
+    ) -> tuple[int, Versioned[LedgerMetadata] | MetadataFormatError] | None:
+        try:
+            return ledger_id, await self.read(ledger_id)
+        except LedgerNotFoundError:
+            return None
+        except MetadataFormatError as error:
+            return ledger_id, error
+
+
+def _not_found(ledger_id: int) -> LedgerNotFoundError:
+    return LedgerNotFoundError(ledger_id, "there is no such ledger")

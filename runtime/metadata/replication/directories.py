@@ -1,0 +1,61 @@
+"""The directories of the under-replication tree, as every Java process creates them. Source: metadata section 10.1.
+
+Only what writes asks for them. Whoever merely looks takes a missing directory for an empty one and creates nothing,
+unlike Java's read-only commands.
+"""
+
+from __future__ import annotations
+
+from runtime.errors import ClusterNotFoundError, MetadataFormatError, NodeExistsError, NoNodeError
+from runtime.metadata.paths import Paths
+from runtime.metadata.replication.format import check_layout, encode_layout
+from runtime.metadata.store import MetadataStore
+
+
+class UnderReplicationTree:
+    """Knows after one read that the tree is as it must be. A writer that finds a directory gone calls ``create``."""
+
+    def __init__(self, store: MetadataStore, root: str) -> None:
+        self._store = store
+        self._paths = Paths(root)
+        self._is_known = False
+
+    async def require(self) -> None:
+        """Be sure of the kind of tree, creating a missing one; ClusterNotFoundError, MetadataFormatError."""
+        if self._is_known:
+            return
+        try:
+            await self._check_layout()
+        except NoNodeError:
+            await self.create()
+        self._is_known = True
+
+    async def create(self) -> None:
+        """Create what is missing: ``metaformat`` deletes directories that others believe in."""
+        await self.create_root()
+        if not await self._add(self._paths.under_replication_layout, encode_layout()):
+            await self._check_layout()
+        await self._add(self._paths.under_replicated_ledgers)
+        await self._add(self._paths.replication_locks)
+
+    async def create_root(self) -> bool:
+        """Create the topmost node alone; False when it is there. ClusterNotFoundError when there is no cluster."""
+        try:
+            return await self._add(self._paths.under_replication)
+        except NoNodeError:
+            raise ClusterNotFoundError(self._paths.root) from None
+
+    async def _check_layout(self) -> None:
+        path = self._paths.under_replication_layout
+        node = await self._store.get(path)
+        try:
+            check_layout(node.data)
+        except MetadataFormatError as error:
+            raise MetadataFormatError(f"{path}: {error}", path) from error
+
+    async def _add(self, path: str, data: bytes = b"") -> bool:
+        try:
+            await self._store.create(path, data)
+        except NodeExistsError:
+            return False
+        return True

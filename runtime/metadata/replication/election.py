@@ -1,0 +1,272 @@
+"""Election of the one auditor. Source: metadata section 11.
+
+Votes are numbered ephemeral nodes; the lowest wins, each other candidate watches the one before it. Unlike Java's, our
+auditor watches its own vote too: when somebody deletes it, the next candidate takes over, and ours steps down.
+
+Pulsar's metadata driver has an election of its own. The auditor is the process that created the ephemeral node
+``leader``. A cluster can have an auditor of each kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from runtime.errors import ConflictError, MetadataFormatError, NodeExistsError, NoNodeError
+from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.metadata.foreign_names import ForeignNames
+from runtime.metadata.paths import PULSAR_AUDITOR, VOTE_PREFIX, Paths
+from runtime.metadata.replication.directories import UnderReplicationTree
+from runtime.metadata.replication.format import (
+    decode_pulsar_auditor,
+    decode_vote,
+    encode_vote,
+    parse_vote_name,
+)
+from runtime.metadata.store import ANY_VERSION, MetadataStore, Node, Watch
+
+logger = logging.getLogger(__name__)
+
+SEQUENCE_MAX = 2**31 - 1
+"""Where ZooKeeper's count of children sticks (metadata section 12.2)."""
+
+_ATTEMPTS_MAX = 20
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A vote; ``bookie_id`` is None, and ``problem`` says why, when its bytes cannot be read.
+
+    ``vote`` is the name of its node, ``leader`` for Pulsar's auditor.
+    """
+
+    vote: str
+    bookie_id: str | None
+    session_id: int
+    since_ms: int
+    problem: MetadataFormatError | None = None
+
+    @property
+    def is_pulsar(self) -> bool:
+        """Whether Pulsar's metadata driver elected it."""
+        return self.vote == PULSAR_AUDITOR
+
+
+class AuditorElection:
+    """Takes part for one process, one campaign at a time.
+
+    ``on_stepped_down`` is called on the loop, at once, when an elected one is deposed, with the reason in a sentence;
+    not for ``resign``.
+    """
+
+    def __init__(self, store: MetadataStore, root: str, bookie_id: str, on_stepped_down: Callable[[str], None]) -> None:
+        assert is_valid_bookie_id(bookie_id), "an invalid name in a vote breaks Java tools"
+        self._store = store
+        self._directory = Paths(root).auditor_election
+        self._tree = UnderReplicationTree(store, root)
+        self._foreign = ForeignNames()
+        self._payload = encode_vote(bookie_id)
+        self._on_stepped_down = on_stepped_down
+        self._vote: str | None = None
+        self._is_vote_in_doubt = False
+        self._is_elected = False
+        self._own_vote_watch: Watch | None = None
+        store.on_session_lost(self._note_session_lost)
+
+    @property
+    def is_elected(self) -> bool:
+        """Whether this process is the auditor, as far as it can know."""
+        return self._is_elected
+
+    async def campaign(self) -> None:
+        """Return when elected. While others are before us this waits without an operation.
+
+        A vote that goes meanwhile, with its session or by hand, is cast anew. MetadataUnavailableError: call again, and
+        a vote whose answer was lost is found. ClusterNotFoundError.
+        """
+        assert not self._is_elected, "already elected"
+        while True:
+            changed = asyncio.Event()
+            vote = self._vote or await self._cast_vote(changed)
+            votes = await self._votes() if vote is not None else []
+            if vote is None:
+                await changed.wait()
+            elif vote not in votes:
+                self._vote = None
+            elif vote == votes[0]:
+                if await self._take_office(vote):
+                    return
+            elif await self._store.exists(self._path(votes[votes.index(vote) - 1]), changed.set) is not None:
+                await changed.wait()
+
+    async def resign(self) -> None:
+        """Leave the election, elected or not; safe to repeat. MetadataError: it may last until the session ends."""
+        self._leave_office()
+        if self._is_vote_in_doubt:
+            await self._find_own_vote()
+        vote, self._vote = self._vote, None
+        if vote is None:
+            return
+        self._is_vote_in_doubt = True
+        with contextlib.suppress(NoNodeError):
+            await self._store.delete(self._path(vote))
+        self._is_vote_in_doubt = False
+
+    async def _cast_vote(self, changed: asyncio.Event) -> str | None:
+        """Name of our vote; None, and ``changed`` will tell, while the last of all numbers is another's."""
+        if self._is_vote_in_doubt and await self._find_own_vote():
+            return self._vote
+        self._is_vote_in_doubt = True  # until there is an answer
+        try:
+            path = await self._create_vote()
+        except NodeExistsError:
+            # The count sticks at its end: from there on one candidate at a time can have a vote.
+            self._is_vote_in_doubt = False
+            if any(parse_vote_name(name) == SEQUENCE_MAX for name in await self._names(changed.set)):
+                logger.warning("%s: the numbers of votes are used up; waiting for the last one", self._directory)
+            else:
+                changed.set()
+            return None
+        self._is_vote_in_doubt = False
+        self._vote = path.rpartition("/")[2]
+        return self._vote
+
+    async def _create_vote(self) -> str:
+        while True:
+            try:
+                return await self._store.create(
+                    self._path(VOTE_PREFIX), self._payload, is_ephemeral=True, is_sequential=True
+                )
+            except NoNodeError:
+                await self._tree.create_root()
+                with contextlib.suppress(NodeExistsError, NoNodeError):
+                    await self._store.create(self._directory)
+
+    async def _find_own_vote(self) -> bool:
+        """After a lost answer: a vote of this session with our name in it, the first if there are several."""
+        for name in await self._votes():
+            try:
+                node = await self._store.get(self._path(name))
+            except NoNodeError:
+                continue
+            if node.stat.ephemeral_owner == self._store.session_id and node.data == self._payload:
+                self._vote, self._is_vote_in_doubt = name, False
+                return True
+        self._is_vote_in_doubt = False
+        return False
+
+    async def _take_office(self, vote: str) -> bool:
+        """Be the auditor, unless the first vote turns out not to be ours any more."""
+        stat = await self._store.exists(self._path(vote))
+        if stat is None or stat.ephemeral_owner != self._store.session_id:
+            self._vote = None
+            return False
+        # Java's winner leaves its name there, for people to see; nobody decides by it.
+        with contextlib.suppress(NoNodeError):
+            await self._store.set(self._directory, self._payload, ANY_VERSION)
+        if self._vote != vote:
+            return False  # the session ended meanwhile
+        self._is_elected = True
+        self._own_vote_watch = self._store.watch_node(self._path(vote), self._look_at_own_vote)
+        return True
+
+    def _look_at_own_vote(self, node: Node | None) -> None:
+        if node is None or node.stat.ephemeral_owner != self._store.session_id:
+            self._step_down("its vote was deleted by somebody else, so the next candidate takes over")
+
+    def _note_session_lost(self) -> None:
+        self._is_vote_in_doubt = False
+        self._step_down("its ZooKeeper session expired, and its vote went with it")
+
+    def _step_down(self, reason: str) -> None:
+        self._vote = None
+        if self._leave_office():
+            logger.warning("this auditor steps down: %s", reason)
+            self._on_stepped_down(reason)
+
+    def _leave_office(self) -> bool:
+        was_elected, self._is_elected = self._is_elected, False
+        if self._own_vote_watch is not None:
+            self._own_vote_watch.cancel()
+            self._own_vote_watch = None
+        return was_elected
+
+    async def _votes(self) -> list[str]:
+        """Names of the votes, the winner first."""
+        return votes_among(await self._names(None), self._directory, self._foreign)
+
+    async def _names(self, on_change: Callable[[], None] | None) -> list[str]:
+        try:
+            return await self._store.children(self._directory, on_change)
+        except NoNodeError:
+            if on_change is not None:
+                on_change()
+            return []
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
+
+
+def votes_among(names: Sequence[str], directory: str, foreign: ForeignNames) -> list[str]:
+    """Names of votes in the order of their numbers; others, any of which ends every Java elector, are told of."""
+    numbers: dict[str, int] = {}
+    for name in names:
+        number = parse_vote_name(name)
+        if number is None:
+            foreign.skip(f"{directory}/{name}", "a vote")
+        else:
+            numbers[name] = number
+    return sorted(numbers, key=lambda name: (numbers[name], name))
+
+
+async def list_candidates(store: MetadataStore, root: str, foreign: ForeignNames) -> list[Candidate]:
+    """Votes, that of the auditor first; none when nobody ever was elected. One operation each and one for all.
+
+    Nothing is created. The name in the directory's own node is not asked: it outlives its auditor.
+    """
+    directory = Paths(root).auditor_election
+    try:
+        names = await store.children(directory)
+    except NoNodeError:
+        return []
+    found = (await _read_candidate(store, directory, name) for name in votes_among(names, directory, foreign))
+    return [candidate async for candidate in found if candidate is not None]
+
+
+async def read_auditor(store: MetadataStore, root: str, foreign: ForeignNames) -> Candidate | None:
+    """The auditor: the first vote, else Pulsar's auditor; None when there is neither. Two operations."""
+    directory = Paths(root).auditor_election
+    for _ in range(_ATTEMPTS_MAX):
+        try:
+            names = await store.children(directory)
+        except NoNodeError:
+            names = []
+        votes = votes_among(names, directory, foreign)
+        if not votes:
+            return await read_pulsar_auditor(store, root)
+        if candidate := await _read_candidate(store, directory, votes[0]):
+            return candidate
+    raise ConflictError(f"{directory}: auditors come and go all the time")
+
+
+async def read_pulsar_auditor(store: MetadataStore, root: str) -> Candidate | None:
+    """The auditor that Pulsar's metadata driver elected; there may be a voted one as well. One operation."""
+    return await _read_candidate(store, Paths(root).under_replication, PULSAR_AUDITOR, decode_pulsar_auditor)
+
+
+async def _read_candidate(
+    store: MetadataStore, directory: str, vote: str, decode: Callable[[bytes], str] = decode_vote
+) -> Candidate | None:
+    path = f"{directory}/{vote}"
+    try:
+        node = await store.get(path)
+    except NoNodeError:
+        return None
+    try:
+        bookie_id, problem = decode(node.data), None
+    except MetadataFormatError as error:
+        bookie_id, problem = None, MetadataFormatError(f"{path}: {error}", path)
+    return Candidate(vote, bookie_id, node.stat.ephemeral_owner, node.stat.ctime_ms, problem)

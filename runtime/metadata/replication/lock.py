@@ -1,0 +1,273 @@
+"""The replication lock: one copier per ledger, Java's workers included. Source: metadata sections 10.2, 10.5 and 10.6.
+
+It is an ephemeral node that Java's replication workers use too; a ledger whose lock is held is left alone by them. The
+collector of a bookie takes the same lock before it drops a copy that the metadata does not name any more.
+
+Whoever holds a lock watches its node: a Java worker that outlived its session deletes the nodes of the locks it had,
+whose ever they are by then, when it gives them back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Self
+
+import msgspec
+
+from runtime.errors import (
+    MetadataError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+)
+from runtime.metadata.foreign_names import ForeignNames
+from runtime.metadata.ledgers.layout import require_storable_id
+from runtime.metadata.paths import Paths
+from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.replication.directories import UnderReplicationTree
+from runtime.metadata.replication.format import decode_lock, encode_lock, parse_mark_name
+from runtime.metadata.store import MetadataStore, Node, Watch
+
+logger = logging.getLogger(__name__)
+
+_READS_IN_FLIGHT_MAX = 64
+
+
+class HeldLock(msgspec.Struct, frozen=True):
+    """A lock that is taken; ``holder`` is None, and ``problem`` says why, when its bytes cannot be read.
+
+    ``session_id`` 0: the node belongs to no session, so it stays until it is deleted.
+    """
+
+    ledger_id: int
+    holder: str | None
+    path: str
+    session_id: int
+    since_ms: int
+    problem: MetadataFormatError | None = None
+
+
+class ReplicationLock:
+    """A lock that was acquired; release it, or use it as ``async with``."""
+
+    def __init__(self, ledger_id: int, give_back: Callable[[], Awaitable[None]]) -> None:
+        self.ledger_id = ledger_id
+        self._give_back = give_back
+        self._is_held = True
+        self._watch: Watch | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lock is still there, as far as is known; ask before a write that relies on it."""
+        return self._is_held
+
+    def watch_by(self, watch: Watch) -> None:
+        """This watch looks after the node; it is cancelled when the lock is given back or lost."""
+        self._watch = watch
+        if not self._is_held:
+            watch.cancel()
+
+    async def release(self) -> None:
+        """Give the lock back; safe to repeat. If that fails, ``settle`` or the end of the session does it."""
+        if not self._is_held:
+            return  # once lost, the node may be another holder's
+        self.note_lost()
+        await self._give_back()
+
+    def note_lost(self) -> None:
+        """The node is ours no more."""
+        self._is_held = False
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.release()
+
+
+class ReplicationLocks:
+    """Locks of one session. ``holder`` is the host name that others are shown (``Host.canonical_name``)."""
+
+    def __init__(self, store: MetadataStore, root: str, holder: str) -> None:
+        self._store = store
+        self._paths = Paths(root)
+        self._tree = UnderReplicationTree(store, root)
+        self._payload = encode_lock(holder)
+        self._held: dict[int, ReplicationLock] = {}
+        self._acquiring: set[int] = set()
+        self._in_doubt: dict[int, None] = {}
+        self._one_settles = asyncio.Lock()
+        self._sessions_lost_count = 0
+        store.on_session_lost(self._note_session_lost)
+
+    async def acquire(self, ledger_id: int) -> ReplicationLock | None:
+        """Take the lock of a ledger, marked or not; None when somebody holds it, this session included. Never waits.
+
+        SessionExpiredError when the session ended before the answer was seen: the lock went with it.
+        """
+        require_storable_id(ledger_id)
+        if ledger_id in self._held or ledger_id in self._acquiring:
+            return None
+        self._acquiring.add(ledger_id)
+        try:
+            await self.settle()
+            await self._tree.require()
+            return await self._acquire(ledger_id)
+        finally:
+            self._acquiring.discard(ledger_id)
+
+    async def _acquire(self, ledger_id: int) -> ReplicationLock | None:
+        path = self._paths.replication_lock(ledger_id)
+        sessions_lost_count = self._sessions_lost_count
+        try:
+            await self._create(path)
+        except NodeExistsError:
+            return None
+        except (MetadataUnavailableError, asyncio.CancelledError):
+            self._note_doubt(ledger_id, sessions_lost_count)
+            raise
+        if sessions_lost_count != self._sessions_lost_count:
+            raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
+        lock = ReplicationLock(ledger_id, functools.partial(self._give_back, ledger_id))
+        self._held[ledger_id] = lock
+        lock.watch_by(self._store.watch_node(path, functools.partial(self._look_at, lock)))
+        return lock
+
+    def _look_at(self, lock: ReplicationLock, node: Node | None) -> None:
+        if not lock.is_held or (node is not None and node.stat.ephemeral_owner == self._store.session_id):
+            return
+        lock.note_lost()
+        del self._held[lock.ledger_id]
+        logger.warning("the replication lock of ledger %d was deleted by somebody else", lock.ledger_id)
+
+    async def settle(self) -> None:
+        """Give back what this session may hold without knowing: locks whose create or delete was not answered.
+
+        No operation when there is none, else two for each. MetadataUnavailableError: they stay in doubt.
+        """
+        while self._in_doubt:
+            async with self._one_settles:
+                if not self._in_doubt:
+                    return
+                ledger_id = next(iter(self._in_doubt))
+                path = self._paths.replication_lock(ledger_id)
+                stat = await self._store.exists(path)
+                if stat is not None and stat.ephemeral_owner and stat.ephemeral_owner == self._store.session_id:
+                    with contextlib.suppress(NoNodeError):
+                        await self._store.delete(path)
+                self._in_doubt.pop(ledger_id, None)
+
+    def _note_doubt(self, ledger_id: int, sessions_lost_count: int) -> None:
+        if sessions_lost_count == self._sessions_lost_count:
+            self._in_doubt[ledger_id] = None
+
+    def holds(self, ledger_id: int) -> bool:
+        """Whether the lock is this session's; no operation."""
+        return ledger_id in self._held
+
+    async def holder_of(self, ledger_id: int) -> str | None:
+        """Who says to hold the lock, usually a host name; None when it is free. MetadataFormatError."""
+        return await read_lock_holder(self._store, self._paths.root, ledger_id)
+
+    async def look_at(self, ledger_id: int) -> HeldLock | None:
+        """The lock as it is stored, of any holder; None when it is free."""
+        return await _read_lock(self._store, self._paths, ledger_id)
+
+    async def close(self) -> None:
+        """Release everything that is held."""
+        for lock in list(self._held.values()):
+            await lock.release()
+
+    async def _create(self, path: str) -> None:
+        try:
+            await self._store.create(path, self._payload, is_ephemeral=True)
+        except NoNodeError:
+            await self._tree.create()
+            await self._store.create(path, self._payload, is_ephemeral=True)
+
+    async def _give_back(self, ledger_id: int) -> None:
+        del self._held[ledger_id]
+        sessions_lost_count = self._sessions_lost_count
+        try:
+            await self._store.delete(self._paths.replication_lock(ledger_id))
+        except NoNodeError:
+            pass
+        except (MetadataUnavailableError, asyncio.CancelledError) as error:
+            self._note_doubt(ledger_id, sessions_lost_count)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            logger.warning("the replication lock of ledger %d stays for now: %s", ledger_id, error)
+        except MetadataError as error:
+            logger.warning("the replication lock of ledger %d stays until the session ends: %s", ledger_id, error)
+
+    def _note_session_lost(self) -> None:
+        self._sessions_lost_count += 1
+        if self._held:
+            logger.warning("the ZooKeeper session expired: %d replication locks are lost with it", len(self._held))
+        for lock in self._held.values():
+            lock.note_lost()
+        self._held.clear()
+        self._in_doubt.clear()
+
+
+async def read_lock_holder(store: MetadataStore, root: str, ledger_id: int) -> str | None:
+    """As ``ReplicationLocks.holder_of``, for who takes no lock."""
+    lock = await _read_lock(store, Paths(root), ledger_id)
+    if lock is not None and lock.problem is not None:
+        raise lock.problem
+    return None if lock is None else lock.holder
+
+
+async def _read_lock(store: MetadataStore, paths: Paths, ledger_id: int) -> HeldLock | None:
+    path = paths.replication_lock(ledger_id)
+    try:
+        node = await store.get(path)
+    except NoNodeError:
+        return None
+    try:
+        holder, problem = decode_lock(node.data), None
+    except MetadataFormatError as error:
+        holder, problem = None, MetadataFormatError(f"{path}: {error}", path)
+    return HeldLock(ledger_id, holder, path, node.stat.ephemeral_owner, node.stat.ctime_ms, problem)
+
+
+async def list_locked_ids(store: MetadataStore, root: str, foreign: ForeignNames) -> list[int]:
+    """Ids of all ledgers whose lock is held, ascending. One operation; nothing is created."""
+    directory = Paths(root).replication_locks
+    try:
+        names = await store.children(directory)
+    except NoNodeError:
+        return []
+    ids = []
+    for name in names:
+        ledger_id = parse_mark_name(name)
+        if ledger_id is None:
+            foreign.skip(f"{directory}/{name}", "a replication lock")
+        else:
+            ids.append(ledger_id)
+    return sorted(ids)
+
+
+async def list_held_locks(
+    store: MetadataStore, root: str, foreign: ForeignNames, window: int = _READS_IN_FLIGHT_MAX
+) -> AsyncGenerator[HeldLock, None]:
+    """Every lock that is held, by ledger id; one operation each and one for all. Close the iterator to stop early."""
+    paths = Paths(root)
+
+    async def read(ledger_id: int) -> HeldLock | None:
+        return await _read_lock(store, paths, ledger_id)
+
+    ledger_ids = await list_locked_ids(store, root, foreign)
+    async with aclosing(pipelined(each_of(ledger_ids), read, window)) as locks:
+        async for lock in locks:
+            if lock is not None:
+                yield lock

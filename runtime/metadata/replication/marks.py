@@ -1,0 +1,284 @@
+"""Marks of under-replicated ledgers: set, merged, listed, cleared. Source: metadata sections 10.2 to 10.7.
+
+A mark is a request to look at a ledger. Whoever marks it again while it is repaired raises the version of its node,
+which keeps the repairer, who clears the version he saw before he took the lock, from dropping the new request. A mark
+lies alone in a directory named by all 64 bits of the ledger id, so its path is known as soon as the directory is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from runtime.errors import (
+    BadVersionError,
+    ConflictError,
+    MetadataFormatError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.metadata.foreign_names import ForeignNames
+from runtime.metadata.ledgers.layout import require_storable_id
+from runtime.metadata.paths import Paths
+from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.replication.directories import UnderReplicationTree
+from runtime.metadata.replication.format import (
+    UnderReplicationMark,
+    decode_mark,
+    encode_mark,
+    is_group_name,
+)
+from runtime.metadata.store import CreateNode, MetadataStore
+from runtime.ports import Clock
+
+LEVELS = 4
+"""Interior nodes between the directory of marks and a mark."""
+
+_ATTEMPTS_MAX = 100
+_DIRECTORIES_AHEAD = 8
+"""Directories read ahead of the marks; each may name 65536 others."""
+_READS_IN_FLIGHT_MAX = 128
+
+
+class MarkOutcome(enum.Enum):
+    """What marking a ledger changed."""
+
+    CREATED = "created"
+    MERGED = "merged"
+    UNCHANGED = "unchanged"
+
+
+class ListedMark(msgspec.Struct, frozen=True):
+    """A mark that was found; ``mark`` is None, and ``problem`` says why, when its bytes cannot be read."""
+
+    ledger_id: int
+    mark: UnderReplicationMark | None
+    version: int
+    changed_ms: int
+    problem: MetadataFormatError | None = None
+
+    @property
+    def marked_ms(self) -> int:
+        """When the ledger was last marked, ms since 1970: as the marker says, else the time of the node."""
+        if self.mark is None or self.mark.ctime_ms is None or self.mark.ctime_ms < 0:
+            return self.changed_ms
+        return self.mark.ctime_ms
+
+
+class UnderReplicationMarks:
+    """Marks of one cluster.
+
+    ``is_ctime_stored`` False marks without the time (storeSystemTimeAsLedgerUnderreplicatedMarkTime).
+    """
+
+    def __init__(self, store: MetadataStore, root: str, clock: Clock, *, is_ctime_stored: bool = True) -> None:
+        self._store = store
+        self._paths = Paths(root)
+        self._tree = UnderReplicationTree(store, root)
+        self._clock = clock
+        self._is_ctime_stored = is_ctime_stored
+
+    async def mark(self, ledger_id: int, missing_bookies: Sequence[str]) -> MarkOutcome:
+        """Ask for a look at a ledger; without missing bookies for a look at its placement.
+
+        Nothing is written when the mark names them all. MetadataFormatError: the present mark cannot be read and is
+        left alone; ConflictError: others change it all the time; ClusterNotFoundError, RefusedError.
+        """
+        require_storable_id(ledger_id)
+        assert all(map(is_valid_bookie_id, missing_bookies)), "an invalid name in a mark breaks Java tools"
+        await self._tree.require()
+        for _ in range(_ATTEMPTS_MAX):
+            outcome = await self._create(ledger_id, missing_bookies) or await self._merge(ledger_id, missing_bookies)
+            if outcome is not None:
+                return outcome
+        raise ConflictError(f"ledger {ledger_id}: others mark and clear it all the time; it may or may not be marked")
+
+    async def _create(self, ledger_id: int, missing_bookies: Sequence[str]) -> MarkOutcome | None:
+        """Create directory and mark in one step; None when either is there."""
+        directory = self._paths.mark_directory(ledger_id)
+        nodes = [CreateNode(directory), CreateNode(self._paths.mark(ledger_id), self._new_mark(missing_bookies))]
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                await self._store.create_all(nodes)
+            except NodeExistsError:
+                return None
+            except NoNodeError:
+                await self._create_directory(directory.rpartition("/")[0])
+            else:
+                return MarkOutcome.CREATED
+        return None
+
+    async def _merge(self, ledger_id: int, missing_bookies: Sequence[str]) -> MarkOutcome | None:
+        """Add to the present mark by compare-and-set; None when it must be tried again from the start."""
+        path = self._paths.mark(ledger_id)
+        try:
+            node = await self._store.get(path)
+        except NoNodeError:
+            return await self._create_in_directory(ledger_id, missing_bookies)
+        try:
+            mark = decode_mark(node.data)
+        except MetadataFormatError as error:
+            raise MetadataFormatError(f"{path}: {error}", path) from error
+        added = tuple(dict.fromkeys(each for each in missing_bookies if each not in mark.missing_bookies))
+        if not added:
+            return MarkOutcome.UNCHANGED
+        ctime_ms = self._ctime_ms() if self._is_ctime_stored else mark.ctime_ms
+        merged = UnderReplicationMark(mark.missing_bookies + added, ctime_ms)
+        try:
+            await self._store.set(path, encode_mark(merged), node.stat.version)
+        except (BadVersionError, NoNodeError):
+            return None
+        return MarkOutcome.MERGED
+
+    async def _create_in_directory(self, ledger_id: int, missing_bookies: Sequence[str]) -> MarkOutcome | None:
+        """The directory was there without a mark: a cleared one's, or another marker is between the two."""
+        try:
+            await self._store.create(self._paths.mark(ledger_id), self._new_mark(missing_bookies))
+        except (NodeExistsError, NoNodeError):
+            return None
+        return MarkOutcome.CREATED
+
+    async def _create_directory(self, path: str) -> None:
+        """Create an interior node and those above it. Who clears marks may take them away again: the caller loops."""
+        if path == self._paths.under_replicated_ledgers:
+            await self._tree.create()
+            return
+        try:
+            await self._store.create(path)
+        except NodeExistsError:
+            pass
+        except NoNodeError:
+            await self._create_directory(path.rpartition("/")[0])
+            with contextlib.suppress(NodeExistsError, NoNodeError):
+                await self._store.create(path)
+
+    async def clear(self, ledger_id: int, expected_version: int) -> bool:
+        """Delete a mark at the version that was seen before the repair, then the directories it leaves empty.
+
+        False when the mark stays because it was renewed meanwhile. A mark that is gone already is cleared.
+        """
+        try:
+            await self._store.delete(self._paths.mark(ledger_id), expected_version)
+        except BadVersionError:
+            return False
+        except NoNodeError:
+            pass  # perhaps by a delete of ours whose answer was lost, before the directories
+        await self._prune(self._paths.mark_directory(ledger_id))
+        return True
+
+    async def _prune(self, directory: str) -> None:
+        for _ in range(LEVELS):
+            stat = await self._store.exists(directory)
+            if stat is None or stat.children_count > 0:
+                return
+            try:
+                await self._store.delete(directory, stat.version)
+            except (NoNodeError, NotEmptyError, BadVersionError):
+                return  # somebody marks a ledger in there, or clears one as we do
+            directory = directory.rpartition("/")[0]
+
+    def _new_mark(self, missing_bookies: Sequence[str]) -> bytes:
+        return encode_mark(UnderReplicationMark(tuple(dict.fromkeys(missing_bookies)), self._ctime_ms()))
+
+    def _ctime_ms(self) -> int | None:
+        return self._clock.now_ms() if self._is_ctime_stored else None
+
+
+async def read_mark(store: MetadataStore, root: str, ledger_id: int) -> ListedMark | None:
+    """The mark of a ledger, None when it has none. One operation."""
+    path = Paths(root).mark(ledger_id)
+    try:
+        node = await store.get(path)
+    except NoNodeError:
+        return None
+    try:
+        mark, problem = decode_mark(node.data), None
+    except MetadataFormatError as error:
+        mark, problem = None, MetadataFormatError(f"{path}: {error}", path)
+    return ListedMark(ledger_id, mark, node.stat.version, node.stat.mtime_ms, problem)
+
+
+async def list_marks(
+    store: MetadataStore,
+    root: str,
+    foreign: ForeignNames,
+    *,
+    missing: str | None = None,
+    not_missing: str | None = None,
+    window: int = _READS_IN_FLIGHT_MAX,
+) -> AsyncGenerator[ListedMark, None]:
+    """All marks by ledger id, those alone that name ``missing`` and do not name ``not_missing``.
+
+    One operation per mark and per directory, at most ``window`` + 24 under way; memory does not grow with the number of
+    marks. Marks that come or go meanwhile may or may not be seen. One that cannot be read is always listed, for nobody
+    knows what it names. Nothing is created. Close the iterator to stop early.
+    """
+    ids = _marked_ids(store, Paths(root).under_replicated_ledgers, foreign)
+    async with (
+        aclosing(ids),
+        aclosing(pipelined(ids, lambda ledger_id: read_mark(store, root, ledger_id), window)) as marks,
+    ):
+        async for found in marks:
+            if found is not None and _is_wanted(found.mark, missing, not_missing):
+                yield found
+
+
+def _is_wanted(mark: UnderReplicationMark | None, missing: str | None, not_missing: str | None) -> bool:
+    if mark is None:
+        return True
+    return (missing is None or missing in mark.missing_bookies) and not_missing not in mark.missing_bookies
+
+
+async def _marked_ids(store: MetadataStore, top: str, foreign: ForeignNames) -> AsyncGenerator[int, None]:
+    """Ids whose directory is there, ascending."""
+
+    async def names(directory: str) -> tuple[str, list[str]]:
+        return directory, await list_groups(store, directory, foreign)
+
+    def below(directories: AsyncIterator[str]) -> AsyncGenerator[str, None]:
+        return _joined(pipelined(directories, names, _DIRECTORIES_AHEAD))
+
+    first = below(each_of([top]))
+    second = below(first)
+    third = below(second)
+    fourth = below(third)
+    async with aclosing(first), aclosing(second), aclosing(third), aclosing(fourth):
+        async for directory in fourth:
+            ledger_id = int(directory.removeprefix(top).replace("/", ""), 16)
+            if ledger_id < 2**63:
+                yield ledger_id
+            else:
+                foreign.skip(directory, "a directory of marks")
+
+
+async def _joined(listings: AsyncGenerator[tuple[str, list[str]], None]) -> AsyncGenerator[str, None]:
+    async with aclosing(listings):
+        async for directory, names in listings:
+            for name in names:
+                yield f"{directory}/{name}"
+
+
+async def list_groups(store: MetadataStore, directory: str, foreign: ForeignNames) -> list[str]:
+    """Names of the interior nodes in a directory, sorted; none when it is gone. One operation."""
+    try:
+        names = await store.children(directory)
+    except NoNodeError:
+        return []
+    return groups_among(names, directory, foreign)
+
+
+def groups_among(names: Sequence[str], directory: str, foreign: ForeignNames) -> list[str]:
+    """Those names that carry 16 bits of a ledger id; the others are told of."""
+    groups = []
+    for name in names:
+        if is_group_name(name):
+            groups.append(name)
+        else:
+            foreign.skip(f"{directory}/{name}", "a directory of marks")
+    return groups

@@ -1,0 +1,303 @@
+"""A real ZooKeeper server on this machine, from the jars inside pyspark: for development, demos and tests.
+
+It listens on loopback alone, without the admin server. A lock on the data folder, held by the server process itself,
+keeps a second server out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from runtime.errors import ConfigurationError, ConflictError, MetadataUnavailableError, PortInUseError
+from runtime.metadata.zookeeper.server_ports import choose_server_ports
+
+LOOPBACK = "127.0.0.1"
+JAVA_VERSION_MIN = 17
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+
+_POLL_INTERVAL_S = 0.02
+_PORT_ATTEMPTS_MAX = 3
+_INSTALL_JAVA = (
+    f"{{needed_by}} needs Java {JAVA_VERSION_MIN} or newer: "
+    "install it (Debian, Ubuntu: apt install default-jre-headless) or set JAVA_HOME"
+)
+_PID_BYTES_MAX = 20
+_JAR_PREFIXES = (
+    "zookeeper-", "slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-", "metrics-core-", "snappy-java-",
+    "commons-io-", "netty-common-", "netty-buffer-", "netty-handler-4", "netty-transport-4", "netty-codec-4",
+    "netty-codec-base-", "netty-resolver-4", "netty-transport-native-unix-common-",
+)  # fmt: skip
+_JVM_FLAGS = (
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # the quick compiler alone: half a second less at start
+    "-Xshare:auto",
+    "-XX:-UsePerfData",
+    "-Dzookeeper.jmx.log4j.disable=true",
+    "-Dlog4j2.disableJmx=true",
+    "-Dzookeeper.preAllocSize=1024",  # KiB per step of the transaction log; 64 MiB by default
+)
+_SERVER_CONFIG = """\
+dataDir=./data
+clientPort={port}
+clientPortAddress={address}
+tickTime=500
+minSessionTimeout=1000
+maxSessionTimeout=60000
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=srvr
+autopurge.snapRetainCount=3
+autopurge.purgeInterval=1
+"""
+_LOG_CONFIG = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{ISO8601} %-5p %c{1} %m%n
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+def find_java(needed_by: str = "the embedded ZooKeeper") -> str:
+    """Path of a java of version 17 or newer, from JAVA_HOME or PATH; ConfigurationError says what to install."""
+    advice = _INSTALL_JAVA.format(needed_by=needed_by)
+    java_home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=os.path.join(java_home, "bin")) if java_home else shutil.which("java")
+    if java is None:
+        raise ConfigurationError(advice + (f" (no java in {java_home}/bin)" if java_home else ""))
+    version = _java_version(java)
+    if version < JAVA_VERSION_MIN:
+        raise ConfigurationError(f"{advice} ({java} is version {version})")
+    return java
+
+
+def _java_version(java: str) -> int:
+    """Major version: from the release file beside the runtime, or by asking it (which takes 50 ms)."""
+    release_path = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(java))), "release")
+    try:
+        with open(release_path, encoding="utf-8") as release:
+            text = release.read()
+    except OSError:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
+        text = answer.stderr
+    found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
+    return int(found[1]) if found else 0
+
+
+def find_zookeeper_jars() -> str:
+    """Class path of the ZooKeeper server inside pyspark, found without importing it; ConfigurationError if absent."""
+    spec = importlib.util.find_spec("pyspark")
+    locations = spec.submodule_search_locations if spec else None
+    if not locations:
+        raise ConfigurationError("the embedded ZooKeeper needs the jars inside pyspark: pip install pyspark")
+    directory = os.path.join(locations[0], "jars")
+    try:
+        names = sorted(name for name in os.listdir(directory) if name.startswith(_JAR_PREFIXES))
+    except OSError:
+        names = []
+    if not any(re.match(r"zookeeper-\d", name) for name in names):
+        raise ConfigurationError(f"no ZooKeeper jar in {directory}: reinstall pyspark (pip install --force pyspark)")
+    return os.pathsep.join(os.path.join(directory, name) for name in names)
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise PortInUseError(f"port {port} is in use: ZooKeeper cannot listen on {LOOPBACK}:{port}") from error
+
+
+def _prepare_directory(data_directory: str, log_path: str | None) -> tuple[str, str]:
+    data_directory = os.path.abspath(data_directory)
+    os.makedirs(data_directory, exist_ok=True)
+    return data_directory, os.path.abspath(log_path or os.path.join(data_directory, "zookeeper.log"))
+
+
+def _lock_directory(data_directory: str) -> int:
+    """Descriptor that holds the folder's lock; the server inherits it and so holds the lock as long as it lives."""
+    descriptor = os.open(os.path.join(data_directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.pread(descriptor, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        advice = f": end process {owner} first" if owner.isdecimal() else ""
+        raise ConflictError(f"another ZooKeeper server runs in {data_directory}{advice}") from error
+    os.ftruncate(descriptor, 0)
+    return descriptor
+
+
+def _server_command() -> list[str]:
+    """Command line of the server, in its data folder; ConfigurationError says what to install."""
+    return [
+        find_java(),
+        *_JVM_FLAGS,
+        "-Dlog4j2.configurationFile=./log4j2.properties",
+        "-cp",
+        find_zookeeper_jars(),
+        "org.apache.zookeeper.server.ZooKeeperServerMain",
+        "./zookeeper.cfg",
+    ]
+
+
+def _spawn(
+    command: Sequence[str], data_directory: str, port: int, log_path: str, *, is_detached: bool
+) -> subprocess.Popen[bytes]:
+    # Paths are relative to the working directory: the server reads its configuration as Latin-1 with escapes.
+    with open(os.path.join(data_directory, "zookeeper.cfg"), "w", encoding="ascii") as config:
+        config.write(_SERVER_CONFIG.format(port=port, address=LOOPBACK))
+    with open(os.path.join(data_directory, "log4j2.properties"), "w", encoding="ascii") as config:
+        config.write(_LOG_CONFIG)
+    lock = _lock_directory(data_directory)
+    try:
+        with open(log_path, "ab") as log:
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                cwd=data_directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(lock,),
+                start_new_session=is_detached,
+                # An attached server must outlive a Ctrl-C meant for its owner, who still needs it to unregister.
+                process_group=None if is_detached else 0,
+            )
+            # For whoever finds the folder taken by a server whose owner was killed.
+            os.pwrite(lock, b"%d\n" % process.pid, 0)
+            return process
+    finally:
+        os.close(lock)
+
+
+async def is_serving(port: int, *, host: str = LOOPBACK) -> bool:
+    """Whether a ZooKeeper server answers requests there, by its own ``srvr`` word."""
+    try:
+        async with asyncio.timeout(2.0):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(b"srvr")
+                return b"Mode: " in await reader.read()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False
+
+
+class EmbeddedZooKeeper:
+    """A running server; obtain it from ``start``."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log_path: str) -> None:
+        self._process = process
+        self.port = port
+        self.log_path = log_path
+
+    @classmethod
+    async def start(
+        cls,
+        data_directory: str,
+        *,
+        port: int = 0,
+        log_path: str | None = None,
+        is_detached: bool = False,
+        on_spawned: Callable[[int], None] | None = None,
+    ) -> Self:
+        """Start a server and wait until it serves (about one second).
+
+        ``port`` 0 takes a free one; ``log_path`` defaults to ``zookeeper.log`` in the data folder. A detached server
+        outlives this process and its terminal; ``on_spawned`` is told its pid before it serves, so that who starts it
+        can lose its life in that second and the server is still known. ConfigurationError: no Java, no jars, port in
+        use; ConflictError: the folder has a server; MetadataUnavailableError: it did not come up: see the log.
+        """
+        # Everything that can refuse before anything is made: a failed start leaves no folder behind.
+        command = _server_command()
+        if port:
+            _require_free(port)
+        data_directory, log_path = _prepare_directory(data_directory, log_path)
+        for _ in range(1 if port else _PORT_ATTEMPTS_MAX):
+            chosen_port = port or choose_server_ports(1)[0]
+            process = _spawn(command, data_directory, chosen_port, log_path, is_detached=is_detached)
+            server = cls(process, chosen_port, log_path)
+            try:
+                if on_spawned is not None:
+                    on_spawned(server.pid)
+                if await server._wait_ready():
+                    return server
+            except BaseException:
+                await server.stop()
+                raise
+        raise MetadataUnavailableError(f"the embedded ZooKeeper ended at once: see {log_path}")
+
+    async def _wait_ready(self) -> bool:
+        """True once it serves, False if it ended, as it does when somebody took the free port first."""
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                while self._process.poll() is None:
+                    if await is_serving(self.port):
+                        return True
+                    await asyncio.sleep(_POLL_INTERVAL_S)
+        except TimeoutError:
+            raise MetadataUnavailableError(
+                f"the embedded ZooKeeper does not serve after {START_TIMEOUT_S:g} s: see {self.log_path}"
+            ) from None
+        return False
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self._process.pid
+
+    @property
+    def connect_string(self) -> str:
+        """Address for a ZooKeeper client, ``host:port``."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server process lives."""
+        return self._process.poll() is None
+
+    def detach(self) -> int:
+        """Give up ownership of a detached server and return its pid; whoever keeps the pid stops it."""
+        # Popen would warn at its end that the child still runs, which is the very purpose here.
+        self._process.returncode = 0
+        return self._process.pid
+
+    async def wait_ended(self) -> int:
+        """Wait until the server process ends by itself; its exit status."""
+        while (status := self._process.poll()) is None:  # noqa: ASYNC110  the end of a process is no event
+            await asyncio.sleep(0.2)
+        return status
+
+    async def stop(self) -> None:
+        """Stop by SIGTERM, by SIGKILL if that takes too long. Acknowledged writes are on disk either way."""
+        if self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                while self._process.poll() is None:  # noqa: ASYNC110  the end of a process is no event
+                    await asyncio.sleep(_POLL_INTERVAL_S)
+        except TimeoutError:
+            self._process.kill()
+            self._process.wait()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()

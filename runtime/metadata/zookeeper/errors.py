@@ -1,0 +1,45 @@
+"""Kazoo's errors in our words: part of the adapter ``store`` (docs/decisions/0007)."""
+
+from __future__ import annotations
+
+from kazoo import exceptions as kazoo_errors
+
+from runtime.errors import (
+    BadVersionError,
+    MetadataAuthError,
+    MetadataError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionExpiredError,
+)
+
+_MEANINGS: dict[type[Exception], tuple[type[MetadataError], str]] = {
+    kazoo_errors.NoNodeError: (NoNodeError, "no such node"),
+    kazoo_errors.NodeExistsError: (NodeExistsError, "node exists already"),
+    kazoo_errors.BadVersionError: (BadVersionError, "changed by somebody else meanwhile"),
+    kazoo_errors.NotEmptyError: (NotEmptyError, "node has children"),
+    kazoo_errors.NoAuthError: (MetadataAuthError, "no permission: the node's ACL admits other users"),
+    kazoo_errors.InvalidACLError: (MetadataAuthError, "secure ACLs need a session that ZooKeeper has authenticated"),
+    kazoo_errors.AuthFailedError: (MetadataAuthError, "ZooKeeper refused the user or the password of this session"),
+    kazoo_errors.ConnectionLoss: (MetadataUnavailableError, "the connection to ZooKeeper was lost before the answer"),
+    kazoo_errors.ConnectionClosedError: (MetadataUnavailableError, "the connection to ZooKeeper is closed"),
+    # Behind its subclass for a closed connection.
+    kazoo_errors.SessionExpiredError: (SessionExpiredError, "the ZooKeeper session expired"),
+    kazoo_errors.OperationTimeoutError: (MetadataUnavailableError, "ZooKeeper did not answer in time"),
+    kazoo_errors.SessionMovedError: (MetadataUnavailableError, "the session moved to another ZooKeeper server"),
+}
+
+
+def translate(error: BaseException, path: str) -> MetadataError:
+    """What a kazoo error means for the node at ``path``."""
+    for foreign, (ours, sentence) in _MEANINGS.items():
+        if isinstance(error, foreign):
+            return ours(f"{path}: {sentence}", path)
+    return MetadataError(f"{path}: ZooKeeper answered {type(error).__name__}", path)
+
+
+def is_at_fault(error: Exception) -> bool:
+    """Whether a result of a failed transaction is the reason of its failure: those beside it are merely undone."""
+    return isinstance(error, tuple(_MEANINGS))

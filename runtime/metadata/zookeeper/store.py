@@ -1,0 +1,444 @@
+"""MetadataStore on ZooKeeper: with the two modules named after it, all that knows kazoo. Source: metadata 2 and 14.
+
+kazoo runs its own threads; everything here runs on the event loop, and every answer crosses over by
+``call_soon_threadsafe``. Paths are absolute and no chroot is used (metadata section 2.2). Java's Disconnected is
+kazoo's SUSPENDED (operations wait), Java's Expired is kazoo's LOST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Self, TypeVar
+
+from kazoo import exceptions as kazoo_errors
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+
+from runtime.config import ZooKeeperConfig
+from runtime.errors import (
+    MetadataAuthError,
+    MetadataError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+)
+from runtime.metadata.store import (
+    ANY_VERSION,
+    CLOSE_TIMEOUT_S,
+    CreateNode,
+    Node,
+    NodeStat,
+    Watch,
+    check_data,
+    check_path,
+)
+from runtime.metadata.zookeeper.access import RedactingFilter, session_credentials, tls_context
+from runtime.metadata.zookeeper.connect_failures import ConnectFailures
+from runtime.metadata.zookeeper.errors import is_at_fault, translate
+from runtime.metadata.zookeeper.threads import LoopHandler, server_addresses
+from runtime.metadata.zookeeper.watches import StandingWatch, Watcher
+
+logger = logging.getLogger(__name__)
+logger.addHandler(logging.NullHandler())  # silent unless the roof configures logging
+
+_kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+"""Every single attempt to connect, and more: for --debug. What matters of it is said once, by ``_change_state``."""
+_kazoo_logger.addFilter(RedactingFilter())
+
+T = TypeVar("T")
+
+_RECONNECT_DELAY_S_MAX = 1.0
+_REVIVAL_DELAY_S = 1.0
+_AUTH_FAILURES_MAX = 2
+"""A server that dies in the middle of a SASL exchange looks like one that refuses the password, but not twice."""
+
+
+def _node_stat(stat: Any) -> NodeStat:
+    return NodeStat(
+        version=stat.version,
+        ctime_ms=stat.ctime,
+        mtime_ms=stat.mtime,
+        ephemeral_owner=stat.ephemeralOwner,
+        children_count=stat.numChildren,
+        # What ZooKeeper tells in 32 bits is twice the creations less the children that are there.
+        children_created_count=(stat.cversion + stat.numChildren & 0xFFFFFFFF) >> 1,
+    )
+
+
+class ZooKeeperStore:
+    """A ZooKeeper session that renews itself; see ``runtime.metadata.store`` for the contract."""
+
+    def __init__(self, servers: str, config: ZooKeeperConfig) -> None:
+        self._servers = servers
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._acl = CREATOR_ALL_ACL if config.has_secure_acl else OPEN_ACL_UNSAFE
+        self._session_id = 0
+        self._sessions_lost_count = 0
+        self._auth_failures_count = 0
+        self._is_closed = self._has_been_answered = False
+        self._fatal_error: MetadataError | None = None
+        self._state_changed = asyncio.Event()
+        self._is_connected = False
+        self._session_lost_callbacks: list[Callable[[], None]] = []
+        self._watches: set[StandingWatch[Any]] = set()
+        self._answers: set[asyncio.Future[Any]] = set()
+        self._revival: asyncio.Task[None] | None = None
+        self._failures = ConnectFailures(server_addresses(servers))
+        tls = None if config.tls is None else tls_context(config.tls, os.environ)
+        self._handler = LoopHandler(self._loop, self._failures, tls, self._note_connect_failed)
+        self._client = KazooClient(
+            hosts=servers,
+            timeout=config.session_timeout_ms / 1000,
+            handler=self._handler,
+            # kazoo's own default backs off up to an hour.
+            connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_DELAY_S_MAX),
+            logger=_kazoo_logger,
+            **session_credentials(config, os.environ),
+        )
+
+    @classmethod
+    async def connect(cls, servers: str, config: ZooKeeperConfig | None = None) -> Self:
+        """Open a session on ``host:port[,host:port...]``.
+
+        MetadataUnavailableError when no server opens one within the operation time-out, MetadataAuthError when they
+        refuse this client, ConfigurationError when ``servers``, a secret or a certificate cannot be read.
+        """
+        store = cls(servers, config or ZooKeeperConfig())
+        store._client.add_listener(store._listen)
+        store._client.start_async()
+        try:
+            async with asyncio.timeout(store._config.operation_timeout_s):
+                await store._wait_connected(0, "/")
+        except TimeoutError:
+            reasons = await store._failures.explain()
+            await store.close()
+            raise MetadataUnavailableError(
+                f"no ZooKeeper server answers at {servers} (waited {store._config.operation_timeout_s:g} s)"
+                + (f": {reasons}" if reasons else "")
+            ) from None
+        except BaseException:
+            await store.close()
+            raise
+        if store._config.digest is not None or store._config.sasl is not None:
+            await store._prove_credentials()
+        return store
+
+    async def _prove_credentials(self) -> None:
+        """They are presented on the open session; the first answer says whether they were taken."""
+        try:
+            await self.exists("/")
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, MetadataUnavailableError) and self._config.sasl is not None:
+                raise MetadataUnavailableError(f"{self._servers} did not finish the SASL login: is SASL on?") from error
+            raise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def session_id(self) -> int:
+        """Id of the current session; 0 between two sessions."""
+        return self._session_id
+
+    def on_session_lost(self, callback: Callable[[], None]) -> None:
+        """Call back on the loop, once per session that ended by expiry."""
+        self._session_lost_callbacks.append(callback)
+
+    # -- session ------------------------------------------------------------------------------------------------
+
+    def _listen(self, state: str) -> None:
+        """Kazoo's connection thread: take what belongs to this moment and hand it to the loop."""
+        client_id = self._client.client_id
+        keeper_state = self._client.client_state
+        session_id = client_id[0] if client_id else 0
+        self._handler.call_on_loop(functools.partial(self._change_state, state, keeper_state, session_id))
+
+    def _change_state(self, state: str, keeper_state: str, session_id: int) -> None:
+        if self._is_closed:
+            return
+        if (was_connected := self._is_connected) != (state == KazooState.CONNECTED):
+            self._tell_connection(is_lost=was_connected)
+        self._is_connected = state == KazooState.CONNECTED
+        if state == KazooState.CONNECTED:
+            self._session_id = session_id
+            self._failures.clear()
+        elif state == KazooState.LOST:
+            self._lose_session(keeper_state)
+        self._wake_waiters()
+        if state == KazooState.LOST:
+            for callback in list(self._session_lost_callbacks):
+                self._tell(callback)
+
+    def _tell(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:  # the others must hear of it too
+            self._loop.call_exception_handler({"message": "callback for a lost session failed", "exception": error})
+
+    def _lose_session(self, keeper_state: str) -> None:
+        self._session_id = 0
+        self._sessions_lost_count += 1
+        if keeper_state == KeeperState.AUTH_FAILED:
+            self._auth_failures_count += 1
+            if not self._has_been_answered or self._auth_failures_count >= _AUTH_FAILURES_MAX:
+                self._fatal_error = MetadataAuthError(
+                    f"ZooKeeper at {self._servers} refused the user or the password of this session"
+                )
+        is_fatal = self._fatal_error is not None
+        self._fail_answers(kazoo_errors.AuthFailedError() if is_fatal else kazoo_errors.SessionExpiredError())
+        if keeper_state != KeeperState.EXPIRED_SESSION and not is_fatal:
+            # After an expiry kazoo opens the next session by itself; in every other case its thread has ended.
+            self._revival = self._loop.create_task(self._revive())
+
+    async def _revive(self) -> None:
+        await asyncio.sleep(_REVIVAL_DELAY_S)
+        await asyncio.to_thread(self._start_again)
+
+    def _start_again(self) -> None:
+        self._client.start_async()
+        if self._is_closed:
+            self._client.stop()
+
+    def _note_connect_failed(self) -> None:
+        if self._has_been_answered or self._is_closed or self._failures.refusal is None:
+            return  # a server that once served this client may be made to do so again
+        self._fatal_error = MetadataAuthError(f"no session with ZooKeeper: {self._failures.refusal}")
+        self._wake_waiters()
+
+    def _fail_answers(self, error: Exception) -> None:
+        answers, self._answers = self._answers, set()
+        for answer in answers:
+            if not answer.done():
+                answer.set_exception(error)
+
+    def _tell_connection(self, *, is_lost: bool) -> None:
+        if is_lost:
+            logger.warning("lost the connection to ZooKeeper at %s, trying again", self._servers)
+        elif self._session_id or self._sessions_lost_count:
+            logger.warning("connected to ZooKeeper at %s again", self._servers)
+
+    def _wake_waiters(self) -> None:
+        self._state_changed.set()
+        self._state_changed = asyncio.Event()
+
+    async def _wait_connected(self, sessions_lost_count: int, path: str) -> None:
+        """Return once connected; raise if the store is closed or the session that the caller started in is gone."""
+        while True:
+            if self._is_closed:
+                raise MetadataUnavailableError(f"{path}: the connection to ZooKeeper is closed", path)
+            if self._fatal_error is not None:
+                raise self._fatal_error
+            if self._sessions_lost_count != sessions_lost_count:
+                raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
+            # Kazoo's connection thread is ahead of the loop: it may have lost this connection, and may even have
+            # another session already, of which those who began in this one must hear first.
+            identity = self._client.client_id if self._is_connected else None
+            if identity is not None and identity[0] == self._session_id:
+                return
+            await self._state_changed.wait()
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    async def _request(self, path: str, submit: Callable[[], Any], *, is_read: bool) -> Any:
+        """Run one kazoo call within the operation time-out; repeat a read, never a write, after a lost connection.
+
+        A request is handed to kazoo only while connected: kazoo would send it after a reconnect however late, when the
+        caller has long been told of the time-out.
+        """
+        sessions_lost_count = self._sessions_lost_count
+        check_path(path)
+        try:
+            async with asyncio.timeout(self._config.operation_timeout_s):
+                while True:
+                    await self._wait_connected(sessions_lost_count, path)
+                    try:
+                        return await self._answer(submit())
+                    except kazoo_errors.ConnectionLoss:
+                        if not is_read:
+                            raise
+        except TimeoutError:
+            waited = f"{self._config.operation_timeout_s:g} s"
+            reasons = f" ({self._failures.sentence})" if self._failures.sentence else ""
+            raise MetadataUnavailableError(f"{path}: no answer from ZooKeeper in {waited}{reasons}", path) from None
+        except kazoo_errors.KazooException as error:
+            raise translate(error, path) from error
+
+    def _answer(self, result: Any) -> asyncio.Future[Any]:
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._answers.add(answer)
+        result.rawlink(lambda ready: self._handler.call_on_loop(functools.partial(self._settle, answer, ready)))
+        return answer
+
+    def _settle(self, answer: asyncio.Future[Any], ready: Any) -> None:
+        self._answers.discard(answer)
+        if ready.exception is None:
+            self._has_been_answered = True
+            self._auth_failures_count = 0
+        if answer.done():
+            return  # timed out, cancelled, or the session ended meanwhile
+        if ready.exception is None:
+            answer.set_result(ready.value)
+        else:
+            answer.set_exception(ready.exception)
+
+    async def get(self, path: str) -> Node:
+        """Contents of a node; NoNodeError."""
+        return await self._read_node(path, None)
+
+    async def _read_node(self, path: str, watcher: Watcher | None) -> Node:
+        data, stat = await self._request(path, lambda: self._client.get_async(path, watch=watcher), is_read=True)
+        return Node(data=data, stat=_node_stat(stat))
+
+    async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
+        """Stat of a node, None when absent."""
+        return await self._read_stat(path, _one_shot(on_change))
+
+    async def _read_stat(self, path: str, watcher: Watcher | None) -> NodeStat | None:
+        stat = await self._request(path, lambda: self._client.exists_async(path, watch=watcher), is_read=True)
+        return None if stat is None else _node_stat(stat)
+
+    async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]:
+        """Sorted child names; NoNodeError."""
+        return await self._read_children(path, _one_shot(on_change))
+
+    async def _read_children(self, path: str, watcher: Watcher | None) -> list[str]:
+        names = await self._request(path, lambda: self._client.get_children_async(path, watch=watcher), is_read=True)
+        return sorted(names)
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        is_ephemeral: bool = False,
+        is_sequential: bool = False,
+        make_parents: bool = False,
+        is_open_acl: bool = False,
+    ) -> str:
+        """Create a node and return its path; NodeExistsError, NoNodeError without ``make_parents``."""
+        acl = OPEN_ACL_UNSAFE if is_open_acl else self._acl
+        check_data(path, data)
+        while True:
+            try:
+                created: str = await self._request(
+                    path,
+                    lambda: self._client.create_async(
+                        path, data, acl=acl, ephemeral=is_ephemeral, sequence=is_sequential
+                    ),
+                    is_read=False,
+                )
+            except NoNodeError:
+                parent = path.rpartition("/")[0]
+                if not make_parents or not parent:
+                    raise
+                await self._create_parent(parent, is_open_acl=is_open_acl)
+            else:
+                return created
+
+    async def _create_parent(self, path: str, *, is_open_acl: bool) -> None:
+        # Somebody else may be faster, and a deleter of empty parents may take it away again: the caller loops.
+        with contextlib.suppress(NodeExistsError):
+            await self.create(path, make_parents=True, is_open_acl=is_open_acl)
+
+    async def create_all(self, nodes: Sequence[CreateNode]) -> None:
+        """Create persistent nodes in one transaction; the error names the node at fault."""
+        first_path = nodes[0].path
+        for node in nodes:
+            check_path(node.path)
+            check_data(node.path, node.data)
+
+        def commit() -> Any:
+            transaction = self._client.transaction()
+            for node in nodes:
+                transaction.create(node.path, node.data, acl=self._acl)
+            return transaction.commit_async()
+
+        results: list[Any] = await self._request(first_path, commit, is_read=False)
+        failures = [
+            (node, result) for node, result in zip(nodes, results, strict=True) if isinstance(result, Exception)
+        ]
+        # The operations beside the one at fault carry RolledBackError or RuntimeInconsistency.
+        failures.sort(key=lambda failure: not is_at_fault(failure[1]))
+        for node, result in failures:
+            raise translate(result, node.path)
+
+    async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
+        """Replace contents at a version; BadVersionError, NoNodeError."""
+        check_data(path, data)
+        return _node_stat(
+            await self._request(path, lambda: self._client.set_async(path, data, expected_version), is_read=False)
+        )
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
+        """Delete a node at a version; BadVersionError, NoNodeError, NotEmptyError."""
+        await self._request(path, lambda: self._client.delete_async(path, expected_version), is_read=False)
+
+    async def sync(self, path: str) -> None:
+        """Make later reads see what others finished before this call."""
+        await self._request(path, lambda: self._client.sync_async(path), is_read=True)
+
+    # -- watches ------------------------------------------------------------------------------------------------
+
+    def watch_children(self, path: str, callback: Callable[[list[str] | None], None]) -> Watch:
+        """Call back with the sorted children now, after every change and after every reconnect."""
+        return self._watch(path, self._read_children, callback)
+
+    def watch_node(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
+        """Call back with the node now, after every change and after every reconnect."""
+        return self._watch(path, self._read_node, callback)
+
+    def _watch(
+        self, path: str, read: Callable[[str, Watcher], Awaitable[T]], callback: Callable[[T | None], None]
+    ) -> Watch:
+        async def arm_absent(watcher: Watcher) -> bool:
+            return await self._read_stat(path, watcher) is None
+
+        watch = StandingWatch(path, functools.partial(read, path), arm_absent, callback)
+        self._watches = {each for each in self._watches if each.is_active} | {watch}
+        return watch
+
+    async def close(self) -> None:
+        """End the session; ephemeral nodes vanish at once. Operations under way fail; safe to repeat."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._is_connected = False
+        self._wake_waiters()
+        self._fail_answers(kazoo_errors.ConnectionClosedError())
+        for watch in list(self._watches):
+            watch.cancel()
+        if self._revival is not None:
+            self._revival.cancel()
+        stopped = asyncio.Event()
+        # A thread of its own, which ends with the process: kazoo may wait long for a server that says nothing.
+        threading.Thread(target=self._stop_client, args=(stopped,), name="zookeeper-close", daemon=True).start()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await stopped.wait()
+
+    def _stop_client(self, stopped: asyncio.Event) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except Exception as error:  # the session time-out does the rest
+            logger.debug("the ZooKeeper client did not stop: %s", error)
+        self._handler.call_on_loop(stopped.set)
+
+
+def _one_shot(on_change: Callable[[], None] | None) -> Watcher | None:
+    """A watcher of its own for each read: kazoo calls equal ones of a node only once."""
+    return None if on_change is None else lambda _event: on_change()

@@ -1,0 +1,137 @@
+"""The threads of the ZooKeeper client library, and how its connections are made.
+
+Part of the adapter ``store`` (docs/decisions/0007).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import functools
+import logging
+import select
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.hosts import collect_hosts
+
+from runtime.errors import ConfigurationError
+from runtime.metadata.zookeeper.access import NotingContext
+from runtime.metadata.zookeeper.connect_failures import Address, ConnectFailures
+
+logger = logging.getLogger(__name__)
+
+
+def server_addresses(servers: str) -> list[Address]:
+    """Hosts and ports of ``host:port[,host:port...]``; ConfigurationError."""
+    try:
+        addresses: list[Address] = collect_hosts(servers)[0]
+        for host, _ in addresses:
+            host.encode("idna")  # as the resolver's wrapper does, in the connection's thread, which would die of it
+    except ValueError as error:
+        raise ConfigurationError(f"{servers!r} is not a list of ZooKeeper servers (host:port,...)") from error
+    return addresses
+
+
+class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
+    """Kazoo's threads, less two: answers and watch events go from the connection thread straight to the loop.
+
+    Kazoo runs callbacks in place while its own workers do not run. Many answers cross over in one wake-up.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        failures: ConnectFailures,
+        tls: NotingContext | None,
+        on_connect_failed: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        self._loop = loop
+        self._failures = failures
+        self._tls = tls
+        self._on_connect_failed = on_connect_failed
+        self._crossing: collections.deque[Callable[[], object]] = collections.deque()
+        self._is_waking = False
+
+    def start(self) -> None:
+        """No workers: callbacks run in place."""
+
+    def stop(self) -> None:
+        """Nothing was started."""
+
+    def dispatch_callback(self, callback: Any) -> None:
+        """Run a watcher on the loop."""
+        self.call_on_loop(functools.partial(callback.func, *callback.args))
+
+    def call_on_loop(self, function: Callable[[], object]) -> None:
+        """From any thread, in order."""
+        self._crossing.append(function)
+        if not self._is_waking:  # looked at after the append: a drain that cleared it before will see the new one
+            self._is_waking = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:
+                logger.debug("the event loop ended before the ZooKeeper session")
+
+    def _drain(self) -> None:
+        self._is_waking = False
+        while self._crossing:
+            function = self._crossing.popleft()
+            try:
+                function()
+            except Exception as error:
+                self._loop.call_exception_handler({"message": "ZooKeeper callback failed", "exception": error})
+
+    def select(self, rlist: Sequence[Any], wlist: Sequence[Any], _xlist: Any, timeout: float | None = None) -> Any:
+        """Like ``select.select``; kazoo's own builds and closes an epoll set each time, which triples the cost.
+
+        What TLS has already decrypted is ready too: the system has nothing left to tell of it.
+        """
+        decrypted = [file for file in rlist if isinstance(file, ssl.SSLSocket) and file.pending()]
+        poll = select.poll()
+        for file in rlist:
+            poll.register(file, select.POLLIN)
+        for file in wlist:
+            poll.register(file, select.POLLOUT)
+        wait_ms = 0 if decrypted else None if timeout is None else timeout * 1000
+        ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
+        return (
+            [file for file in rlist if file in decrypted or file.fileno() in ready],
+            [file for file in wlist if file.fileno() in ready],
+            [],
+        )
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: object
+    ) -> socket.socket:
+        """Connect, by TLS where that is set, and note how it went. ``hostname`` is what the settings call the server.
+
+        Kazoo's own way trusts the system's authorities even when one is named.
+        """
+        server = (hostname or address[0], address[1])
+        try:
+            connection = socket.create_connection(address, timeout)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                connection = self._secure(connection, self._tls, server)
+        except OSError as error:
+            self._note(server, error)
+            raise
+        self._failures.note_accepted(server)
+        return connection
+
+    def _secure(self, connection: socket.socket, tls: NotingContext, server: tuple[str, int]) -> ssl.SSLSocket:
+        tls.note = functools.partial(self._note, server)  # one connection at a time
+        try:
+            return tls.wrap_socket(connection, server_hostname=server[0])
+        except BaseException:
+            connection.close()
+            raise
+
+    def _note(self, server: tuple[str, int], error: Exception) -> None:
+        self._failures.note_error(server, error)
+        self.call_on_loop(self._on_connect_failed)

@@ -1,0 +1,442 @@
+"""One ledger directory: write cache, entry logs and the two indexes, tied together by the checkpoint.
+
+The loop side changes caches, memtables and ledger rows and never touches the disk. The lane side gets arguments that no
+longer change: ``checkpoint`` writes in one lane, ``stored_entries`` reads in another, ``relocation`` moves entries.
+
+    loop: job = begin_checkpoint()      freeze the memtable, take the changed rows
+    lane: done = write_checkpoint(job)  the order of storage section 5.8
+    loop: end_checkpoint(job, done)     drop the frozen memtable; or, when the lane raised,
+          abort_checkpoint(job)         keep it: the next begin_checkpoint gives the same job again (H2)
+    lane: job.memtable.release()        free its memory in small steps
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable, Mapping, Sequence
+
+from storage.config import EngineConfig
+from storage.engine.checkpoint import CheckpointDone, CheckpointJob, CheckpointWriter
+from storage.engine.collected_ledgers import CollectedLedgers
+from storage.engine.memtable import ENTRY_OVERHEAD_BYTES, Memtable
+from storage.engine.read_cache import ReadCache
+from storage.engine.relocation import EntryRelocation
+from storage.engine.stored_entries import StoredEntries
+from storage.entry_log.reader import EntryLogReader
+from storage.entry_log.writer import EntryLogWriter
+from storage.errors import EntryTooLargeError, MemtableFullError
+from storage.ids import INVALID_ENTRY_ID, EntryId, LedgerId
+from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerIndex, explicit_lac_of
+from storage.index.location_index import LocationIndex
+from storage.index.opening import open_indexes
+from storage.index.seal import SealedIndex
+from storage.ports import FileSystem, OpenIndexStore
+from storage.step_sizes import USUAL_STEPS, StepSizes
+
+_READ_AHEAD_BYTES_MAX = 4 * 1024 * 1024
+"""Read at once by one job of the reads lane, whatever the settings say: others wait behind it."""
+
+_LAST_ADD_CONFIRMED = struct.Struct(">16xq")
+
+
+class LedgerDirectoryEngine:
+    """The entries and rows of the ledgers that belong to one ledger directory."""
+
+    def __init__(
+        self,
+        ledgers: LedgerIndex,
+        collected: CollectedLedgers,
+        locations: LocationIndex,
+        log_writer: EntryLogWriter,
+        log_reader: EntryLogReader,
+        config: EngineConfig,
+        *,
+        filesystem: FileSystem,
+        ledger_directory: str,
+        steps: StepSizes,
+    ) -> None:
+        self._ledgers = ledgers
+        self._locations = locations
+        self._log_writer = log_writer
+        self._log_reader = log_reader
+        self._half_bytes = config.memtable_bytes_max // 2
+        self.body_bytes_max = min(config.entry_log.entry_bytes_max, self._half_bytes - ENTRY_OVERHEAD_BYTES)
+        self._active = Memtable(self._half_bytes)
+        self._job: CheckpointJob | None = None
+        self._is_job_running = self._was_full = False
+        self._read_cache = ReadCache(config.read_cache_bytes_max)
+        self._read_generation = 0
+        self.write_cache_generation = 0
+        """Who finds it unchanged knows that what is in no write cache now was in none meanwhile, and that adds and
+        ``delete_ledger`` alone have changed ``memtable_bytes``."""
+        self._deletions_replayable: dict[LedgerId, int] = dict.fromkeys(ledgers.half_deleted, 0)
+        """Ledgers of whose former life a journal may still hold records, with ``delete_count`` at their deletion."""
+        self.delete_count = 0
+        """Ledgers deleted by this process."""
+        asked_bytes = config.read_ahead_bytes_max or _READ_AHEAD_BYTES_MAX
+        self.read_ahead_bytes_max = min(asked_bytes, config.read_cache_bytes_max // 2, _READ_AHEAD_BYTES_MAX)
+        """Bytes that one turn of the reads lane may bring beyond what it was asked for."""
+        self.read_ahead_count_max = config.read_ahead_count_max
+        """Entries that one read may bring so."""
+        self._last_add_confirmed: dict[LedgerId, EntryId] = {}
+        self._stored_end_seen: set[LedgerId] = set()
+        """Ledgers whose LAC is the highest of caches and disk: what an earlier process stored has been looked at."""
+        self._deleted: set[LedgerId] = set()
+        """Since the last checkpoint began."""
+        self._deletions: Mapping[LedgerId, EntryId] = dict.fromkeys(sorted(ledgers.half_deleted), 0)
+        """Begun durably, not ended: what the last checkpoint, maybe of an earlier process, has left."""
+        self._hidden_ledgers: set[LedgerId] = set(ledgers.half_deleted)
+        """Deleted, but maybe still in the index. The lanes only ask whether an id is in it."""
+        self.negatives_are_unknown = False
+        """While True "not here" proves nothing, for instance while the index is rebuilt: the bookie's answer to every
+        question that it would deny is "unknown" (storage section 9.2)."""
+        self.collected = collected
+        """Ledgers whose copy was collected while they exist: fenced, with or without a row."""
+        self.ledger = ledgers.find
+        self.set_fenced = ledgers.set_fenced
+        self.create_row = ledgers.create_row
+        self.write_checkpoint = CheckpointWriter(ledgers, locations, log_writer, steps).write
+        relocation = EntryRelocation(
+            filesystem, ledger_directory, locations, log_writer, log_reader, self._hidden_ledgers
+        )
+        self._hand_on(ledgers, StoredEntries(locations, log_reader, self._hidden_ledgers), relocation)
+
+    def _hand_on(self, ledgers: LedgerIndex, stored: StoredEntries, relocation: EntryRelocation) -> None:
+        """The lane side for the flags of the first directory, for reads and for compaction."""
+        self.read_flags = ledgers.read_flags
+        self.write_flags = ledgers.write_flags
+        self.read = stored.read
+        self.read_run = stored.read_run
+        self.find_last = stored.find_last
+        self.list_entries = stored.list_entries
+        self.take_damages = stored.take_damages
+        self.ledger_directory = relocation.directory
+        self.log_ids = relocation.log_ids
+        self.finished_log_ids = relocation.finished_log_ids
+        self.claim_log_id = relocation.claim_log_id
+        self.current_locations = relocation.current_locations
+        self.append_survivors = relocation.append_survivors
+        self.sync_logs = relocation.sync_logs
+        self.relocate = relocation.relocate
+        self.rows_naming = relocation.rows_naming
+        self.remove_log = relocation.remove_log
+
+    @classmethod
+    def open(
+        cls,
+        filesystem: FileSystem,
+        open_index: OpenIndexStore,
+        ledger_directory: str,
+        index_directory: str,
+        config: EngineConfig,
+        steps: StepSizes = USUAL_STEPS,
+    ) -> LedgerDirectoryEngine:
+        """Open the files of a ledger directory and its index directory (both the ``current`` folders).
+
+        Raises IndexMissingError when an index is missing although something was stored, IndexDamagedError when one
+        lost or damaged a batch that was sealed: starting with less would turn lost entries into "no such entry" (H15).
+        """
+        ledger_rows, location_rows = open_indexes(filesystem, open_index, ledger_directory, index_directory)
+        try:
+            collected = CollectedLedgers.open(filesystem, ledger_directory)
+            return cls(
+                LedgerIndex.load(ledger_rows, collected),
+                collected,
+                LocationIndex(location_rows),
+                EntryLogWriter.open(filesystem, ledger_directory, config.entry_log),
+                EntryLogReader(filesystem, ledger_directory, config.entry_log),
+                config,
+                filesystem=filesystem,
+                ledger_directory=ledger_directory,
+                steps=steps,
+            )
+        except BaseException:
+            ledger_rows.close()
+            location_rows.close()
+            raise
+
+    # Loop side: ledgers
+
+    def ledger_ids(self) -> list[LedgerId]:
+        """Ids of all ledgers that have a row, in no order."""
+        return list(self._ledgers)
+
+    def find_misplaced_ledger(self, position: int, directory_count: int) -> LedgerId | None:
+        """A ledger, or the fence of a collected one, that does not belong in the directory at this position."""
+        known = itertools.chain(self._ledgers, self.collected.ids())
+        return next((ledger_id for ledger_id in known if ledger_id % directory_count != position), None)
+
+    def set_master_key(self, ledger_id: LedgerId, master_key: bytes) -> bool:
+        """Store a ledger's key (rules: ``LedgerIndex.set_master_key``); returns whether the row is new or changed."""
+        return self._ledgers.set_master_key(ledger_id, master_key)
+
+    def set_limbo(self, ledger_id: LedgerId) -> bool:
+        """Deny nothing of a ledger any more; returns whether that is new. False, too, for an unknown ledger."""
+        return self._ledgers.set_limbo(ledger_id, is_limbo=True)
+
+    def clear_limbo(self, ledger_id: LedgerId) -> bool:
+        """End a ledger's limbo; returns whether it was in one."""
+        return self._ledgers.set_limbo(ledger_id, is_limbo=False)
+
+    def set_explicit_lac(self, ledger_id: LedgerId, body: bytes) -> bool:
+        """Keep the body of an explicit-LAC request (16 bytes or more); False: the ledger is unknown, nothing is kept.
+
+        Its LAC raises the one that ``last_add_confirmed`` tells.
+        """
+        if not self._ledgers.set_explicit_lac(ledger_id, body):
+            return False
+        self._raise_last_add_confirmed(ledger_id, explicit_lac_of(body))
+        return True
+
+    def last_add_confirmed(self, ledger_id: LedgerId) -> EntryId | None:
+        """Highest LAC that this bookie knows of a ledger, or None: ask the last stored entry first (H8).
+
+        An add knows the LAC of its own time alone, and re-replication adds old entries: what was stored before this
+        process began may say more.
+        """
+        return self._last_add_confirmed.get(ledger_id) if ledger_id in self._stored_end_seen else None
+
+    def note_last_stored(
+        self, ledger_id: LedgerId, last_entry: tuple[EntryId, bytes] | None, read_generation: int
+    ) -> EntryId | None:
+        """Take the answer of ``find_last`` into account; returns the highest LAC known, None when there is none.
+
+        ``read_generation`` is the one at the time the question was asked: the end of a ledger that was deleted since
+        then says nothing about the one that is there now.
+        """
+        stored = INVALID_ENTRY_ID if last_entry is None else _LAST_ADD_CONFIRMED.unpack_from(last_entry[1])[0]
+        row = self.ledger(ledger_id)
+        if row is None or read_generation != self._read_generation:
+            return max(stored, self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID))
+        if row.explicit_lac is not None and len(row.explicit_lac) >= EXPLICIT_LAC_BYTES_MIN:
+            stored = max(stored, explicit_lac_of(row.explicit_lac))
+        self._raise_last_add_confirmed(ledger_id, stored)
+        self._stored_end_seen.add(ledger_id)
+        return self._last_add_confirmed[ledger_id]
+
+    def delete_ledger(self, ledger_id: LedgerId) -> None:
+        """Forget a ledger and its entries. Adds behind it are those of a new ledger and stay (H6).
+
+        Not journaled: after a crash before the marks have passed it the ledger is there again, whole or in part, for
+        its owner to delete.
+        """
+        self._active.delete_ledger(ledger_id)
+        if self._job is not None and not self._is_job_running:
+            self._job.memtable.delete_ledger(ledger_id)
+        self._read_cache.drop_ledger(ledger_id)
+        self._last_add_confirmed.pop(ledger_id, None)
+        self._stored_end_seen.discard(ledger_id)
+        self._read_generation += 1
+        self.delete_count += 1
+        self._deletions_replayable[ledger_id] = self.delete_count
+        self._ledgers.delete(ledger_id)
+        self._deleted.add(ledger_id)
+        self._hidden_ledgers.add(ledger_id)
+
+    def is_deletion_pending(self, ledger_id: LedgerId) -> bool:
+        """Whether a replay would still bring back a former life of this ledger, or the index has rows of it.
+
+        Until it would not, nobody may use the id again: records of both lives, and two master keys, would be in the
+        journal, and nothing between them says that the first one has ended. Rows are deleted little by little, unless
+        somebody uses the id.
+        """
+        return ledger_id in self._deletions_replayable or ledger_id in self._hidden_ledgers
+
+    def note_marks_published(self, delete_count: int) -> None:
+        """The marks have passed all that was journaled before the engine had deleted so many ledgers."""
+        if self._deletions_replayable:
+            self._deletions_replayable = {
+                ledger_id: count for ledger_id, count in self._deletions_replayable.items() if count > delete_count
+            }
+
+    @property
+    def is_deletion_unflushed(self) -> bool:
+        """Whether a deleted ledger would be there again after a crash now."""
+        return bool(self._deleted) or (self._job is not None and bool(self._job.deleted_ledgers))
+
+    # Loop side: entries
+
+    def add(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
+        """Take an entry into the write cache; the last one of an id wins. The ledger's row must exist.
+
+        Raises MemtableFullError (a checkpoint is due; try again after it began), EntryTooLargeError (never fits). In
+        both cases nothing was stored and nothing may be journaled.
+        """
+        assert entry_id >= 0, "the caller refuses negative ids (H19)"
+        assert self.ledger(ledger_id), "the caller sets the key first"
+        last_add_confirmed: EntryId = _LAST_ADD_CONFIRMED.unpack_from(body)[0]
+        if len(body) > self.body_bytes_max or not self._active.put(ledger_id, entry_id, body):
+            self._refuse(ledger_id, entry_id, body)
+        if last_add_confirmed > self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID - 1):
+            self._last_add_confirmed[ledger_id] = last_add_confirmed
+        if self._read_cache.used_bytes:
+            self._read_cache.drop(ledger_id, entry_id)  # An older copy must not outlive this one (H18).
+
+    def add_many(
+        self, ledger_id: LedgerId, entry_ids: Sequence[EntryId], bodies: Sequence[bytes], last_add_confirmed: EntryId
+    ) -> bool:
+        """Take entries of one ledger and their highest LAC, as ``add`` does. False: not all fit, and none is taken."""
+        if max(map(len, bodies)) > self.body_bytes_max or not self._active.put_many(ledger_id, entry_ids, bodies):
+            return False
+        self._raise_last_add_confirmed(ledger_id, last_add_confirmed)
+        if self._read_cache.used_bytes:
+            for entry_id in entry_ids:
+                self._read_cache.drop(ledger_id, entry_id)  # An older copy must not outlive this one (H18).
+        return True
+
+    def _raise_last_add_confirmed(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
+        """Note the LAC of an entry that was stored, or of a request."""
+        if last_add_confirmed > self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID - 1):
+            self._last_add_confirmed[ledger_id] = last_add_confirmed
+
+    def find_cached(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+        """Body of an entry that is in a cache; None says nothing about the disk."""
+        body = self._active.find(ledger_id, entry_id)
+        if body is None and (frozen := self._frozen(ledger_id)) is not None:
+            body = frozen.find(ledger_id, entry_id)
+        return self._read_cache.find(ledger_id, entry_id) if body is None else body
+
+    def last_cached(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
+        """Highest entry of a ledger in the write caches. The disk may hold a higher one (H8)."""
+        last = self._active.find_last(ledger_id)
+        frozen = self._frozen(ledger_id)
+        last_frozen = None if frozen is None else frozen.find_last(ledger_id)
+        if last is None or last_frozen is None:
+            return last or last_frozen
+        return last if last[0] >= last_frozen[0] else last_frozen
+
+    def list_cached_entries(self, ledger_id: LedgerId) -> list[EntryId]:
+        """Ids of a ledger's entries in the write caches, in no order; an id that is in both comes twice."""
+        frozen = self._frozen(ledger_id)
+        return self._active.list_entries(ledger_id) + (frozen.list_entries(ledger_id) if frozen else [])
+
+    @property
+    def read_generation(self) -> int:
+        """Changes with a checkpoint's end and a deletion: what the reads lane found before may be outdated then."""
+        return self._read_generation
+
+    def is_sequential_read(self, ledger_id: LedgerId, entry_id: EntryId) -> bool:
+        """Whether somebody seems to go through the ledger: the entry before was read lately, or there is none.
+
+        Other reads, like those of an index lookup, must not pay for entries that are never asked for.
+        """
+        return entry_id == 0 or (ledger_id, entry_id - 1) in self._read_cache
+
+    def remember_read(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes, read_generation: int) -> None:
+        """Keep a body that ``read`` gave, unless it may be older than what is stored now (H18).
+
+        ``read_generation`` is the one at the time the read was asked for. An add since then is either in a write
+        cache still, or a checkpoint has ended.
+        """
+        if read_generation == self._read_generation and ledger_id not in self._hidden_ledgers:
+            frozen = self._frozen(ledger_id)
+            is_newer_cached = self._active.find(ledger_id, entry_id) or (frozen and frozen.find(ledger_id, entry_id))
+            if not is_newer_cached:
+                self._read_cache.put(ledger_id, entry_id, body)
+
+    # Loop side: checkpoints
+
+    @property
+    def memtable_bytes(self) -> int:
+        """Bytes in the write caches, overhead included."""
+        return self._active.used_bytes + (0 if self._job is None else self._job.memtable.used_bytes)
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Room that it takes to flush the write caches, beside what a disk keeps in reserve."""
+        return self.memtable_bytes + self._ledgers.opening_bytes + self._locations.opening_bytes
+
+    @property
+    def is_filling_up(self) -> bool:
+        """Whether the write cache wants a checkpoint, or has refused an entry for want of room (H17)."""
+        return self._was_full or 2 * self._active.used_bytes >= self._half_bytes
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether no checkpoint is under way, and the write cache is filling up or deletions were left by the last."""
+        return not self._is_job_running and (self.is_filling_up or bool(self._deletions))
+
+    @property
+    def is_checkpoint_pending(self) -> bool:
+        """Whether a checkpoint was begun that is neither written nor under way: it comes before what is newer (H2)."""
+        return self._job is not None and not self._is_job_running
+
+    def postpone_checkpoint(self) -> None:
+        """Freeze what a checkpoint is to write, as if one had failed: the write cache has its other half then."""
+        self.abort_checkpoint(self.begin_checkpoint())
+
+    def begin_checkpoint(self) -> CheckpointJob:
+        """Freeze what a checkpoint is to write.
+
+        After a failed one, the same job again and nothing newer (H2), but for ledgers that were deleted since: a disk
+        that lacks room for what nobody wants any more would be full for good.
+        """
+        assert not self._is_job_running, "one checkpoint at a time"
+        self._is_job_running = True
+        deleted, self._deleted = tuple(sorted(self._deleted)), set()
+        if self._job is None:
+            deletions = {**self._deletions, **dict.fromkeys(deleted, 0)}
+            self._job = CheckpointJob(self._active, self._ledgers.take_changes(), deleted, deletions)
+            self._active = Memtable(self._half_bytes)
+            self._was_full = False
+        elif deleted:
+            self._job = self._job.without(deleted)
+        return self._job
+
+    def end_checkpoint(self, job: CheckpointJob, done: CheckpointDone) -> None:
+        """Drop what ``write_checkpoint`` made durable, by its answer."""
+        assert job is self._job, "a checkpoint of its own"
+        assert self._is_job_running, "begin_checkpoint comes first"
+        self._job = None
+        self._is_job_running = False
+        self._deletions = done.deletions_left
+        self._hidden_ledgers.difference_update(job.deletions.keys() - done.deletions_left.keys() - self._deleted)
+        self._read_generation += 1
+        self.write_cache_generation += 1
+
+    def abort_checkpoint(self, job: CheckpointJob) -> None:
+        """Keep what ``write_checkpoint`` could not make durable, for the next try."""
+        assert job is self._job, "a checkpoint of its own"
+        assert self._is_job_running, "begin_checkpoint comes first"
+        self._is_job_running = False
+        for ledger_id in self._deleted:
+            job.memtable.delete_ledger(ledger_id)
+            self.write_cache_generation += 1
+
+    # Lane side: ``read``, ``find_last``, ``list_entries`` and ``write_checkpoint`` are attributes, see above
+
+    @property
+    def is_index_lost(self) -> bool:
+        """Whether an exchange failed: a restart is due, and until then nothing may be denied."""
+        return self._locations.is_lost
+
+    def exchange_locations(self, open_rows: Callable[[], SealedIndex]) -> None:
+        """Go on with another locations database, for a lane while all others are at rest.
+
+        IndexFailedError when it cannot be opened: the old one is closed then, and the bookie must stop.
+        """
+        self._locations.exchange(open_rows)
+
+    def close(self) -> None:
+        """Close all files; safe to repeat. What no checkpoint has written is left to the journal."""
+        self._log_writer.close()
+        self._log_reader.close()
+        self._ledgers.close()
+        self._locations.close()
+
+    def _frozen(self, ledger_id: LedgerId) -> Memtable | None:
+        """The memtable under checkpoint, unless its entries of this ledger were deleted since it was frozen."""
+        if self._job is None or ledger_id in self._deleted:
+            return None
+        return self._job.memtable
+
+    def _refuse(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
+        if len(body) > self.body_bytes_max:
+            raise EntryTooLargeError(
+                f"entry {ledger_id}:{entry_id} has {len(body)} bytes; at most {self.body_bytes_max} can be stored"
+            )
+        self._was_full = True
+        raise MemtableFullError(
+            f"the write cache has no room for the {len(body)} bytes of entry {ledger_id}:{entry_id}"
+        )

@@ -1,0 +1,347 @@
+"""All directories of one bookie: which ledger lives where, replay at boot, and the checkpoint over all of them.
+
+Boot: ``open``, then ``replay``; only then are there journals to write to. The rule that ties the parts together is that
+a mark says something about *every* ledger directory, so it moves only after all of them were flushed (storage section
+5.8 step 8): a flush of one directory never publishes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from storage.config import StorageConfig
+from storage.disk_room import DiskRoom, is_out_of_room
+from storage.engine.checkpoint import CheckpointDone, CheckpointJob, go_on
+from storage.engine.engine import LedgerDirectoryEngine
+from storage.engine.replay import JournalReplay, ReplayReport
+from storage.engine.replay_flush import ReplayFlush
+from storage.errors import AdoptionRefusedError, MisplacedLedgerError, StorageError
+from storage.filenames import current_directory, journal_file_name
+from storage.ids import LedgerId, LogMark
+from storage.index.adoption_note import find_change_under_way
+from storage.journal.catalog import read_catalog
+from storage.journal.log_mark import NO_MARK, find_replay_start, write_last_mark
+from storage.journal.reader import list_journals
+from storage.journal.writer import JournalWriter
+from storage.ports import DirectoryLock, FileSystem, OpenIndexStore
+from storage.step_sizes import USUAL_STEPS, StepSizes
+
+NO_EARLIER_STARTS: Final[Mapping[int, LogMark]] = {}
+
+
+class StorageCheckpoint(msgspec.Struct):
+    """A checkpoint on its way through the lane; the loop leaves it alone until the lane is done with it."""
+
+    marks: tuple[LogMark, ...]
+    """One for each journal: everything before it is in the jobs, or durable already."""
+    jobs: tuple[CheckpointJob, ...]
+    """One for each ledger directory."""
+    done: list[CheckpointDone] = []
+    """Of the directories that were written, from the first on."""
+    is_published: bool = False
+
+
+class LedgerStorage:
+    """The journals and ledger directories of a bookie, locked for this process until ``close``."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        config: StorageConfig,
+        engines: Sequence[LedgerDirectoryEngine],
+        locks: Sequence[DirectoryLock],
+        now_ms: int,
+        steps: StepSizes,
+    ) -> None:
+        self._filesystem = filesystem
+        self._config = config
+        self._journal_directories = [current_directory(directory) for directory in config.journal_directories]
+        self._ledger_directories = [current_directory(directory) for directory in config.ledger_directories]
+        self._engines = tuple(engines)
+        self._locks = locks
+        self._now_ms = now_ms
+        self._steps = steps
+        self._journals: list[JournalWriter] = []
+        self._published = [NO_MARK] * len(self._journal_directories)
+        self.mark_failures: tuple[OSError, ...] = ()
+        """Of the marks published last, by replay or a checkpoint: what failed in directories that did not take them."""
+        self._marks_due: tuple[LogMark, ...] | None = None
+        """Marks of a checkpoint that has failed so far: the next one may promise no more than they do (H2)."""
+        self._deletes_due = tuple(engine.delete_count for engine in self._engines)
+        """Ledgers that each directory had deleted when those marks were noted."""
+        self.flush_failure: StorageError | OSError | None = None
+        """Why ``replay`` has left what it applied to the next checkpoint; None if it has flushed it."""
+
+    @classmethod
+    def open(
+        cls,
+        filesystem: FileSystem,
+        open_index: OpenIndexStore,
+        config: StorageConfig,
+        now_ms: int,
+        locks: Sequence[DirectoryLock] | None = None,
+        steps: StepSizes = USUAL_STEPS,
+    ) -> LedgerStorage:
+        """Open all directories, making those that are new. ``now_ms``: wall clock, names the first journal.
+
+        ``locks``: of ``lock_directories``, if the caller took them earlier; ``close`` releases them. Raises
+        DirectoryLockedError, IndexMissingError, IndexDamagedError, MisplacedLedgerError, AdoptionRefusedError while a
+        change of the index is under way, or another StorageError, and OSError; then nothing stays open, and locks stay
+        with the caller who took them.
+        """
+        held = lock_directories(filesystem, config) if locks is None else locks
+        with contextlib.ExitStack() as undo:
+            if locks is None:
+                undo.callback(_release, held)
+            _require_no_change_of_index(filesystem, config)
+            engines: list[LedgerDirectoryEngine] = []
+            for ledger_folder, index_folder in config.engine_folders:
+                engine = LedgerDirectoryEngine.open(
+                    filesystem,
+                    open_index,
+                    ledger_folder,
+                    index_folder,
+                    config.engine,
+                    steps,
+                )
+                undo.callback(engine.close)
+                engines.append(engine)
+            _require_routing(config, engines)
+            undo.pop_all()
+        return cls(filesystem, config, engines, held, now_ms, steps)
+
+    @property
+    def engines(self) -> tuple[LedgerDirectoryEngine, ...]:
+        """One for each ledger directory, in the order of the settings."""
+        return self._engines
+
+    @property
+    def journals(self) -> Sequence[JournalWriter]:
+        """One for each journal directory, in the order of the settings; none before ``replay``."""
+        return self._journals
+
+    def engine_of(self, ledger_id: LedgerId) -> LedgerDirectoryEngine:
+        """Directory that holds all entries of a ledger (storage section 1)."""
+        return self._engines[ledger_id % len(self._engines)]
+
+    def journal_of(self, ledger_id: LedgerId) -> JournalWriter:
+        """Journal that holds all records of a ledger, hence in order (storage section 1)."""
+        return self._journals[ledger_id % len(self._journals)]
+
+    def replay(
+        self,
+        earlier_starts: Mapping[int, LogMark] = NO_EARLIER_STARTS,
+        room: DiskRoom | None = None,
+        *,
+        require_going: Callable[[], None] = go_on,
+    ) -> ReplayReport:
+        """Apply the journals, make all of it durable, move the marks, and begin new journals. Once, after ``open``.
+
+        ``room``: where it lacks, what was applied stays in the write caches and the marks where they are, for the next
+        checkpoint to move (``flush_failure``); a journal without room for a new file begins it with its first group.
+        None: there is always an attempt, and what fails is raised.
+
+        ``require_going``: called between batches; what it raises ends the replay, and leaves what a kill would.
+
+        ``earlier_starts``: for journals, by index, that are applied from before their mark on. That changes nothing
+        that is there already, as every file up to the newest is applied; marks never move back. Raises JournalError,
+        CorruptFileError and other StorageErrors, OSError: the boot must stop then.
+        """
+        assert not self._journals, "replay comes once, before anything is written"
+        journal_count = len(self._journal_directories)
+        record_bytes_max = self._config.engine.entry_log.entry_bytes_max
+        flush = ReplayFlush(self._engines, self._config.engine, room)
+        replay = JournalReplay(
+            self._filesystem,
+            self.engine_of,
+            journal_count,
+            record_bytes_max,
+            flush.make_room,
+            require_going,
+            self._steps.replay_batch_bytes,
+        )
+        starts: list[LogMark] = []
+        ends: list[LogMark] = []
+        for index, directory in enumerate(self._journal_directories):
+            catalog = read_catalog(self._filesystem, directory)
+            start = find_replay_start(
+                self._filesystem, self._ledger_directories, index, journal_count, is_cataloged=catalog is not None
+            )
+            start = min(start, earlier_starts.get(index, start))
+            starts.append(start)
+            ends.append(replay.replay(directory, index, start, catalog))
+        if flush.finish():
+            self._begin_journals(ends, ends, held=frozenset())
+            for engine in self._engines:
+                engine.note_marks_published(engine.delete_count)
+        else:
+            self.flush_failure = flush.failure
+            replay.report.unflushed_bytes = sum(engine.memtable_bytes for engine in self._engines)
+            self._postpone_flush(starts)
+            torn = (tail.path for tail in replay.report.dropped_tails if not tail.is_read_alike)
+            self._begin_journals(starts, ends, held=frozenset(map(os.path.dirname, torn)))
+        return replay.report
+
+    def _begin_journals(self, marks: Sequence[LogMark], ends: Sequence[LogMark], held: frozenset[str]) -> None:
+        """Write the marks, then begin new journals; those in the folders ``held`` wait for a mark at their end."""
+        # Whether they moved or not: from the catalog that comes next on there must be records of them.
+        is_recorded = [self._record_mark(index, mark) for index, mark in enumerate(marks)]
+        # Not before: a new file makes the others older ones, in which a hole is no longer a tail that was not synced.
+        for index, directory in enumerate(self._journal_directories):
+            journal = JournalWriter.open(
+                self._filesystem,
+                directory,
+                self._config.journal,
+                self._now_ms,
+                ends[index],
+                is_held=directory in held or not is_recorded[index],
+                steps=self._steps,
+            )
+            self._journals.append(journal)
+
+    def _record_mark(self, journal_index: int, mark: LogMark) -> bool:
+        """Write a mark; False where there is no room for it, which is only allowed while nothing was flushed."""
+        try:
+            self._write_mark(journal_index, mark)
+        except StorageError as error:
+            if self.flush_failure is None or not is_out_of_room(error):
+                raise
+            return False
+        return True
+
+    def _postpone_flush(self, starts: Sequence[LogMark]) -> None:
+        """Leave what was applied to the next checkpoints, and to the journals until then."""
+        self._sync_journals(starts)
+        if any(engine.is_checkpoint_pending for engine in self._engines):
+            # What is pending is a part of it, so that the first checkpoint proves nothing about any mark.
+            self._marks_due = tuple(starts)
+            self._deletes_due = (-1,) * len(self._engines)
+
+    def _sync_journals(self, starts: Sequence[LogMark]) -> None:
+        """Make durable what was applied where it was read: a process that was killed may not have come to that, and
+        from now on the bookie vouches for it."""
+        for directory, start in zip(self._journal_directories, starts, strict=True):
+            for journal_id in list_journals(self._filesystem, directory):
+                if journal_id < start.journal_id:
+                    continue
+                file = self._filesystem.open(os.path.join(directory, journal_file_name(journal_id)))
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+
+    @property
+    def is_retry_due(self) -> bool:
+        """Whether a checkpoint has failed so far, or was postponed: the next one takes nothing newer."""
+        return self._marks_due is not None
+
+    def begin_checkpoint(self) -> StorageCheckpoint:
+        """Loop side: note how far the journals are durable, then freeze all directories.
+
+        In this order (storage section 5.8 step 1): every record before that position was in a write cache or among the
+        changed rows before it was queued for the journal. After a failed checkpoint the old marks stand, because the
+        directories that failed write their old jobs first.
+        """
+        if self._marks_due is None:
+            self._marks_due = tuple(journal.durable_position for journal in self._journals)
+            self._deletes_due = tuple(engine.delete_count for engine in self._engines)
+        return StorageCheckpoint(self._marks_due, tuple(engine.begin_checkpoint() for engine in self._engines))
+
+    def write_checkpoint(self, checkpoint: StorageCheckpoint, pause: Callable[[], None] = go_on) -> None:
+        """Lane side: flush every directory, then publish the marks, then delete journals that are no longer needed.
+
+        Raises StorageError or OSError. Whatever happened, ``end_checkpoint`` comes next.
+        """
+        for engine, job in zip(self._engines, checkpoint.jobs, strict=True):
+            checkpoint.done.append(engine.write_checkpoint(job, pause))
+        # No comparison of one token as a whole with an earlier one: each journal's mark stands for itself (H4).
+        self._publish(checkpoint.marks)
+        checkpoint.is_published = True
+        for journal, mark in zip(self._journals, checkpoint.marks, strict=True):
+            journal.release(mark)
+            journal.remove_older_than(mark)
+
+    def end_checkpoint(self, checkpoint: StorageCheckpoint) -> None:
+        """Loop side: let go of what was written and keep the rest for the next checkpoint."""
+        done_count = len(checkpoint.done)
+        for index, (engine, job) in enumerate(zip(self._engines, checkpoint.jobs, strict=True)):
+            if index < done_count:
+                engine.end_checkpoint(job, checkpoint.done[index])
+            else:
+                engine.abort_checkpoint(job)
+        if checkpoint.is_published:
+            self._marks_due = None
+            for engine, delete_count in zip(self._engines, self._deletes_due, strict=True):
+                engine.note_marks_published(delete_count)
+
+    def release_checkpoint(self, checkpoint: StorageCheckpoint) -> None:
+        """Lane side, after ``end_checkpoint``: free the memory of what was written without stopping the loop."""
+        for job, _ in zip(checkpoint.jobs, checkpoint.done, strict=False):
+            job.memtable.release()
+
+    def close(self) -> None:
+        """Close all files and give the directories up; safe to repeat. Flushes nothing."""
+        for journal in self._journals:
+            journal.close()
+        for engine in self._engines:
+            engine.close()
+        _release(self._locks)
+
+    def _publish(self, marks: Sequence[LogMark]) -> None:
+        """Move the marks that have something new to say; they never go back."""
+        self.mark_failures = ()
+        for index, mark in enumerate(marks):
+            if mark > self._published[index]:
+                self._write_mark(index, mark)
+
+    def _write_mark(self, journal_index: int, mark: LogMark) -> None:
+        journal_count = len(self._journal_directories)
+        failures = write_last_mark(self._filesystem, self._ledger_directories, mark, journal_index, journal_count)
+        self.mark_failures += tuple(failures)
+        self._published[journal_index] = mark
+
+
+def lock_directories(filesystem: FileSystem, config: StorageConfig) -> list[DirectoryLock]:
+    """Claim every directory for this process, making those that are new; all or none.
+
+    DirectoryLockedError names the owner of one that is taken.
+    """
+    locks: list[DirectoryLock] = []
+    try:
+        for directory in config.all_directories:
+            current = current_directory(directory)
+            filesystem.make_directories(current)
+            locks.append(filesystem.lock_directory(current))
+    except BaseException:
+        _release(locks)
+        raise
+    return locks
+
+
+def _require_no_change_of_index(filesystem: FileSystem, config: StorageConfig) -> None:
+    """No adoption and no hand-back has been cut off: a bookie that ran meanwhile would write what neither knows of."""
+    change = find_change_under_way(filesystem, config)
+    if change is not None:
+        raise AdoptionRefusedError(change.advice)
+
+
+def _require_routing(config: StorageConfig, engines: Sequence[LedgerDirectoryEngine]) -> None:
+    """Every ledger is where ``engine_of`` looks for it: else it would be denied although it is here."""
+    for position, engine in enumerate(engines):
+        ledger_id = engine.find_misplaced_ledger(position, len(engines))
+        if ledger_id is not None:
+            right = config.ledger_directories[ledger_id % len(engines)]
+            raise MisplacedLedgerError(
+                f"{config.ledger_directories[position]} holds ledger {ledger_id}, which is looked for in {right}: the "
+                "ledger directories are not those it was stored with, in number and order; put the old list back"
+            )
+
+
+def _release(locks: Sequence[DirectoryLock]) -> None:
+    for lock in locks:
+        lock.release()

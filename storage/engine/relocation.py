@@ -1,0 +1,160 @@
+"""Moving entries from one entry log to another, and removing logs: the primitives of compaction.
+
+For the lane that writes checkpoints, in bounded jobs between them. A copy takes the place of its original only while
+the index names that very original, so neither a newer copy nor a deletion is undone (storage section 7.3), and only
+once the copy is durable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+from storage.entry_log.reader import EntryLogReader, list_entry_logs
+from storage.entry_log.writer import EntryLogWriter
+from storage.errors import EntryLogError
+from storage.filenames import entry_log_file_name
+from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId, pack_location
+from storage.index.location_index import LocationIndex, decode_row, encode_keys, encode_locations
+from storage.ports import Buffer, FileSystem
+
+_BATCH_ROW_COUNT_MAX = 8192
+_SWEEP_ROW_COUNT_MAX = 32_768
+
+
+class EntryMove(NamedTuple):
+    """A copy of an entry, and the original whose place it is to take."""
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    from_location: EntryLocation
+    to_location: EntryLocation
+
+
+class RowsNaming(NamedTuple):
+    """Rows of the index that name some logs, out of a stretch of it."""
+
+    found: list[tuple[LedgerId, EntryId, EntryLocation]]
+    next_start: bytes | None
+    """Where the next stretch begins; None: that was the last one."""
+
+
+class EntryRelocation:
+    """The entry logs of one ledger directory as compaction sees them."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        directory: str,
+        locations: LocationIndex,
+        log_writer: EntryLogWriter,
+        log_reader: EntryLogReader,
+        hidden_ledgers: AbstractSet[LedgerId],
+    ) -> None:
+        self._filesystem = filesystem
+        self.directory = directory
+        """Folder of the entry logs."""
+        self._locations = locations
+        self._log_writer = log_writer
+        self._log_reader = log_reader
+        self._hidden_ledgers = hidden_ledgers
+        self._discards_seen: int | None = None
+        """Of the log writer, when the first copy was appended that is not synced yet; None: there is no such copy."""
+
+    def log_ids(self) -> list[EntryLogId]:
+        """Ids of all logs in the folder, the active one included, ascending as numbers. OSError."""
+        return list_entry_logs(self._filesystem, self.directory)
+
+    def finished_log_ids(self) -> list[EntryLogId]:
+        """Like ``log_ids`` without those that are still written to, or kept in reserve for that."""
+        there = self.log_ids()  # listed first: a log that begins in between is not in the list
+        unfinished = self._log_writer.unfinished_log_ids
+        return [log_id for log_id in there if log_id not in unfinished]
+
+    def claim_log_id(self) -> EntryLogId:
+        """An id that no log has or will get, for a log that the caller writes. EntryLogError."""
+        return self._log_writer.claim_log_id()
+
+    def current_locations(self, keys: Sequence[tuple[LedgerId, EntryId]]) -> list[EntryLocation | None]:
+        """Where the index places each (ledger, entry) now; None: nowhere, it was deleted or never stored."""
+        return [
+            None if ledger_id in self._hidden_ledgers else self._locations.find(ledger_id, entry_id)
+            for ledger_id, entry_id in keys
+        ]
+
+    def append_survivors(self, bodies: Sequence[tuple[LedgerId, Buffer]]) -> list[EntryLocation]:
+        """Copy bodies, each with its ledger, to the active log; the locations may be used only after ``sync_logs``.
+
+        EntryLogError when the copies could not be written; then all since the last ``sync_logs`` are lost.
+        """
+        if self._discards_seen is None:
+            self._discards_seen = self._log_writer.discard_count
+        try:
+            return self._log_writer.append(bodies)
+        except EntryLogError:
+            self._log_writer.discard_unsynced()
+            raise
+
+    def sync_logs(self) -> None:
+        """Make the copies appended so far durable.
+
+        EntryLogError when one of them was given up, here or with a failed checkpoint: copy again whatever was appended
+        since the last good ``sync_logs``.
+        """
+        discards_seen, self._discards_seen = self._discards_seen, None
+        if discards_seen is not None and discards_seen != self._log_writer.discard_count:
+            raise EntryLogError(f"{self.directory}: entries copied by the compaction were lost with a failed write")
+        try:
+            self._log_writer.sync()
+        except EntryLogError:
+            self._log_writer.discard_unsynced()
+            raise
+
+    def relocate(self, moves: Sequence[EntryMove]) -> int:
+        """Let copies that are durable take the place of their originals, durably; returns how many did.
+
+        A move counts only where the row still names its original. Repeatable. IndexFailedError, IndexDamagedError.
+        """
+        assert self._discards_seen is None, "sync_logs comes first: no row may name bytes that a crash can take"
+        moved_count = 0
+        for first in range(0, len(moves), _BATCH_ROW_COUNT_MAX):
+            batch = sorted(moves[first : first + _BATCH_ROW_COUNT_MAX])
+            current = self.current_locations([(move.ledger_id, move.entry_id) for move in batch])
+            due = [move for move, location in zip(batch, current, strict=True) if location == move.from_location]
+            if due:
+                keys = encode_keys([move.ledger_id for move in due], [move.entry_id for move in due])
+                self._locations.write(keys, encode_locations([pack_location(move.to_location) for move in due]))
+                moved_count += len(due)
+        self._locations.seal()
+        return moved_count
+
+    def rows_naming(
+        self,
+        log_ids: AbstractSet[EntryLogId],
+        ledger_ids: Sequence[LedgerId] | None,
+        start: bytes,
+        row_count_max: int = _SWEEP_ROW_COUNT_MAX,
+    ) -> RowsNaming:
+        """Look at the next rows from the key ``start`` on (empty: the first); those that name some logs.
+
+        Of the ledgers given, ascending; None: of the whole index. IndexDamagedError.
+        """
+        rows = self._locations.page(start, row_count_max, ledger_ids)
+        prefixes = {log_id.to_bytes(4, "big") for log_id in log_ids}
+        found = [decode_row(key, value) for key, value in rows if value[:4] in prefixes]
+        next_start = rows[-1][0] + b"\0" if len(rows) == row_count_max else None
+        return RowsNaming(found, next_start)
+
+    def remove_log(self, log_id: EntryLogId) -> None:
+        """Delete a log that no row names any more; one that is gone already is no error. OSError.
+
+        A read that looked its location up before this looks it up once more.
+        """
+        assert log_id not in self._log_writer.unfinished_log_ids, "a log that is written to is never removed"
+        path = os.path.join(self.directory, entry_log_file_name(log_id))
+        if self._filesystem.exists(path):
+            self._filesystem.remove(path)
+            self._filesystem.sync_directory(self.directory)
+        self._log_reader.forget(log_id)

@@ -1,0 +1,215 @@
+"""Applying the journals to the ledger storage at boot. Rules: storage section 3.11.
+
+Nothing here publishes a mark: the caller does, once everything that was applied is durable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from storage.advice import LOST_DATA_ADVICE
+from storage.engine.engine import LedgerDirectoryEngine
+from storage.errors import CorruptFileError, MasterKeyMismatchError, MemtableFullError
+from storage.filenames import journal_file_name
+from storage.ids import EntryId, JournalId, LedgerId, LogMark
+from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
+from storage.journal.batch import LedgerEntries, batched, entries_by_ledger
+from storage.journal.catalog import JournalCatalog
+from storage.journal.checked_groups import JournalGroup
+from storage.journal.format import GROUP_BYTES_MAX, JournalRecord, JournalRecordKind
+from storage.journal.reader import JournalScan, journals_to_replay, scan_journal
+from storage.ports import FileSystem
+
+
+class DroppedTail(msgspec.Struct, frozen=True):
+    """The end of a journal file that holds no whole record: not synced when the bookie stopped, so not acknowledged."""
+
+    path: str
+    offset: int
+    """Where the last good record ends."""
+    dropped_bytes: int
+    reason: str
+    is_read_alike: bool
+    """Whether the file ends in the same way when it is not the newest one any more."""
+
+
+class ReplayReport(msgspec.Struct):
+    """What a replay did. Counts are of records."""
+
+    file_count: int = 0
+    entry_count: int = 0
+    ledger_key_count: int = 0
+    fence_count: int = 0
+    explicit_lac_count: int = 0
+    skipped_count: int = 0
+    """Of ledgers with neither a key record nor a row: deleted ones (storage section 3.11)."""
+    unknown_count: int = 0
+    """Of types that this version does not know: skipped, for the sake of later ones (storage section 3.6)."""
+    dropped_tails: list[DroppedTail] = []
+    unflushed_bytes: int = 0
+    """In the write caches, because a disk has no room for them: the marks have not moved, the journals stay."""
+
+
+class JournalReplay:
+    """Replays the journals of a bookie, one after the other, into its engines."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        engine_of: Callable[[LedgerId], LedgerDirectoryEngine],
+        journal_count: int,
+        record_bytes_max: int,
+        make_room: Callable[[LedgerDirectoryEngine, bytes], bool],
+        require_going: Callable[[], None],
+        batch_bytes_min: int,
+    ) -> None:
+        """``record_bytes_max``: of the largest record that may have been journaled.
+
+        ``make_room``: called for an entry that a write cache has refused; False: it does not take it now either.
+        ``require_going``: called between batches; what it raises ends the replay.
+        ``batch_bytes_min``: a batch ends with the group that reaches this.
+        """
+        self._filesystem = filesystem
+        self._engine_of = engine_of
+        self._journal_count = journal_count
+        self._make_room = make_room
+        self._require_going = require_going
+        self._batch_bytes_min = batch_bytes_min
+        self._unsynced_bytes_max = 2 * max(GROUP_BYTES_MAX, record_bytes_max)
+        self._appliers = {
+            JournalRecordKind.ENTRY: self._apply_entry,
+            JournalRecordKind.LEDGER_KEY: self._apply_ledger_key,
+            JournalRecordKind.FENCE: self._apply_fence,
+            JournalRecordKind.EXPLICIT_LAC: self._apply_explicit_lac,
+            JournalRecordKind.UNKNOWN: self._skip_unknown,
+        }
+        self.report = ReplayReport()
+
+    def replay(self, directory: str, journal_index: int, mark: LogMark, catalog: JournalCatalog | None) -> LogMark:
+        """Apply all records of a journal from ``mark`` on; returns the mark that says so, or ``mark`` without files.
+
+        Raises JournalError when a file is missing, CorruptFileError (naming file and offset, and what to do) for what
+        no crash explains, EntryTooLargeError for an entry over today's limit, and what a checkpoint raises.
+        """
+        journal_ids: Sequence[JournalId] = journals_to_replay(self._filesystem, directory, mark, catalog)
+        end = mark
+        for journal_id in journal_ids:
+            path = os.path.join(directory, journal_file_name(journal_id))
+            start = mark.offset if journal_id == mark.journal_id else 0
+            cataloged = None if catalog is None else catalog.find(journal_id)
+            try:
+                scan = scan_journal(
+                    self._filesystem,
+                    path,
+                    start,
+                    is_newest=journal_id == journal_ids[-1],
+                    cataloged=cataloged,
+                    unsynced_bytes_max=self._unsynced_bytes_max,
+                )
+                self._apply_all(scan, journal_index)
+            except CorruptFileError as error:
+                raise CorruptFileError(error.path, error.offset, error.reason, LOST_DATA_ADVICE) from error
+            end = LogMark(journal_id, scan.end.resume_offset)
+        return end
+
+    def _apply_all(self, scan: JournalScan, journal_index: int) -> None:
+        for unit in batched(scan.units(), self._batch_bytes_min):
+            self._require_going()
+            if isinstance(unit, JournalRecord):
+                self._apply(scan.path, journal_index, unit)
+            elif not self._apply_entries(journal_index, unit):
+                for group in unit:
+                    self._apply_group(scan, journal_index, group)
+        if scan.end.dropped_bytes:
+            end = scan.end
+            self.report.dropped_tails.append(
+                DroppedTail(scan.path, end.data_end_offset, end.dropped_bytes, end.reason.value, scan.is_read_alike)
+            )
+        self.report.file_count += 1
+
+    def _apply_group(self, scan: JournalScan, journal_index: int, group: JournalGroup) -> None:
+        if not self._apply_entries(journal_index, [group]):
+            for record in scan.decode(group):
+                self._apply(scan.path, journal_index, record)
+
+    def _apply_entries(self, journal_index: int, groups: list[JournalGroup]) -> bool:
+        """Apply groups of nothing but entries, ledger by ledger; False, with nothing done, if they hold more."""
+        ledgers, others = entries_by_ledger(groups)
+        if others or not ledgers or min(ledgers) < 0:
+            return False
+        if {ledger_id % self._journal_count for ledger_id in ledgers} != {journal_index}:
+            return False
+        for ledger_id, entries in ledgers.items():
+            self._add_all(ledger_id, entries)
+        return True
+
+    def _add_all(self, ledger_id: LedgerId, entries: LedgerEntries) -> None:
+        entry_ids, bodies, last_adds_confirmed = entries
+        engine = self._engine_of(ledger_id)
+        if engine.ledger(ledger_id) is None:
+            self.report.skipped_count += len(bodies)
+        elif engine.add_many(ledger_id, entry_ids, bodies, max(last_adds_confirmed)):
+            self.report.entry_count += len(bodies)
+        else:
+            for entry_id, body in zip(entry_ids, bodies, strict=True):
+                self._add(engine, ledger_id, entry_id, body)
+
+    def _apply(self, path: str, journal_index: int, record: JournalRecord) -> None:
+        # There is no checksum; a ledger that cannot be here is one of the few signs of damage (H21).
+        if record.ledger_id % self._journal_count != journal_index:
+            raise CorruptFileError(
+                path, record.offset, f"a record of ledger {record.ledger_id}, which belongs to another journal"
+            )
+        try:
+            self._appliers[record.kind](self._engine_of(record.ledger_id), record)
+        except (MasterKeyMismatchError, ValueError) as error:
+            raise CorruptFileError(path, record.offset, str(error)) from error
+
+    def _apply_entry(self, engine: LedgerDirectoryEngine, record: JournalRecord) -> None:
+        if engine.ledger(record.ledger_id) is None:
+            self.report.skipped_count += 1
+            return
+        self._add(engine, record.ledger_id, record.entry_id, record.payload)
+
+    def _add(self, engine: LedgerDirectoryEngine, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
+        try:
+            engine.add(ledger_id, entry_id, body)
+        except MemtableFullError:
+            if not self._make_room(engine, body):
+                return
+            engine.add(ledger_id, entry_id, body)
+        self.report.entry_count += 1
+
+    def _apply_ledger_key(self, engine: LedgerDirectoryEngine, record: JournalRecord) -> None:
+        engine.set_master_key(record.ledger_id, record.payload)
+        self.report.ledger_key_count += 1
+
+    def _apply_fence(self, engine: LedgerDirectoryEngine, record: JournalRecord) -> None:
+        # Java drops the fence of a ledger whose row was never flushed, and the ledger takes adds again (H3).
+        engine.set_fenced(record.ledger_id)
+        self.report.fence_count += 1
+
+    def _apply_explicit_lac(self, engine: LedgerDirectoryEngine, record: JournalRecord) -> None:
+        if len(record.payload) < EXPLICIT_LAC_BYTES_MIN:
+            raise ValueError(f"an explicit LAC of {len(record.payload)} bytes")
+        if engine.set_explicit_lac(record.ledger_id, record.payload):
+            self.report.explicit_lac_count += 1
+        else:
+            self.report.skipped_count += 1
+
+    def _skip_unknown(self, _engine: LedgerDirectoryEngine, _record: JournalRecord) -> None:
+        self.report.unknown_count += 1
+
+
+def checkpoint_now(engine: LedgerDirectoryEngine) -> None:
+    """One checkpoint of a directory, here and now, for a caller that has no lanes. Publishes no mark."""
+    job = engine.begin_checkpoint()
+    try:
+        done = engine.write_checkpoint(job)
+    except BaseException:
+        engine.abort_checkpoint(job)
+        raise
+    engine.end_checkpoint(job, done)

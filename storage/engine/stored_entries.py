@@ -1,0 +1,110 @@
+"""The entries of one ledger directory that are on disk: index first, then the entry log. For the reads lane.
+
+"No such entry" is a statement of fact (storage section 12): it is given only when the index says so. Everything that
+stands between the index row and the body is an error.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Set as AbstractSet
+
+from storage.entry_log.reader import EntryLogReader
+from storage.errors import EntryDamagedError, EntryLogMissingError
+from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
+from storage.index.location_index import LocationIndex
+
+
+class StoredEntries:
+    """Reads beside the one lane that writes. ``hidden_ledgers``: deleted ones whose rows may still be there."""
+
+    def __init__(
+        self, locations: LocationIndex, log_reader: EntryLogReader, hidden_ledgers: AbstractSet[LedgerId]
+    ) -> None:
+        self._locations = locations
+        self._log_reader = log_reader
+        self._hidden_ledgers = hidden_ledgers
+        self._damages: dict[EntryLogId, str] = {}
+
+    def take_damages(self) -> dict[EntryLogId, str]:
+        """Logs in which reads found something else than the index says, since the last call, with what it was.
+
+        For the loop: all that it shares with the reads lane are single operations on the table.
+        """
+        taken: dict[EntryLogId, str] = {}
+        while self._damages:
+            log_id, sentence = self._damages.popitem()
+            taken[log_id] = sentence
+        return taken
+
+    def read(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+        """Body of an entry on disk, or None: it is certainly not there (an entry in a write cache may not be).
+
+        Raises EntryLogError, IndexDamagedError or another StorageError when that cannot be told.
+        """
+        if ledger_id in self._hidden_ledgers:
+            return None
+        location = self._locations.find(ledger_id, entry_id)
+        if location is None:
+            return None
+        try:
+            return self._read_at(location, ledger_id, entry_id)
+        except EntryLogMissingError:
+            return self._read_moved(ledger_id, entry_id)
+
+    def read_run(self, ledger_id: LedgerId, entry_id: EntryId, count_max: int, bytes_max: int) -> list[bytes]:
+        """Like ``read``, with the bodies of some of the entries behind it; empty: the entry is certainly not there.
+
+        For a reader that goes through the ledger. Each body is of the very copy that its row names (H18).
+        """
+        if ledger_id in self._hidden_ledgers:
+            return []
+        locations = self._locations.find_run(ledger_id, entry_id, count_max)
+        if not locations:
+            return []
+        try:
+            return self._log_reader.read_run(locations, ledger_id, entry_id, bytes_max)
+        except EntryLogMissingError:
+            body = self._read_moved(ledger_id, entry_id)
+            return [] if body is None else [body]
+        except EntryDamagedError as error:
+            self._damages.setdefault(locations[0].log_id, str(error))
+            raise
+
+    def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
+        """Highest entry of a ledger on disk; the true last one is the greater of this and the cached one (H8).
+
+        Ask the write caches first: a checkpoint moves entries from there to the disk. Raises like ``read``.
+        """
+        last = None if ledger_id in self._hidden_ledgers else self._locations.find_last(ledger_id)
+        if last is None:
+            return None
+        entry_id, location = last
+        try:
+            return entry_id, self._read_at(location, ledger_id, entry_id)
+        except EntryLogMissingError:
+            body = self._read_moved(ledger_id, entry_id)
+            return None if body is None else (entry_id, body)
+
+    def list_entries(
+        self, ledger_id: LedgerId, first_entry_id: EntryId = 0, count_max: int | None = None
+    ) -> list[EntryId]:
+        """Ids of a ledger's entries on disk, from one on, ascending; ask the caches first. Raises like ``read``."""
+        if ledger_id in self._hidden_ledgers:
+            return []
+        return list(itertools.islice(self._locations.list_entries(ledger_id, first_entry_id), count_max))
+
+    def _read_moved(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+        """Read again an entry whose log was removed after its location was looked up.
+
+        A log is removed only once no row names it: the row has changed or was deleted meanwhile, or a log is lost.
+        """
+        location = self._locations.find(ledger_id, entry_id)
+        return None if location is None else self._read_at(location, ledger_id, entry_id)
+
+    def _read_at(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId) -> bytes:
+        try:
+            return self._log_reader.read(location, ledger_id, entry_id)
+        except EntryDamagedError as error:
+            self._damages.setdefault(location.log_id, str(error))
+            raise

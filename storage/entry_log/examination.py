@@ -1,0 +1,91 @@
+"""What a whole scan of an entry log says about the log: how much each ledger has in it, and whether anything is lost.
+
+For child processes and offline commands: numpy has no place in a bookie.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from storage.entry_log.damage import LogDamage, LogFindings, judge_log
+from storage.entry_log.format import HEADER_BYTES, decode_header
+from storage.entry_log.reader import read_ledgers_map
+from storage.entry_log.scan import FoundEntries, LogScan
+from storage.errors import EntryLogError
+from storage.filenames import entry_log_file_name
+from storage.framing import LENGTH_BYTES, ReadWindow
+from storage.ids import EntryLogId, LedgerId
+from storage.ports import FileSystem
+
+
+class ExaminedLog(msgspec.Struct, frozen=True):
+    """A log that was read whole."""
+
+    entry_count: int
+    dropped_bytes: int
+    """As in ``EntryLogScan``."""
+    damage: LogDamage | None
+    ledger_ids: frozenset[LedgerId]
+
+
+def examine_log(
+    fs: FileSystem, directory: str, log_id: EntryLogId, entry_bytes_max: int, on_progress: Callable[[], None]
+) -> ExaminedLog:
+    """Read a log of a folder (``current``); ``on_progress`` is called every few MiB. What is unreadable is damage."""
+    scan = LogScan(fs, directory, log_id)
+    found_bytes: Counter[LedgerId] = Counter()
+    entry_count = 0
+    try:
+        for found in scan:
+            entry_count += len(found.offsets)
+            count_bytes(found_bytes, found)
+            on_progress()
+        damage = judge_scan(fs, directory, log_id, scan, found_bytes, entry_bytes_max)
+    except (EntryLogError, OSError) as error:
+        damage = LogDamage(str(error), None)
+    return ExaminedLog(entry_count, scan.dropped_bytes, damage, frozenset(found_bytes))
+
+
+def judge_scan(
+    fs: FileSystem,
+    directory: str,
+    log_id: EntryLogId,
+    scan: LogScan,
+    found_bytes: Counter[LedgerId],
+    entry_bytes_max: int,
+) -> LogDamage | None:
+    """What is wrong with a log whose scan has ended; OSError."""
+    file = fs.open(os.path.join(directory, entry_log_file_name(log_id)))
+    try:
+        window = ReadWindow(file)
+        header = decode_header(window.read(HEADER_BYTES, 0))
+        ledgers_map = read_ledgers_map(window)
+    finally:
+        file.close()
+    return judge_log(
+        LogFindings(
+            size_bytes=scan.size_bytes,
+            header=header,
+            ledgers_map=ledgers_map,
+            found_bytes=found_bytes,
+            gaps=scan.gaps,
+            dropped_bytes=scan.dropped_bytes,
+            cut_frame=scan.cut_frame,
+            hides_frames=scan.hides_frames,
+            entry_bytes_max=entry_bytes_max,
+        )
+    )
+
+
+def count_bytes(found_bytes: Counter[LedgerId], found: FoundEntries) -> None:
+    """Add the frames of some entries to what their ledgers have."""
+    ledger_ids, frame_bytes = found.ledger_ids, found.sizes_bytes + LENGTH_BYTES
+    starts = np.flatnonzero(np.diff(ledger_ids, prepend=-1))
+    sums = np.add.reduceat(frame_bytes, starts)
+    for ledger_id, size_bytes in zip(ledger_ids[starts].tolist(), sums.tolist(), strict=True):
+        found_bytes[ledger_id] += size_bytes

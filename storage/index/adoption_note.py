@@ -1,0 +1,116 @@
+"""The note that says how far a change from one kind of index to the other has come, and in which state it began.
+
+It is written when everything new is finished and durable, and removed when all of it is in place: whoever finds it goes
+on putting things in place, and never builds again. A bookie that ran in between has written files that the change knows
+nothing of: then going on would lose them, so the newest names are part of the note.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from storage.checked_text import decode_checked_text, encode_checked_text
+from storage.config import StorageConfig
+from storage.entry_log.reader import list_entry_logs
+from storage.errors import AdoptionRefusedError, CorruptFileError
+from storage.filenames import ADOPTION, HANDING_BACK, current_directory
+from storage.journal.reader import list_journals
+from storage.ports import FileSystem
+
+_FORMAT = "bkctl change of index 1"
+
+
+class ChangeNote(msgspec.Struct, frozen=True):
+    """A change of index under way."""
+
+    aside: str
+    """Name of the folders that take the old index, one below each ``current``."""
+    newest: tuple[str, ...]
+    """For each ledger and journal directory its newest entry log and journal, when the change began."""
+
+
+class ChangeUnderWay(NamedTuple):
+    """A change that was cut off: the path of its note, and the subcommand of ``bkctl storage`` that ends it."""
+
+    path: str
+    command: str
+
+    @property
+    def advice(self) -> str:
+        """What to do, as the end of a sentence."""
+        return f"{self.path} says that a change was cut off: end it with `bkctl storage {self.command}`"
+
+
+def find_change_under_way(fs: FileSystem, config: StorageConfig) -> ChangeUnderWay | None:
+    """The change that was cut off in these folders, if one was. OSError."""
+    for name, command in ((ADOPTION, "adopt"), (HANDING_BACK, "hand-back")):
+        path = os.path.join(current_directory(config.ledger_directories[0]), name)
+        if fs.exists(path):
+            return ChangeUnderWay(path, command)
+    return None
+
+
+def begin_note(fs: FileSystem, config: StorageConfig, aside: str) -> ChangeNote:
+    """The note of a change that begins now; ``aside`` gets a number when folders of that name are there already."""
+    folders = [current_directory(directory) for directory in config.all_directories]
+    names = itertools.chain([aside], (f"{aside}.{number}" for number in itertools.count(2)))
+    free = next(name for name in names if not any(fs.exists(os.path.join(folder, name)) for folder in folders))
+    return ChangeNote(free, _newest(fs, config))
+
+
+def read_note(fs: FileSystem, path: str) -> ChangeNote | None:
+    """The note at ``path``, None without one. CorruptFileError."""
+    try:
+        data = fs.read_file(path)
+    except FileNotFoundError:
+        return None
+    lines = decode_checked_text(_FORMAT, data)
+    if not lines:
+        raise CorruptFileError(path, 0, "not a note of a change of index")
+    return ChangeNote(lines[0], tuple(lines[1:]))
+
+
+def write_note(fs: FileSystem, path: str, note: ChangeNote) -> None:
+    """Write it durably; OSError."""
+    fs.write_file_atomically(path, encode_checked_text(_FORMAT, [note.aside, *note.newest]))
+
+
+def remove_note(fs: FileSystem, path: str) -> None:
+    """The change is done; OSError."""
+    fs.remove(path)
+    fs.sync_directory(os.path.dirname(path))
+
+
+def require_nothing_written_since(fs: FileSystem, config: StorageConfig, path: str, note: ChangeNote) -> None:
+    """AdoptionRefusedError when a bookie has run since the change began."""
+    if note.newest != _newest(fs, config):
+        raise AdoptionRefusedError(
+            f"nothing was changed: {path} tells of a change that was cut off, and a bookie has written since: then the "
+            f"newest files were {', '.join(note.newest)}; what it wrote is in its own index alone; put back what is in "
+            f"the folders {note.aside}, remove {path}, and begin again"
+        )
+
+
+def move_aside(fs: FileSystem, folder: str, names: Sequence[str], aside: str) -> None:
+    """Move what has these names in ``folder`` (a ``current``) into its folder ``aside``; repeatable when cut off."""
+    present = [name for name in names if fs.exists(os.path.join(folder, name))]
+    if not present:
+        return
+    target = os.path.join(folder, aside)
+    fs.make_directories(target)
+    for name in present:
+        fs.rename(os.path.join(folder, name), os.path.join(target, name))
+    fs.sync_directory(target)
+    fs.sync_directory(folder)
+
+
+def _newest(fs: FileSystem, config: StorageConfig) -> tuple[str, ...]:
+    """Newest log of each ledger directory and newest journal of each journal directory, by position."""
+    logs = (max(list_entry_logs(fs, current_directory(each)), default=-1) for each in config.ledger_directories)
+    journals = (max(list_journals(fs, current_directory(each)), default=-1) for each in config.journal_directories)
+    return (*(f"log {number:x}" for number in logs), *(f"journal {number:x}" for number in journals))

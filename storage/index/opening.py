@@ -1,0 +1,125 @@
+"""Opening the two indexes of a ledger directory, or making them where nothing was ever stored."""
+
+from __future__ import annotations
+
+import os
+
+from storage.advice import ADOPTION_ADVICE, REBUILD_ADVICE
+from storage.disk_room import mebibytes
+from storage.entry_log.format import HEADER_BYTES
+from storage.entry_log.reader import list_entry_logs
+from storage.errors import IndexMissingError, NoRoomToStartError
+from storage.filenames import (
+    LEDGERS_DATABASE,
+    LOCATIONS_DATABASE,
+    entry_log_file_name,
+    last_mark_file_name,
+    seal_file_name,
+)
+from storage.index.java_index import find_java_index
+from storage.index.seal import (
+    SealedIndex,
+    bytes_to_open,
+    create_sealed_index,
+    is_sealed_index_present,
+    open_sealed_index,
+    view_sealed_index,
+)
+from storage.index.swap import finish_swap
+from storage.ports import FileSystem, OpenIndexStore
+
+
+def open_indexes(
+    filesystem: FileSystem, open_index: OpenIndexStore, ledger_directory: str, index_directory: str
+) -> tuple[SealedIndex, SealedIndex]:
+    """The ledgers and the locations database of a directory (both folders are ``current`` ones).
+
+    Raises IndexMissingError when one is missing although something was stored, IndexDamagedError when one lost or
+    damaged a batch that was sealed: starting with less would turn lost entries into "no such entry" (H15).
+    """
+    databases = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
+    for name in databases:
+        finish_swap(filesystem, os.path.join(index_directory, name))
+    missing = [name for name in databases if not _is_present(filesystem, index_directory, name)]
+    if missing:
+        _require_no_history(filesystem, ledger_directory, os.path.join(index_directory, missing[0]))
+    return _open_or_create(filesystem, open_index, index_directory, missing)
+
+
+def _is_present(filesystem: FileSystem, index_directory: str, database: str) -> bool:
+    return is_sealed_index_present(filesystem, *_index_paths(index_directory, database))
+
+
+def _index_paths(index_directory: str, database: str) -> tuple[str, str]:
+    """Folder of a database, and its seal record."""
+    return os.path.join(index_directory, database), os.path.join(index_directory, seal_file_name(database))
+
+
+def _open_or_create(
+    filesystem: FileSystem, open_index: OpenIndexStore, index_directory: str, missing: list[str]
+) -> tuple[SealedIndex, SealedIndex]:
+    """Open or, where missing, create the ledgers and the locations database."""
+    opened: list[SealedIndex] = []
+    try:
+        for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE):
+            open_or_create = create_sealed_index if database in missing else open_or_view_index
+            opened.append(open_or_create(filesystem, open_index, *_index_paths(index_directory, database)))
+    except BaseException:
+        for index in opened:
+            index.close()
+        raise
+    ledger_rows, location_rows = opened
+    return ledger_rows, location_rows
+
+
+def open_or_view_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
+    """Open a database; on a disk without room for that, view it until something is to be written.
+
+    Raises as ``open_sealed_index``; NoRoomToStartError where it would have to be mended first.
+    """
+    free_bytes = _free_bytes(filesystem, path)
+    if free_bytes is None or free_bytes >= (needed_bytes := bytes_to_open(filesystem, path)):
+        return open_sealed_index(filesystem, open_index, path, record_path)
+    try:
+        return view_sealed_index(filesystem, open_index, path, record_path)
+    except ValueError as error:
+        raise NoRoomToStartError(
+            f"{path}: {mebibytes(free_bytes)} MiB are free, {mebibytes(needed_bytes)} MiB are needed to open this "
+            f"index, which must be mended ({error}): make room"
+        ) from error
+
+
+def _free_bytes(filesystem: FileSystem, path: str) -> int | None:
+    """None: the file system cannot tell, or there is no database."""
+    if not filesystem.exists(path):
+        return None
+    space = filesystem.space(path)
+    return space.usable_bytes if space.total_bytes > 0 else None
+
+
+def find_history(filesystem: FileSystem, ledger_directory: str) -> str | None:
+    """Path of a file that says that something was stored in a ledger directory once; None if nothing does. OSError.
+
+    A log of nothing but its header holds no entry. A mark says that rows were flushed here, entries or not.
+    """
+    mark_name = last_mark_file_name(0, 1)
+    for name in filesystem.list_directory(ledger_directory):
+        if name.startswith(mark_name):
+            return os.path.join(ledger_directory, name)
+    for log_id in list_entry_logs(filesystem, ledger_directory):
+        path = os.path.join(ledger_directory, entry_log_file_name(log_id))
+        if filesystem.size(path) > HEADER_BYTES:
+            return path
+    return None
+
+
+def _require_no_history(filesystem: FileSystem, ledger_directory: str, index_path: str) -> None:
+    """Refuse to make an empty index beside what only a lost one can have named (H15, storage section 5.9)."""
+    witness = find_history(filesystem, ledger_directory)
+    if witness is not None:
+        java_index = find_java_index(filesystem, os.path.dirname(index_path))
+        # Rebuilt from the logs alone, a Java bookie's index would lack what only its own says.
+        advice = ADOPTION_ADVICE if java_index.names else REBUILD_ADVICE
+        raise IndexMissingError(
+            f"{index_path} is missing although {witness} exists: stored entries would be denied; {advice}"
+        )

@@ -1,0 +1,316 @@
+"""A database that cannot lose a batch unnoticed: the seal.
+
+LevelDB drops a damaged or missing end of its own log in silence, and a bookie that then answers "no such entry" helps
+to cut acknowledged entries off a ledger. So
+
+- every batch carries one more row, the seal row, whose key ends with the number of the batch;
+- a small file beside the database records the run of numbers that must be there, ``floor`` to ``number``. It is
+  replaced after the batches are durable and before lastMark moves past what they hold;
+- at open that run is demanded without a gap. Batches behind ``number`` may be there or not: the journal repeats them.
+
+The run need not reach back to the first batch. Opening a database moves what its log holds into synced tables; from
+then on LevelDB can lose an older batch only together with the last one, or with a table that its manifest names, and
+both are noticed. So every open, once it has verified the run, moves ``floor`` up to the last batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from storage.advice import REBUILD_ADVICE
+from storage.checked_text import decode_checked_numbers, encode_checked_numbers
+from storage.errors import DirectoryLockedError, IndexDamagedError, IndexFailedError, IndexMissingError, StorageError
+from storage.index.kept_files import KeptFiles, remove_files
+from storage.index.manifest_tail import drop_last_change
+from storage.index.view import open_view
+from storage.ports import FileSystem, IndexStore, OpenIndexStore
+
+_SEAL_KEY = struct.Struct(">8sQ")
+_SEAL_PREFIX = b"\xffseal\x00\x00\x00"
+"""First byte above 0x7f: read as a ledger id it is negative, so no seal row is a ledger's (storage section 5.2)."""
+_TRIM_ROW_COUNT_MAX = 4096
+_RECORD_FORMAT = "bkctl seal 1"
+_RECORD_NAMES = ("floor", "number")
+_REWRITTEN_PREFIX = "MANIFEST-"
+_REWRITTEN_SUFFIX = ".log"
+_OPENING_BYTES = 256 * 1024
+"""Of an opening, beside what takes the place of log and manifest: blocks of small files, and of folders."""
+
+
+class SealRecord(NamedTuple):
+    """What the file beside a database demands: every batch from ``floor`` to ``number``. 0: creation did not finish."""
+
+    floor: int
+    number: int
+
+
+class SealedIndex:
+    """An index database whose every batch is numbered. One lane writes; other lanes may read beside it."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        store: IndexStore,
+        path: str,
+        record_path: str,
+        record: SealRecord,
+        number: int,
+        open_to_write: Callable[[], SealedIndex] | None = None,
+        opening_bytes: int = 0,
+    ) -> None:
+        """``open_to_write``: opens the same database for writing, if ``store`` is for reading alone; with the room
+        that takes."""
+        self._filesystem = filesystem
+        self._store = store
+        self._path = path
+        self._record_path = record_path
+        self._record = record
+        self._number = number
+        self._is_failed = False
+        self._open_to_write = open_to_write
+        self._opening_bytes = opening_bytes
+        # Reads are the store's own methods: a read costs no call more for the seal.
+        self.get = store.get
+        self.floor = store.floor
+        self.scan = store.scan
+
+    @property
+    def path(self) -> str:
+        """Folder of the database."""
+        return self._path
+
+    @property
+    def opening_bytes(self) -> int:
+        """Room that the next write takes before it writes: 0, but for a database that is only viewed."""
+        return 0 if self._open_to_write is None else self._opening_bytes
+
+    def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
+        """Apply one batch and its seal row atomically and durably.
+
+        Raises IndexFailedError when that failed, now or earlier. Final, because a batch behind a half-written one may
+        read as damage later, and because a failed sync may succeed when tried again without the bytes being there.
+        Another StorageError, or OSError, when a database that was only viewed could not be opened: nothing was written.
+        """
+        if self._open_to_write is not None:
+            self._go_on(self._open_to_write())
+        if self._is_failed:
+            raise IndexFailedError(f"{self._path}: an earlier write failed; restart the bookie")
+        number = self._number + 1
+        try:
+            self._store.write(itertools.chain(puts, [(_seal_key(number), b"")]), deletes)
+        except (StorageError, OSError) as error:
+            self._is_failed = True
+            advice = REBUILD_ADVICE if isinstance(error, IndexDamagedError) else "restart the bookie"
+            raise IndexFailedError(f"{self._path}: index write failed ({error}); {advice}") from error
+        self._number = number
+
+    def record(self) -> None:
+        """Demand all batches written so far from every later open. To be called before lastMark moves past them."""
+        if self._record.number == self._number:
+            return
+        if self._open_to_write is not None:
+            self._go_on(self._open_to_write())
+        self._write_record(SealRecord(self._record.floor, self._number))
+
+    def close(self) -> None:
+        """Close the database; safe to repeat."""
+        self._store.close()
+
+    def _go_on(self, opened: SealedIndex) -> None:
+        """Go on with the same database, opened for writing. Readers in other lanes end what they have begun."""
+        self._record, self._number, self._store = opened._record, opened._number, opened._store
+        self.get, self.floor, self.scan = opened.get, opened.floor, opened.scan
+        self._open_to_write = None
+
+    def trim(self) -> None:
+        """Move the floor up to the last batch, then delete the seal rows below it. Only right after an open."""
+        last = self._number
+        if self._record.floor == last == self._record.number:
+            return
+        self._write_record(SealRecord(last, last))
+        rows = self._store.scan(_seal_key(0), _seal_key(last))
+        while keys := [key for key, _ in itertools.islice(rows, _TRIM_ROW_COUNT_MAX)]:
+            self.write((), keys)
+
+    def _write_record(self, record: SealRecord) -> None:
+        # LevelDB syncs the bytes of its log, but not the folder that gives a new log file its name.
+        self._filesystem.sync_directory(self._path)
+        self._filesystem.write_file_atomically(self._record_path, encode_seal_record(record))
+        self._record = record
+
+
+@contextlib.contextmanager
+def advising_repair() -> Iterator[None]:
+    """Around what boot reads of an index: an error that says it is lost or damaged also says what to do about it."""
+    try:
+        yield
+    except (IndexDamagedError, IndexMissingError) as error:
+        if REBUILD_ADVICE in str(error):
+            raise
+        raise type(error)(f"{error}; {REBUILD_ADVICE}") from error
+
+
+def is_sealed_index_present(filesystem: FileSystem, path: str, record_path: str) -> bool:
+    """Whether a database was ever finished here; raises IndexDamagedError when it stands without its record."""
+    record = _read_record(filesystem, record_path)
+    if record is not None:
+        return record.number > 0
+    if filesystem.exists(path):
+        raise IndexDamagedError(f"{record_path} is missing, so {path} cannot be trusted; {REBUILD_ADVICE}")
+    return False
+
+
+def create_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
+    """Make a new database with its first batch sealed and recorded.
+
+    The record of an unfinished creation stands before the database does: a database without a record is never the
+    work of a crash.
+    """
+    unfinished = SealRecord(0, 0)
+    filesystem.write_file_atomically(record_path, encode_seal_record(unfinished))
+    if filesystem.exists(path):
+        # A crash cut a creation off: LevelDB syncs its first files late, and nothing was ever sealed there.
+        remove_files(filesystem, path)
+    with advising_repair():
+        store = open_index(path, create=True, strict=True)
+        filesystem.sync_directory(os.path.dirname(path))
+    index = SealedIndex(filesystem, store, path, record_path, SealRecord(1, 0), 0)
+    index.write(())
+    index.trim()
+    return index
+
+
+def seal_database(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> None:
+    """Give a whole database that was written without seals its first one, and record that: from here on it counts."""
+    store = open_index(path, create=False, strict=True)
+    try:
+        index = SealedIndex(filesystem, store, path, record_path, SealRecord(1, 0), 0)
+        index.write(())
+        index.trim()
+    finally:
+        store.close()
+
+
+def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
+    """Open a database and demand its recorded run; afterwards the run is cut to its end.
+
+    Raises IndexMissingError when the database is gone, IndexDamagedError when it does not hold the run: both name the
+    command that rebuilds it.
+    """
+    record = _read_record(filesystem, record_path)
+    assert record is not None, "is_sealed_index_present comes first"
+    kept = KeptFiles(filesystem, path)
+    kept.restore()
+    kept.keep()
+    with advising_repair():
+        try:
+            store = _open_strictly(filesystem, open_index, path)
+        except DirectoryLockedError:
+            kept.drop()  # its owner goes on writing: what was kept is outdated
+            raise
+        except IndexMissingError as error:
+            raise IndexMissingError(f"{error}, though {record.number} batches were sealed there") from error
+        try:
+            number = _verified_end(store, path, record)
+            filesystem.sync_directory(path)
+            kept.drop()
+            index = SealedIndex(filesystem, store, path, record_path, record, number)
+            index.trim()
+        except BaseException:
+            store.close()
+            raise
+    return index
+
+
+def view_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
+    """Open a database without writing a byte, and demand its recorded run; the first write opens it properly.
+
+    Raises as ``open_sealed_index``, and ValueError where it is not sound as it stands.
+    """
+    record = _read_record(filesystem, record_path)
+    assert record is not None, "is_sealed_index_present comes first"
+    with advising_repair():
+        store = open_view(filesystem, KeptFiles(filesystem, path).current_path)
+        number = _verified_end(store, path, record)
+    open_to_write = functools.partial(open_sealed_index, filesystem, open_index, path, record_path)
+    opening_bytes = bytes_to_open(filesystem, path)
+    return SealedIndex(filesystem, store, path, record_path, record, number, open_to_write, opening_bytes)
+
+
+def bytes_to_open(filesystem: FileSystem, path: str) -> int:
+    """Room that LevelDB, and what is done around it, may take to open a database; OSError."""
+    sizes_bytes = 0
+    for name in filesystem.list_directory(path):
+        if name.startswith(_REWRITTEN_PREFIX) or name.endswith(_REWRITTEN_SUFFIX):
+            sizes_bytes += filesystem.size(os.path.join(path, name))
+    return sizes_bytes + _OPENING_BYTES
+
+
+def encode_seal_record(record: SealRecord) -> bytes:
+    """Text of the record file."""
+    return encode_checked_numbers(_RECORD_FORMAT, dict(zip(_RECORD_NAMES, record, strict=True)))
+
+
+def decode_seal_record(data: bytes) -> SealRecord | None:
+    """The record, or None for bytes that ``encode_seal_record`` does not make."""
+    numbers = decode_checked_numbers(_RECORD_FORMAT, _RECORD_NAMES, data)
+    return None if numbers is None else SealRecord(*numbers)
+
+
+def _read_record(filesystem: FileSystem, record_path: str) -> SealRecord | None:
+    try:
+        data = filesystem.read_file(record_path)
+    except FileNotFoundError:
+        return None
+    record = decode_seal_record(data)
+    if record is None:
+        raise IndexDamagedError(f"{record_path} is not a seal record; {REBUILD_ADVICE}")
+    return record
+
+
+def _open_strictly(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> IndexStore:
+    """Open without damage, or what a crash can leave that looks like damage; the run of seal rows tells them apart."""
+    try:
+        return open_index(path, create=False, strict=True)
+    except IndexDamagedError:
+        try:
+            # A torn end of LevelDB's log is dropped by one open without the strictness.
+            open_index(path, create=False, strict=False).close()
+        except IndexDamagedError:
+            if not drop_last_change(filesystem, path):
+                raise
+        return open_index(path, create=False, strict=True)
+
+
+def _verified_end(store: IndexStore, path: str, record: SealRecord) -> int:
+    """Number of the last batch present, after checking that none of the recorded run is missing."""
+    expected = record.floor
+    last = record.number
+    for number in _numbers(store, path, record.floor):
+        if number != expected and expected <= record.number:
+            break
+        last = number
+        expected = number + 1
+    if expected <= record.number:
+        raise IndexDamagedError(f"{path}: batch {expected} of the recorded {record.floor} to {record.number} is lost")
+    return last
+
+
+def _numbers(store: IndexStore, path: str, floor: int) -> Iterator[int]:
+    for key, _ in store.scan(_seal_key(floor), _SEAL_END):
+        if len(key) != _SEAL_KEY.size:
+            raise IndexDamagedError(f"{path}: {key.hex()} is not the key of a seal row")
+        yield _SEAL_KEY.unpack(key)[1]
+
+
+def _seal_key(number: int) -> bytes:
+    return _SEAL_KEY.pack(_SEAL_PREFIX, number)
+
+
+_SEAL_END = _seal_key(2**64 - 1)

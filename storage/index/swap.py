@@ -1,0 +1,100 @@
+"""Putting a rebuilt index in the place of the old one, so that a crash leaves the one or the other.
+
+The new database is made in ``<database>.rebuilt``. It counts from the moment on at which its seal record stands beside
+it, as ``<database>.rebuilt.seal``, and whoever opens the index next finishes what follows:
+
+1. ``<database>``          becomes ``<database>.replaced``
+2. ``<database>.rebuilt``  becomes ``<database>``
+3. the record takes the place of the old record; from here on this is the index like any other
+4. ``<database>.replaced`` is deleted
+
+Without that record, ``<database>.rebuilt`` is the work of a rebuild that did not end, and the next one begins anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final
+
+from storage.advice import REBUILD_ADVICE
+from storage.errors import IndexDamagedError
+from storage.filenames import REBUILT_SUFFIX, REPLACED_SUFFIX, seal_file_name
+from storage.index.kept_files import KeptFiles, remove_files
+from storage.index.seal import decode_seal_record, seal_database
+from storage.ports import FileSystem, OpenIndexStore
+
+_DISCARD_TRIES_MAX: Final = 100
+
+
+def rebuilt_path(path: str) -> str:
+    """Folder in which the database ``path`` is built anew."""
+    return path + REBUILT_SUFFIX
+
+
+def begin_rebuilt(filesystem: FileSystem, path: str) -> str:
+    """An empty folder for a new database; what an earlier rebuild left is deleted. OSError."""
+    discard_rebuilt(filesystem, path)
+    folder = rebuilt_path(path)
+    filesystem.make_directories(folder)
+    return folder
+
+
+def discard_rebuilt(filesystem: FileSystem, path: str) -> None:
+    """Delete a new database that does not count yet, if there is one. OSError.
+
+    A child that works there and lost its parent goes on until it notices, which is with the file that it is at: what it
+    makes or takes away meanwhile is no trouble. Once the folder is gone it can make nothing.
+    """
+    for tries_left in reversed(range(_DISCARD_TRIES_MAX)):
+        try:
+            _remove_folder(filesystem, rebuilt_path(path))
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT) or not tries_left:
+                raise
+        else:
+            return
+
+
+def commit_rebuilt(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> None:
+    """Make the new database, whole and durable, the one that counts; ``finish_swap`` is next. StorageError, OSError."""
+    folder = rebuilt_path(path)
+    filesystem.sync_directory(folder)
+    seal_database(filesystem, open_index, folder, seal_file_name(folder))
+
+
+def finish_swap(filesystem: FileSystem, path: str) -> bool:
+    """Bring a swap to its end that has begun; returns whether there was one. Repeatable when cut off.
+
+    IndexDamagedError when the record of the new database is none; OSError.
+    """
+    parent = os.path.dirname(path)
+    folder, replaced = rebuilt_path(path), path + REPLACED_SUFFIX
+    record_path, new_record_path = seal_file_name(path), seal_file_name(folder)
+    if not filesystem.exists(new_record_path):
+        if filesystem.exists(path) and filesystem.exists(record_path):
+            _remove_folder(filesystem, replaced)
+        return False
+    record = decode_seal_record(filesystem.read_file(new_record_path))
+    if record is None or record.number == 0:
+        raise IndexDamagedError(f"{new_record_path} is not a seal record; {REBUILD_ADVICE}")
+    if filesystem.exists(folder):
+        # What was kept of the old database would be put back into the new one.
+        KeptFiles(filesystem, path).drop()
+        if filesystem.exists(path):
+            _remove_folder(filesystem, replaced)
+            filesystem.rename(path, replaced)
+            filesystem.sync_directory(parent)
+        filesystem.rename(folder, path)
+        filesystem.sync_directory(parent)
+    filesystem.rename(new_record_path, record_path)
+    filesystem.sync_directory(parent)
+    _remove_folder(filesystem, replaced)
+    return True
+
+
+def _remove_folder(filesystem: FileSystem, path: str) -> None:
+    if filesystem.exists(path):
+        remove_files(filesystem, path)
+        filesystem.remove_directory(path)
+        filesystem.sync_directory(os.path.dirname(path))

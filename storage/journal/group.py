@@ -1,0 +1,210 @@
+"""Groups of journal records: what is written and synced as one, and the checksum that ends it. Free of I/O.
+
+A group is its framed records and padding up to the alignment (storage section 3.4). In the first bytes of the padding,
+which Java skips unread, bkctl puts where the group began and a CRC-32C of it, so that a group which a crash tore can be
+told from one that was damaged (docs/decisions/0009). Version 4 has no padding, hence no checksum.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import crc32c
+import msgspec
+
+from storage.config import JOURNAL_BLOCK_BYTES
+from storage.entry import ENTRY_HEADER_BYTES_MIN
+from storage.framing import LENGTH_BYTES, framed, framed_bytes
+from storage.ids import JournalId
+from storage.journal.format import (
+    PADDING_HEADER_BYTES,
+    PADDING_MARK,
+    PADDING_VERSION_MIN,
+    RECORD_BYTES_MIN,
+    VERSION_MAX,
+    decode_record,
+    encode_padding,
+    is_zero_filled,
+)
+from storage.ports import Buffer
+from storage.step_sizes import USUAL_STEPS, StepSizes
+
+CHECKSUM_BYTES = 16
+"""In the padding, behind its count: four bytes that say what this is, i64 start of the group, u32 CRC-32C of an i64
+journal id and of everything from the group's start up to the CRC itself."""
+
+CHECKSUM_MARK = b"bkg"
+"""Begins the checksum; the byte behind it says whether a sector of zeros can be what was written."""
+
+_WITHOUT_ZEROS = b"\1"
+"""No 512 zero bytes stand in a row before the padding's count ends: a sector of zeros is one that was not written."""
+_WITH_ZEROS = b"\2"
+
+_JOURNAL_ID = struct.Struct(">q")
+_CHECKSUM = struct.Struct(">3scq")
+_CRC = struct.Struct(">I")
+_CRC_AT = PADDING_HEADER_BYTES + _CHECKSUM.size
+_PADDING = struct.Struct(">ii")
+_LENGTH = struct.Struct(">i")
+
+_ZERO_RUN = bytes(JOURNAL_BLOCK_BYTES - LENGTH_BYTES + 1)
+"""What one part must hold of a sector of zeros that two share: at most three bytes of a length word are the other's."""
+_SAMPLE_BYTES = 128
+_ZERO_SAMPLES = bytes(len(_ZERO_RUN) // _SAMPLE_BYTES)
+_ZERO_IDS = bytes(RECORD_BYTES_MIN)
+
+
+class EncodedGroup(NamedTuple):
+    """A group to be written."""
+
+    size_bytes: int
+    writes: Iterator[list[Buffer]]
+    """Parts to be written one behind the other, in lists for one write each, which ends with a sector; they are made on
+    the way."""
+
+
+class GroupChecksum(msgspec.Struct, frozen=True):
+    """The checksum at the end of a group."""
+
+    group_start: int
+    crc: int
+    padding_bytes: int
+    """Length of the padding that it stands in, all its words included."""
+    may_hold_zero_sectors: bool
+    """Whether the group may have been written with a sector of nothing but zeros before its checksum."""
+
+
+def encode_group(
+    records: Sequence[bytes],
+    position: int,
+    alignment_bytes: int,
+    journal_id: JournalId | None = None,
+    version: int = VERSION_MAX,
+    steps: StepSizes = USUAL_STEPS,
+) -> EncodedGroup:
+    """A group of raw records at ``position`` in a file of ``version``.
+
+    With ``journal_id`` it carries a checksum. ValueError for a record that no reader would accept: acknowledged and
+    then refused, it would stop every boot.
+    """
+    lengths = list(map(len, records))
+    _require_replayable(records, lengths)
+    size_bytes = sum(lengths) + LENGTH_BYTES * len(records)
+    parts = _framed(records, lengths, size_bytes, steps.journal_part_bytes)
+    if version < PADDING_VERSION_MIN:
+        return EncodedGroup(size_bytes, _writes(parts, position, steps.journal_write_bytes))
+    content_bytes = 0 if journal_id is None else CHECKSUM_BYTES
+    padding = encode_padding(position + size_bytes, alignment_bytes, content_bytes)
+    if journal_id is None:
+        parts = itertools.chain(parts, [padding])
+    else:
+        parts = _with_checksum(parts, padding, journal_id, position)
+    return EncodedGroup(size_bytes + len(padding), _writes(parts, position, steps.journal_write_bytes))
+
+
+def split_group(data: bytes, first: int) -> tuple[list[int], int]:
+    """Where records begin, at their length words, that stand one behind the other in ``data`` from index ``first`` on;
+    and the index behind them.
+
+    Only lengths are looked at: what is returned is meant once the checksum has been compared.
+    """
+    starts: list[int] = []
+    unpack = _LENGTH.unpack_from
+    last = len(data) - LENGTH_BYTES
+    while first <= last:
+        length = unpack(data, first)[0]
+        end = first + LENGTH_BYTES + length
+        if length < RECORD_BYTES_MIN or end > len(data):
+            break
+        starts.append(first)
+        first = end
+    return starts, first
+
+
+def decode_checksum(padding: bytes) -> GroupChecksum | None:
+    """The checksum that padding begins with (its two words included), or None for padding without one."""
+    if len(padding) < PADDING_HEADER_BYTES + CHECKSUM_BYTES:
+        return None
+    mark, count = _PADDING.unpack_from(padding)
+    name, kind, group_start = _CHECKSUM.unpack_from(padding, PADDING_HEADER_BYTES)
+    (crc,) = _CRC.unpack_from(padding, _CRC_AT)
+    if mark != PADDING_MARK or count < CHECKSUM_BYTES or name != CHECKSUM_MARK:
+        return None
+    return GroupChecksum(group_start, crc, PADDING_HEADER_BYTES + count, kind != _WITHOUT_ZEROS)
+
+
+def is_checksum_right(checksum: GroupChecksum, journal_id: JournalId, data: bytes, first: int, padding: int) -> bool:
+    """Whether a checksum is that of ``data`` from index ``first`` on, with its padding at index ``padding``."""
+    with memoryview(data) as view, view[first : padding + _CRC_AT] as covered:
+        return crc32c.crc32c(covered, crc32c.crc32c(_JOURNAL_ID.pack(journal_id))) == checksum.crc
+
+
+def _writes(parts: Iterable[Buffer], position: int, bytes_min: int) -> Iterator[list[Buffer]]:
+    """Parts at ``position`` as lists for one write each. Rule: no write but the last ends within a sector, so that a
+    sector holds all that was meant for it or nothing, though the process ends between two writes."""
+    write: list[Buffer] = []
+    write_bytes = 0
+    for part in parts:
+        if write_bytes >= bytes_min:
+            rest_bytes = (position + write_bytes) % JOURNAL_BLOCK_BYTES
+            rest = _cut_off(write, rest_bytes)
+            yield write
+            position += write_bytes - rest_bytes
+            write, write_bytes = rest, rest_bytes
+        write.append(part)
+        write_bytes += len(part)
+    yield write
+
+
+def _cut_off(parts: list[Buffer], size_bytes: int) -> list[Buffer]:
+    """Take so much from the end of ``parts``, which are longer; returns it."""
+    rest: list[Buffer] = []
+    while size_bytes >= len(parts[-1]):
+        size_bytes -= len(parts[-1])
+        rest.append(parts.pop())
+    if size_bytes:
+        last = memoryview(parts.pop())
+        parts.append(last[:-size_bytes])
+        rest.append(last[-size_bytes:])
+    return rest[::-1]
+
+
+def _framed(records: Sequence[bytes], lengths: Sequence[int], size_bytes: int, part_bytes: int) -> Iterator[Buffer]:
+    """Framed records in parts of about ``part_bytes``; where records are large on average, they are not copied."""
+    count = len(records) * part_bytes // size_bytes
+    if count <= 1:
+        yield from framed(records)
+        return
+    all_lengths = set(lengths)
+    known = all_lengths if len(all_lengths) == 1 else None
+    for first in range(0, len(records), count):
+        yield framed_bytes(records[first : first + count], known)
+
+
+def _with_checksum(parts: Iterable[Buffer], padding: bytes, journal_id: JournalId, position: int) -> Iterator[Buffer]:
+    """The parts, then the padding with the checksum of all of them in it."""
+    crc = crc32c.crc32c(_JOURNAL_ID.pack(journal_id))
+    kind = _WITHOUT_ZEROS
+    for part in parts:
+        crc = crc32c.crc32c(part, crc)
+        # So many zeros hold three of these samples in a row: a look at every 128th byte spares one at each.
+        if _ZERO_SAMPLES in part[::_SAMPLE_BYTES] and _ZERO_RUN in part:
+            kind = _WITH_ZEROS
+        yield part
+    end = bytearray(padding)
+    _CHECKSUM.pack_into(end, PADDING_HEADER_BYTES, CHECKSUM_MARK, kind, position)
+    _CRC.pack_into(end, _CRC_AT, crc32c.crc32c(end[:_CRC_AT], crc))
+    yield end
+
+
+def _require_replayable(records: Sequence[bytes], lengths: Sequence[int]) -> None:
+    if min(lengths) < ENTRY_HEADER_BYTES_MIN:
+        for record in records:
+            if len(record) < ENTRY_HEADER_BYTES_MIN:
+                decode_record(record, 0, VERSION_MAX)
+    # Zeros sort before everything: where the least record does not begin with them, none does.
+    if min(records).startswith(_ZERO_IDS) and any(map(is_zero_filled, records)):
+        raise ValueError("a record of zeros alone, which replay could not tell from a hole")

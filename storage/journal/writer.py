@@ -1,0 +1,352 @@
+"""The journal of one directory: groups of records, each written once and synced once.
+
+A lane calls it, one call at a time. Everything that ``write_group`` returns for is durable, so a file is complete and
+synced before the next one is begun, and nothing is ever acknowledged across a roll. Source: storage sections 3.1 to
+3.7 and 3.10; hazard H5 is what the order here excludes.
+
+What ``damage`` concludes at boot rests on three promises kept here: the group before is synced when the next
+one is written; the length that a group needs is synced before the group is written; a file is in the catalog before
+anything in it is acknowledged. Where adds do not wait for a sync (``is_data_synced``), and in version 4, whose groups
+do not end on sectors, the first cannot be kept, and the catalog says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from storage.config import JOURNAL_BLOCK_BYTES, JournalConfig
+from storage.disk_room import file_limit_advice, is_out_of_room
+from storage.errors import JournalError, JournalFailedError, JournalFullError
+from storage.filenames import journal_file_name
+from storage.ids import JournalId, LogMark
+from storage.journal.catalog import CatalogedJournal, JournalCatalog, read_catalog, write_catalog
+from storage.journal.format import GROUP_BYTES_MAX, HEADER_BYTES, PADDING_VERSION_MIN, data_start, encode_file_header
+from storage.journal.group import EncodedGroup, encode_group
+from storage.journal.log_mark import NO_MARK
+from storage.journal.reader import list_journals
+from storage.ports import File, FileSystem
+from storage.setting import MEBIBYTE
+from storage.step_sizes import USUAL_STEPS, StepSizes
+
+_DROP_STEP_BYTES: Final = 4 * MEBIBYTE
+"""The page cache is told in steps: a page that the next group goes on in must stay."""
+
+
+class JournalWriter:
+    """Writes one journal. After a failed write or sync it only raises: replay decides what the disk holds."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        config: JournalConfig,
+        journal_id: JournalId,
+        replayed: LogMark,
+        steps: StepSizes,
+        *,
+        is_held: bool,
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._config = config
+        self._steps = steps
+        self._failure: Exception | None = None
+        self._first_id = journal_id
+        self._replayed = self._written = self._durable = replayed
+        self._is_held = is_held
+        self._is_loose = _is_loose(config)
+        self._file: File
+        self._is_begun = False
+
+    @classmethod
+    def open(
+        cls,
+        fs: FileSystem,
+        directory: str,
+        config: JournalConfig,
+        now_ms: int,
+        replayed: LogMark = NO_MARK,
+        *,
+        is_held: bool = False,
+        steps: StepSizes = USUAL_STEPS,
+    ) -> JournalWriter:
+        """Begin a new file in ``directory``, the folder that holds the ``.txn`` files (``current``).
+
+        Call it after replay, and after the marks of replay were written: the new file makes all others older ones, and
+        in those a hole is corruption. The id follows the largest one there, or the clock in an empty folder. A disk
+        without room for the file is no error: the first group begins it then.
+
+        ``replayed``: the position up to which replay has applied what is there. ``is_held``: no file may follow before
+        a mark has reached it; until ``release`` there is no room for any group.
+
+        JournalFailedError if the file cannot be created, JournalError if the catalog is damaged.
+        """
+        try:
+            journal_ids = list_journals(fs, directory)
+            journal_id = (journal_ids[-1] if journal_ids else now_ms) + 1
+            journal = cls(fs, directory, config, journal_id, replayed, steps, is_held=is_held)
+            if not is_held:
+                with contextlib.suppress(JournalFullError):
+                    journal._begin()
+        except OSError as error:
+            raise JournalFailedError(f"{directory}: cannot begin a journal: {error}") from error
+        return journal
+
+    @property
+    def durable_position(self) -> LogMark:
+        """Position up to which everything written is durable: the checkpoint token (storage section 5.8)."""
+        return self._durable
+
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether something was written that no sync covers yet."""
+        return self._written > self._durable
+
+    def write_group(self, records: Sequence[bytes], *, is_synced: bool = True) -> LogMark:
+        """Make ``records`` durable, in order, with one sync; returns the position behind them.
+
+        More than ``GROUP_BYTES_MAX`` become several groups, one after the other, each with its sync.
+        A record is a payload without its length word: the body of an entry, or what ``format`` encodes. No
+        records: nothing is done. ValueError for a record that replay would refuse; nothing is written then.
+        JournalFullError without room on the disk: nothing is acknowledged, and the same call may come again.
+        JournalFailedError when a write or sync failed now or earlier: no record of the group may be acknowledged.
+        ``is_synced`` False: written only, which is allowed where the settings say that adds wait for no sync.
+        The caller bounds the group: 1 MiB is copied in about 0.2 ms, during which no other thread runs.
+        """
+        self._require_usable()
+        if not records:
+            return self._written
+        assert is_synced or not self._config.is_data_synced, "what is acknowledged unsynced must be allowed to be"
+        with self._failing_for_good():
+            if not self._is_begun:
+                self._begin()
+            if self._written.offset > self._config.size_bytes_max:
+                self._roll()
+            group = self._encode(records)
+            if group.size_bytes <= GROUP_BYTES_MAX or len(records) == 1:
+                self._write(group)
+                if is_synced:
+                    self._sync()
+                return self._written
+        # Every record was found good above, so that both halves are written or the disk has failed.
+        middle = len(records) // 2
+        self.write_group(records[:middle], is_synced=is_synced)
+        return self.write_group(records[middle:], is_synced=is_synced)
+
+    def sync(self) -> LogMark:
+        """Make all that was written durable; returns the position behind it. JournalFailedError."""
+        self._require_usable()
+        if self.has_unsynced:
+            with self._failing_for_good():
+                self._sync()
+        return self._durable
+
+    def remove_older_than(self, mark: LogMark) -> int:
+        """Delete files that lie wholly before a mark that was persisted, but for the newest ``backup_count_max``.
+
+        Returns how many were deleted. Touches no file that ``write_group`` uses, so it may run beside it. The removals
+        need not be durable: a file that comes back is older than the mark, and the next call deletes it.
+        JournalError when a file cannot be deleted.
+        """
+        older = [journal_id for journal_id in list_journals(self._fs, self._directory) if journal_id < mark.journal_id]
+        surplus = older[: max(0, len(older) - self._config.backup_count_max)]
+        for journal_id in surplus:
+            path = os.path.join(self._directory, journal_file_name(journal_id))
+            try:
+                self._fs.remove(path)
+            except OSError as error:
+                raise JournalError(f"{path}: cannot be deleted: {error}") from error
+        return len(surplus)
+
+    def release(self, mark: LogMark) -> None:
+        """A mark was published: where it covers what replay has applied, a journal that was held may begin."""
+        self._is_held = self._is_held and mark < self._replayed
+
+    def close(self) -> None:
+        """Close the file; safe to repeat. Syncs nothing."""
+        if self._is_begun:
+            self._file.close()
+
+    @property
+    def _path(self) -> str:
+        return self._file.path if self._is_begun else self._directory
+
+    def _begin(self) -> None:
+        if self._is_held:
+            raise JournalFullError(f"{self._directory}: no journal before what the last one holds is flushed")
+        with self._reporting_no_room():
+            file = _begin_file(self._fs, self._directory, self._config, self._first_id, None)
+        self._take(self._first_id, file)
+
+    def _take(self, journal_id: JournalId, file: File) -> None:
+        self._file = file
+        self._is_begun = True
+        self._written = self._durable = LogMark(journal_id, data_start(self._config.format_version))
+        self._preallocated_end = _step_bytes(self._config)
+        self._touched_end = 0
+        """Up to where a write that found no room may have got."""
+        self._dropped_end = 0
+
+    def _encode(self, records: Sequence[bytes]) -> EncodedGroup:
+        version = self._config.format_version
+        signed_by = self._written.journal_id if version >= PADDING_VERSION_MIN else None
+        alignment_bytes = self._config.alignment_bytes
+        return encode_group(records, self._written.offset, alignment_bytes, signed_by, version, self._steps)
+
+    def _write(self, group: EncodedGroup) -> None:
+        journal_id, position = self._written
+        end = position + group.size_bytes
+        with self._reporting_no_room():
+            self._extend(end)
+            if self._touched_end > position:
+                self._clear(position)
+            self._touched_end = end
+            # A crash may tear more than one group of a loose file, and a kill must tear none: it is one write there.
+            writes = [list(itertools.chain(*group.writes))] if self._is_loose else group.writes
+            for parts in writes:
+                size_bytes = self._file.pwritev(parts, position)
+                position += size_bytes
+                if position < end:  # the disk works on it while the next parts are made
+                    self._file.begin_writing_back(size_bytes, position - size_bytes)
+        assert position == end, "what was encoded is as long as was said"
+        self._touched_end = 0
+        self._written = LogMark(journal_id, end)
+
+    def _clear(self, start: int) -> None:
+        """Make zeros of what is left of a group that found no room: a sector of the next one must hold that or zeros.
+
+        Only of what was written, for which there is room.
+        """
+        for offset in range(start, self._touched_end, MEBIBYTE):
+            data = self._file.pread(min(MEBIBYTE, self._touched_end - offset), offset)
+            length = len(data.rstrip(b"\0"))
+            for first in range(0, length, JOURNAL_BLOCK_BYTES):
+                sector = data[first : first + JOURNAL_BLOCK_BYTES]
+                if any(sector):
+                    self._file.pwrite(bytes(len(sector)), offset + first)
+        _sync_data(self._file)
+        self._touched_end = 0
+
+    def _sync(self) -> None:
+        _sync_data(self._file)
+        self._durable = self._written
+        if self._config.is_dropped_from_page_cache:
+            size_bytes = self._durable.offset // _DROP_STEP_BYTES * _DROP_STEP_BYTES - self._dropped_end
+            if size_bytes > 0:
+                self._file.drop_from_cache(size_bytes, self._dropped_end)
+                self._dropped_end += size_bytes
+
+    def _extend(self, end: int) -> None:
+        """Grow the file by steps until it goes on behind ``end``, durably: one that ends with its data was cut."""
+        if end < self._preallocated_end:
+            return
+        while end >= self._preallocated_end:
+            _write_last_block(self._file, self._preallocated_end + _step_bytes(self._config), self._config)
+            self._preallocated_end += _step_bytes(self._config)
+        _sync_data(self._file)
+        self._durable = self._written
+
+    def _roll(self) -> None:
+        # All groups of the old file are durable before the first of the new one can be.
+        if self.has_unsynced:
+            self._sync()
+        journal_id = self._durable.journal_id + 1
+        with self._reporting_no_room():
+            file = _begin_file(self._fs, self._directory, self._config, journal_id, self._durable)
+        self._file.close()
+        self._take(journal_id, file)
+
+    def _require_usable(self) -> None:
+        if self._failure is not None:
+            raise JournalFailedError(f"{self._path}: journal failed before: {self._failure}") from self._failure
+
+    @contextlib.contextmanager
+    def _reporting_no_room(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if is_out_of_room(error):
+                raise JournalFullError(
+                    f"{self._path}: no room for the journal: {error}{file_limit_advice(error)}"
+                ) from error
+            raise
+
+    @contextlib.contextmanager
+    def _failing_for_good(self) -> Iterator[None]:
+        try:
+            yield
+        except JournalFullError:
+            raise
+        except JournalFailedError as error:
+            self._failure = error
+            raise
+        except (OSError, JournalError) as error:
+            # Rule: a failed sync is final. The kernel may have dropped the pages it could not write, so that a second
+            # sync would succeed without them.
+            self._failure = error
+            raise JournalFailedError(f"{self._path}: journal failed: {error}") from error
+
+
+def _begin_file(
+    fs: FileSystem, directory: str, config: JournalConfig, journal_id: JournalId, finished: LogMark | None
+) -> File:
+    """Create a journal file: header and first step of zeros, fsync, then its name made durable, then the catalog.
+
+    ``finished``: the end of the file before it, if this process wrote that one. May be repeated after an error: nothing
+    in the file was acknowledged, whatever there is of it. Without room, nothing is.
+    """
+    catalog = read_catalog(fs, directory) or JournalCatalog(())
+    present = list_journals(fs, directory)
+    version = config.format_version
+    begun = CatalogedJournal(
+        journal_id,
+        _step_bytes(config),
+        has_checksums=version >= PADDING_VERSION_MIN,
+        is_loose=_is_loose(config),
+    )
+    path = os.path.join(directory, journal_file_name(journal_id))
+    is_new = journal_id not in present
+    file = fs.create(path) if is_new else fs.open(path, writable=True)
+    try:
+        try:
+            file.pwrite(encode_file_header(version), 0)
+            _write_last_block(file, begun.step_bytes, config)
+        except OSError:
+            if is_new:  # else every start on a full disk would leave one more
+                with contextlib.suppress(OSError):
+                    fs.remove(path)
+            raise
+        file.sync()
+        fs.sync_directory(directory)
+        write_catalog(fs, directory, catalog.with_next(begun, present, finished))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _is_loose(config: JournalConfig) -> bool:
+    return config.format_version < PADDING_VERSION_MIN or not config.is_data_synced
+
+
+def _step_bytes(config: JournalConfig) -> int:
+    return config.preallocation_bytes - config.preallocation_bytes % config.alignment_bytes
+
+
+def _write_last_block(file: File, end: int, config: JournalConfig) -> None:
+    """Make a file ``end`` bytes long. Sparse: only the last block is written."""
+    # The header's block is not overwritten where the step is no longer than that.
+    start = max(end - config.alignment_bytes, HEADER_BYTES)
+    file.pwrite(bytes(end - start), start)
+
+
+def _sync_data(file: File) -> None:
+    """Sync; whatever the error is, it is final."""
+    try:
+        file.sync_data()
+    except OSError as error:
+        raise JournalFailedError(f"{file.path}: cannot be synced: {error}") from error

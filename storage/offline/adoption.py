@@ -1,0 +1,331 @@
+"""Taking over the folders of a Java bookie: an index of our own is built, then put in the place of Java's.
+
+Entry logs, journals, marks and VERSION files are those of both; only the index differs. Steps, each repeatable when
+cut off (storage section 11.6):
+
+1. from ``.idx`` files: build our indexes under names of their own; Java's files stay as they are, and it could start;
+2. write the note (``adoption_note``);
+3. from the RocksDB folders of DbLedgerStorage, which cannot be read: rebuild our indexes from logs and journals;
+4. move Java's index aside, so that a later Java start cannot use it, and give ours their names;
+5. remove the note.
+
+The next start of our bookie replays the journals from Java's ``lastMark`` as after any stop. Nothing is deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import heapq
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from storage.config import StorageConfig
+from storage.entry_log.format import HEADER_BYTES
+from storage.entry_log.mixed_logs import write_mixed_logs
+from storage.entry_log.reader import list_entry_logs
+from storage.errors import AdoptionRefusedError
+from storage.filenames import (
+    ADOPTION,
+    DIRTY,
+    JAVA_INDEX_ASIDE,
+    LEDGERS_DATABASE,
+    LOCATIONS_DATABASE,
+    current_directory,
+    entry_log_file_name,
+    idx_path,
+    last_mark_file_name,
+    seal_file_name,
+)
+from storage.ids import EntryLogId, LedgerId
+from storage.index.adoption_note import (
+    ChangeNote,
+    begin_note,
+    move_aside,
+    read_note,
+    remove_note,
+    require_nothing_written_since,
+    write_note,
+)
+from storage.index.java_index import JavaIndex, find_java_index, list_idx_ledgers
+from storage.index.journaled_rows import read_journaled_ledgers
+from storage.index.ledger_index import NEEDS_INTEGRITY_CHECK
+from storage.index.seal import open_sealed_index
+from storage.journal.log_mark import NO_MARK, read_last_mark
+from storage.offline.adoption_build import BuildReport, IndexBuild, LogPlaces, building_paths, discard_build
+from storage.ports import Children, FileSystem, OpenIndexStore
+from storage.rebuild.rebuild import IndexRebuild, plan_rebuild
+
+_DATABASES = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
+
+
+class JavaStorage(enum.StrEnum):
+    """What wrote the index of a Java bookie."""
+
+    INDEX_FILES = "InterleavedLedgerStorage or SortedLedgerStorage"
+    DATABASES = "DbLedgerStorage"
+
+
+class AdoptionSurvey(msgspec.Struct, frozen=True):
+    """What an adoption has before it."""
+
+    storage: JavaStorage
+    aside: tuple[str, ...]
+    """Paths that will be moved aside."""
+    ledger_count: int | None
+    """None where only the Java bookie could tell."""
+    log_count: int
+    log_bytes: int
+    is_dirty: bool
+    """Whether the bookie did not stop in order: its journals then hold what replay has to bring back."""
+    is_begun: bool
+    """Whether an earlier adoption was cut off after everything was built."""
+
+
+def survey_adoption(fs: FileSystem, config: StorageConfig) -> AdoptionSurvey | None:
+    """Look without changing anything; None: there is nothing to adopt.
+
+    AdoptionRefusedError says why the folders cannot be adopted as they are. OSError, CorruptFileError.
+    """
+    indexes = _java_indexes(fs, config)
+    has_idx = any(index.idx_folders for index in indexes.values())
+    has_databases = any(index.databases for index in indexes.values())
+    is_begun = read_note(fs, note_path(config)) is not None
+    if not is_begun:
+        _require_one_kind(fs, config, has_idx=has_idx, has_databases=has_databases)
+        if not has_idx and not has_databases and not _is_without_index(fs, config):
+            return None
+    storage = JavaStorage.DATABASES if has_databases else JavaStorage.INDEX_FILES
+    logs = locate_logs(fs, config, is_unique=storage is JavaStorage.INDEX_FILES and not is_begun)
+    ledger_count = None if has_databases else sum(1 for _ in _ledgers(fs, config))
+    return AdoptionSurvey(
+        storage=storage,
+        aside=tuple(os.path.join(folder, name) for folder, index in indexes.items() for name in index.names),
+        ledger_count=ledger_count,
+        log_count=len(logs.sizes_bytes),
+        log_bytes=sum(logs.sizes_bytes.values()),
+        is_dirty=any(fs.exists(os.path.join(folder, DIRTY)) for folder in logs.directories),
+        is_begun=is_begun,
+    )
+
+
+def adopt(
+    fs: FileSystem,
+    open_index: OpenIndexStore,
+    children: Children,
+    config: StorageConfig,
+    *,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> BuildReport:
+    """Adopt folders, all of them locked; goes on where it was cut off. Without anything to adopt it does nothing.
+
+    ``on_progress``: units done of the stage under way, and all of it. AdoptionRefusedError, another StorageError or
+    OSError: Java's index is in place still, or the note is and the next call ends what was begun.
+    """
+    report = BuildReport()
+    survey = survey_adoption(fs, config)
+    if survey is None:
+        return report
+    path = note_path(config)
+    note = read_note(fs, path)
+    if note is None:
+        if survey.storage is JavaStorage.INDEX_FILES:
+            report = _built(fs, open_index, config, on_progress)
+        note = begin_note(fs, config, JAVA_INDEX_ASIDE)
+        write_note(fs, path, note)
+    else:
+        require_nothing_written_since(fs, config, path, note)
+    if survey.storage is JavaStorage.DATABASES:
+        report = _rebuild(fs, open_index, children, config, on_progress)
+    _put_in_place(fs, config, note)
+    remove_note(fs, path)
+    return report
+
+
+def note_path(config: StorageConfig) -> str:
+    """Where the note of an adoption under way stands."""
+    return os.path.join(current_directory(config.ledger_directories[0]), ADOPTION)
+
+
+def index_folders(config: StorageConfig) -> list[str]:
+    """The ``current`` folder of the index of each ledger directory."""
+    return [index_folder for _, index_folder in config.engine_folders]
+
+
+def locate_logs(fs: FileSystem, config: StorageConfig, *, is_unique: bool) -> LogPlaces:
+    """All entry logs with their sizes; AdoptionRefusedError when ``is_unique`` and two directories have one id."""
+    directories = [current_directory(each) for each in config.ledger_directories]
+    positions: dict[EntryLogId, int] = {}
+    sizes_bytes: dict[EntryLogId, int] = {}
+    for position, directory in enumerate(directories):
+        for log_id in list_entry_logs(fs, directory):
+            path = os.path.join(directory, entry_log_file_name(log_id))
+            if is_unique and log_id in positions and min(fs.size(path), sizes_bytes[log_id]) > HEADER_BYTES:
+                raise AdoptionRefusedError(
+                    f"nothing was changed: {path} has the id of an entry log in {directories[positions[log_id]]}, and "
+                    "an index file does not say which of them it means: these are not the folders of one bookie"
+                )
+            if fs.size(path) >= sizes_bytes.get(log_id, 0):
+                positions[log_id], sizes_bytes[log_id] = position, fs.size(path)
+    return LogPlaces(directories, positions, sizes_bytes)
+
+
+def _java_indexes(fs: FileSystem, config: StorageConfig) -> dict[str, JavaIndex]:
+    return {folder: find_java_index(fs, folder) for folder in index_folders(config)}
+
+
+def _require_one_kind(fs: FileSystem, config: StorageConfig, *, has_idx: bool, has_databases: bool) -> None:
+    if has_idx and has_databases:
+        raise AdoptionRefusedError(
+            "nothing was changed: there are .idx files and RocksDB folders: a conversion from one to the other was cut "
+            "off, and neither is complete; end it with Java's own shell first"
+        )
+    own = [path for folder in index_folders(config) for path in _own_paths(folder) if fs.exists(path)]
+    if own and (has_idx or has_databases):
+        raise AdoptionRefusedError(
+            f"nothing was changed: beside the Java index there is {own[0]}, so this bookie has run with bkctl already; "
+            "move the Java index elsewhere if bkctl wrote last"
+        )
+
+
+def _is_without_index(fs: FileSystem, config: StorageConfig) -> bool:
+    """Whether a Java bookie has run here that has no index, and needs none.
+
+    With Interleaved storage it makes an index file when it first flushes a ledger; as long as no mark says that
+    anything was flushed, all is in the journals. AdoptionRefusedError when an index must have been there.
+    """
+    folders = [current_directory(each) for each in config.ledger_directories]
+    own = [path for folder in index_folders(config) for path in _own_paths(folder) if fs.exists(path)]
+    names = [name for folder in folders for name in fs.list_directory(folder)]
+    if own or not any(name.startswith(last_mark_file_name(0, 1)) for name in names):
+        return False
+    count = len(config.journal_directories)
+    logs = locate_logs(fs, config, is_unique=False)
+    if all(size_bytes <= HEADER_BYTES for size_bytes in logs.sizes_bytes.values()) or all(
+        read_last_mark(fs, folders, index, count) == NO_MARK for index in range(count)
+    ):
+        return True
+    raise AdoptionRefusedError(
+        "nothing was changed: the entry logs hold entries, but there is no index, neither .idx files nor the RocksDB "
+        "folders of a Java bookie; name its index folders, or see `bkctl storage index rebuild --help`"
+    )
+
+
+def _own_paths(folder: str) -> list[str]:
+    return [os.path.join(folder, name) for database in _DATABASES for name in (database, seal_file_name(database))]
+
+
+def _built(
+    fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig, on_progress: Callable[[int, int], None]
+) -> BuildReport:
+    """As ``_build``; where that fails it leaves nothing that would take room from a Java bookie that starts again."""
+    try:
+        return _build(fs, open_index, config, on_progress)
+    except BaseException:
+        for folder in index_folders(config):
+            with contextlib.suppress(OSError):
+                discard_build(fs, folder)
+        raise
+
+
+def _build(
+    fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig, on_progress: Callable[[int, int], None]
+) -> BuildReport:
+    """Our indexes of all directories, from ``.idx`` files, finished and opened once more to see that they hold."""
+    report = BuildReport()
+    journaled = read_journaled_ledgers(fs, config)
+    for journal in journaled.unreadable:
+        report.note(journal.path, journal.reason)
+    ledger_count = sum(1 for _ in _ledgers(fs, config))
+    count = len(config.ledger_directories)
+    if count > 1:
+        first = locate_logs(fs, config, is_unique=True)
+        for directory in first.directories if first.positions else ():
+            write_mixed_logs(fs, directory, first.last_log_id)
+    # The first directory last: its flags say whether anything, in any of them, was unreadable.
+    for position in reversed(range(count)):
+        folder = index_folders(config)[position]
+        # Each time anew: the logs with copies count among those whose ids are taken.
+        logs = locate_logs(fs, config, is_unique=True)
+        build = IndexBuild(fs, open_index, logs, position, folder, config.engine.entry_log, journaled, report)
+        try:
+            for ledger_id, paths in _ledgers(fs, config):
+                if ledger_id % count == position:
+                    build.add(ledger_id, paths)
+                    on_progress(report.ledger_count, ledger_count)
+            build.finish(flags=NEEDS_INTEGRITY_CHECK if report.unreadable_count and position == 0 else 0)
+        finally:
+            build.close()
+        for database in _DATABASES:
+            open_sealed_index(fs, open_index, *building_paths(folder, database)).close()
+    return report
+
+
+def _rebuild(
+    fs: FileSystem,
+    open_index: OpenIndexStore,
+    children: Children,
+    config: StorageConfig,
+    on_progress: Callable[[int, int], None],
+) -> BuildReport:
+    """Our indexes where they are not there yet, from logs and journals: rows fenced, an integrity check asked for."""
+    plans = plan_rebuild(fs, open_index, config, None)
+    if not any(plan.databases for plan in plans):
+        return BuildReport()
+    rebuilt = IndexRebuild(
+        fs, open_index, children, config, _StageProgress(on_progress), are_logs_vouched_for=True
+    ).run(plans)
+    report = BuildReport(
+        ledger_count=sum(directory.ledger_count for directory in rebuilt.directories),
+        entry_count=sum(directory.row_count for directory in rebuilt.directories),
+    )
+    for directory in rebuilt.directories:
+        for log in directory.damaged:
+            report.note(log.path, log.damage.reason)
+    for damage in rebuilt.journal_damages:
+        path, _, reason = damage.partition(": ")
+        report.note(path, reason)
+    return report
+
+
+class _StageProgress:
+    """Tells of the stages of a rebuild one after the other."""
+
+    def __init__(self, on_progress: Callable[[int, int], None]) -> None:
+        self._on_progress = on_progress
+        self._done = self._total = 0
+
+    def begin(self, _stage: str, total: int) -> None:
+        """A stage begins."""
+        self._done, self._total = 0, total
+        self._on_progress(0, total)
+
+    def advance(self, amount: int) -> None:
+        """So much more of it is done."""
+        self._done += amount
+        self._on_progress(self._done, self._total)
+
+
+def _ledgers(fs: FileSystem, config: StorageConfig) -> Iterator[tuple[LedgerId, Sequence[str]]]:
+    """Every ledger that has an index file, ascending, with the paths of all of them."""
+    lists: list[Iterable[tuple[LedgerId, str]]] = [
+        [(ledger_id, folder) for ledger_id in list_idx_ledgers(fs, folder)] for folder in index_folders(config)
+    ]
+    for ledger_id, found in itertools.groupby(heapq.merge(*lists), key=lambda each: each[0]):
+        yield ledger_id, [os.path.join(folder, idx_path(ledger_id)) for _, folder in found]
+
+
+def _put_in_place(fs: FileSystem, config: StorageConfig, note: ChangeNote) -> None:
+    # Java's first: until ours are in place no bookie of either kind finds an index that it would believe.
+    for folder, index in _java_indexes(fs, config).items():
+        move_aside(fs, folder, index.names, note.aside)
+    for folder in index_folders(config):
+        for database in _DATABASES:
+            ready, record = building_paths(folder, database)
+            for source, name in ((ready, database), (record, seal_file_name(database))):
+                if fs.exists(source):
+                    fs.rename(source, os.path.join(folder, name))
+        fs.sync_directory(folder)

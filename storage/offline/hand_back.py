@@ -1,0 +1,269 @@
+"""Giving folders back to Java: everything flushed, what only we know said in the journals, our index moved aside.
+
+Java cannot read our index; its own tools rebuild theirs from entry logs and journals, which are in its formats anyway.
+Its rebuild makes a row, fenced and without a key, for every ledger that a log or a journal names. So the journals get a
+record of each ledger's key, fence and explicit LAC, behind the marks. That names ledgers without entries, too, and
+those whose copy was collected and whose fence alone is here (``collected_ledgers``). The first start of the Java bookie
+replays these records and knows the keys and LACs again (storage sections 3.11 and 11.2).
+
+Steps, each repeatable when cut off:
+
+1. replay, flush, move the marks, as a start and an orderly stop of the bookie do; write those records;
+2. write the note (``adoption_note``);
+3. move our databases and records aside, and make the folders that Java's tools want to find;
+4. remove the note.
+
+Nothing is deleted. Java's rebuild has no limbo and no storage flags, and it passes over what it cannot read: it would
+deny what may be lost. So it is refused while a ledger is in limbo, an integrity check is due, or a log is known to be
+damaged.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from storage.config import JOURNAL_VERSION_MAX, StorageConfig
+from storage.engine.ledger_storage import LedgerStorage
+from storage.entry_log.examination import examine_log
+from storage.entry_log.quarantine import read_quarantine
+from storage.entry_log.reader import list_entry_logs
+from storage.errors import AdoptionRefusedError
+from storage.filenames import (
+    ADOPTION,
+    DIRTY,
+    HANDING_BACK,
+    JAVA_DATABASES,
+    JAVA_INDEX_ASIDE,
+    LOCK,
+    MIXED_LOGS,
+    OWN_INDEX_ASIDE,
+    current_directory,
+    entry_log_file_name,
+)
+from storage.index.adoption_note import (
+    begin_note,
+    move_aside,
+    read_note,
+    remove_note,
+    require_nothing_written_since,
+    write_note,
+)
+from storage.index.advice import advise_on_lost_index
+from storage.index.ledger_index import LedgerRow
+from storage.index.state import DATABASES, inspect_index
+from storage.journal.catalog import read_catalog
+from storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
+from storage.offline.adoption import index_folders
+from storage.ports import FileSystem, OpenIndexStore
+
+_OWN_PREFIXES = ("ldb-", "bkctl.")
+_RECORD_COUNT_MAX = 3 * 4096
+_LEDGERS_TOLD_MAX = 10
+
+
+class HandBackReport(msgspec.Struct):
+    """What was handed back."""
+
+    ledger_count: int = 0
+    replayed_entry_count: int = 0
+
+
+def needs_hand_back(fs: FileSystem, config: StorageConfig) -> bool:
+    """Whether there is anything of ours to hand back, or a hand-back was cut off.
+
+    AdoptionRefusedError while an adoption is under way, a log is known to be damaged, or when the bookie did not stop
+    in order. CorruptFileError, OSError.
+    """
+    folders = [current_directory(each) for each in config.ledger_directories]
+    if fs.exists(os.path.join(folders[0], ADOPTION)):
+        raise AdoptionRefusedError("nothing was changed: an adoption was cut off here: end it with bkctl storage adopt")
+    if fs.exists(_note_path(config)):
+        return True
+    dirty = next((path for folder in folders if fs.exists(path := os.path.join(folder, DIRTY))), None)
+    if dirty is not None:
+        raise AdoptionRefusedError(
+            f"nothing was changed: {dirty} says that the bookie did not stop in order: start it once more, and stop it"
+        )
+    for folder in folders:
+        damaged = [entry_log_file_name(log_id) for log_id in read_quarantine(fs, folder)]
+        if damaged:
+            raise _damaged(folder, damaged)
+    return any(_own_names(fs, folder) for folder in index_folders(config))
+
+
+def require_readable(fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig) -> None:
+    """Open what a hand-back opens first, so that no plan promises what cannot be; changes nothing.
+
+    IndexMissingError, IndexDamagedError, JournalError, another StorageError or OSError. Once the note is written,
+    nothing of it is needed any more.
+    """
+    if read_note(fs, _note_path(config)) is not None:
+        return
+    for folders in config.engine_folders:
+        for database in DATABASES:
+            state = inspect_index(fs, open_index, *folders, database)
+            if state.is_lost:
+                raise state.as_error(advise_on_lost_index(fs, config))
+    for directory in config.journal_directories:
+        read_catalog(fs, current_directory(directory))
+
+
+def hand_back(
+    fs: FileSystem,
+    open_index: OpenIndexStore,
+    config: StorageConfig,
+    now_ms: int,
+    *,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> HandBackReport:
+    """Hand folders back, all of them locked; goes on where it was cut off. ``now_ms``: as ``LedgerStorage.open``.
+
+    ``on_progress``: logs, then ledgers done, and all of them. AdoptionRefusedError, another StorageError or OSError:
+    then our index is in place still, or the note is and the next call ends what was begun.
+    """
+    report = HandBackReport()
+    if not needs_hand_back(fs, config):
+        return report
+    path = _note_path(config)
+    note = read_note(fs, path)
+    if note is None:
+        _flush_and_tell(fs, open_index, config, now_ms, report, on_progress)
+        note = begin_note(fs, config, OWN_INDEX_ASIDE)
+        write_note(fs, path, note)
+    elif any(_own_names(fs, folder) for folder in index_folders(config)):
+        require_nothing_written_since(fs, config, path, note)
+    # The databases first: without them no bookie of ours starts on the rest.
+    for folder in dict.fromkeys((*index_folders(config), *_all_folders(config))):
+        move_aside(fs, folder, _own_names(fs, folder), note.aside)
+    for folder in index_folders(config):
+        for database in JAVA_DATABASES:
+            fs.make_directories(os.path.join(folder, database))
+    remove_note(fs, path)
+    return report
+
+
+def _flush_and_tell(
+    fs: FileSystem,
+    open_index: OpenIndexStore,
+    config: StorageConfig,
+    now_ms: int,
+    report: HandBackReport,
+    on_progress: Callable[[int, int], None],
+) -> None:
+    # Older versions have no record of an explicit LAC, and every Java bookie reads this one.
+    journal_config = msgspec.structs.replace(config.journal, format_version=JOURNAL_VERSION_MAX)
+    config = msgspec.structs.replace(config, journal=journal_config)
+    storage = LedgerStorage.open(fs, open_index, config, now_ms, locks=())
+    try:
+        # Before replay, which would write: a refusal leaves everything as it was.
+        _require_nothing_unknown(storage)
+        _require_whole_logs(fs, config, on_progress)
+        report.replayed_entry_count = storage.replay().entry_count
+        total = sum(1 for _ in _rows_and_fences(storage))
+        for journal_index, journal in enumerate(storage.journals):
+            batch: list[bytes] = []
+            for ledger_id, row in _rows_and_fences(storage):
+                if ledger_id % len(storage.journals) != journal_index:
+                    continue
+                batch += _records(ledger_id, row)
+                report.ledger_count += 1
+                on_progress(report.ledger_count, total)
+                if len(batch) >= _RECORD_COUNT_MAX:
+                    journal.write_group(batch)
+                    batch.clear()
+            if batch:
+                journal.write_group(batch)
+    finally:
+        storage.close()
+
+
+def _rows(storage: LedgerStorage) -> Iterator[tuple[int, LedgerRow]]:
+    for engine in storage.engines:
+        for ledger_id in sorted(engine.ledger_ids()):
+            row = engine.ledger(ledger_id)
+            if row is not None:
+                yield ledger_id, row
+
+
+def _rows_and_fences(storage: LedgerStorage) -> Iterator[tuple[int, LedgerRow]]:
+    """All rows, and a fenced one for each ledger whose copy was collected: Java has no other place for its fence."""
+    yield from _rows(storage)
+    for engine in storage.engines:
+        for ledger_id in sorted(engine.collected.ids()):
+            if engine.ledger(ledger_id) is None:
+                yield ledger_id, LedgerRow(is_fenced=True)
+
+
+def _records(ledger_id: int, row: LedgerRow) -> list[bytes]:
+    """In this order: replay gives a fence or a LAC to a ledger that it knows."""
+    records = [encode_ledger_key_record(ledger_id, row.master_key)]
+    if row.is_fenced:
+        records.append(encode_fence_record(ledger_id))
+    if row.explicit_lac is not None:
+        records.append(encode_explicit_lac_record(ledger_id, row.explicit_lac))
+    return records
+
+
+def _require_nothing_unknown(storage: LedgerStorage) -> None:
+    limbo = [str(ledger_id) for ledger_id, row in _rows(storage) if row.is_limbo]
+    if limbo or storage.engines[0].read_flags():
+        what = (
+            f"{len(limbo)} ledgers may lack entries here ({', '.join(limbo[:_LEDGERS_TOLD_MAX])} ...)" if limbo else ""
+        )
+        raise AdoptionRefusedError(
+            f"nothing was changed: {what or 'an integrity check is due'}; Java would deny what is missing: start the "
+            "bookie and let its integrity check end, or take the bookie out of service with bkctl decommission"
+        )
+
+
+def _require_whole_logs(fs: FileSystem, config: StorageConfig, on_progress: Callable[[int, int], None]) -> None:
+    """Read what Java's rebuild is going to read: it reports nothing of what it passes over."""
+    logs = [
+        (folder, log_id)
+        for folder in map(current_directory, config.ledger_directories)
+        for log_id in list_entry_logs(fs, folder)
+    ]
+    for done_count, (folder, log_id) in enumerate(logs):
+        on_progress(done_count, len(logs))
+        entry_bytes_max = config.engine.entry_log.entry_bytes_max
+        found = examine_log(fs, folder, log_id, entry_bytes_max, functools.partial(on_progress, done_count, len(logs)))
+        if found.damage is not None:
+            raise _damaged(folder, [f"{entry_log_file_name(log_id)}: {found.damage.reason}"])
+
+
+def _damaged(folder: str, logs: Sequence[str]) -> AdoptionRefusedError:
+    return AdoptionRefusedError(
+        f"nothing was changed: entry logs in {folder} are damaged ({', '.join(logs)}), and Java's index rebuild would "
+        "deny what it cannot read in them; take the bookie out of service with bkctl decommission"
+    )
+
+
+def own_paths(fs: FileSystem, config: StorageConfig) -> list[str]:
+    """What a hand-back moves aside; OSError."""
+    folders = dict.fromkeys((*index_folders(config), *_all_folders(config)))
+    return [os.path.join(folder, name) for folder in folders for name in _own_names(fs, folder)]
+
+
+def _own_names(fs: FileSystem, folder: str) -> list[str]:
+    """What is ours in a ``current`` folder, but for the lock, notes, and what was moved aside before."""
+    kept = (LOCK, HANDING_BACK, ADOPTION, MIXED_LOGS)
+    names = fs.list_directory(folder) if fs.exists(folder) else []  # an index folder may be new
+    return [
+        name
+        for name in names
+        if name.startswith(_OWN_PREFIXES)
+        and name not in kept
+        and not name.startswith((OWN_INDEX_ASIDE, JAVA_INDEX_ASIDE))
+    ]
+
+
+def _note_path(config: StorageConfig) -> str:
+    return os.path.join(current_directory(config.ledger_directories[0]), HANDING_BACK)
+
+
+def _all_folders(config: StorageConfig) -> list[str]:
+    return [current_directory(each) for each in (*config.journal_directories, *config.ledger_directories)]

@@ -1,0 +1,138 @@
+"""Entry logs of which the index names more than there is: logs that are gone, and logs that end too early.
+
+A log says nothing of the others, so that one which is gone leaves no trace but the rows that name it. While these are
+there nothing is denied: reads of the entries are I/O errors. For offline commands: numpy has no place in a bookie.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from storage.entry_log.damage import listed
+from storage.entry_log.reader import list_entry_logs
+from storage.filenames import entry_log_file_name
+from storage.ids import EntryLogId, LedgerId
+from storage.index.location_index import KEY_BYTES, KEY_END, LOCATION_BYTES
+from storage.index.rows import STORED_ROW
+from storage.index.seal import SealedIndex
+from storage.ports import FileSystem
+
+PIECE_ROW_COUNT: Final = 100_000
+"""Rows looked at together."""
+
+UNMEASURED: Final = sys.maxsize
+"""Size of a log that is there, for whoever looks each entry up himself."""
+
+
+class LogShortfall(msgspec.Struct, frozen=True):
+    """Entries that the index places where no log has bytes."""
+
+    log_id: EntryLogId
+    is_missing: bool
+    """There is no such file; else they lie behind its end."""
+    entry_count: int
+    ledger_ids: tuple[LedgerId, ...]
+    """Ascending, at least one."""
+
+    @property
+    def reason(self) -> str:
+        """One sentence."""
+        entries = "1 entry" if self.entry_count == 1 else f"{self.entry_count} entries"
+        ledgers = "1 ledger" if len(self.ledger_ids) == 1 else f"{len(self.ledger_ids)} ledgers"
+        what = f"{entries} of {ledgers} ({listed(self.ledger_ids)})"
+        was, lay = ("was", "lies") if self.entry_count == 1 else ("were", "lie")
+        return f"there is no such log: {what} {was} in it" if self.is_missing else f"{what} {lay} behind its end"
+
+
+class LogShortfalls:
+    """Counts, piece by piece, the rows of an index that name what is not there.
+
+    ``sizes_bytes``: of each log in the folder; UNMEASURED where only those that are gone matter.
+    """
+
+    def __init__(self, sizes_bytes: Mapping[EntryLogId, int]) -> None:
+        self._sizes_bytes = sizes_bytes
+        self._entry_counts: dict[EntryLogId, int] = {}
+        self._ledger_ids: dict[EntryLogId, set[LedgerId]] = {}
+
+    def take(self, rows: bytes) -> bytes:
+        """Count some rows, of 24 bytes each, one behind the other; returns those whose logs are there.
+
+        A negative id is no log that could be gone: such a row is among those returned.
+        """
+        all_rows = np.frombuffer(rows, STORED_ROW)
+        log_ids = all_rows["log_id"].astype(np.int64)
+        is_there = np.ones(len(all_rows), bool)
+        for log_id in np.unique(log_ids).tolist():
+            if log_id < 0:
+                continue
+            is_named = log_ids == log_id
+            size_bytes = self._sizes_bytes.get(log_id)
+            if size_bytes is None:
+                is_there &= ~is_named
+                self._note(log_id, all_rows["ledger_id"][is_named])
+            else:
+                self._note(log_id, all_rows["ledger_id"][is_named & (all_rows["offset"] >= size_bytes)])
+        return all_rows[is_there].tobytes()
+
+    def found(self) -> list[LogShortfall]:
+        """Of everything that was taken, by log."""
+        return [
+            LogShortfall(log_id, log_id not in self._sizes_bytes, count, tuple(sorted(self._ledger_ids[log_id])))
+            for log_id, count in sorted(self._entry_counts.items())
+        ]
+
+    def _note(self, log_id: EntryLogId, ledger_ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        if len(ledger_ids):
+            self._entry_counts[log_id] = self._entry_counts.get(log_id, 0) + len(ledger_ids)
+            self._ledger_ids.setdefault(log_id, set()).update(np.unique(ledger_ids).tolist())
+
+
+def log_sizes_bytes(filesystem: FileSystem, directory: str) -> dict[EntryLogId, int]:
+    """Size of each log in a folder (``current``), of one that cannot be opened UNMEASURED. OSError.
+
+    Nothing is gone for certain from a log that is there: whoever reads it says that it is unreadable.
+    """
+    sizes: dict[EntryLogId, int] = {}
+    for log_id in list_entry_logs(filesystem, directory):
+        try:
+            file = filesystem.open(os.path.join(directory, entry_log_file_name(log_id)))
+        except OSError:
+            sizes[log_id] = UNMEASURED
+            continue
+        try:
+            sizes[log_id] = file.size()
+        finally:
+            file.close()
+    return sizes
+
+
+def find_shortfalls(
+    rows: SealedIndex,
+    owners: Collection[LedgerId] | None,
+    sizes_bytes: Mapping[EntryLogId, int],
+    on_progress: Callable[[], None],
+) -> list[LogShortfall]:
+    """Go through a whole locations index. ``owners``: ledgers that exist; rows of others are leftovers. None: all do.
+
+    Rows that are no locations are passed over. IndexDamagedError when the database cannot be read to its end.
+    """
+    shortfalls = LogShortfalls(sizes_bytes)
+    parts: list[bytes] = []
+    existing = None if owners is None else {ledger_id.to_bytes(8, "big") for ledger_id in owners}
+    for key, value in rows.scan(b"", KEY_END):
+        is_location = len(key) == KEY_BYTES and len(value) == LOCATION_BYTES
+        if is_location and (existing is None or key[:8] in existing):
+            parts += (key, value)
+        if len(parts) >= 2 * PIECE_ROW_COUNT:
+            shortfalls.take(b"".join(parts))
+            parts = []
+            on_progress()
+    shortfalls.take(b"".join(parts))
+    return shortfalls.found()

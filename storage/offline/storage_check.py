@@ -1,0 +1,306 @@
+"""Everything that a stopped bookie has on its disks, read once: marks, journals, entry logs, indexes.
+
+Findings are of two kinds. A problem stops the next start, or says that something acknowledged may not be there. A note
+is what a crash leaves, or what has no effect any more. Of locations only the log that they name is looked at; what is
+at each of them, and bodies, are left to other commands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterator
+from typing import Final
+
+import msgspec
+
+from storage.advice import LOST_DATA_ADVICE, REBUILD_ADVICE, without_advice, without_path
+from storage.config import StorageConfig
+from storage.disk_room import lacks_room
+from storage.engine.collected_ledgers import COLLECTED_ADVICE, CollectedLedgers
+from storage.entry_log.damage import LogDamage, listed
+from storage.entry_log.examination import examine_log
+from storage.entry_log.mixed_logs import read_mixed_logs
+from storage.entry_log.quarantine import read_quarantine
+from storage.entry_log.reader import list_entry_logs
+from storage.errors import CorruptFileError, DirectoryLockedError, IndexDamagedError, StorageError
+from storage.filenames import (
+    LEDGERS_DATABASE,
+    LOCATIONS_DATABASE,
+    current_directory,
+    entry_log_file_name,
+    journal_file_name,
+    seal_file_name,
+)
+from storage.ids import EntryLogId, JournalId, LedgerId, LogMark
+from storage.index.advice import advise_on_lost_index
+from storage.index.ledger_index import LedgerIndex
+from storage.index.opening import open_or_view_index
+from storage.index.seal import SealedIndex
+from storage.index.state import DATABASES, IndexCondition, inspect_index
+from storage.journal.catalog import JournalCatalog, read_catalog
+from storage.journal.format import JournalRecordKind
+from storage.journal.log_mark import NO_MARK
+from storage.journal.mark_survey import JournalMarks, MarkState, survey_marks
+from storage.journal.reader import JournalScan, journals_to_replay, list_journals, scan_journal
+from storage.offline.log_shortfalls import find_shortfalls, log_sizes_bytes
+from storage.ports import FileSystem, OpenIndexStore
+
+_PROGRESS_RECORD_COUNT: Final = 4096
+
+
+class StorageFinding(msgspec.Struct, frozen=True):
+    """Something that is not as it should be."""
+
+    check: str
+    """What was looked at: marks, journals, entry logs, fences, index."""
+    path: str
+    reason: str
+    offset: int | None = None
+    way_out: str | None = None
+    """None: nothing needs to be done."""
+    is_problem: bool = True
+
+
+class CheckedCounts(msgspec.Struct):
+    """How much was read."""
+
+    journal_count: int = 0
+    record_count: int = 0
+    log_count: int = 0
+    entry_count: int = 0
+
+
+class StorageCheck:
+    """Checks folders that are locked. ``on_progress`` is called often and may raise to end the check."""
+
+    def __init__(
+        self, fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig, on_progress: Callable[[str], None]
+    ) -> None:
+        self._fs = fs
+        self._open_index = open_index
+        self._config = config
+        self._on_progress = on_progress
+        self.counts = CheckedCounts()
+
+    def findings(self) -> Iterator[StorageFinding]:
+        """Everything that is found, in the order of the check; what cannot be read is a finding, too.
+
+        DirectoryLockedError when another process has an index open; an error that ``lacks_room`` when there is too
+        little of it to look at one.
+        """
+        for marks in survey_marks(self._fs, self._config):
+            yield from _of_marks(marks)
+            yield from _guarded("journals", current_directory(marks.directory), self._of_journals(marks))
+        for position, directory in enumerate(self._config.ledger_directories):
+            folder = current_directory(directory)
+            yield from _guarded("entry logs", folder, self._of_logs(position, folder))
+            yield from _guarded("fences", folder, self._of_collected(folder))
+        for folders in self._config.engine_folders:
+            yield from self._of_indexes(*folders)
+
+    def _of_journals(self, marks: JournalMarks) -> Iterator[StorageFinding]:
+        folder = current_directory(marks.directory)
+        start = marks.replay_start or NO_MARK
+        catalog = None
+        try:
+            catalog = read_catalog(self._fs, folder)
+            journals_to_replay(self._fs, folder, start, catalog)
+        except StorageError as error:
+            yield StorageFinding("journals", folder, without_advice(error), way_out=LOST_DATA_ADVICE)
+        except OSError as error:
+            yield _unreadable("journals", folder, error)
+        journal_ids = list_journals(self._fs, folder)
+        for journal_id in journal_ids:
+            is_newest = journal_id == journal_ids[-1]
+            yield from self._of_journal(marks, folder, journal_id, start, catalog, is_newest=is_newest)
+
+    def _of_journal(
+        self,
+        marks: JournalMarks,
+        folder: str,
+        journal_id: JournalId,
+        start: LogMark,
+        catalog: JournalCatalog | None,
+        *,
+        is_newest: bool,
+    ) -> Iterator[StorageFinding]:
+        path = os.path.join(folder, journal_file_name(journal_id))
+        self._on_progress(path)
+        self.counts.journal_count += 1
+        cataloged = None if catalog is None else catalog.find(journal_id)
+        scan = scan_journal(self._fs, path, is_newest=is_newest, cataloged=cataloged)
+        try:
+            is_read = yield from self._of_records(marks, scan)
+        except CorruptFileError as error:
+            # What stands before the mark is in the ledger storage: no start reads it again.
+            is_needed = (journal_id, error.offset) >= start
+            way_out = LOST_DATA_ADVICE if is_needed else None
+            yield StorageFinding("journals", path, error.reason, error.offset, way_out, is_problem=is_needed)
+            return
+        except (StorageError, OSError) as error:
+            yield StorageFinding("journals", path, without_path(error), way_out=LOST_DATA_ADVICE)
+            return
+        if is_read and scan.end.dropped_bytes:
+            reason = f"{scan.end.dropped_bytes} bytes that were never synced ({scan.end.reason.value})"
+            yield StorageFinding("journals", path, reason, scan.end.data_end_offset, is_problem=False)
+
+    def _of_records(self, marks: JournalMarks, scan: JournalScan) -> Generator[StorageFinding, None, bool]:
+        """What is wrong with its records. False: the rest was not read, as it is not this journal's file."""
+        journal_count = len(self._config.journal_directories)
+        for record in scan:
+            self.counts.record_count += 1
+            if self.counts.record_count % _PROGRESS_RECORD_COUNT == 0:
+                self._on_progress(scan.path)
+            if record.ledger_id % journal_count != marks.journal_index:
+                reason = f"a record of ledger {record.ledger_id}, which belongs to another journal"
+                yield StorageFinding("journals", scan.path, reason, record.offset, _FOREIGN_RECORD_ADVICE)
+                return False
+            if record.kind is JournalRecordKind.UNKNOWN:
+                reason = f"a record of a type that is not known ({record.entry_id})"
+                yield StorageFinding("journals", scan.path, reason, record.offset, is_problem=False)
+        return True
+
+    def _of_logs(self, position: int, folder: str) -> Iterator[StorageFinding]:
+        quarantined: dict[EntryLogId, str] = {}
+        try:
+            quarantined = read_quarantine(self._fs, folder)
+        except CorruptFileError as error:
+            yield StorageFinding(
+                "entry logs", error.path, error.reason, way_out="delete it: the logs are then checked again"
+            )
+        except OSError as error:
+            yield _unreadable("entry logs", folder, error)
+        count = len(self._config.ledger_directories)
+        mixed = None
+        try:
+            mixed = read_mixed_logs(self._fs, folder)
+        except CorruptFileError as error:
+            yield StorageFinding(
+                "entry logs", error.path, error.reason, way_out="see docs/guide/adopt-a-java-bookie.md"
+            )
+        except OSError as error:
+            yield _unreadable("entry logs", folder, error)
+        for log_id in list_entry_logs(self._fs, folder):
+            path = os.path.join(folder, entry_log_file_name(log_id))
+            self._on_progress(path)
+            found = examine_log(
+                self._fs,
+                folder,
+                log_id,
+                self._config.engine.entry_log.entry_bytes_max,
+                lambda path=path: self._on_progress(path),  # type: ignore[misc]
+            )
+            self.counts.log_count += 1
+            self.counts.entry_count += found.entry_count
+            if found.damage is not None:
+                yield StorageFinding("entry logs", path, _damage(found.damage), way_out=f"see {_RUNBOOK}")
+            elif found.dropped_bytes:
+                reason = f"{found.dropped_bytes} bytes at its end are no whole entry: never synced"
+                yield StorageFinding("entry logs", path, reason, is_problem=False)
+            elif log_id in quarantined:
+                reason = f"the collector leaves it alone: {quarantined[log_id]}"
+                yield StorageFinding("entry logs", path, reason, way_out=f"see {_RUNBOOK}")
+            misread = found.damage.misread_ids if found.damage is not None else ()
+            elsewhere = sorted(each for each in found.ledger_ids.difference(misread) if each % count != position)
+            if elsewhere and mixed is not None and log_id > mixed:
+                reason = f"it holds entries of ledgers that are looked for elsewhere ({listed(elsewhere)})"
+                yield StorageFinding("entry logs", path, reason, way_out=_ELSEWHERE_ADVICE)
+
+    def _of_collected(self, folder: str) -> Iterator[StorageFinding]:
+        try:
+            CollectedLedgers.open(self._fs, folder)
+        except CorruptFileError as error:
+            yield StorageFinding("fences", error.path, error.reason, error.offset, COLLECTED_ADVICE)
+
+    def _of_indexes(self, ledger_folder: str, index_folder: str) -> Iterator[StorageFinding]:
+        sound: set[str] = set()
+        for database in DATABASES:
+            path = os.path.join(index_folder, database)
+            self._on_progress(path)
+            yield from _guarded("index", path, self._of_index(ledger_folder, index_folder, database, sound))
+        if LOCATIONS_DATABASE in sound:
+            owners = None
+            if LEDGERS_DATABASE in sound:
+                with self._opened(index_folder, LEDGERS_DATABASE) as rows:
+                    owners = set(LedgerIndex.load(rows))
+            yield from self._of_named_logs(ledger_folder, index_folder, owners)
+
+    def _of_index(
+        self, ledger_folder: str, index_folder: str, database: str, sound: set[str]
+    ) -> Iterator[StorageFinding]:
+        """What is wrong with a database; one that is not is added to ``sound``."""
+        state = inspect_index(self._fs, self._open_index, ledger_folder, index_folder, database)
+        if state.condition is IndexCondition.SOUND:
+            sound.add(database)
+        elif state.condition is not IndexCondition.NEW:
+            path = os.path.join(index_folder, database)
+            yield StorageFinding("index", path, state.detail, way_out=advise_on_lost_index(self._fs, self._config))
+
+    def _of_named_logs(
+        self, ledger_folder: str, index_folder: str, owners: set[LedgerId] | None
+    ) -> Iterator[StorageFinding]:
+        """A log that is gone leaves no trace but the rows that name it."""
+        sizes_bytes = log_sizes_bytes(self._fs, ledger_folder)
+        with self._opened(index_folder, LOCATIONS_DATABASE) as rows:
+            try:
+                found = find_shortfalls(rows, owners, sizes_bytes, lambda: self._on_progress(rows.path))
+            except IndexDamagedError as error:
+                yield StorageFinding("index", rows.path, without_advice(error), way_out=REBUILD_ADVICE)
+                return
+        for log in found:
+            path = os.path.join(ledger_folder, entry_log_file_name(log.log_id))
+            runbook = _MISSING_RUNBOOK if log.is_missing else _RUNBOOK
+            yield StorageFinding("entry logs", path, log.reason, way_out=f"see {runbook}")
+
+    def _opened(self, index_folder: str, database: str) -> contextlib.closing[SealedIndex]:
+        path = os.path.join(index_folder, database)
+        return contextlib.closing(open_or_view_index(self._fs, self._open_index, path, seal_file_name(path)))
+
+
+_ELSEWHERE_ADVICE: Final = (
+    "give the ledger folders as they were, in number and order; if they are, these ids are damaged: see "
+    "docs/runbooks/corrupt-log.md"
+)
+_FOREIGN_RECORD_ADVICE: Final = (
+    f"give the journal folders as they were, in number and order; if they are: {LOST_DATA_ADVICE}"
+)
+_MISSING_RUNBOOK: Final = "docs/runbooks/missing-log.md"
+_RUNBOOK: Final = "docs/runbooks/corrupt-log.md"
+_DISK_RUNBOOK: Final = "docs/runbooks/lost-disk.md"
+
+
+def _guarded(check: str, path: str, found: Iterator[StorageFinding]) -> Iterator[StorageFinding]:
+    """What is found, and an error that ends it as one finding more: the rest is checked all the same."""
+    try:
+        yield from found
+    except DirectoryLockedError:
+        raise
+    except (StorageError, OSError) as error:
+        if lacks_room(error):  # opening an index takes some: a full disk is no harm to what is on it
+            raise
+        if isinstance(error, OSError):
+            yield _unreadable(check, path, error)
+        else:
+            yield StorageFinding(check, path, without_advice(error), way_out=f"see {_DISK_RUNBOOK}")
+
+
+def _unreadable(check: str, path: str, error: OSError) -> StorageFinding:
+    return StorageFinding(check, error.filename or path, without_path(error), way_out=f"see {_DISK_RUNBOOK}")
+
+
+def _of_marks(marks: JournalMarks) -> Iterator[StorageFinding]:
+    if marks.trouble is not None:
+        yield StorageFinding("marks", marks.directory, marks.trouble, way_out=LOST_DATA_ADVICE)
+    for file in marks.files:
+        if file.state is MarkState.DAMAGED:
+            # Another directory's record counts, or everything is replayed: neither loses anything.
+            yield StorageFinding("marks", file.path, "its checksum does not fit: it is not believed", is_problem=False)
+        elif file.state is MarkState.SHORT:
+            yield StorageFinding(
+                "marks", file.path, "shorter than a mark: what a killed Java bookie leaves", is_problem=False
+            )
+
+
+def _damage(damage: LogDamage) -> str:
+    return f"{damage.reason}; ledgers {listed(damage.ledger_ids)}" if damage.ledger_ids else damage.reason

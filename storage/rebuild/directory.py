@@ -1,0 +1,252 @@
+"""The locations index of one ledger directory, built anew from its entry logs by child processes.
+
+Scan: each log becomes sorted runs in the working folder. Load: the runs are cut into ranges of keys, and each range
+becomes table files of the new LevelDB database, the newest copy of each entry alone. Then LevelDB opens the database
+and finds one row of every block. The working folder is the new database's own; what is not LevelDB's is deleted before
+the database counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from storage.config import StorageConfig
+from storage.disk_room import DiskRoom
+from storage.entry_log.damage import LogDamage
+from storage.entry_log.mixed_logs import read_mixed_logs
+from storage.entry_log.scan_order import LogFolder
+from storage.errors import IndexDamagedError, MisplacedLedgerError
+from storage.filenames import entry_log_file_name, parse_entry_log_file_name
+from storage.ids import LedgerId
+from storage.index.manifest import (
+    CURRENT_CONTENT,
+    CURRENT_NAME,
+    MANIFEST_NAME,
+    TABLE_NUMBER_FIRST,
+    TableFile,
+    encode_manifest,
+)
+from storage.index.rows import Run, cut_into_ranges
+from storage.index.table import BLOCK_ROW_COUNT, TABLE_ROW_COUNT_MAX
+from storage.ports import ChildPool, FileSystem, IndexStore, OpenIndexStore
+from storage.rebuild.tasks import (
+    RANGE_ROW_COUNT,
+    RUN_ROW_COUNT,
+    LoadedRange,
+    LoadRange,
+    MadeTable,
+    ScanLog,
+    ScannedLog,
+    read_checks,
+    read_ids,
+    write_ids,
+)
+
+_KNOWN_NAME = "known-ledgers"
+_ROW_BYTES_MAX = 40
+"""What a row takes in a table at most, filter and index included."""
+_CHECKED_WHOLE_EVERY = 64
+"""Of so many blocks one is read back as a whole; of the others one row."""
+_LEVELDB_NAMES = (".ldb", ".log", "MANIFEST-", CURRENT_NAME, "LOCK", "LOG")
+
+
+class RebuildWatch(Protocol):
+    """Whoever follows a rebuild."""
+
+    def begin(self, stage: str, total: int) -> None:
+        """A stage begins; ``total`` is in the units that ``advance`` counts."""
+
+    def advance(self, amount: int) -> None:
+        """So much more of the stage is done."""
+
+
+class DamagedLog(msgspec.Struct, frozen=True):
+    """A log from which entries may be missing."""
+
+    path: str
+    damage: LogDamage
+
+
+class ScannedDirectory(msgspec.Struct, frozen=True):
+    """What all logs of a directory hold together."""
+
+    runs: list[Run]
+    """From the oldest to the newest."""
+    ledger_ids: frozenset[LedgerId]
+    entry_count: int
+    damaged: list[DamagedLog]
+    torn_bytes: int
+    """At the ends of logs that a crash can have cut."""
+
+    def affected(self, ledger_ids: Iterable[LedgerId]) -> set[LedgerId]:
+        """Those of some ledgers of which entries may be missing."""
+        ledger_ids = set(ledger_ids)
+        if any(log.damage.ledger_ids is None for log in self.damaged):
+            return ledger_ids
+        return ledger_ids & self.named_by_damage
+
+    @property
+    def named_by_damage(self) -> set[LedgerId]:
+        """Ledgers of which a log has less, or more, than its ledgers map says, known or not."""
+        return {ledger_id for log in self.damaged for ledger_id in log.damage.affected_ids}
+
+
+class LocationRebuild:
+    """One directory: ``scan``, then ``load``. ``work_directory``: an empty folder, at last the new database, and the
+    folder in which the children of ``pool`` work."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        config: StorageConfig,
+        position: int,
+        ledger_directory: str,
+        work_directory: str,
+        pool: ChildPool,
+        watch: RebuildWatch,
+    ) -> None:
+        self._filesystem = filesystem
+        self._config = config
+        self._position = position
+        self._directory = os.path.abspath(ledger_directory)
+        self._work = work_directory
+        self._pool = pool
+        self._watch = watch
+
+    def scan(self, folder: LogFolder, *, keeps_rows: bool, run_row_count: int = RUN_ROW_COUNT) -> ScannedDirectory:
+        """Read all logs; with ``keeps_rows`` False only for what they say of ledgers.
+
+        MisplacedLedgerError when a sound log holds a ledger of another directory; StorageError, OSError.
+        """
+        names = [entry_log_file_name(log_id) for log_id in folder.log_ids]
+        sizes = [self._filesystem.size(os.path.join(self._directory, name)) for name in names]
+        self._watch.begin("reading entry logs", sum(sizes))
+        tasks = [
+            ScanLog(
+                directory=self._directory,
+                log_id=log_id,
+                rank=rank,
+                position=self._position,
+                directory_count=len(self._config.ledger_directories),
+                entry_bytes_max=self._config.engine.entry_log.entry_bytes_max,
+                keeps_rows=keeps_rows,
+                run_row_count=run_row_count,
+            )
+            for rank, log_id in enumerate(folder.log_ids)
+        ]
+        # The largest first: so all children end at about the same time.
+        tasks.sort(key=lambda task: sizes[task.rank], reverse=True)
+        answers = self._pool.run(tasks, ScannedLog, self._watch.advance)
+        found = sorted(((task.rank, log) for task, log in answers), key=_rank)
+        for rank, log in found:
+            self._require_routing(names[rank], log)
+        ids = [read_ids(self._filesystem, os.path.join(self._work, log.ids_name)) for _, log in found]
+        damaged = [
+            DamagedLog(os.path.join(self._directory, names[rank]), log.damage)
+            for rank, log in found
+            if log.damage is not None
+        ]
+        return ScannedDirectory(
+            [run for _, log in found for run in log.runs],
+            frozenset(np.unique(np.concatenate(ids)).tolist()) if ids else frozenset(),
+            sum(log.entry_count for _, log in found),
+            damaged,
+            sum(log.dropped_bytes for _, log in found if log.damage is None),
+        )
+
+    def load(
+        self,
+        open_index: OpenIndexStore,
+        runs: Sequence[Run],
+        known_ledgers: Iterable[LedgerId] | None,
+        range_row_count: int = RANGE_ROW_COUNT,
+    ) -> int:
+        """Make the database of the rows of ``known_ledgers`` (None: of all) and verify it; returns how many rows.
+
+        IndexDamagedError when LevelDB does not find there what was written; StorageError, OSError.
+        """
+        row_count = sum(run.row_count for run in runs)
+        DiskRoom(self._filesystem, [self._work]).require(row_count * _ROW_BYTES_MAX)
+        if known_ledgers is not None:
+            write_ids(self._filesystem, os.path.join(self._work, _KNOWN_NAME), known_ledgers)
+        self._watch.begin("writing the index", row_count)
+        tasks = list(self._ranges(runs, range_row_count, None if known_ledgers is None else _KNOWN_NAME))
+        answers = list(self._pool.run(tasks, LoadedRange, self._watch.advance))
+        answers.sort(key=lambda answer: answer[0].table_number_first)
+        tables = [table for _, loaded in answers for table in loaded.tables]
+        self._write_manifest(tables)
+        self._verify(open_index, tables)
+        self._remove_scaffolding()
+        return sum(table.row_count for table in tables)
+
+    def _ranges(self, runs: Sequence[Run], range_row_count: int, known_name: str | None) -> Iterator[LoadRange]:
+        number = TABLE_NUMBER_FIRST
+        for lower, upper in cut_into_ranges(runs, range_row_count):
+            inside = [
+                run
+                for run in runs
+                if (lower is None or run.last >= lower) and (upper is None or run.samples[0] < upper)
+            ]
+            if inside:
+                yield LoadRange(runs=inside, lower=lower, upper=upper, known_name=known_name, table_number_first=number)
+                number += sum(run.row_count for run in inside) // TABLE_ROW_COUNT_MAX + 1
+
+    def _write_manifest(self, tables: Sequence[MadeTable]) -> None:
+        files = [TableFile(table.number, table.size_bytes, table.first_key, table.last_key) for table in tables]
+        self._filesystem.write_file_atomically(os.path.join(self._work, MANIFEST_NAME), encode_manifest(files))
+        self._filesystem.write_file_atomically(os.path.join(self._work, CURRENT_NAME), CURRENT_CONTENT)
+
+    def _verify(self, open_index: OpenIndexStore, tables: Sequence[MadeTable]) -> None:
+        self._watch.begin("verifying the index", sum(table.row_count for table in tables))
+        store = open_index(self._work, create=False, strict=True)
+        try:
+            for table in tables:
+                checks = list(read_checks(self._filesystem, self._work, table.number))
+                blocks = -(-table.row_count // BLOCK_ROW_COUNT)
+                if len(checks) != blocks or not _holds(store, checks):
+                    raise IndexDamagedError(f"{self._work}: the new index does not hold what was written; run it again")
+                self._watch.advance(table.row_count)
+        finally:
+            store.close()
+
+    def _remove_scaffolding(self) -> None:
+        for name in self._filesystem.list_directory(self._work):
+            if not any(part in name for part in _LEVELDB_NAMES):
+                self._filesystem.remove(os.path.join(self._work, name))
+
+    def _require_routing(self, name: str, log: ScannedLog) -> None:
+        """As the engine does at boot; a damaged log may hold anything."""
+        if log.misplaced_ledger_id is None or log.damage is not None:
+            return
+        if (parse_entry_log_file_name(name) or 0) <= read_mixed_logs(self._filesystem, self._directory):
+            return  # adopted from Interleaved storage, and what belongs elsewhere was copied there
+        directories = self._config.ledger_directories
+        right = directories[log.misplaced_ledger_id % len(directories)]
+        raise MisplacedLedgerError(
+            f"{os.path.join(self._directory, name)} holds ledger {log.misplaced_ledger_id}, which is looked for in "
+            f"{right}: the ledger directories are not those it was stored with, in number and order; put the old list "
+            "back"
+        )
+
+
+def _rank(ranked: tuple[int, ScannedLog]) -> int:
+    return ranked[0]
+
+
+def _holds(store: IndexStore, checks: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether LevelDB finds these rows, each by its key, and some blocks as a whole."""
+    for position, (key, value) in enumerate(checks):
+        if store.get(key) != value:
+            return False
+        if position % _CHECKED_WHOLE_EVERY == 0 and position + 1 < len(checks):
+            rows = itertools.islice(store.scan(key, checks[position + 1][0]), BLOCK_ROW_COUNT + 1)
+            keys = [found for found, _ in rows]
+            if len(keys) != BLOCK_ROW_COUNT or keys != sorted(set(keys)):
+                return False
+    return True

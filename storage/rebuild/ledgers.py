@@ -1,0 +1,115 @@
+"""The ledger rows of a bookie, from what its entry logs and journals say. Source: storage sections 11.2 and 11.6.
+
+What cannot be known is taken for the worst: a ledger is fenced, because a fence may have been lost; its key is empty
+unless a key record is found, and the next real key takes the place of that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from storage.errors import IndexDamagedError, JournalError
+from storage.filenames import journal_file_name
+from storage.ids import LedgerId
+from storage.index.journaled_rows import JournaledLedger, note_later, row_with_journals
+from storage.index.ledger_index import LedgerRow, encode_row, flags_row
+from storage.journal.catalog import read_catalog
+from storage.journal.reader import list_journals
+from storage.ports import ChildPool, FileSystem, OpenIndexStore
+from storage.rebuild.directory import RebuildWatch
+from storage.rebuild.limbo import DoubtedLedgers
+from storage.rebuild.tasks import JournalFindings, ReadJournal
+
+_KEY = struct.Struct(">q")
+_BATCH_ROW_COUNT_MAX = 4096
+
+
+class ReadJournals(msgspec.Struct, frozen=True):
+    """What all journals of a bookie say about ledgers, from their oldest records on."""
+
+    ledgers: Mapping[LedgerId, JournaledLedger]
+    damages: Sequence[str]
+    """Of journals that could not be read to their end."""
+
+
+def read_journals(
+    filesystem: FileSystem, directories: Sequence[str], pool: ChildPool, watch: RebuildWatch
+) -> ReadJournals:
+    """Read every file of the journal directories (their ``current`` folders) in child processes. StorageError, OSError.
+
+    Damage is noted and what stands before it counts: whether a boot may go on with it is for replay to say.
+    """
+    ledgers: dict[LedgerId, JournaledLedger] = {}
+    damages: list[str] = []
+    tasks: list[ReadJournal] = []
+    for directory in directories:
+        tasks += _tasks_of(filesystem, os.path.abspath(directory), damages)
+    watch.begin("reading journals", sum(filesystem.size(task.path) for task in tasks))
+    order = {task.path: position for position, task in enumerate(tasks)}
+    answers = sorted(pool.run(tasks, JournalFindings, watch.advance), key=lambda answer: order[answer[0].path])
+    for _, found in answers:
+        note_later(ledgers, found.ledgers)
+        if found.damage is not None:
+            damages.append(found.damage)
+    return ReadJournals(ledgers, damages)
+
+
+def new_rows(
+    ledger_ids: Iterable[LedgerId],
+    journaled: Mapping[LedgerId, JournaledLedger],
+    kept: Mapping[LedgerId, LedgerRow],
+    doubted: DoubtedLedgers,
+) -> dict[LedgerId, LedgerRow]:
+    """The rows of these ledgers and of all in ``kept``; those stay, but for what is doubted."""
+    rows: dict[LedgerId, LedgerRow] = {}
+    for ledger_id in sorted({*ledger_ids, *kept}):
+        row = kept.get(ledger_id)
+        if row is None:
+            row = row_with_journals(LedgerRow(is_fenced=True), journaled.get(ledger_id, JournaledLedger()))
+        rows[ledger_id] = row.raised(**doubted.flags(ledger_id))
+    return rows
+
+
+def write_ledgers(
+    open_index: OpenIndexStore, folder: str, rows: Mapping[LedgerId, LedgerRow], flags: int, watch: RebuildWatch
+) -> None:
+    """Make a ledgers database of these rows, ascending by id, in an empty folder, and verify it.
+
+    Keys have 8 bytes: Java's rebuild writes 16, which its own updates then miss (H12). StorageError, OSError.
+    """
+    encoded = [(_KEY.pack(ledger_id), encode_row(row)) for ledger_id, row in rows.items()]
+    if flags:
+        encoded.append(flags_row(flags))
+    watch.begin("writing ledger rows", len(encoded))
+    store = open_index(folder, create=True, strict=True)
+    try:
+        items = iter(encoded)
+        while batch := list(itertools.islice(items, _BATCH_ROW_COUNT_MAX)):
+            store.write(batch)
+            watch.advance(len(batch))
+        if list(store.scan(b"", b"\xff" * 9)) != encoded:
+            raise IndexDamagedError(f"{folder}: the new index does not hold what was written; run it again")
+    finally:
+        store.close()
+
+
+def _tasks_of(filesystem: FileSystem, directory: str, damages: list[str]) -> list[ReadJournal]:
+    try:
+        catalog = read_catalog(filesystem, directory)
+    except JournalError as error:
+        damages.append(str(error))
+        catalog = None
+    journal_ids = list_journals(filesystem, directory)
+    return [
+        ReadJournal(
+            path=os.path.join(directory, journal_file_name(journal_id)),
+            is_newest=journal_id == journal_ids[-1],
+            cataloged=None if catalog is None else catalog.find(journal_id),
+        )
+        for journal_id in journal_ids
+    ]

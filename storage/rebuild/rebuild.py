@@ -1,0 +1,312 @@
+"""Building lost or damaged indexes anew from the entry logs of a stopped bookie. Source: storage sections 11 and 12.
+
+The order is what makes a kill at any point harmless (``index.swap`` has the details of one database):
+
+1. finish swaps that an earlier rebuild began; finish or delete what an interrupted compaction left
+2. build every database in a folder of its own, and verify it
+3. where entries or ledger rows may be missing: put the ledgers of kept databases in limbo, and ask for an integrity
+   check, which the next boot begins by making sure of every open ledger
+4. swap, ledger rows before locations: no location index that may lack entries is there before the ledgers are in limbo
+5. delete the logs that a compaction had replaced
+
+The log marks stay: the next boot replays what the journals hold beyond the logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from storage.config import StorageConfig
+from storage.entry_log.scan_order import LogFolder, finish_links, read_log_folder, remove_replaced
+from storage.errors import IndexDamagedError
+from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, current_directory, seal_file_name
+from storage.ids import LedgerId
+from storage.index.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerIndex, LedgerRow
+from storage.index.seal import open_sealed_index
+from storage.index.state import DATABASES, IndexCondition, IndexState, inspect_index
+from storage.index.swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap
+from storage.ports import Children, FileSystem, OpenIndexStore
+from storage.rebuild.directory import DamagedLog, LocationRebuild, RebuildWatch, ScannedDirectory
+from storage.rebuild.ledgers import ReadJournals, new_rows, read_journals, write_ledgers
+from storage.rebuild.limbo import DoubtedLedgers
+
+CHILD_MODULE: Final = "storage.rebuild.child"
+_BYTES_PER_CHILD = 32 * 1024 * 1024
+"""Below that a second process takes longer to start than it saves."""
+
+
+class DirectoryPlan(msgspec.Struct, frozen=True):
+    """What is to be done for one ledger directory; folders are ``current`` ones."""
+
+    position: int
+    ledger_directory: str
+    index_directory: str
+    states: dict[str, IndexState]
+    """Of both databases, by name."""
+    databases: tuple[str, ...]
+    """Those to be built anew."""
+    logs: LogFolder
+    log_bytes: int
+
+    is_version_lost: bool = False
+    """Whether the index folder has no VERSION file and the ledger folder has one: its disk was replaced."""
+
+    def path(self, database: str) -> str:
+        """Folder of a database."""
+        return os.path.join(self.index_directory, database)
+
+
+class DirectoryReport(msgspec.Struct, frozen=True):
+    """What was built for one ledger directory."""
+
+    ledger_directory: str
+    databases: tuple[str, ...]
+    log_count: int
+    entry_count: int
+    """Copies found in the logs."""
+    row_count: int
+    """Rows of the new locations index; 0 if it was kept."""
+    ledger_count: int
+    limbo_count: int
+    damaged: tuple[DamagedLog, ...]
+    torn_bytes: int
+
+
+class RebuildReport(msgspec.Struct, frozen=True):
+    """What a rebuild did."""
+
+    directories: tuple[DirectoryReport, ...]
+    journal_damages: tuple[str, ...]
+    needs_integrity_check: bool
+    """Whether the bookie was told to compare itself with its peers: entries or ledger rows may be missing."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every log could be read."""
+        return not any(directory.damaged for directory in self.directories)
+
+
+class _UnderWay(msgspec.Struct, frozen=True):
+    """One directory, its locations built."""
+
+    plan: DirectoryPlan
+    scanned: ScannedDirectory
+    rows: dict[LedgerId, LedgerRow]
+    """All ledger rows of the directory as they will be; those of kept ones as they are, without the limbo."""
+    doubted: DoubtedLedgers
+    row_count: int
+
+
+def plan_rebuild(
+    filesystem: FileSystem, open_index: OpenIndexStore, config: StorageConfig, chosen: Sequence[str] | None
+) -> list[DirectoryPlan]:
+    """What a rebuild would do, for every ledger directory. Nothing is changed, but that LevelDB opens what is there.
+
+    ``chosen``: names of the databases to build; None: those that are lost or damaged. The folders must be locked.
+    IndexDamagedError when the locations are to be built while the ledger rows, which are needed for that, are damaged.
+    """
+    plans = []
+    for position, (ledger_directory, index_directory) in enumerate(config.engine_folders):
+        states = {
+            name: inspect_index(filesystem, open_index, ledger_directory, index_directory, name) for name in DATABASES
+        }
+        databases = tuple(name for name in DATABASES if _is_due(states[name], name, chosen))
+        if LOCATIONS_DATABASE in databases and LEDGERS_DATABASE not in databases:
+            _require_ledger_rows(states[LEDGERS_DATABASE])
+        logs = read_log_folder(filesystem, ledger_directory)
+        names = filesystem.list_directory(ledger_directory)
+        sizes = (filesystem.size(os.path.join(ledger_directory, name)) for name in names if name.endswith(".log"))
+        is_version_lost = VERSION in names and not filesystem.exists(os.path.join(index_directory, VERSION))
+        plans.append(
+            DirectoryPlan(
+                position, ledger_directory, index_directory, states, databases, logs, sum(sizes), is_version_lost
+            )
+        )
+    return plans
+
+
+class IndexRebuild:
+    """Carries out a plan whose folders are still locked."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        open_index: OpenIndexStore,
+        children: Children,
+        config: StorageConfig,
+        watch: RebuildWatch,
+        *,
+        are_logs_vouched_for: bool = False,
+    ) -> None:
+        """``are_logs_vouched_for``: a bookie served from these very logs until it was stopped; none can be missing."""
+        self._are_logs_vouched_for = are_logs_vouched_for
+        self._filesystem = filesystem
+        self._open_index = open_index
+        self._children = children
+        self._config = config
+        self._watch = watch
+
+    def run(self, plans: Sequence[DirectoryPlan]) -> RebuildReport:
+        """Build, verify, swap. Raises StorageError or OSError with the old indexes in place, or the new ones.
+
+        May be called again after a kill at any point, with a new plan.
+        """
+        due = [plan for plan in plans if plan.databases]
+        try:
+            journaled = self._read_journals(due)
+            under_way = [self._build(plan, journaled) for plan in due]
+            needs_check = any(each.doubted.limbo or _has_lost_rows(each.plan) for each in under_way)
+            self._write_ledgers(under_way, needs_check=needs_check)
+            self._tell_kept_indexes(plans, under_way, needs_check=needs_check)
+            for plan in due:
+                self._restore_version(plan)
+        except BaseException:
+            for plan in due:
+                for database in plan.databases:
+                    with contextlib.suppress(OSError):
+                        discard_rebuilt(self._filesystem, plan.path(database))
+            raise
+        self._swap(due)
+        for plan in due:
+            if LOCATIONS_DATABASE in plan.databases:
+                remove_replaced(self._filesystem, plan.ledger_directory, plan.logs)
+        return RebuildReport(tuple(map(_report, under_way)), tuple(journaled.damages) if journaled else (), needs_check)
+
+    def _read_journals(self, due: Sequence[DirectoryPlan]) -> ReadJournals | None:
+        plan = next((plan for plan in due if LEDGERS_DATABASE in plan.databases), None)
+        if plan is None:
+            return None
+        directories = [current_directory(directory) for directory in self._config.journal_directories]
+        folder = begin_rebuilt(self._filesystem, plan.path(LEDGERS_DATABASE))
+        with self._children.pool(CHILD_MODULE, folder, self._children.core_count) as pool:
+            return read_journals(self._filesystem, directories, pool, self._watch)
+
+    def _build(self, plan: DirectoryPlan, journaled: ReadJournals | None) -> _UnderWay:
+        """The locations of a directory, on disk, and its ledger rows, in memory."""
+        finish_links(self._filesystem, plan.ledger_directory, plan.logs)
+        # Both are emptied, the last one is worked in.
+        folder = [begin_rebuilt(self._filesystem, plan.path(database)) for database in plan.databases][-1]
+        is_sound = plan.states[LEDGERS_DATABASE].condition is IndexCondition.SOUND
+        rows = self._read_rows(plan) if is_sound else {}
+        child_count = min(self._children.core_count, 1 + plan.log_bytes // _BYTES_PER_CHILD)
+        with self._children.pool(CHILD_MODULE, folder, child_count) as pool:
+            rebuild = LocationRebuild(
+                self._filesystem, self._config, plan.position, plan.ledger_directory, folder, pool, self._watch
+            )
+            scanned = rebuild.scan(plan.logs, keeps_rows=LOCATIONS_DATABASE in plan.databases)
+            is_wanted = LOCATIONS_DATABASE in plan.databases
+            everything = set(rows)
+            if LEDGERS_DATABASE in plan.databases:
+                assert journaled is not None, "journals are read before ledger rows are made"
+                everything |= self._ledgers_of(plan, scanned, journaled)
+            doubted = DoubtedLedgers.after_scan(
+                everything,
+                scanned.affected(everything),
+                are_negatives_proven=not is_wanted or self._are_logs_vouched_for,
+            )
+            if journaled is not None and LEDGERS_DATABASE in plan.databases:
+                rows = new_rows(everything, journaled.ledgers, rows, doubted)
+            row_count = rebuild.load(self._open_index, scanned.runs, rows) if is_wanted else 0
+        return _UnderWay(plan, scanned, rows, doubted, row_count)
+
+    def _ledgers_of(self, plan: DirectoryPlan, scanned: ScannedDirectory, journaled: ReadJournals) -> set[LedgerId]:
+        """Ledgers of this directory that a log, the map of a damaged one, or a journal names."""
+        count = len(self._config.ledger_directories)
+        named = scanned.ledger_ids | scanned.named_by_damage | set(journaled.ledgers)
+        return {ledger_id for ledger_id in named if ledger_id % count == plan.position}
+
+    def _read_rows(self, plan: DirectoryPlan) -> dict[LedgerId, LedgerRow]:
+        with self._opened_ledgers(plan) as ledgers:
+            return {ledger_id: row for ledger_id in ledgers if (row := ledgers.find(ledger_id)) is not None}
+
+    def _write_ledgers(self, under_way: Sequence[_UnderWay], *, needs_check: bool) -> None:
+        """Ledger rows of the databases that are built anew. The storage flags are the first directory's affair."""
+        for each in under_way:
+            if LEDGERS_DATABASE in each.plan.databases:
+                flags = NEEDS_INTEGRITY_CHECK if needs_check and each.plan.position == 0 else 0
+                folder = begin_rebuilt(self._filesystem, each.plan.path(LEDGERS_DATABASE))
+                write_ledgers(self._open_index, folder, each.rows, flags, self._watch)
+
+    def _tell_kept_indexes(
+        self, plans: Sequence[DirectoryPlan], under_way: Sequence[_UnderWay], *, needs_check: bool
+    ) -> None:
+        """Ledgers that may lack entries into limbo, and the flag, where the ledger rows are kept; all durable."""
+        built = {each.plan.position: each for each in under_way}
+        for plan in plans:
+            if (
+                LEDGERS_DATABASE in plan.databases
+                or plan.states[LEDGERS_DATABASE].condition is not IndexCondition.SOUND
+            ):
+                continue
+            is_flagged = needs_check and plan.position == 0
+            doubted = built[plan.position].doubted if plan.position in built else None
+            if not is_flagged and (doubted is None or not doubted.limbo):
+                continue
+            with self._opened_ledgers(plan) as ledgers:
+                if is_flagged:
+                    # Before the limbo, which nothing else would ever end. Alone: a ledger that is in no log is known to
+                    # the metadata only, so the check begins anew.
+                    ledgers.write_flags(NEEDS_INTEGRITY_CHECK)
+                if doubted is not None:
+                    for ledger_id in doubted.limbo:
+                        ledgers.create_row(ledger_id, **doubted.flags(ledger_id))
+                ledgers.write(ledgers.take_changes())
+                ledgers.seal()
+
+    def _restore_version(self, plan: DirectoryPlan) -> None:
+        """The cookie is the same in every folder of a bookie; without it the next boot takes the folder for strange."""
+        if plan.is_version_lost:
+            version = self._filesystem.read_file(os.path.join(plan.ledger_directory, VERSION))
+            self._filesystem.write_file_atomically(os.path.join(plan.index_directory, VERSION), version)
+
+    def _swap(self, due: Sequence[DirectoryPlan]) -> None:
+        """The first directory's ledger rows first: they hold the flag that asks for the integrity check."""
+        for database in DATABASES:
+            for plan in due:
+                if database in plan.databases:
+                    commit_rebuilt(self._filesystem, self._open_index, plan.path(database))
+                    finish_swap(self._filesystem, plan.path(database))
+
+    @contextlib.contextmanager
+    def _opened_ledgers(self, plan: DirectoryPlan) -> Iterator[LedgerIndex]:
+        path = plan.path(LEDGERS_DATABASE)
+        rows = open_sealed_index(self._filesystem, self._open_index, path, seal_file_name(path))
+        try:
+            yield LedgerIndex.load(rows)
+        finally:
+            rows.close()
+
+
+def _is_due(state: IndexState, name: str, chosen: Sequence[str] | None) -> bool:
+    if chosen is None:
+        return state.is_lost
+    return name in chosen and state.condition is not IndexCondition.NEW
+
+
+def _require_ledger_rows(state: IndexState) -> None:
+    if state.is_lost:
+        raise IndexDamagedError(f"{state.detail}: the locations cannot be built without the ledger rows; build both")
+
+
+def _has_lost_rows(plan: DirectoryPlan) -> bool:
+    """Whether ledger rows are made from nothing: fences, limbo and rows without entries may be lost with the old."""
+    return LEDGERS_DATABASE in plan.databases and plan.states[LEDGERS_DATABASE].is_lost
+
+
+def _report(each: _UnderWay) -> DirectoryReport:
+    return DirectoryReport(
+        os.path.dirname(each.plan.ledger_directory),
+        each.plan.databases,
+        len(each.plan.logs.log_ids),
+        each.scanned.entry_count,
+        each.row_count,
+        len(each.rows),
+        len(each.doubted.limbo),
+        tuple(each.scanned.damaged),
+        each.scanned.torn_bytes,
+    )

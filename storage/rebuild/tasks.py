@@ -1,0 +1,130 @@
+"""What the parent and the children of an index rebuild exchange, in messages and in files of the working folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from storage.entry_log.damage import LogDamage
+from storage.entry_log.scan import Int64Array
+from storage.ids import EntryLogId, LedgerId
+from storage.index.journaled_rows import JournaledLedger
+from storage.index.location_index import KEY_BYTES, LOCATION_BYTES
+from storage.index.rows import Key, Run
+from storage.index.table import Bytes2d
+from storage.journal.catalog import CatalogedJournal
+from storage.ports import FileSystem
+
+RUN_ROW_COUNT: Final = 4_000_000
+"""Rows that a scan sorts at a time: they and what the sort needs stay below 400 MB, however large the log."""
+RANGE_ROW_COUNT: Final = 500_000
+"""Rows that a child makes into tables at a time."""
+
+
+class ScanLog(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Scan one log into runs. ``directory``: absolute."""
+
+    directory: str
+    log_id: EntryLogId
+    rank: int
+    """Place of the log in the order of their age, 0 for the oldest."""
+    position: int
+    """Of the directory among ``directory_count``: it holds the ledgers of this remainder."""
+    directory_count: int
+    entry_bytes_max: int
+    keeps_rows: bool
+    """Whether runs are written; else the ledgers alone count."""
+    run_row_count: int = RUN_ROW_COUNT
+
+
+class ScannedLog(msgspec.Struct, frozen=True):
+    """What a log holds."""
+
+    runs: list[Run]
+    ids_name: str
+    """File of the ids of its ledgers."""
+    entry_count: int
+    dropped_bytes: int
+    damage: LogDamage | None
+    misplaced_ledger_id: LedgerId | None
+    """A ledger that does not belong in this directory, if there is one."""
+
+
+class LoadRange(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Make tables of the rows of all ``runs``, oldest first, from key ``lower`` to key ``upper``."""
+
+    runs: list[Run]
+    lower: Key | None
+    upper: Key | None
+    known_name: str | None
+    """File of the ids of the ledgers that count; None: all do."""
+    table_number_first: int
+
+
+class MadeTable(msgspec.Struct, frozen=True):
+    """A table file, durable but for its name."""
+
+    number: int
+    size_bytes: int
+    first_key: bytes
+    last_key: bytes
+    row_count: int
+
+
+class LoadedRange(msgspec.Struct, frozen=True):
+    """The tables of a range, in key order."""
+
+    tables: list[MadeTable]
+    row_count: int
+
+
+class ReadJournal(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Read what a journal file says about ledgers, from its start, whatever the log mark."""
+
+    path: str
+    is_newest: bool
+    cataloged: CatalogedJournal | None
+
+
+class JournalFindings(msgspec.Struct, frozen=True):
+    """What a journal file says about ledgers."""
+
+    ledgers: dict[LedgerId, JournaledLedger]
+    damage: str | None
+
+
+def write_ids(fs: FileSystem, path: str, ledger_ids: Iterable[LedgerId]) -> None:
+    """Write ledger ids to a new file, ascending; not synced. OSError."""
+    _write_new(fs, path, np.array(sorted(ledger_ids), np.int64).tobytes())
+
+
+def read_ids(fs: FileSystem, path: str) -> Int64Array:
+    """Ids that ``write_ids`` wrote; OSError."""
+    return np.frombuffer(fs.read_file(path), np.int64)
+
+
+def write_checks(fs: FileSystem, directory: str, number: int, keys: Bytes2d, values: Bytes2d) -> None:
+    """Note rows of a table, one of every block, for ``read_checks``; not synced. OSError."""
+    _write_new(fs, os.path.join(directory, _checks_name(number)), np.concatenate([keys, values], axis=1).tobytes())
+
+
+def _write_new(fs: FileSystem, path: str, data: bytes) -> None:
+    with contextlib.closing(fs.create(path)) as file:
+        file.pwrite(data, 0)
+
+
+def read_checks(fs: FileSystem, directory: str, number: int) -> Iterator[tuple[bytes, bytes]]:
+    """Rows that LevelDB must find in a table, in key order; OSError."""
+    data = fs.read_file(os.path.join(directory, _checks_name(number)))
+    for start in range(0, len(data), KEY_BYTES + LOCATION_BYTES):
+        middle = start + KEY_BYTES
+        yield data[start:middle], data[middle : middle + LOCATION_BYTES]
+
+
+def _checks_name(number: int) -> str:
+    return f"checks-{number}"

@@ -1,0 +1,155 @@
+"""When a checkpoint counts, and what ends the bookie; real storage on a disk that fails once."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from runtime.bookie.disks.modes import BookieModes
+from runtime.bookie.serving.checkpoint_pace import CheckpointPace
+from runtime.bookie.serving.checkpoints import CheckpointService, RetryDelays
+from runtime.net.loop import LaneWorkers
+from storage.disk_room import DiskRoom
+from storage.engine.ledger_storage import LedgerStorage
+from storage.errors import DiskUnusableError
+from storage.ports import DiskSpace
+from storage.step_sizes import StepSizes
+from tests.storage.engines import KEY, config_below, entry, open_storage
+from tests.storage.traced_disk import TracedDisk
+
+RESERVE_BYTES = 1000
+
+
+class FailingDisk(TracedDisk):
+    """Fails every write to an entry log with ``number``, while that is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number: int | None = None
+        self.failure_count = 0
+        self.usable_bytes = 2**29
+        self.is_filled_beside = False
+        """Whether somebody else fills the disk when an entry log is written."""
+
+    def note(self, operation: str, path: str) -> None:
+        super().note(operation, path)
+        if self.number is not None and operation == "write" and path.endswith(".log"):
+            self.failure_count += 1
+            raise OSError(self.number, os.strerror(self.number), path)
+        if self.is_filled_beside and operation == "write" and path.endswith(".log"):
+            self.usable_bytes = RESERVE_BYTES // 2 - 1
+
+    def space(self, path: str) -> DiskSpace:
+        """In which nothing takes room but what a test says."""
+        return DiskSpace(2**30, self.usable_bytes, filesystem_id=1)
+
+
+class Stage:
+    def __init__(self, root: Path, workers: LaneWorkers) -> None:
+        self.disk = FailingDisk()
+        config = config_below(root)
+        steps = StepSizes(deleted_row_count_max=6)
+        self.storage: LedgerStorage = open_storage(config, filesystem=self.disk, steps=steps)
+        self.storage.replay()
+        self.engine = self.storage.engines[0]
+        self.engine.set_master_key(1, KEY)
+        room = DiskRoom(self.disk, config.ledger_directories, reserve_bytes=RESERVE_BYTES)
+        pace = CheckpointPace(time.thread_time, time.sleep)
+        self.modes = BookieModes(is_forced_read_only=False)
+        self.service = CheckpointService(self.storage, workers, 3600, room, self.modes, pace, RetryDelays(0.01, 0.01))
+        self.run = asyncio.get_running_loop().create_task(self.service.run())
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    workers = LaneWorkers()
+    stage = Stage(tmp_path, workers)
+    yield stage
+    stage.service.stop()
+    await asyncio.wait([stage.run])
+    await workers.close()
+    stage.storage.close()
+
+
+async def test_who_waits_for_a_checkpoint_is_told_when_it_is_durable(stage: Stage) -> None:
+    stage.engine.add(1, 0, entry(1, 0))
+    async with asyncio.timeout(30):
+        await stage.service.settle()
+    assert stage.engine.read(1, 0) == entry(1, 0)
+
+
+async def test_a_checkpoint_that_failed_tells_nobody(stage: Stage) -> None:
+    """The retry writes what the failed one was to write, and nothing newer: who came meanwhile waits for the next."""
+    stage.disk.number = errno.EACCES
+    stage.engine.add(1, 0, entry(1, 0))
+    first = asyncio.ensure_future(stage.service.settle())
+    async with asyncio.timeout(30):
+        while not stage.disk.failure_count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    stage.engine.add(1, 1, entry(1, 1))
+    second = asyncio.ensure_future(stage.service.settle())
+    await asyncio.sleep(0.1)
+    assert not first.done()
+    assert not second.done()
+    stage.disk.number = None
+    async with asyncio.timeout(30):
+        await asyncio.gather(first, second)
+    for entry_id in (0, 1):
+        assert stage.engine.read(1, entry_id) == entry(1, entry_id)
+
+
+async def test_a_large_deletion_is_ended_by_the_checkpoints_that_follow_at_once(stage: Stage) -> None:
+    for entry_id in range(20):
+        stage.engine.add(1, entry_id, entry(1, entry_id))
+    async with asyncio.timeout(30):
+        await stage.service.settle()
+        stage.engine.delete_ledger(1)
+        await stage.service.settle()
+        assert stage.engine.is_deletion_pending(1)
+        while stage.engine.is_deletion_pending(1):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_what_takes_the_room_during_a_checkpoint_stops_it_before_the_index(stage: Stage) -> None:
+    """LevelDB without room ends the process; a checkpoint is tried again when there is some."""
+    stage.disk.is_filled_beside = True
+    stage.engine.add(1, 0, entry(1, 0))
+    settled = asyncio.ensure_future(stage.service.settle())
+    async with asyncio.timeout(30):
+        while not stage.modes.is_disk_full:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert not settled.done()
+    assert stage.engine.read(1, 0) is None, "the index knows nothing of it"
+    assert stage.engine.find_cached(1, 0) == entry(1, 0)
+    stage.disk.is_filled_beside = False
+    stage.disk.usable_bytes = 2**29
+    async with asyncio.timeout(30):
+        await settled
+    assert not stage.modes.reasons
+    assert stage.engine.read(1, 0) == entry(1, 0)
+    assert os.listdir(stage.engine.ledger_directory).count("0.log") == 0, "what was written of it took room"
+
+
+async def test_the_last_checkpoint_takes_what_room_there_is(stage: Stage) -> None:
+    stage.disk.usable_bytes = RESERVE_BYTES // 2 - 1
+    stage.engine.add(1, 0, entry(1, 0))
+    stage.service.stop()
+    await asyncio.wait([stage.run])
+    await stage.service.flush()
+    assert stage.engine.read(1, 0) == entry(1, 0)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
+async def test_a_disk_that_fails_ends_the_bookie_with_a_sentence(stage: Stage, number: int) -> None:
+    stage.disk.number = number
+    stage.engine.add(1, 0, entry(1, 0))
+    stage.service.request()
+    with pytest.raises(DiskUnusableError, match=r"a disk has failed: .*ledgers-0/current/.*log"):
+        async with asyncio.timeout(30):
+            await asyncio.shield(stage.run)

@@ -1,0 +1,94 @@
+"""Entries of the largest size that Pulsar ships: its bookies allow frames of 5,253,120 bytes, above Java's default."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from runtime.bookie.boot.peers import new_peers
+from runtime.bookie.boot.process import real_ports
+from runtime.client import LedgerClient
+from runtime.config import ClientConfig
+from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.ledgers.ledgers import open_ledger_store
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper.store import ZooKeeperStore
+from tests.processes import bkctl_command, bkctl_environment, kill_and_wait, run_bkctl
+
+pytestmark = pytest.mark.cluster
+
+PULSAR_FRAME_BYTES_MAX = 5_253_120
+FULL_SIZE = bytes(5 * 1024 * 1024 + 8_000)
+BOOKIES = ("pulsar-1", "pulsar-2", "pulsar-3")
+
+
+@pytest.fixture
+async def pulsar_bookies(
+    tmp_path: Path, metadata_uri: str, store: ZooKeeperStore
+) -> AsyncIterator[dict[str, subprocess.Popen[bytes]]]:
+    """Bookies with Pulsar's frame limit."""
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    settings = ("allowLoopback=true", "zkTimeout=1000", f"nettyMaxFrameSizeBytes={PULSAR_FRAME_BYTES_MAX}")
+    try:
+        for bookie_id in BOOKIES:
+            folder = tmp_path / bookie_id
+            folder.mkdir()
+            command = bkctl_command(
+                *("bookie", "start", "--metadata-uri", metadata_uri, "--port", "0", "--bookie-id", bookie_id),
+                *("--journal-dir", str(folder / "journal"), "--ledger-dir", str(folder / "ledgers")),
+                *("--advertised-address", "127.0.0.1", *(word for key in settings for word in ("--set", key))),
+            )
+            with (folder / "log").open("wb") as log:
+                processes[bookie_id] = subprocess.Popen(  # noqa: ASYNC220  it only starts
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=bkctl_environment()
+                )
+        registrations = RegistrationClient(store, parse_metadata_uri(metadata_uri).root)
+        async with asyncio.timeout(120):
+            while set(await registrations.writable()) != set(BOOKIES):
+                for bookie_id, process in processes.items():
+                    assert process.poll() is None, (tmp_path / bookie_id / "log").read_text()
+                await asyncio.sleep(0.1)
+        yield processes
+    finally:
+        for process in processes.values():
+            kill_and_wait(process.pid)
+            process.wait()
+
+
+async def test_a_ledger_with_a_full_size_message_is_read_and_moved(
+    pulsar_bookies: dict[str, subprocess.Popen[bytes]], metadata_uri: str
+) -> None:
+    pulsar = ClientConfig(writer_frame_bytes_max=PULSAR_FRAME_BYTES_MAX)
+    async with await LedgerClient.connect(metadata_uri, config=pulsar) as client:
+        async with await client.create(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2) as writer:
+            for payload in (b"before", FULL_SIZE, b"after"):
+                await writer.append(payload)
+        left_open = await client.create(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2)
+        await left_open.append(FULL_SIZE)
+        left_open.abandon()
+    dead = writer.metadata.last_segment.ensemble[0]
+    pulsar_bookies[dead].kill()
+    await asyncio.to_thread(pulsar_bookies[dead].wait)
+    repaired = await asyncio.to_thread(
+        run_bkctl, "recover", "failed-bookie", dead, "--yes", BKCTL_METADATA_URI=metadata_uri
+    )
+    assert repaired.exit_code == 0, repaired.stdout + repaired.stderr
+    async with await LedgerClient.connect(metadata_uri) as client:
+        reader = await client.open(writer.ledger_id)
+        assert dead not in reader.metadata.bookies()
+        assert [entry.payload for entry in await reader.read(0)] == [b"before", FULL_SIZE, b"after"]
+        reader = await client.open(left_open.ledger_id, recover=True)
+        assert [entry.payload for entry in await reader.read(0)] == [FULL_SIZE]
+
+
+async def test_a_bookie_accepts_more_from_its_peers_than_from_clients(metadata_uri: str, store: ZooKeeperStore) -> None:
+    uri = parse_metadata_uri(metadata_uri)
+    ledgers = await open_ledger_store(store, uri.root, uri.tree)
+    for own_limit in (1024, PULSAR_FRAME_BYTES_MAX, 20_000_000):
+        peers = new_peers(real_ports(), store, ledgers, own_limit)
+        assert peers.config.frame_bytes_max == max(own_limit, ClientConfig().frame_bytes_max)
+        await peers.bookies.close()

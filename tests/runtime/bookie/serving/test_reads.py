@@ -1,0 +1,153 @@
+"""Reads from disk: all of a tick are answered, and a limited number of bodies is in memory at once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import pytest
+
+from runtime.bookie.serving.reads import READS_LANE, ReadBatcher, ReadOutcome, new_job
+from runtime.net.loop import LaneWorkers
+from runtime.protocol.status import Status
+from storage.adapters.filesystem import OsFileSystem
+from storage.config import EngineConfig
+from storage.engine.replay import checkpoint_now
+from tests.storage.engines import open_engine
+
+_HEAD = struct.Struct(">qqqq")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def body_of(entry_id: int) -> bytes:
+    return _HEAD.pack(1, entry_id, entry_id - 1, 4) + b"body"
+
+
+class WatchedWorkers(LaneWorkers):
+    """Real lanes; notes how many jobs each turn has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns: list[int] = []
+
+    def run(self, lane: str, function: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> Awaitable[T]:
+        jobs: Any = arguments[0]
+        self.turns.append(len(jobs))
+        return super().run(lane, function, *arguments, **keywords)
+
+
+class Stage:
+    """A directory with the entries 0 to ``entry_count`` - 1 of ledger 1 on disk, and its reads."""
+
+    def __init__(self, root: Path, entry_count: int, config: EngineConfig) -> None:
+        self.engine = open_engine(root, filesystem=OsFileSystem(), config=config)
+        self.engine.set_master_key(1, b"key")
+        for entry_id in range(entry_count):
+            self.engine.add(1, entry_id, body_of(entry_id))
+        checkpoint_now(self.engine)
+        self.workers = WatchedWorkers()
+        self.reads = ReadBatcher(self.workers, READS_LANE)
+
+    def read(self, entry_id: int) -> Awaitable[ReadOutcome]:
+        return self.reads.read(new_job(self.engine, 1, entry_id, needs_last_entry=False))
+
+
+@contextlib.asynccontextmanager
+async def staged(root: Path, entry_count: int, config: EngineConfig | None = None) -> AsyncIterator[Stage]:
+    stage = Stage(root, entry_count, config or EngineConfig())
+    yield stage
+    await stage.workers.close()
+    stage.engine.close()
+
+
+async def test_many_reads_of_one_tick_are_answered_in_turns(tmp_path: Path) -> None:
+    answered: list[tuple[int, Status, bytes | None, int]] = []
+    async with staged(tmp_path, 200) as stage:
+
+        def submit(entry_id: int) -> None:
+            def done(outcome: ReadOutcome) -> None:
+                answered.append((entry_id, outcome.status, outcome.body, len(stage.workers.turns)))
+
+            stage.reads.submit(new_job(stage.engine, 1, entry_id, needs_last_entry=False), done)
+
+        for entry_id in range(201):
+            submit(entry_id)
+        await stage.read(0)
+        assert [entry_id for entry_id, *_ in answered] == list(range(201))
+        assert all(answer[1:3] == (Status.OK, body_of(answer[0])) for answer in answered[:200])
+        assert answered[200][1:3] == (Status.NO_SUCH_ENTRY, None)
+        assert max(stage.workers.turns) <= 64
+        assert answered[0][3] == 1, "answered, and free to be forgotten, before the next turn begins"
+
+
+async def test_errors_of_one_file_are_one_line_in_a_while(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A log that is gone may have held a million entries, and readers ask for them again and again."""
+    engine = open_engine(tmp_path, filesystem=OsFileSystem(), config=EngineConfig())
+    engine.set_master_key(1, b"key")
+    for entry_id in range(200):
+        engine.add(1, entry_id, body_of(entry_id))
+    checkpoint_now(engine)
+    (tmp_path / "0.log").unlink()
+    workers = LaneWorkers()
+    reads = ReadBatcher(workers, READS_LANE)
+    for entry_id in range(3, 103):
+        outcome = await reads.read(new_job(engine, 1, entry_id, needs_last_entry=False))
+        assert outcome.status is Status.IO_ERROR
+    assert (await reads.read(new_job(engine, 1, -1, needs_last_entry=True))).status is Status.IO_ERROR
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"ledger 1 entry 3 cannot be read: {tmp_path}/0.log: entry 1:3 at offset")
+    reads.close()
+    assert caplog.records[-1].getMessage() == f"100 more errors in 10 s: {tmp_path}/0.log"
+    await workers.close()
+    engine.close()
+
+
+async def test_a_reader_that_goes_through_a_ledger_asks_the_disk_once_in_a_while(tmp_path: Path) -> None:
+    async with staged(tmp_path, 200, EngineConfig(read_ahead_count_max=50)) as stage:
+        for entry_id in range(200):
+            if stage.engine.find_cached(1, entry_id) is None:
+                assert (await stage.read(entry_id)).body == body_of(entry_id)
+            assert stage.engine.find_cached(1, entry_id) == body_of(entry_id)
+        assert len(stage.workers.turns) == 4
+
+
+async def test_reads_of_one_tick_share_what_the_first_of_them_brings(tmp_path: Path) -> None:
+    """A client asks for the entries of a range at once; none of them is in the cache when the others are asked for."""
+    async with staged(tmp_path, 100) as stage:
+        engine = stage.engine
+        opened: list[int] = []
+        read_run, read = engine.read_run, engine.read
+
+        def noted_read_run(ledger_id: int, entry_id: int, count_max: int, bytes_max: int) -> list[bytes]:
+            opened.append(entry_id)
+            return read_run(ledger_id, entry_id, count_max, bytes_max)
+
+        def noted_read(ledger_id: int, entry_id: int) -> bytes | None:
+            opened.append(entry_id)
+            return read(ledger_id, entry_id)
+
+        engine.read_run, engine.read = noted_read_run, noted_read
+        asked = [stage.read(entry_id) for entry_id in range(30, 70)]
+        assert [(await outcome).body for outcome in asked] == [body_of(entry_id) for entry_id in range(30, 70)]
+        assert opened == [30, 31], "31 follows 30, and that is what reads on"
+
+
+async def test_what_was_read_ahead_does_not_hide_a_newer_add(tmp_path: Path) -> None:
+    """H18, from the other side: an add that comes while the lane reads."""
+    async with staged(tmp_path, 10) as stage:
+        engine = stage.engine
+        asked = stage.read(0)
+        engine.add(1, 5, body_of(5) + b"newer")
+        await asked
+        assert engine.find_cached(1, 4) == body_of(4)
+        assert engine.find_cached(1, 5) == body_of(5) + b"newer"
+        checkpoint_now(engine)
+        assert engine.find_cached(1, 5) is None
+        assert engine.read(1, 5) == body_of(5) + b"newer"

@@ -1,0 +1,157 @@
+"""The table of costs in the docs is what a counting store counts."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from runtime.metadata.replication.election import AuditorElection, read_auditor
+from runtime.metadata.replication.lock import list_held_locks
+from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.zookeeper.store import ZooKeeperStore
+from tests.runtime.metadata.replication_stage import ReplicationStage
+
+A, B = "10.0.0.1:3181", "10.0.0.2:3181"
+_DOCS = Path(__file__).parents[4] / "docs" / "internals" / "metadata-under-replication.md"
+
+
+def stated_costs() -> dict[str, str]:
+    """Action and operations, row by row."""
+    table = _DOCS.read_text(encoding="utf-8").partition("| Action | Operations |\n|---|---|\n")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
+    return {row[0]: row[1] for row in rows}
+
+
+def as_stated(counts: collections.Counter[str], stated: str) -> str:
+    """Counts in the words, and the order, of the docs."""
+    order = [part.split(" ")[-1] for part in stated.split(", ")]
+    kinds = sorted(
+        (kind for kind in counts if counts[kind]), key=lambda kind: order.index(kind) if kind in order else 99
+    )
+    return ", ".join(f"{counts[kind]} {kind}" for kind in kinds) or "nothing"
+
+
+class Ledger:
+    """What was measured."""
+
+    def __init__(self, stage: ReplicationStage) -> None:
+        self.stage = stage
+        self.stated = stated_costs()
+        self.measured: dict[str, str] = {}
+
+    @asynccontextmanager
+    async def measure(self, action: str) -> AsyncIterator[None]:
+        with self.stage.store.counted() as counts:
+            yield
+        self.measured[action] = as_stated(counts, self.stated.get(action, ""))
+
+    async def cost(self, action: str, acting: Awaitable[object]) -> object:
+        async with self.measure(action):
+            return await acting
+
+    async def wake(self, action: str, event: Awaitable[object]) -> None:
+        """What a worker that waits spends on an event of somebody else's doing."""
+        waiting = asyncio.ensure_future(self.stage.work.next())
+        await self.stage.store.quiet()
+        async with self.measure("wait for work, per hour"):
+            await asyncio.sleep(0.2)
+        async with self.measure(action), asyncio.timeout(10):
+            await event
+            picked = await waiting
+        assert await self.stage.work.finish(picked)
+
+
+async def measure_marks(book: Ledger) -> None:
+    marks = book.stage.marks
+    await book.cost("mark a ledger, the first of all", marks.mark(0x10000, [A]))
+    await book.cost("mark a ledger, the first of its 65536", marks.mark(0, [A]))
+    for ledger_id in range(1, 99):
+        await marks.mark(ledger_id, [A])
+    await book.cost("mark a ledger", marks.mark(99, [A]))
+    await book.cost("mark it again, nothing new", marks.mark(99, [A]))
+    await book.cost("mark it again, another bookie", marks.mark(99, [B]))
+    await marks.clear(0x10000, 0)
+    assert len(str(await book.cost("list 100 marks in a row", book.stage.ids()))) > 100
+
+
+async def measure_work(book: Ledger, theirs: ReplicationStage) -> None:
+    work = book.stage.work
+    async with book.measure("pick the first ledger"):
+        first = await work.next()
+    await book.cost("finish a ledger", work.finish(first))
+    async with book.measure("pick one more ledger"):
+        second = await work.next()
+    await theirs.marks.mark(second.ledger_id, ["10.0.0.9:3181"])
+    await book.cost("finish a ledger that was marked again", work.finish(second))
+    third = await work.next()
+    await book.cost("give a ledger back", third.release())
+    while picked := await work.pick():
+        await work.finish(picked)
+    await theirs.marks.mark(7, [A])
+    lock = await theirs.locks.acquire(7)
+    assert lock is not None
+    await theirs.marks.mark(8, [A])
+    blocking = await theirs.locks.acquire(8)
+    assert blocking is not None
+    await book.wake("wake, a mark in a new directory", theirs.marks.mark(9, [A]))
+    await book.wake("wake, a lock was given back", lock.release())
+    await book.cost("take a lock that another worker holds", book.stage.locks.acquire(8))
+    await book.cost("take a lock by id", book.stage.locks.acquire(5))
+    async with book.measure("list 2 locks and their holders"):
+        assert len([each async for each in list_held_locks(book.stage.store, book.stage.root, book.stage.foreign)]) == 2
+
+
+async def measure_election(book: Ledger, theirs: ReplicationStage) -> None:
+    stage = book.stage
+    other = AuditorElection(theirs.store, stage.root, B, lambda _: None)
+    await other.campaign()
+    await other.resign()
+    election = AuditorElection(stage.store, stage.root, A, lambda _: None)
+    async with book.measure("win the election at once"):
+        await election.campaign()
+        await stage.store.quiet()
+    await book.cost("who is the auditor", read_auditor(stage.store, stage.root, stage.foreign))
+    await book.cost("resign", election.resign())
+    await other.campaign()
+    async with book.measure("wait in the election"):
+        waiting = asyncio.ensure_future(election.campaign())
+        await stage.store.quiet()
+    async with book.measure("be the auditor, or wait, per hour"):
+        await asyncio.sleep(0.2)
+    async with book.measure("succeed the auditor"):
+        await other.resign()
+        await waiting
+        await stage.store.quiet()
+
+
+async def measure_switches(book: Ledger) -> None:
+    switches = ReplicationSwitches(book.stage.store, book.stage.root)
+    await book.cost("is it enabled", switches.is_enabled())
+    await book.cost("wait until it is enabled, when it is", switches.wait_enabled())
+    await book.cost("disable", switches.disable())
+    await book.cost("enable", switches.enable())
+    await switches.init_recovery_delay(0)
+    await book.cost("read the delay", switches.recovery_delay())
+    await book.cost("set the delay", switches.set_recovery_delay(5))
+    await book.cost("trigger an audit", switches.rewrite_recovery_delay())
+    told: asyncio.Queue[object] = asyncio.Queue()
+    async with book.measure("watch the delay"):
+        watch = switches.watch_recovery_delay(told.put_nowait)
+        await told.get()
+        await book.stage.store.quiet()
+    watch.cancel()
+    await switches.set_check_time_ms(PeriodicCheck.REPLICAS, 1)
+    await book.cost("store the time of a check", switches.set_check_time_ms(PeriodicCheck.REPLICAS, 2))
+
+
+async def test_the_docs_state_what_is_counted(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
+    book = Ledger(await ReplicationStage.open(store, root))
+    theirs = await ReplicationStage.open(other_store, root)
+    await measure_marks(book)
+    await measure_work(book, theirs)
+    await measure_election(book, theirs)
+    await measure_switches(book)
+    assert book.measured == book.stated

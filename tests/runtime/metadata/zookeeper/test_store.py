@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from runtime.config import ZooKeeperConfig
+from runtime.errors import (
+    ConfigurationError,
+    MetadataUnavailableError,
+    SessionExpiredError,
+)
+from runtime.metadata.store import Node
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from runtime.metadata.zookeeper.store import ZooKeeperStore
+from tests.runtime.metadata.conftest import CONFIG, expire, halt, session_of
+
+PATIENT = ZooKeeperConfig(session_timeout_ms=30_000, operation_timeout_s=60.0)
+"""For servers that are started again: that takes as long as the machine is busy."""
+
+
+async def test_the_end_of_a_session(store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str) -> None:
+    path = await store.create(f"{root}/e", is_ephemeral=True, make_parents=True)
+    lost: asyncio.Queue[int] = asyncio.Queue()
+    seen: asyncio.Queue[Node | None] = asyncio.Queue()
+    old_session_id = store.session_id
+    store.on_session_lost(lambda: lost.put_nowait(store.session_id))
+    store.watch_node(path, seen.put_nowait)
+    assert await seen.get() is not None
+    await asyncio.to_thread(expire, session_of(store), zookeeper)
+    assert await lost.get() != old_session_id
+    while await seen.get() is not None:
+        pass  # a dropped connection may show the node once more before the server's view is known
+    assert await store.exists(path) is None
+    assert store.session_id not in {0, old_session_id}
+    assert lost.empty()
+
+
+async def test_what_waits_when_the_session_ends(tmp_path: Path) -> None:
+    server = await EmbeddedZooKeeper.start(str(tmp_path))
+    async with await ZooKeeperStore.connect(server.connect_string, PATIENT) as store:
+        await store.create("/e", is_ephemeral=True)
+        session = session_of(store)
+        await server.stop()
+        waiting: list[asyncio.Task[object]] = [asyncio.create_task(store.get("/e"))]
+        async with await EmbeddedZooKeeper.start(str(tmp_path)) as elsewhere:
+            await asyncio.to_thread(expire, session, elsewhere)
+            waiting.append(asyncio.create_task(store.set("/e", b"", -1)))
+        async with await EmbeddedZooKeeper.start(str(tmp_path), port=server.port):
+            for task in waiting:
+                with pytest.raises(SessionExpiredError):
+                    await task
+            assert await store.exists("/e") is None
+            await store.close()
+
+
+async def test_a_server_that_comes_back(tmp_path: Path) -> None:
+    server = await EmbeddedZooKeeper.start(str(tmp_path))
+    async with await ZooKeeperStore.connect(server.connect_string, PATIENT) as store:
+        await store.create("/a", b"one")
+        seen: asyncio.Queue[Node | None] = asyncio.Queue()
+        store.watch_node("/a", seen.put_nowait)
+        await seen.get()
+        await server.stop()
+        waiting = asyncio.create_task(store.get("/a"))
+        async with await EmbeddedZooKeeper.start(str(tmp_path), port=server.port):
+            assert (await waiting).data == b"one"
+            await store.set("/a", b"two", 0)
+            while (node := await seen.get()) is None or node.data != b"two":
+                pass
+            await store.close()
+
+
+async def test_operations_end_when_nobody_answers(tmp_path: Path) -> None:
+    async with await EmbeddedZooKeeper.start(str(tmp_path)) as server:
+        config = ZooKeeperConfig(session_timeout_ms=20_000, operation_timeout_s=0.5)
+        store = await _connected(server, config)
+        halt(server.pid)
+        try:
+            with pytest.raises(MetadataUnavailableError, match=r"no answer from ZooKeeper in 0\.5 s"):
+                await store.get("/")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        await store.close()
+        with pytest.raises(MetadataUnavailableError, match="closed"):
+            await store.get("/")
+
+
+async def test_a_write_that_timed_out_while_disconnected_is_not_sent_later(tmp_path: Path) -> None:
+    server = await EmbeddedZooKeeper.start(str(tmp_path))
+    config = ZooKeeperConfig(session_timeout_ms=20_000, operation_timeout_s=1.0)
+    async with await _connected(server, config) as store:
+        await server.stop()
+        with pytest.raises(MetadataUnavailableError):
+            await store.create("/late")  # the lost connection may fail this one at once
+        with pytest.raises(MetadataUnavailableError):
+            await store.create("/late")
+        async with await EmbeddedZooKeeper.start(str(tmp_path), port=server.port):
+            async with await ZooKeeperStore.connect(server.connect_string, CONFIG) as fresh:
+                await _until_connected(store)
+                assert await fresh.exists("/late") is None
+            await store.close()
+
+
+async def _connected(server: EmbeddedZooKeeper, config: ZooKeeperConfig) -> ZooKeeperStore:
+    """Connecting has the time-out of an operation, and takes what a busy machine takes."""
+    while True:
+        try:
+            return await ZooKeeperStore.connect(server.connect_string, config)
+        except MetadataUnavailableError:
+            continue
+
+
+async def _until_connected(store: ZooKeeperStore) -> None:
+    while True:
+        try:
+            await store.sync("/")
+        except MetadataUnavailableError:
+            continue
+        return
+
+
+async def test_nobody_there(tmp_path: Path) -> None:
+    server = await EmbeddedZooKeeper.start(str(tmp_path))
+    await server.stop()
+    with pytest.raises(MetadataUnavailableError, match=f"no ZooKeeper server answers at {server.connect_string}"):
+        await ZooKeeperStore.connect(server.connect_string, ZooKeeperConfig(operation_timeout_s=0.3))
+
+
+@pytest.mark.parametrize("servers", ["host:port", "a..b:2181", "127.0.0.1:1," + "a" * 64 + ":1"])
+async def test_nonsense_instead_of_servers(servers: str) -> None:
+    """What cannot be a host's name would end the connection's thread with a stack trace, for the other servers too."""
+    with pytest.raises(ConfigurationError, match="list of ZooKeeper servers"):
+        await ZooKeeperStore.connect(servers, ZooKeeperConfig(operation_timeout_s=0.5))
+
+
+async def test_a_lost_connection_is_told_once_and_so_is_the_new_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with await EmbeddedZooKeeper.start(str(tmp_path)) as server:
+        port = server.port
+        async with await ZooKeeperStore.connect(server.connect_string, CONFIG) as store:
+            await server.stop()
+            await asyncio.sleep(0.5)  # time for some tries to connect, which are for --debug alone
+            async with await EmbeddedZooKeeper.start(str(tmp_path), port=port):
+                await store.exists("/")
+                await store.close()
+    told = [record.message for record in caplog.records if record.name == "runtime.metadata.zookeeper.store"]
+    where = f"127.0.0.1:{port}"
+    assert told == [
+        f"lost the connection to ZooKeeper at {where}, trying again",
+        f"connected to ZooKeeper at {where} again",
+    ]
+
+
+async def test_what_begins_before_the_loop_has_heard_of_the_end(
+    store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str
+) -> None:
+    """The connection thread is ahead: it has a new session already. What relies on the old one must not go there."""
+    await store.create(root, make_parents=True)
+    session = session_of(store)
+    thief = threading.Thread(target=expire, args=(session, zookeeper))
+    thief.start()
+    thief.join()
+    while store._client.client_id is None or store._client.client_id[0] == session[0]:
+        time.sleep(0.01)  # noqa: ASYNC251  the loop must not hear of it
+    with pytest.raises(SessionExpiredError):
+        await store.create(f"{root}/e", is_ephemeral=True)
+    assert await store.children(root) == []

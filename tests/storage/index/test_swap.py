@@ -1,0 +1,57 @@
+"""Making room for a new database beside the old one, whatever an earlier rebuild left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage.adapters.filesystem import OsFileSystem
+from storage.index.swap import begin_rebuilt, discard_rebuilt
+
+
+class Haunted(OsFileSystem):
+    """A child that outlived its parent is busy in the folder: it makes a file, and takes one away."""
+
+    def __init__(self, made_count: int) -> None:
+        super().__init__()
+        self.made_count = made_count
+
+    def list_directory(self, path: str) -> list[str]:
+        names = super().list_directory(path)
+        for name in names:
+            if name.startswith("temporary"):
+                (Path(path) / name).unlink()
+        return names
+
+    def remove_directory(self, path: str) -> None:
+        if self.made_count:
+            self.made_count -= 1
+            (Path(path) / f"run-{self.made_count}").write_bytes(b"rows")
+            (Path(path) / f"temporary-{self.made_count}").write_bytes(b"rows")
+        super().remove_directory(path)
+
+
+def test_a_child_that_outlived_its_parent_does_not_keep_the_folder(tmp_path: Path) -> None:
+    path = tmp_path / "ldb-locations"
+    disk = Haunted(made_count=3)
+    folder = Path(begin_rebuilt(disk, str(path)))
+    (folder / "run-9").write_bytes(b"rows")
+    assert Path(begin_rebuilt(disk, str(path))) == folder
+    assert disk.made_count == 0
+    assert list(folder.iterdir()) == []
+    discard_rebuilt(disk, str(path))
+    assert not folder.exists()
+
+
+def test_a_folder_that_cannot_be_emptied_is_an_error(tmp_path: Path) -> None:
+    folder = tmp_path / "ldb-locations.rebuilt"
+    (folder / "inner").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        discard_rebuilt(OsFileSystem(), str(tmp_path / "ldb-locations"))
+
+
+def test_who_never_ends_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "ldb-locations.rebuilt").mkdir()
+    with pytest.raises(OSError, match=r"not empty|No such file"):
+        discard_rebuilt(Haunted(made_count=10_000), str(tmp_path / "ldb-locations"))
