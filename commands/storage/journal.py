@@ -225,17 +225,17 @@ def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted
     return trouble
 
 
-def _catalog(disk: OsFileSystem, folder: str) -> tuple[JournalCatalog | None, Exception | None]:
-    """The catalog of a folder; one that is damaged keeps nobody from looking into the journals."""
-    from storage.journal.catalog import read_catalog
+def _catalog(disk: OsFileSystem, folder: str) -> tuple[JournalCatalog, Exception | None]:
+    """The catalog of a folder. The journals can still be listed if it is damaged."""
+    from storage.journal.catalog import NO_CATALOG, read_catalog
 
     try:
         return read_catalog(disk, folder), None
     except (StorageError, OSError) as error:
-        return None, error
+        return NO_CATALOG, error
 
 
-def _list_file(listing: Listing, file: NumberedFile, catalog: JournalCatalog | None, wanted: _Wanted) -> None:
+def _list_file(listing: Listing, file: NumberedFile, catalog: JournalCatalog, wanted: _Wanted) -> None:
     from storage.adapters.filesystem import OsFileSystem
 
     records = open_scan(OsFileSystem(), file, catalog, wanted.start)
@@ -251,7 +251,7 @@ def _list_file(listing: Listing, file: NumberedFile, catalog: JournalCatalog | N
         listing.add({**_line(file, "dropped", end.data_end_offset, end.reason.value), "size_bytes": end.dropped_bytes})
 
 
-def open_scan(fs: OsFileSystem, file: NumberedFile, catalog: JournalCatalog | None, start: int) -> JournalScan:
+def open_scan(fs: OsFileSystem, file: NumberedFile, catalog: JournalCatalog, start: int) -> JournalScan:
     """The records of a file, judged as replay would judge it: by the catalog, and by whether it is the newest."""
     from storage.journal.reader import list_journals, scan_journal
 
@@ -260,7 +260,7 @@ def open_scan(fs: OsFileSystem, file: NumberedFile, catalog: JournalCatalog | No
         file.path,
         start,
         is_newest=file.number == max(list_journals(fs, file.folder), default=file.number),
-        cataloged=None if catalog is None else catalog.find(file.number),
+        cataloged=catalog.find(file.number),
     )
 
 

@@ -170,7 +170,7 @@ class LedgerStorage:
         for index, directory in enumerate(self._journal_directories):
             catalog = read_catalog(self._filesystem, directory)
             start = find_replay_start(
-                self._filesystem, self._ledger_directories, index, journal_count, is_cataloged=catalog is not None
+                self._filesystem, self._ledger_directories, index, journal_count, is_cataloged=bool(catalog.journals)
             )
             start = min(start, earlier_starts.get(index, start))
             starts.append(start)

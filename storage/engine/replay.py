@@ -6,17 +6,21 @@ Nothing here publishes a mark: the caller does, once everything that was applied
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from storage.advice import LOST_DATA_ADVICE
 from storage.engine.engine import LedgerDirectoryEngine
+from storage.entry import ENTRY_HEADER_BYTES_MIN
 from storage.errors import CorruptFileError, MasterKeyMismatchError, MemtableFullError
 from storage.filenames import journal_file_name
+from storage.framing import LENGTH_BYTES
 from storage.ids import EntryId, JournalId, LedgerId, LogMark
 from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
-from storage.journal.batch import LedgerEntries, batched, entries_by_ledger
 from storage.journal.catalog import JournalCatalog
 from storage.journal.checked_groups import JournalGroup
 from storage.journal.format import GROUP_BYTES_MAX, JournalRecord, JournalRecordKind
@@ -88,7 +92,7 @@ class JournalReplay:
         }
         self.report = ReplayReport()
 
-    def replay(self, directory: str, journal_index: int, mark: LogMark, catalog: JournalCatalog | None) -> LogMark:
+    def replay(self, directory: str, journal_index: int, mark: LogMark, catalog: JournalCatalog) -> LogMark:
         """Apply all records of a journal from ``mark`` on; returns the mark that says so, or ``mark`` without files.
 
         Raises JournalError when a file is missing, CorruptFileError (naming file and offset, and what to do) for what
@@ -99,14 +103,13 @@ class JournalReplay:
         for journal_id in journal_ids:
             path = os.path.join(directory, journal_file_name(journal_id))
             start = mark.offset if journal_id == mark.journal_id else 0
-            cataloged = None if catalog is None else catalog.find(journal_id)
             try:
                 scan = scan_journal(
                     self._filesystem,
                     path,
                     start,
                     is_newest=journal_id == journal_ids[-1],
-                    cataloged=cataloged,
+                    cataloged=catalog.find(journal_id),
                     unsynced_bytes_max=self._unsynced_bytes_max,
                 )
                 self._apply_all(scan, journal_index)
@@ -116,7 +119,7 @@ class JournalReplay:
         return end
 
     def _apply_all(self, scan: JournalScan, journal_index: int) -> None:
-        for unit in batched(scan.units(), self._batch_bytes_min):
+        for unit in _batched(scan.units(), self._batch_bytes_min):
             self._require_going()
             if isinstance(unit, JournalRecord):
                 self._apply(scan.path, journal_index, unit)
@@ -136,9 +139,9 @@ class JournalReplay:
                 self._apply(scan.path, journal_index, record)
 
     def _apply_entries(self, journal_index: int, groups: list[JournalGroup]) -> bool:
-        """Apply groups of nothing but entries, ledger by ledger; False, with nothing done, if they hold more."""
-        ledgers, others = entries_by_ledger(groups)
-        if others or not ledgers or min(ledgers) < 0:
+        """Apply groups of entries, ledger by ledger; False, with nothing done, if they hold other records."""
+        ledgers = _entries_by_ledger(groups)
+        if not ledgers or min(ledgers) < 0:
             return False
         if {ledger_id % self._journal_count for ledger_id in ledgers} != {journal_index}:
             return False
@@ -146,7 +149,7 @@ class JournalReplay:
             self._add_all(ledger_id, entries)
         return True
 
-    def _add_all(self, ledger_id: LedgerId, entries: LedgerEntries) -> None:
+    def _add_all(self, ledger_id: LedgerId, entries: _LedgerEntries) -> None:
         entry_ids, bodies, last_adds_confirmed = entries
         engine = self._engine_of(ledger_id)
         if engine.ledger(ledger_id) is None:
@@ -213,3 +216,56 @@ def checkpoint_now(engine: LedgerDirectoryEngine) -> None:
         engine.abort_checkpoint(job)
         raise
     engine.end_checkpoint(job, done)
+
+
+class _LedgerEntries(NamedTuple):
+    """Entries of one ledger in the order of the journal: three columns of the same length."""
+
+    entry_ids: list[EntryId]
+    bodies: list[bytes]
+    last_adds_confirmed: list[EntryId]
+
+
+_FRAME_HEAD = struct.Struct(">iqqq")
+"""Length word, ledger id, entry id, last add confirmed. The padding after the shortest record is long enough for it."""
+
+
+def _batched(
+    units: Iterable[JournalGroup | JournalRecord], batch_bytes_min: int
+) -> Iterator[list[JournalGroup] | JournalRecord]:
+    """The same units in order. Consecutive groups form batches; a batch ends with the group that reaches
+    ``batch_bytes_min``."""
+    batch: list[JournalGroup] = []
+    batch_bytes = 0
+    for unit in units:
+        if isinstance(unit, JournalGroup):
+            batch.append(unit)
+            batch_bytes += unit.padding_offset - unit.start_offset
+            if batch_bytes < batch_bytes_min:
+                continue
+        if batch:
+            yield batch
+            batch, batch_bytes = [], 0
+        if isinstance(unit, JournalRecord):
+            yield unit
+    if batch:
+        yield batch
+
+
+def _entries_by_ledger(groups: Sequence[JournalGroup]) -> dict[LedgerId, _LedgerEntries] | None:
+    """The entries of whole groups, or None if the groups hold other records too."""
+    entry_ids: defaultdict[LedgerId, list[EntryId]] = defaultdict(list)
+    bodies: defaultdict[LedgerId, list[bytes]] = defaultdict(list)
+    confirmed: defaultdict[LedgerId, list[EntryId]] = defaultdict(list)
+    unpack = _FRAME_HEAD.unpack_from
+    for group in groups:
+        data = group.data
+        for start in group.starts:
+            length, ledger_id, entry_id, last_add_confirmed = unpack(data, start)
+            if entry_id < 0 or length < ENTRY_HEADER_BYTES_MIN:
+                return None
+            first = start + LENGTH_BYTES
+            entry_ids[ledger_id].append(entry_id)
+            bodies[ledger_id].append(data[first : first + length])
+            confirmed[ledger_id].append(last_add_confirmed)
+    return {each: _LedgerEntries(ids, bodies[each], confirmed[each]) for each, ids in entry_ids.items()}

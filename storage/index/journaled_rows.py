@@ -72,7 +72,7 @@ def read_journaled_ledgers(fs: FileSystem, config: StorageConfig) -> JournaledLe
                 fs,
                 path,
                 is_newest=journal_id == journal_ids[-1],
-                cataloged=None if catalog is None else catalog.find(journal_id),
+                cataloged=catalog.find(journal_id),
             )
             try:
                 for record in scan:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -70,6 +71,9 @@ class JournalCatalog(msgspec.Struct, frozen=True):
         )
 
 
+NO_CATALOG: Final = JournalCatalog(())
+
+
 def encode_catalog(catalog: JournalCatalog) -> bytes:
     """Text of the catalog file: one line for each journal file."""
     return encode_checked_text(_FORMAT, [_encode_line(journal) for journal in catalog.journals])
@@ -84,16 +88,16 @@ def decode_catalog(data: bytes) -> JournalCatalog | None:
     return catalog if journals and encode_catalog(catalog) == data else None
 
 
-def read_catalog(fs: FileSystem, directory: str) -> JournalCatalog | None:
-    """Catalog of a journal directory (its ``current`` folder); None if no bookie of ours has written there.
+def read_catalog(fs: FileSystem, directory: str) -> JournalCatalog:
+    """Catalog of a journal directory (its ``current`` folder); ``NO_CATALOG`` if no bkctl bookie has written there.
 
-    JournalError for a damaged one, as a journal that is missing could not be noticed any more.
+    JournalError for a damaged one: it would hide that a journal is missing.
     """
     path = os.path.join(directory, JOURNAL_CATALOG)
     try:
         data = fs.read_file(path)
     except FileNotFoundError:
-        return None
+        return NO_CATALOG
     catalog = decode_catalog(data)
     if catalog is None:
         raise JournalError(f"{path} is not a catalog of journals; {LOST_DATA_ADVICE}")

@@ -70,7 +70,7 @@ def survey_marks(fs: FileSystem, config: StorageConfig) -> Iterator[JournalMarks
         start, trouble = None, None
         try:
             catalog = read_catalog(fs, current_directory(directory))
-            start = find_replay_start(fs, ledger_directories, index, journal_count, is_cataloged=catalog is not None)
+            start = find_replay_start(fs, ledger_directories, index, journal_count, is_cataloged=bool(catalog.journals))
         except JournalError as error:
             trouble = str(error)
         except OSError as error:  # a boot stops there, too

@@ -21,7 +21,7 @@ from storage.errors import CorruptFileError, JournalError
 from storage.filenames import JOURNAL_CATALOG, journal_file_name, parse_journal_file_name
 from storage.framing import LENGTH_BYTES, ReadWindow
 from storage.ids import JournalId, LogMark
-from storage.journal.catalog import CatalogedJournal, JournalCatalog
+from storage.journal.catalog import NO_CATALOG, CatalogedJournal, JournalCatalog
 from storage.journal.checked_groups import JournalGroup, read_group
 from storage.journal.damage import GroupDamage, require_whole_file
 from storage.journal.format import (
@@ -308,7 +308,7 @@ def list_journals(fs: FileSystem, directory: str) -> list[JournalId]:
 
 
 def journals_to_replay(
-    fs: FileSystem, directory: str, mark: LogMark, catalog: JournalCatalog | None = None
+    fs: FileSystem, directory: str, mark: LogMark, catalog: JournalCatalog = NO_CATALOG
 ) -> list[JournalId]:
     """Ids that a replay from ``mark`` reads, ascending (storage section 3.11, step 1).
 
@@ -318,13 +318,12 @@ def journals_to_replay(
     journal_ids = [journal_id for journal_id in list_journals(fs, directory) if journal_id >= mark.journal_id]
     if mark.journal_id > 0 and mark.journal_id not in journal_ids:
         raise _missing(directory, mark.journal_id, "the log mark")
-    if catalog is not None:
-        # A crash may have left newer files than the catalog lists, and the mark may be in one of those.
-        listed = [journal.journal_id for journal in catalog.journals if journal.journal_id >= mark.journal_id]
-        oldest = min([*journal_ids, *listed[-1:]], default=0)
-        for journal_id in listed:
-            if journal_id >= oldest and journal_id not in journal_ids:
-                raise _missing(directory, journal_id, JOURNAL_CATALOG)
+    # A crash may have left newer files than the catalog lists, and the mark may be in one of those.
+    listed = [journal.journal_id for journal in catalog.journals if journal.journal_id >= mark.journal_id]
+    oldest = min([*journal_ids, *listed[-1:]], default=0)
+    for journal_id in listed:
+        if journal_id >= oldest and journal_id not in journal_ids:
+            raise _missing(directory, journal_id, JOURNAL_CATALOG)
     return journal_ids
 
 

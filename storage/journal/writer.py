@@ -23,7 +23,7 @@ from storage.disk_room import file_limit_advice, is_out_of_room
 from storage.errors import JournalError, JournalFailedError, JournalFullError
 from storage.filenames import journal_file_name
 from storage.ids import JournalId, LogMark
-from storage.journal.catalog import CatalogedJournal, JournalCatalog, read_catalog, write_catalog
+from storage.journal.catalog import CatalogedJournal, read_catalog, write_catalog
 from storage.journal.format import GROUP_BYTES_MAX, HEADER_BYTES, PADDING_VERSION_MIN, data_start, encode_file_header
 from storage.journal.group import EncodedGroup, encode_group
 from storage.journal.log_mark import NO_MARK
@@ -299,7 +299,7 @@ def _begin_file(
     ``finished``: the end of the file before it, if this process wrote that one. May be repeated after an error: nothing
     in the file was acknowledged, whatever there is of it. Without room, nothing is.
     """
-    catalog = read_catalog(fs, directory) or JournalCatalog(())
+    catalog = read_catalog(fs, directory)
     present = list_journals(fs, directory)
     version = config.format_version
     begun = CatalogedJournal(

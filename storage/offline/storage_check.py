@@ -38,7 +38,7 @@ from storage.index.ledger_index import LedgerIndex
 from storage.index.opening import open_or_view_index
 from storage.index.seal import SealedIndex
 from storage.index.state import DATABASES, IndexCondition, inspect_index
-from storage.journal.catalog import JournalCatalog, read_catalog
+from storage.journal.catalog import NO_CATALOG, JournalCatalog, read_catalog
 from storage.journal.format import JournalRecordKind
 from storage.journal.log_mark import NO_MARK
 from storage.journal.mark_survey import JournalMarks, MarkState, survey_marks
@@ -102,7 +102,7 @@ class StorageCheck:
     def _of_journals(self, marks: JournalMarks) -> Iterator[StorageFinding]:
         folder = current_directory(marks.directory)
         start = marks.replay_start or NO_MARK
-        catalog = None
+        catalog = NO_CATALOG
         try:
             catalog = read_catalog(self._fs, folder)
             journals_to_replay(self._fs, folder, start, catalog)
@@ -121,15 +121,14 @@ class StorageCheck:
         folder: str,
         journal_id: JournalId,
         start: LogMark,
-        catalog: JournalCatalog | None,
+        catalog: JournalCatalog,
         *,
         is_newest: bool,
     ) -> Iterator[StorageFinding]:
         path = os.path.join(folder, journal_file_name(journal_id))
         self._on_progress(path)
         self.counts.journal_count += 1
-        cataloged = None if catalog is None else catalog.find(journal_id)
-        scan = scan_journal(self._fs, path, is_newest=is_newest, cataloged=cataloged)
+        scan = scan_journal(self._fs, path, is_newest=is_newest, cataloged=catalog.find(journal_id))
         try:
             is_read = yield from self._of_records(marks, scan)
         except CorruptFileError as error:

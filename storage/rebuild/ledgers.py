@@ -18,7 +18,7 @@ from storage.filenames import journal_file_name
 from storage.ids import LedgerId
 from storage.index.journaled_rows import JournaledLedger, note_later, row_with_journals
 from storage.index.ledger_index import LedgerRow, encode_row, flags_row
-from storage.journal.catalog import read_catalog
+from storage.journal.catalog import NO_CATALOG, read_catalog
 from storage.journal.reader import list_journals
 from storage.ports import ChildPool, FileSystem, OpenIndexStore
 from storage.rebuild.directory import RebuildWatch
@@ -103,13 +103,13 @@ def _tasks_of(filesystem: FileSystem, directory: str, damages: list[str]) -> lis
         catalog = read_catalog(filesystem, directory)
     except JournalError as error:
         damages.append(str(error))
-        catalog = None
+        catalog = NO_CATALOG
     journal_ids = list_journals(filesystem, directory)
     return [
         ReadJournal(
             path=os.path.join(directory, journal_file_name(journal_id)),
             is_newest=journal_id == journal_ids[-1],
-            cataloged=None if catalog is None else catalog.find(journal_id),
+            cataloged=catalog.find(journal_id),
         )
         for journal_id in journal_ids
     ]

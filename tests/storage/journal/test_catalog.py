@@ -32,7 +32,7 @@ def test_the_worked_example() -> None:
 
 
 def test_a_file_comes_back(tmp_path: Path) -> None:
-    assert read_catalog(FS, str(tmp_path)) is None
+    assert read_catalog(FS, str(tmp_path)) == JournalCatalog(())
     write_catalog(FS, str(tmp_path), JournalCatalog((SECOND,)))
     catalog = read_catalog(FS, str(tmp_path))
     assert catalog == JournalCatalog((SECOND,))

@@ -46,7 +46,6 @@ class Written:
     def scan(self, data: bytes | bytearray) -> tuple[list[bytes], JournalEnd]:
         self.path.write_bytes(data)
         catalog = read_catalog(FS, str(self.path.parent))
-        assert catalog is not None
         scan = scan_journal(FS, str(self.path), is_newest=True, cataloged=catalog.find(1))
         return [record.payload for record in scan], scan.end
 
@@ -186,7 +185,6 @@ def test_a_file_cut_at_the_end_of_a_group_and_of_a_step_stops_the_boot(tmp_path:
     path = tmp_path / "1.txn"
     path.write_bytes(path.read_bytes()[:2048])
     catalog = read_catalog(FS, str(tmp_path))
-    assert catalog is not None
     with pytest.raises(CorruptFileError, match="file cut"):
         list(scan_journal(FS, str(path), is_newest=True, cataloged=catalog.find(1)))
 

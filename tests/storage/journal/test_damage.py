@@ -220,7 +220,6 @@ class Torn:
     def scan(self, data: bytes) -> tuple[list[bytes], JournalEnd]:
         self.path.write_bytes(data)
         catalog = read_catalog(FS, str(self.path.parent))
-        assert catalog is not None
         cataloged = catalog.find(1)
         assert cataloged is not None
         cataloged = msgspec.structs.replace(cataloged, has_checksums=self.has_checksums)
@@ -314,7 +313,6 @@ def rolled(tmp_path: Path) -> Crashed:
 
 def test_a_complete_file_may_not_lose_its_last_group(rolled: Crashed) -> None:
     catalog = read_catalog(FS, str(rolled.journal))
-    assert catalog is not None
     assert len(catalog.journals) > 3
     complete = catalog.journals[-2]
     path = rolled.journal / journal_file_name(complete.journal_id)

@@ -87,7 +87,7 @@ def read(folder: Path) -> list[bytes]:
             disk,
             str(folder / f"{journal_id:x}.txn"),
             is_newest=journal_id == journal_ids[-1],
-            cataloged=None if catalog is None else catalog.find(journal_id),
+            cataloged=catalog.find(journal_id),
         )
         found += [record.payload for record in scan]
     return found
@@ -98,7 +98,7 @@ def call_count(tmp_path: Path) -> int:
     folder.mkdir()
     disk = FailingDisk(1 << 30, errno.EIO)
     assert len(write(disk, folder, is_retried=False)) == len(SIZES)
-    assert len(read_catalog(disk, str(folder)).journals) == 3  # type: ignore[union-attr]
+    assert len(read_catalog(disk, str(folder)).journals) == 3
     return len([call for call in disk.calls if call[0] not in ADVICE])
 
 

@@ -79,7 +79,6 @@ def test_every_version_is_read_back(tmp_path: Path, version: int, *, is_data_syn
         writer.write_group([record], is_synced=is_data_synced)
     writer.close()
     catalog = read_catalog(OsFileSystem(), str(tmp_path))
-    assert catalog is not None
     assert len(catalog.journals) >= 3
     found = []
     for journal_id in list_journals(OsFileSystem(), str(tmp_path)):
