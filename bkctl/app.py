@@ -8,10 +8,11 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from commands.command import GLOBAL_NAMES, GLOBAL_PARAMETERS, take_parameters
+from commands.command import take_parameters
 from commands.config import GlobalFlags
 from commands.context import Invocation
-from commands.help_page import HelpGroup
+from commands.help_page import HelpGroup, OptionsPage
+from commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS
 
 
 class _Member(NamedTuple):
@@ -23,39 +24,27 @@ class _Member(NamedTuple):
 _MEMBERS = {
     "bookie": _Member("commands.bookie.app", "Run a bookie; list the cluster's bookies."),
     "cluster": _Member(
-        "commands.cluster.app",
-        "Create a cluster's metadata, look at it, save it and bring it back; end a cluster.",
+        "commands.cluster.app", "Initialize, inspect, back up, restore, format or delete cluster metadata."
     ),
-    "cookie": _Member(
-        "commands.cookie.app", "Look at the cookies of bookies, find out why one does not start, and fix it."
-    ),
+    "cookie": _Member("commands.cookie.app", "Inspect and repair cookies; find out why a bookie does not start."),
     "storage": _Member(
-        "commands.storage.app",
-        "Look into the files of the bookie on this machine, check them, and repair them while it is stopped.",
+        "commands.storage.app", "Inspect a local bookie's files; check and repair them while it is stopped."
     ),
-    "ledger": _Member(
-        "commands.ledger.app", "List, read, verify, export, import and delete ledgers; rename a bookie in them."
-    ),
+    "ledger": _Member("commands.ledger.app", "List, read, verify, export, import, delete and rewrite ledgers."),
     "metadata": _Member("commands.metadata.app", "Examine the metadata of a whole cluster."),
     "autorecovery": _Member(
-        "commands.autorecovery.app",
-        "Look at automatic replication, and switch it: what waits, who works, who audits.",
+        "commands.autorecovery.app", "Show and control autorecovery: pending ledgers, workers, auditor."
     ),
     "recover": _Member("commands.recover", "Re-replicate the data of failed bookies."),
     "decommission": _Member(
-        "commands.decommission",
-        "Remove a stopped bookie from the cluster: re-replicate its ledgers, then delete its cookie.",
+        "commands.decommission", "Remove a stopped bookie: re-replicate its ledgers, then delete its cookie."
     ),
-    "audit": _Member("commands.audit", "Count the live copies of every write set, and list what is under-replicated."),
-    "config": _Member(
-        "commands.configuration", "Show the settings: their values, where these come from, what they mean."
-    ),
-    "dev": _Member("commands.dev.app", "Servers on this machine: a whole cluster, or ZooKeeper alone."),
+    "audit": _Member("commands.audit", "Count live copies of every write set, and list under-replicated ledgers."),
+    "config": _Member("commands.configuration", "Show and explain settings, with the source of each value."),
+    "dev": _Member("commands.dev.app", "Run servers on this machine: a whole cluster, or only ZooKeeper."),
 }
-_HELP = """Operations toolkit for Apache BookKeeper: run bookies, look into ledgers, recover and decommission bookies.
-
-Try it: bkctl dev cluster up --bookies 3 --dir /tmp/bookies
-"""
+_HELP = """Operations toolkit for Apache BookKeeper: run bookies, inspect ledgers, recover failed bookies."""
+_TRY = "Example:\n  bkctl dev cluster up --bookies 3 --dir /tmp/bookies\n"
 
 
 class LazyGroup(HelpGroup):
@@ -65,9 +54,16 @@ class LazyGroup(HelpGroup):
         """Names in the order of the tree."""
         return list(_MEMBERS)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """``bkctl help COMMAND`` is ``bkctl COMMAND --help``."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  click's signature
         """The member of this name, or None."""
         if cmd_name not in self.commands:
+            if cmd_name == "options":
+                self.commands[cmd_name] = _options_page()
+                return self.commands[cmd_name]
             if cmd_name not in _MEMBERS:
                 return None
             app: typer.Typer = importlib.import_module(_MEMBERS[cmd_name].module).app
@@ -81,10 +77,15 @@ class LazyGroup(HelpGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, member.summary) for name, member in _MEMBERS.items()])
 
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """An example, then where the options are explained."""
+        formatter.write(f"\n{_TRY}")
+        super().format_epilog(ctx, formatter)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the member that ``args`` names; a typo is answered with the nearest name."""
-        if args and args[0] not in _MEMBERS:
-            for name in _MEMBERS:  # the suggestion looks at loaded members alone
+        """Find the member with the name ``args[0]``; for a typo, the error suggests the nearest name."""
+        if args and args[0] not in (*_MEMBERS, "options"):
+            for name in _MEMBERS:  # suggestions come from loaded members only
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
 
@@ -111,6 +112,17 @@ def build_app() -> Any:
     return typer.main.get_command(app)
 
 
+def _options_page() -> Any:
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+    def show(typer_context: typer.Context, **_: Any) -> None:
+        typer.echo(typer_context.get_help())
+
+    take_parameters(show, list(GLOBAL_PARAMETERS))
+    app.command("options", cls=OptionsPage)(show)
+    return typer.main.get_command(app)
+
+
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
         from importlib.metadata import version
@@ -124,6 +136,6 @@ _VERSION_PARAMETER = inspect.Parameter(
     inspect.Parameter.KEYWORD_ONLY,
     default=False,
     annotation=Annotated[
-        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version)
+        bool, typer.Option("--version", help="Show the version", is_eager=True, callback=_show_version)
     ],
 )

@@ -52,26 +52,24 @@ _UNREADABLE_TABLE = Table(
 )
 
 
-@command("audit", is_cut=True)
+@command("audit", example="audit", is_cut=True)
 def audit(
     context: CommandContext,
-    is_spark: Annotated[
-        bool, typer.Option("--spark", help="Distributed: Spark executors read ZooKeeper themselves.")
-    ] = False,
+    is_spark: Annotated[bool, typer.Option("--spark", help="Run on Spark; executors read ZooKeeper directly")] = False,
     out: Annotated[
         str | None,
-        typer.Option("--out", metavar="DIR", help="New folder for the result: Parquet datasets."),
+        typer.Option("--out", metavar="DIR", help="Write the result as Parquet datasets to this new directory"),
     ] = None,
     cores: Annotated[
-        int | None, typer.Option("--cores", min=1, metavar="N", help="Cores for Spark; all if absent.")
+        int | None, typer.Option("--cores", min=1, metavar="N", help="Cores for Spark (default: all)")
     ] = None,
 ) -> Outcome:
-    """Count the live copies of every write set, and list what is under-replicated.
+    """Count live copies of every write set, and list under-replicated ledgers.
 
-    Copies are counted against the registered bookies; no entry is read (bkctl ledger verify does that). A bookie that
-    ledgers name and that is not registered counts as unregistered. With and without --spark the result is the same.
-    -o csv has one row, and -o name one id, for each ledger that misses copies or cannot be read. Exit code 10 when
-    there is one.
+    Copies are counted by metadata and registered bookies; bkctl ledger verify reads the entries. A bookie that ledgers
+    reference and that is not registered counts as unregistered. The result is the same with and without --spark. -o csv
+    has one row, and -o name one id, for each ledger that misses copies or cannot be read. Exits with 10 if there is
+    one.
     """
     from commands.event_loop import run_to_end, sigterm_as_error
 

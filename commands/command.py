@@ -13,12 +13,13 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, get_args
 
 import typer
 
-from commands.config import ColorMode, GlobalFlags, OutputForm, Settings
+from commands.config import GlobalFlags, Settings
 from commands.context import Invocation
 from commands.effect import Effect
 from commands.errors import PlanShown
 from commands.help_page import HelpCommand, HelpGroup
 from commands.outcome import Outcome
+from commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS, declarations
 from runtime.errors import RefusedError
 
 CommandFunction: TypeAlias = Callable[..., Outcome | None] | Callable[..., Coroutine[Any, Any, Outcome | None]]
@@ -26,69 +27,6 @@ CommandFunction: TypeAlias = Callable[..., Outcome | None] | Callable[..., Corou
 _ALWAYS = frozenset({"output", "no_headers", "quiet", "debug", "color", "no_progress", "config"})
 _OF_CLUSTER = frozenset({"metadata_uri", "cluster", "conf"})
 _OF_SESSION = frozenset({"timeout", "metadata_rate"})
-_SHOWN = frozenset({"output", "debug"})
-_SHOWN_FILES = frozenset({"conf", "config"})
-
-
-def _global_options(
-    output: Annotated[
-        OutputForm | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FORM",
-            help="table, wide, json, yaml, csv, name or jsonl; by default table on a terminal, else json.",
-        ),
-    ] = None,
-    metadata_uri: Annotated[
-        str | None,
-        typer.Option(
-            "--metadata-uri",
-            "-u",
-            metavar="URI",
-            help="Cluster: zk+LAYOUT://HOST:PORT;HOST:PORT/ROOT or metadata-store:zk:HOST:PORT/PATH",
-        ),
-    ] = None,
-    conf: Annotated[
-        str | None, typer.Option("--conf", "-c", metavar="FILE", help="An existing Java bk_server.conf.")
-    ] = None,
-    config: Annotated[str | None, typer.Option("--config", metavar="FILE", help="bkctl's own TOML file.")] = None,
-    cluster: Annotated[
-        str | None, typer.Option("--context", metavar="NAME", help="Cluster by its name in the TOML file.")
-    ] = None,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="DURATION", help="Longest wait for ZooKeeper, 10s if not given.")
-    ] = None,
-    metadata_rate: Annotated[
-        float | None,
-        typer.Option(
-            "--rate", min=0, metavar="N", help="ZooKeeper operations a second at most (0: no limit); 5000 if absent."
-        ),
-    ] = None,
-    sort: Annotated[
-        str | None,
-        typer.Option("--sort", metavar="FIELD[:desc]", help="Sort a listing by a field; FIELD:desc: the largest first"),
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="List no more than N items.")] = None,
-    no_headers: Annotated[bool | None, typer.Option("--no-headers", help="Tables and CSV without headings.")] = None,
-    yes: Annotated[bool | None, typer.Option("--yes", "-y", help="Answer yes to the confirmation.")] = None,
-    confirm: Annotated[
-        str | None, typer.Option("--confirm", metavar="NAME", help="What would have to be typed.")
-    ] = None,
-    dry_run: Annotated[bool | None, typer.Option("--dry-run", "-n", help="Show the plan, change nothing.")] = None,
-    plan_out: Annotated[
-        str | None, typer.Option("--plan-out", metavar="FILE", help="Save the plan, change nothing.")
-    ] = None,
-    apply: Annotated[
-        str | None,
-        typer.Option("--apply", metavar="FILE", help="Do what the saved plan says, if nothing has changed since."),
-    ] = None,
-    quiet: Annotated[bool | None, typer.Option("--quiet", "-q", help="Less talk on stderr.")] = None,
-    debug: Annotated[bool | None, typer.Option("--debug", help="Logs on stderr, and a traceback on failure.")] = None,
-    color: Annotated[ColorMode | None, typer.Option("--color", metavar="WHEN", help="auto, always or never.")] = None,
-    no_progress: Annotated[bool | None, typer.Option("--no-progress", help="No progress bars.")] = None,
-) -> None:
-    """Only its parameters matter: they are put behind those of every command."""
 
 
 class Command(NamedTuple):
@@ -96,6 +34,8 @@ class Command(NamedTuple):
 
     name: str
     run: Callable[..., Outcome | None]
+    example: str
+    cls: type[HelpCommand] = HelpCommand
 
 
 def group(help_text: str, *commands: Command, cls: type[HelpGroup] = HelpGroup) -> typer.Typer:
@@ -109,16 +49,12 @@ def group(help_text: str, *commands: Command, cls: type[HelpGroup] = HelpGroup) 
         pretty_exceptions_enable=False,
     )
     for each in commands:
-        app.command(each.name, cls=HelpCommand, epilog="More global options: bkctl --help")(each.run)
+        app.command(each.name, cls=each.cls, epilog=f"bkctl {each.example}")(each.run)
     return app
 
 
-GLOBAL_PARAMETERS = tuple(inspect.signature(_global_options, eval_str=True).parameters.values())
-GLOBAL_NAMES = frozenset(parameter.name for parameter in GLOBAL_PARAMETERS)
-
-
 def take_parameters(run: Callable[..., Any], parameters: list[inspect.Parameter]) -> None:
-    """Give ``run`` the signature that Typer shall see: its context, then these parameters."""
+    """Give ``run`` the signature that Typer reads: its context, then these parameters."""
     first = inspect.Parameter("typer_context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     signature = inspect.Signature([first, *keyword_only])
@@ -129,6 +65,7 @@ def take_parameters(run: Callable[..., Any], parameters: list[inspect.Parameter]
 def command(
     name: str,
     *,
+    example: str,
     effect: Effect = Effect.LOOKS,
     milder_effect: Effect | None = None,
     is_listing: bool = False,
@@ -136,6 +73,7 @@ def command(
     is_local: bool = False,
     is_configured_by_files: bool = False,
     is_metadata_rate_taken: bool = True,
+    cls: type[HelpCommand] = HelpCommand,
 ) -> Callable[[CommandFunction], Command]:
     """Make a function the command ``name``, for ``group``; its docstring is the help text.
 
@@ -149,13 +87,10 @@ def command(
     is_outside_cluster = is_local and not is_configured_by_files
     taken = _ALWAYS.union(*(each.options for each in effects))
     taken |= {"sort", "limit"} if is_listing else {"limit"} if is_cut else set()
-    shown = taken - _ALWAYS | _SHOWN
-    shown |= {"no_headers"} if is_listing else set()
-    shown |= _SHOWN_FILES if is_configured_by_files else set()
-    shown |= set() if is_local else {"metadata_uri"}
     taken |= set() if is_outside_cluster else _OF_CLUSTER
     taken |= set() if is_local else _OF_SESSION
     taken -= set() if is_metadata_rate_taken else {"metadata_rate"}
+    shown = taken - ({"metadata_uri", "cluster"} if is_local else set())
 
     def declare(function: CommandFunction) -> Command:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
@@ -182,7 +117,7 @@ def command(
         own_options = {declaration for parameter in own for declaration in declarations(parameter)}
         left = [each for each in GLOBAL_PARAMETERS if own_options.isdisjoint(declarations(each))]
         take_parameters(run, [*own, *(_hidden_unless(parameter, shown) for parameter in left)])
-        return Command(name, run)
+        return Command(name, run, example, cls)
 
     return declare
 
@@ -207,13 +142,6 @@ def _not_taken(flags: GlobalFlags, taken: Collection[str]) -> list[str]:
         for parameter in GLOBAL_PARAMETERS
         if parameter.name not in taken and getattr(flags, parameter.name) is not None
     ]
-
-
-def declarations(parameter: inspect.Parameter) -> tuple[str, ...]:
-    """Spellings of an option: a command's own meaning of one (``--rate`` of entries) goes before the global one."""
-    option = get_args(parameter.annotation)[1]
-    first = (option.default,) if isinstance(option.default, str) else ()  # inside Annotated it is the first spelling
-    return (*first, *(option.param_decls or ()))
 
 
 def _hidden_unless(parameter: inspect.Parameter, shown: Collection[str]) -> inspect.Parameter:

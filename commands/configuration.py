@@ -20,18 +20,15 @@ _WITH_ORIGIN = Table("Settings", *_VALUES.columns, Column("origin", "ORIGIN"), n
 _MEANINGS = Table("Settings", Column("name", "SETTING"), Column("help", "MEANING"), name="name")
 
 
-@command("show", is_listing=True)
+@command("show", example="config show --with-origin --changed", is_listing=True)
 def show(
     context: CommandContext,
-    with_origin: Annotated[bool, typer.Option("--with-origin", help="Show where each value comes from.")] = False,
+    with_origin: Annotated[bool, typer.Option("--with-origin", help="Show where each value comes from")] = False,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Show only settings that are not at their default.")
+        bool, typer.Option("--changed", help="Show only settings that are not at their default")
     ] = False,
 ) -> None:
-    """Show the value of every setting. Secrets are not shown, only where they are kept.
-
-    Example: bkctl config show --with-origin --changed
-    """
+    """Show the value of every setting. Of secrets only the source is shown."""
     with context.console.listing(_WITH_ORIGIN if with_origin else _VALUES) as listing:
         for setting in _overview_of(context).settings:
             if not changed or setting.origin != "default":
@@ -39,14 +36,11 @@ def show(
                 listing.add({"name": setting.name, "value": setting.value} | origin)
 
 
-@command("explain")
+@command("explain", example="config explain journalMaxSizeMB")
 def explain(
-    context: CommandContext, key: Annotated[str, typer.Argument(metavar="KEY", help="Name, variable or Java key.")]
+    context: CommandContext, key: Annotated[str, typer.Argument(metavar="KEY", help="Name, variable or Java key")]
 ) -> None:
-    """Explain a setting: meaning, unit, range, default, Java key, variable, value and where that comes from.
-
-    Example: bkctl config explain journalMaxSizeMB
-    """
+    """Explain a setting: meaning, unit, range, default, Java key, variable, value and source."""
     overview = _overview_of(context)
     names = {name: each for each in reversed(overview.settings) for name in _names(each)}
     found = [each for each in overview.settings if key in _names(each)]
@@ -90,4 +84,4 @@ def value_text(value: object, unit: str) -> str:
     return f"{text} {unit}" if unit and isinstance(value, int | float) else text
 
 
-app = group("Show the settings: their values, where these come from, what they mean.", show, explain)
+app = group("Show and explain settings, with the source of each value.", show, explain)

@@ -34,26 +34,26 @@ if TYPE_CHECKING:
     from runtime.replication.decommission import DecommissionPlan, DecommissionReport
 
 
-@command("decommission", effect=Effect.HARMFUL)
+@command("decommission", example="decommission b1.example.com:3181 --dry-run", effect=Effect.HARMFUL)
 async def decommission(
     context: CommandContext,
-    bookie_id: Annotated[str, typer.Argument(metavar="ID", help="ID of the stopped bookie.")],
+    bookie_id: Annotated[str, typer.Argument(metavar="ID", help="ID of the stopped bookie")],
     accept_loss: Annotated[
         str | None,
         typer.Option(
             "--accept-loss",
             metavar="FILE",
-            help="Ledger ids, one per line: leave these ledgers as they are if it is proven that entries are lost.",
+            help="Ledger ids, one per line: keep these ledgers as they are if their entries are proven lost",
         ),
     ] = None,
     outage_max: OutageMax = None,
 ) -> Outcome:
-    """Remove a stopped bookie from the cluster: re-replicate its ledgers, then delete its cookie.
+    """Remove a stopped bookie: re-replicate its ledgers, then delete its cookie.
 
-    The cookie is deleted only when a new scan over all ledgers finds no reference and the bookie is not registered,
-    and only at the version read before. A copy is kept in the trash. Safe to interrupt and to run again.
-    Waits for ZooKeeper when it stops answering. A ledger whose entries are lost cannot be moved and keeps the cookie,
-    unless its loss is accepted: it then stays unchanged and still names the bookie.
+    The cookie is deleted only if a new scan of all ledgers finds no reference, the bookie is not registered and the
+    cookie has not changed. A copy is kept in the trash. Safe to interrupt and to run again. Waits for ZooKeeper if it
+    stops answering. A ledger whose entries are lost cannot be moved and keeps the cookie, unless its loss is accepted:
+    then it stays unchanged and still references the bookie.
     """
     from runtime.replication.decommission import Decommission
 

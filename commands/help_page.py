@@ -1,36 +1,86 @@
-"""Help pages: plain text in whole sentences; a terminal sees headings and names set off.
+"""Help pages: plain text, with style on a terminal. A page shows its own options and lists the names of shared ones.
 
-Typer's rich pages are not used: importing and drawing them takes longer than all else that ``--help`` does.
+Typer's rich pages are not used: importing and drawing them takes longer than the rest of ``--help``.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+GENERAL, CLUSTER, BOOKIE, LISTING, CHANGE = "General", "Cluster", "Bookie", "Listing", "Change"
+"""Groups of shared options."""
+
+_LISTED_BY_GROUP = (GENERAL, CLUSTER, BOOKIE)
 _SENTENCE_MAX = 1000
-_HEADING = re.compile(r"[A-Z]\w+:")
+_HEADING = re.compile(r"[A-Z][a-z ]+:")
 _NAME = re.compile(r"(?<=^  )(?:-\S*(?: \S+)*|\S+(?: \S+)*(?=  ))")
 
 
 class HelpCommand(TyperCommand):
-    """A command with such a page."""
+    """A command with such a page; its epilog is an example."""
+
+    shown_group: str | None = None
+    """Shared options that this page explains itself."""
 
     def get_help(self, ctx: Any) -> str:
-        """The page, for ``typer.echo``, which takes the style out where there is no terminal."""
+        """The page, for ``typer.echo``, which removes the style if there is no terminal."""
         return styled(super().get_help(ctx), os.environ)
 
     def get_short_help_str(self, limit: int = _SENTENCE_MAX) -> str:  # noqa: ARG002  click's signature
-        """The first sentence, for the page of the group to wrap, where click would cut it off."""
+        """The whole first sentence, for the page of the group; click would shorten it."""
         return super().get_short_help_str(_SENTENCE_MAX)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, and the options of this command only."""
+        own = [each for each in self.params if group_of(each) in {None, self.shown_group}]
+        for heading, kind in (("Arguments", "argument"), ("Options", "option")):
+            records = [each.get_help_record(ctx) for each in own if each.param_type_name == kind]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl([record for record in records if record is not None])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  click's signature
+        """The example, and the shared options that the command accepts."""
+        shared = f"Shared options: {', '.join(self.shared_options())} (see bkctl options)"
+        formatter.write(f"\nExample:\n  {self.epilog}\n\n")
+        formatter.write(textwrap.fill(shared, formatter.width, break_on_hyphens=False) + "\n")
+
+    def shared_options(self) -> list[str]:
+        """Groups of options of which all are accepted, then single options."""
+        found: dict[str, list[Any]] = {group: [] for group in (GENERAL, CLUSTER, BOOKIE, LISTING, CHANGE)}
+        for each in self.params:
+            group = group_of(each)
+            if group is not None and group != self.shown_group:
+                found[group].append(each)
+        names: list[str] = []
+        for group, options in found.items():
+            if options and group in _LISTED_BY_GROUP and not any(each.hidden for each in options):
+                names.append(group.lower())
+            else:
+                names += [each.opts[0] for each in options if not each.hidden]
+        return names
+
+
+class OptionsPage(HelpCommand):
+    """The page of ``bkctl options``: the shared options by group."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """A heading for each group, without blank lines, so that the page fits a small terminal."""
+        formatter.write("Options that commands share. For bookie options, see bkctl bookie start --help.\n")
+        for group in (GENERAL, CLUSTER, LISTING, CHANGE):
+            formatter.write_heading(f"{group} options")
+            with formatter.indentation():
+                formatter.write_dl([each.get_help_record(ctx) for each in self.params if group_of(each) == group])
 
 
 class HelpGroup(TyperGroup):
-    """A group with such a page."""
+    """A group with a page of its commands."""
 
     def get_help(self, ctx: Any) -> str:
         """As that of a command."""
@@ -40,9 +90,23 @@ class HelpGroup(TyperGroup):
         """As that of a command."""
         return super().get_short_help_str(_SENTENCE_MAX)
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """No options: those of the commands are on their pages."""
+        self.format_commands(ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Where the options are explained."""
+        formatter.write(f"\nRun {ctx.command_path} COMMAND --help for a command, bkctl options for shared options.\n")
+
+
+def group_of(parameter: Any) -> str | None:
+    """The group of a shared option; None for a command's own options and arguments."""
+    group: str | None = parameter.rich_help_panel
+    return group
+
 
 def styled(page: str, environment: Mapping[str, str]) -> str:
-    """The page with bold headings and coloured names, unless the environment wants no colour."""
+    """The page with bold headings and coloured names, unless the environment disables colours."""
     if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
         return page
     lines = []

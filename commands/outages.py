@@ -13,7 +13,7 @@ from commands.context import CommandContext
 from commands.errors import ChangeCutOffError
 from commands.rendering import counted, size
 from commands.safety.audit_trail import mask_secrets
-from commands.setting_options import setting_option
+from commands.shared_options import setting_option
 from runtime.errors import MetadataUnavailableError
 from runtime.replication.config import ReplicationConfig
 from storage.errors import BkctlError

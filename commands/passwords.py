@@ -7,7 +7,7 @@ import os
 from commands.errors import InvalidArgumentError
 
 ENVIRONMENT_NAME = "BKCTL_LEDGER_PASSWORD"
-OPTION_HELP = f"File with the ledger password; else ${ENVIRONMENT_NAME}."
+OPTION_HELP = f"File with the ledger password (default: ${ENVIRONMENT_NAME})"
 
 
 def read_password(path: str | None) -> bytes | None:

@@ -47,16 +47,16 @@ class RecoverGroup(HelpGroup):
         return args[0] in {"-h", "--help"} or not self.commands.keys().isdisjoint(args)
 
 
-@command(FAILED_BOOKIE, effect=Effect.HARMFUL)
+@command(FAILED_BOOKIE, example="recover failed-bookie b1.example.com:3181 --dry-run", effect=Effect.HARMFUL)
 async def failed_bookie(
     context: CommandContext,
-    bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Bookies that will not come back.")],
+    bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="IDs of permanently failed bookies")],
     outage_max: OutageMax = None,
 ) -> Outcome:
-    """Copy all entries of failed bookies to other bookies, and remove the failed ones from the ledgers' metadata.
+    """Copy the entries of failed bookies to other bookies and remove the failed ones from the ledgers' metadata.
 
     Holds each ledger's replication lock, verifies every copy, and changes metadata by compare-and-set. Safe to
-    interrupt and to run again. Waits for ZooKeeper when it stops answering. The cookies stay: bkctl decommission also
+    interrupt and to run again. Waits for ZooKeeper if it stops answering. Cookies are kept; bkctl decommission also
     deletes the cookie.
 
     Short form: bkctl recover ID...

@@ -6,7 +6,7 @@ from commands.autorecovery import auditor, delay, pending, reset_checks, running
 from commands.command import group
 
 app = group(
-    "Look at automatic replication, and switch it: what waits, who works, who audits.",
+    "Show and control autorecovery: pending ledgers, workers, auditor.",
     status.show_status,
     switch.enable,
     switch.disable,

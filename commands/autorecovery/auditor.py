@@ -12,9 +12,9 @@ from commands.session import open_session
 _TABLE = Table("In line", Column("bookie_id", "ID"), Column("vote", "VOTE"), Column("since", "SINCE"))
 
 
-@command("auditor", is_cut=True)
+@command("auditor", example="autorecovery auditor", is_cut=True)
 async def show_auditor(context: CommandContext) -> None:
-    """Show the elected auditor and the candidates that take over after it; exit code 4 if no auditor is elected.
+    """Show the elected auditor and the candidates after it. Exits with 4 if no auditor is elected.
 
     An auditor whose process hangs or dies stays elected until its ZooKeeper session ends. The auditor of Pulsar's
     metadata driver is shown with the vote "leader"; it has no candidates.

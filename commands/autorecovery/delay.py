@@ -17,9 +17,9 @@ from commands.session import open_session
 _KIND = "RecoveryDelay"
 
 
-@command("get")
+@command("get", example="autorecovery delay get")
 async def get_delay(context: CommandContext) -> None:
-    """Show the delay; exit code 4 if no auditor ever ran and the delay was never set."""
+    """Show the delay. Exits with 4 if no auditor ever ran and the delay was never set."""
     async with open_session(context) as session:
         delay = await session.switches.recovery_delay()
     if delay is None:
@@ -27,15 +27,15 @@ async def get_delay(context: CommandContext) -> None:
     context.console.record(_KIND, {"seconds": delay.seconds}, name="seconds")
 
 
-@command("set", effect=Effect.REVERSIBLE)
+@command("set", example="autorecovery delay set 10m", effect=Effect.REVERSIBLE)
 async def set_delay(
     context: CommandContext,
-    seconds: Annotated[str, typer.Argument(metavar="SECONDS", help="0 for none; 10m and 2h are understood too.")],
+    seconds: Annotated[str, typer.Argument(metavar="SECONDS", help="Seconds, or a duration like 10m; 0: no delay")],
 ) -> None:
-    """Set the delay for all auditors, now and in future: it overrides lostBookieRecoveryDelay of their settings.
+    """Set the delay for all auditors, now and in future. It overrides lostBookieRecoveryDelay.
 
-    The running auditor takes 0 and the value it had as a wish to audit at once; any other value lets a delay that is
-    under way begin anew. The delay holds for one lost bookie: when a second is lost, the auditor acts at once.
+    Setting 0 or the current value triggers an audit now; any other value restarts a pending delay. The delay applies to
+    one lost bookie: if a second one is lost, the auditor acts immediately.
     """
     from runtime.metadata.paths import Paths
 

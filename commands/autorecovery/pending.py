@@ -43,25 +43,25 @@ _TABLE = Table(
 )
 
 
-@command("pending", is_listing=True)
+@command("pending", example="autorecovery pending --stuck-for 1h", is_listing=True)
 async def list_pending(
     context: CommandContext,
     missing: Annotated[
-        str | None, typer.Option("--missing", metavar="ID", help="Only marks that name this bookie.")
+        str | None, typer.Option("--missing", metavar="ID", help="Only marks with this missing bookie")
     ] = None,
     not_missing: Annotated[
-        str | None, typer.Option("--not-missing", metavar="ID", help="Only marks that do not name this bookie.")
+        str | None, typer.Option("--not-missing", metavar="ID", help="Only marks without this missing bookie")
     ] = None,
     stuck_for: Annotated[
-        str | None, typer.Option("--stuck-for", metavar="DURATION", help="Only marks that are at least so old.")
+        str | None, typer.Option("--stuck-for", metavar="DURATION", help="Only marks that are at least this old")
     ] = None,
-    count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
-    fail_if_any: Annotated[bool, typer.Option("--fail-if-any", help="Exit code 10 when there is one.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Show only the number of items")] = False,
+    fail_if_any: Annotated[bool, typer.Option("--fail-if-any", help="Exit with 10 if there is any")] = False,
 ) -> Outcome:
-    """List the ledgers that are marked as under-replicated, by id, with the bookies they miss and who works on them.
+    """List ledgers marked as under-replicated, with their missing bookies and the current worker.
 
-    A ledger that misses no bookie wants a better placement. A mark that cannot be read is listed with the reason,
-    whatever the filters, because it could name any bookie. It is never repaired: clear it by hand.
+    A ledger without missing bookies is listed because it violates the placement policy. Unreadable marks are always
+    listed, with the reason, because they could name any bookie. They are never repaired; delete them manually.
     """
     from runtime.metadata.replication.marks import list_marks
 

@@ -35,20 +35,21 @@ class Check(enum.StrEnum):
     REPLICAS = "replicas"
 
 
-@command("reset-checks", effect=Effect.REVERSIBLE)
+@command("reset-checks", example="autorecovery reset-checks all-ledgers", effect=Effect.REVERSIBLE)
 async def reset_checks(
     context: CommandContext,
     checks: Annotated[
-        list[Check] | None, typer.Argument(metavar="[CHECK]...", help="all-ledgers, placement, replicas.")
+        list[Check] | None, typer.Argument(metavar="[CHECK]...", help="all-ledgers, placement, replicas")
     ] = None,
     last_run: Annotated[
-        str | None, typer.Option("--last-run", metavar="TIME", help="Store this time (RFC 3339), as an undo does.")
+        str | None,
+        typer.Option("--last-run", metavar="TIME", help="Store this time instead (RFC 3339), for example to undo"),
     ] = None,
 ) -> None:
-    """Say that the given checks, or all three, last ran 21 days ago, so that the next auditor runs them at its start.
+    """Mark periodic checks (default: all) as overdue, so that the next auditor to start runs them.
 
-    The auditor reads these times only when it starts: restart the current one (bkctl autorecovery auditor). A check
-    whose interval is 0 in the auditor's settings does not run however old its time is.
+    Stores a last run 21 days ago. An auditor reads these times only when it starts: restart the current one (bkctl
+    autorecovery auditor). A check whose interval is 0 in the auditor's settings never runs.
     """
     from runtime.metadata.replication.switches import PeriodicCheck
 

@@ -23,12 +23,12 @@ _TABLE = Table(
 )
 
 
-@command("running", is_listing=True)
+@command("running", example="autorecovery running", is_listing=True)
 async def list_running(context: CommandContext) -> None:
-    """List the ledgers whose replication lock is held, and the host of who holds it.
+    """List ledgers whose replication lock is held, and the host of the holder.
 
-    A ledger that is not marked is copied by bkctl recover or decommission, or is looked at by a bookie's collector.
-    Workers keep the lock of a ledger that they failed to repair for up to five minutes.
+    A ledger that is not marked is being copied by bkctl recover or decommission, or checked by a bookie's garbage
+    collector. Workers keep the lock of a ledger that they failed to repair for up to five minutes.
     """
     from runtime.metadata.replication.lock import list_held_locks
     from runtime.metadata.replication.marks import read_mark

@@ -14,9 +14,9 @@ from commands.session import Session, open_session
 _PENDING_COUNTED_MAX = 1000
 
 
-@command("status")
+@command("status", example="autorecovery status")
 async def show_status(context: CommandContext) -> None:
-    """Show the switch, the auditor, its settings, and how many ledgers wait or are worked on.
+    """Show the switch, the auditor, its settings, and the number of pending and running ledgers.
 
     At most 1000 marks are counted; bkctl autorecovery pending --count counts all.
     """

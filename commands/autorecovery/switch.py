@@ -18,11 +18,11 @@ from commands.session import open_session
 _KIND = "AutorecoverySwitch"
 
 
-@command("enable", effect=Effect.REVERSIBLE)
+@command("enable", example="autorecovery enable", effect=Effect.REVERSIBLE)
 async def enable(context: CommandContext) -> None:
-    """Switch automatic replication on for the whole cluster.
+    """Enable automatic replication for the whole cluster.
 
-    A Java auditor that waited for it audits within a tenth of a second, and the workers begin.
+    A waiting Java auditor starts an audit within a tenth of a second, and the workers continue.
     """
     from runtime.metadata.paths import Paths
 
@@ -35,21 +35,21 @@ async def enable(context: CommandContext) -> None:
         context.console.record(_KIND, {"enabled": True, "changed": is_changed}, name="enabled")
 
 
-@command("disable", effect=Effect.HARMFUL)
+@command("disable", example="autorecovery disable --for 2h --reason 'kernel update'", effect=Effect.HARMFUL)
 async def disable(
     context: CommandContext,
     duration: Annotated[
         str | None,
-        typer.Option("--for", metavar="DURATION", help="How long it is meant to last; status warns when it is over."),
+        typer.Option("--for", metavar="DURATION", help="Intended duration; status warns when it is over"),
     ] = None,
     reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why; status shows it to everybody.")
+        str | None, typer.Option("--reason", metavar="TEXT", help="The reason, which status shows")
     ] = None,
 ) -> None:
-    """Switch automatic replication off for the whole cluster, until somebody enables it.
+    """Disable automatic replication for the whole cluster, until it is enabled again.
 
-    Ledgers whose repair is under way are finished; nothing is begun. No bookie that is lost is noticed, and no periodic
-    check runs. Nothing switches it on again by itself, --for neither: it is a note to people, kept in the switch.
+    Repairs of ledgers that have started are finished; no others start. Lost bookies are not detected and periodic
+    checks do not run. Replication is not re-enabled automatically, not even after --for, which is informational.
     """
     from commands.safety.audit_trail import user_name
     from runtime.metadata.paths import Paths

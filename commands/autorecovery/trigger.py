@@ -9,12 +9,12 @@ from commands.effect import Effect
 from commands.session import open_session
 
 
-@command("trigger", effect=Effect.REVERSIBLE)
+@command("trigger", example="autorecovery trigger", effect=Effect.REVERSIBLE)
 async def trigger(context: CommandContext) -> None:
-    """Have the auditor look for lost bookies at once, and mark what they held, whatever the recovery delay.
+    """Let the auditor look for lost bookies now and mark their ledgers, regardless of the recovery delay.
 
-    It is refused while autorecovery is disabled or no auditor is elected. The auditor sends no answer: see bkctl
-    autorecovery pending for the result.
+    Refused while autorecovery is disabled or no auditor is elected. The auditor sends no answer: see bkctl autorecovery
+    pending for the result.
     """
     from runtime.errors import ConflictError, RefusedError
     from runtime.metadata.paths import Paths

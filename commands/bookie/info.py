@@ -24,17 +24,17 @@ _TABLE = Table(
 )
 
 
-@command("info", is_listing=True)
+@command("info", example="bookie info", is_listing=True)
 async def show_info(
     context: CommandContext,
     bookie_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="All live bookies if absent.")
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Bookie IDs (default: all live bookies)")
     ] = None,
 ) -> Outcome:
     """Show total and free disk space of bookies.
 
-    STATE comes from the registrations; REACHABLE says whether a registered bookie answers, as in bkctl bookie list.
-    Exit code 9 when some did not answer, 7 when none did.
+    STATE comes from the registrations. REACHABLE shows whether a registered bookie answers. Exits with 9 if some
+    bookies did not answer, with 7 if none did.
     """
     import asyncio
 

@@ -27,15 +27,15 @@ _PROBE_TIMEOUT_S = 3.0
 """Longest wait for a connection, and then for the answer: a listing must not hang because one bookie does."""
 
 
-@command("list", is_listing=True)
+@command("list", example="bookie list --state down", is_listing=True)
 async def list_bookies(
     context: CommandContext,
-    state: Annotated[BookieState | None, typer.Option("--state", help="Only bookies in this state.")] = None,
+    state: Annotated[BookieState | None, typer.Option("--state", help="Only bookies in this state")] = None,
 ) -> None:
-    """List all bookies of the cluster: those registered, and those that are down (they own a cookie).
+    """List all bookies of the cluster, including those that are down but have a cookie.
 
-    STATE comes from the registrations. REACHABLE says whether a registered bookie answers: all are asked at the same
-    time, with a limit of a few seconds. It is "unknown" for bookies that are not asked. -o name asks none.
+    STATE comes from the registrations. REACHABLE shows whether a registered bookie answers within a few seconds; it is
+    "unknown" for bookies that are not asked. -o name asks none.
     """
     import asyncio
 

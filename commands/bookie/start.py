@@ -8,19 +8,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, BookieSettings, CommandContext, LogSettings
 from commands.effect import Effect
 from commands.event_loop import ServerStop, stoppable_server
-from commands.setting_options import setting_option
+from commands.help_page import BOOKIE, HelpCommand
+from commands.shared_options import setting_option, takes_bookie_options
 from runtime.config import BookieConfig
 
 if TYPE_CHECKING:
     from commands.bookie.server_log import Reloader
 
 
-@command("start", effect=Effect.SERVES, is_configured_by_files=True, is_metadata_rate_taken=False)
+class _StartPage(HelpCommand):
+    shown_group = BOOKIE
+
+
+@command(
+    "start",
+    example="bookie start --conf conf/bk_server.conf",
+    effect=Effect.SERVES,
+    is_configured_by_files=True,
+    is_metadata_rate_taken=False,
+    cls=_StartPage,
+)
 @takes_bookie_options
 async def start(
     context: CommandContext,
@@ -28,12 +39,11 @@ async def start(
     read_only: Annotated[bool | None, setting_option(BookieConfig, "is_read_only")] = None,
     log_file: Annotated[str | None, setting_option(LogSettings, "log_file", "FILE")] = None,
 ) -> None:
-    """Run a bookie until SIGTERM or Ctrl-C, then stop it in order and exit with 0, also before it serves.
+    """Run a bookie in the foreground. SIGTERM and Ctrl-C shut it down cleanly.
 
-    Settings come from these options, BKCTL_* variables, a Java bk_server.conf (--conf) and TOML (--config). With no
-    configuration and no metadata URI at all it brings its own ZooKeeper and keeps everything in ./bkctl-data.
-
-    SIGHUP opens the log file again and reloads the log level and rates (docs/reference/bookie-log.md).
+    Settings come from these options, BKCTL_* variables, a Java bk_server.conf (--conf) and TOML (--config). If nothing
+    is configured, the bookie starts its own ZooKeeper and keeps all data in ./bkctl-data. SIGHUP opens the log file
+    again and reloads the log level and rates (docs/reference/bookie-log.md).
     """
     flags = msgspec.structs.replace(flags, is_read_only=read_only, log_file=log_file)
     with stoppable_server() as stop:

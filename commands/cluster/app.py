@@ -7,7 +7,7 @@ from commands.cluster import format as format_command
 from commands.command import group
 
 app = group(
-    "Create a cluster's metadata, look at it, save it and bring it back; end a cluster.",
+    "Initialize, inspect, back up, restore, format or delete cluster metadata.",
     init.init,
     info.show_info,
     instance_id.show_instance_id,

@@ -14,15 +14,15 @@ from commands.session import open_session
 from runtime.errors import RefusedError
 
 
-@command("backup")
+@command("backup", example="cluster backup backup.jsonl.gz")
 async def backup(
     context: CommandContext,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A new file; the usual ending is .jsonl.gz.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A new file, usually named *.jsonl.gz")],
 ) -> None:
-    """Save ledger metadata, cookies, layout and instance id in one file, which restore brings back.
+    """Save ledger metadata, cookies, layout and instance id in one file.
 
-    The cluster may be at work: each ledger is saved as it was at one moment, but not all at the same. The file holds
-    ledger passwords in the clear and is readable for its owner alone.
+    Safe on a live cluster. Each ledger is consistent by itself; the backup as a whole is not a point-in-time snapshot.
+    The file contains ledger passwords in plain text; only its owner can read it.
     """
     from runtime.metadata.cluster.root import is_restore_unfinished, unfinished_restore_text
 

@@ -9,12 +9,12 @@ from commands.effect import Effect
 from commands.session import open_session
 
 
-@command("format", effect=Effect.DESTROYS)
+@command("format", example="cluster format --dry-run", effect=Effect.DESTROYS)
 async def format_cluster(context: CommandContext) -> None:
-    """Delete all ledgers, cookies and marks of a cluster whose bookies are all stopped, and give it a new instance id.
+    """Delete all ledgers, cookies and marks of a cluster of stopped bookies; assign a new instance id.
 
-    All metadata is saved before. Entries on the bookies' disks become unreachable, and the bookies do not start again
-    before their disks are formatted too. The layout stays. The instance id must be typed, or given by --confirm.
+    All metadata is backed up first, and the layout is kept. Entries on the bookies' disks become unreachable. The
+    bookies do not start until their disks are formatted too. Type the instance id, or use --confirm.
     """
     import random
 

@@ -10,9 +10,9 @@ from commands.session import open_session
 _KIND = "HealthCheck"
 
 
-@command("status")
+@command("status", example="cluster health-check status")
 async def show_status(context: CommandContext) -> None:
-    """Show whether the switch is on. Clients of releases before 4.15 do not know it."""
+    """Show whether the health check is enabled. Clients before 4.15 ignore this switch."""
     from runtime.metadata.cluster.root import is_health_check_enabled
 
     async with open_session(context, must_exist=False) as session:
@@ -20,15 +20,15 @@ async def show_status(context: CommandContext) -> None:
         context.console.record(_KIND, {"enabled": is_enabled}, name="enabled")
 
 
-@command("enable", effect=Effect.REVERSIBLE)
+@command("enable", example="cluster health-check enable", effect=Effect.REVERSIBLE)
 async def enable(context: CommandContext) -> None:
-    """Let clients that check the health of bookies keep bad ones in quarantine."""
+    """Allow clients that check the health of bookies to quarantine bad ones."""
     await _switch(context, is_enabled=True)
 
 
-@command("disable", effect=Effect.REVERSIBLE)
+@command("disable", example="cluster health-check disable", effect=Effect.REVERSIBLE)
 async def disable(context: CommandContext) -> None:
-    """Make all clients take all bookies out of quarantine, and keep none there."""
+    """Release all quarantined bookies and disable quarantine on all clients."""
     await _switch(context, is_enabled=False)
 
 
@@ -53,4 +53,4 @@ async def _switch(context: CommandContext, *, is_enabled: bool) -> None:
         context.console.record(_KIND, {"enabled": is_enabled, "changed": is_changed}, name="enabled")
 
 
-app = group("Whether clients may put bookies that answer badly into quarantine.", show_status, enable, disable)
+app = group("Whether clients may quarantine bookies that fail health checks.", show_status, enable, disable)

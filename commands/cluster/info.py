@@ -17,12 +17,12 @@ _SHOWN = {
 }
 
 
-@command("info")
+@command("info", example="cluster info")
 async def show_info(context: CommandContext) -> None:
-    """Show bookies by state, the auditor, and whether ledgers wait for replication.
+    """Show bookies by state, the auditor, and whether ledgers are under-replicated.
 
-    Only an auditor notices that ledgers miss copies. If none is elected, or bookies are down and no ledger is marked
-    yet, the answer is "unknown", null in JSON. bkctl audit counts the copies.
+    Only an auditor detects missing copies. If none is elected, or bookies are down and no ledger is marked yet, the
+    answer is "unknown" (null in JSON). bkctl audit counts the copies.
     """
     from runtime.metadata.cluster.summary import read_cluster_summary
 

@@ -12,16 +12,16 @@ from commands.effect import Effect
 from commands.session import open_session
 
 
-@command("init", effect=Effect.REVERSIBLE)
+@command("init", example="cluster init --if-not-exists", effect=Effect.REVERSIBLE)
 async def init(
     context: CommandContext,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Succeed when the cluster is there already.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the cluster already exists")
     ] = False,
 ) -> None:
-    """Create the cluster that the metadata URI names.
+    """Create the cluster at the metadata URI.
 
-    Missing parents of its root are created too. In an existing cluster nothing but missing directories is added.
+    Missing parents of its root are created too. In an existing cluster only missing directories are added.
     """
     import random
 

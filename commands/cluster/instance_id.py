@@ -7,11 +7,11 @@ from commands.context import CommandContext
 from commands.session import open_session
 
 
-@command("instance-id")
+@command("instance-id", example="cluster instance-id")
 async def show_instance_id(context: CommandContext) -> None:
-    """Show the instance id. Exit code 4 says that the cluster is not initialised, as scripts want to know.
+    """Show the instance id. Exits with 4 if the cluster is not initialized.
 
-    A cluster may be without one (old launchers made such): that is no error.
+    A cluster created by an old launcher may have none; this is not an error.
     """
     from runtime.metadata.cluster.root import read_cluster_info
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from commands.safety.plan import Plan
 
 
-@command("nuke", effect=Effect.DESTROYS)
+@command("nuke", example="cluster nuke --dry-run", effect=Effect.DESTROYS)
 async def nuke(context: CommandContext) -> None:
-    """Remove the metadata of a cluster whose bookies are all stopped, its root included.
+    """Delete all metadata of a cluster whose bookies are all stopped, including its root.
 
-    All metadata is saved before. Refused when something that is not BookKeeper's lies below the root. The instance id
-    must be typed, or given by --confirm. Where there is no cluster nothing is to be done.
+    All metadata is backed up first. Refused if there are nodes below the root that are not BookKeeper's. Does nothing
+    if there is no cluster. Type the instance id, or use --confirm.
     """
     from commands.safety.gate import nothing_to_change, open_change
     from commands.safety.plan import Plan

@@ -28,19 +28,19 @@ _FAULTS_NAMED_MAX = 5
 _PROGRESS_EVERY_NODES = 64
 
 
-@command("restore", effect=Effect.DESTROYS)
+@command("restore", example="cluster restore backup.jsonl.gz --dry-run", effect=Effect.DESTROYS)
 async def restore(
     context: CommandContext,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A backup made by bkctl cluster backup.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file from bkctl cluster backup")],
     skip_invalid: Annotated[
-        bool, typer.Option("--skip-invalid", help="Leave out ledgers of the backup whose metadata is damaged.")
+        bool, typer.Option("--skip-invalid", help="Skip ledgers of the backup with damaged metadata")
     ] = False,
 ) -> Outcome:
-    """Bring back what a backup holds: onto an absent root, or what is missing in the cluster that it was made of.
+    """Restore a backup: create the cluster at an absent root, or add what is missing in the same cluster.
 
-    All bookies must be stopped. The whole file is checked before anything is written. A ledger that the cluster has is
-    never moved back: where both differ the cluster's is left and told of. Safe to interrupt and to run again.
-    The instance id of the backup must be typed, or given by --confirm.
+    All bookies must be stopped. The whole file is checked before anything is written. Existing ledgers are never
+    overwritten: if they differ from the backup, the cluster's version is kept and reported. Safe to interrupt and to
+    run again. Type the instance id of the backup, or use --confirm.
     """
     from runtime.metadata.backup.archive import ArchiveReader
     from runtime.metadata.backup.cluster_format import require_nobody_connected

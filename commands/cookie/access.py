@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from runtime.metadata.store import Node
 
 SubjectArgument = Annotated[
-    str | None, typer.Argument(metavar="[ID]", help="Any bookie id; with --from-config that of the settings.")
+    str | None, typer.Argument(metavar="[ID]", help="Bookie ID (with --from-config by default that of the settings)")
 ]
 FromConfigOption = Annotated[
-    bool, typer.Option("--from-config", help="The one of this machine's bookie, proved by its folders.")
+    bool,
+    typer.Option("--from-config", help="Use the cookie of this machine's bookie, verified against its directories"),
 ]
 """Of the commands that store a cookie: the one in a file, or the one that this machine's folders prove."""
 

@@ -7,7 +7,7 @@ from commands.cookie import create, delete, expand, generate, migrate, show, upd
 from commands.cookie import list as list_command
 
 app = group(
-    "Look at the cookies of bookies, find out why one does not start, and fix it.",
+    "Inspect and repair cookies; find out why a bookie does not start.",
     list_command.list_cookies,
     show.show,
     verify.verify,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import (
@@ -24,6 +23,7 @@ from commands.cookie.own_folders import OwnBookie, open_own_bookie
 from commands.effect import Effect
 from commands.own_settings import load_config
 from commands.session import Session, open_session
+from commands.shared_options import takes_bookie_options
 from runtime.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -31,22 +31,27 @@ if TYPE_CHECKING:
     from runtime.metadata.bookies.cookies import Cookie
 
 
-@command("create", effect=Effect.HARMFUL, is_configured_by_files=True)
+@command(
+    "create",
+    example="cookie create --from-config --conf conf/bk_server.conf --dry-run",
+    effect=Effect.HARMFUL,
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 async def create(
     context: CommandContext,
     flags: BookieFlags,
     bookie: SubjectArgument = None,
     file: Annotated[
-        str | None, typer.Option("--file", metavar="FILE", help="The cookie, as bkctl cookie generate writes it.")
+        str | None, typer.Option("--file", metavar="FILE", help="A cookie from bkctl cookie generate")
     ] = None,
     from_config: FromConfigOption = False,
 ) -> None:
-    """Store a cookie for a bookie that is stopped and has none.
+    """Create the cookie of a stopped bookie that has none.
 
-    A --file is refused while ledgers name the bookie: whether it still has their entries no file can tell. When a
-    stored cookie was lost, --from-config on the bookie's own machine brings it back: it demands that every folder of
-    the settings carries the VERSION file of this very bookie, and that the folders are not empty.
+    --file is rejected while ledgers reference the bookie, because a file cannot prove that their entries are still
+    there. To recreate a lost cookie, use --from-config on the bookie's machine: every directory in the settings must
+    have the VERSION file of this bookie, and must not be empty.
     """
     source = named_file(bookie, file, from_config=from_config)
     if source is not None:

@@ -18,14 +18,14 @@ from commands.effect import Effect
 from commands.session import open_session
 
 
-@command("delete", effect=Effect.DESTROYS)
+@command("delete", example="cookie delete b1.example.com:3181 --dry-run", effect=Effect.DESTROYS)
 async def delete(
-    context: CommandContext, bookie_id: Annotated[str, typer.Argument(metavar="ID", help="Any bookie id.")]
+    context: CommandContext, bookie_id: Annotated[str, typer.Argument(metavar="ID", help="Bookie ID")]
 ) -> None:
-    """Delete the cookie of a bookie that is stopped and that no ledger names.
+    """Delete the cookie of a stopped bookie that no ledger references.
 
-    All ledgers are read to make sure. A bookie that ledgers name is removed by bkctl decommission. What was stored is
-    kept in the trash. The id must be typed, or given by --confirm.
+    All ledgers are read to verify this. If ledgers reference the bookie, use bkctl decommission. The cookie is kept in
+    the trash. Type the ID, or use --confirm.
     """
     from commands.safety.gate import open_change
 

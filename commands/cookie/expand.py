@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import (
@@ -21,23 +20,29 @@ from commands.cookie.own_folders import OwnBookie, open_own_bookie
 from commands.effect import Effect
 from commands.own_settings import load_config
 from commands.session import Session
+from commands.shared_options import takes_bookie_options
 from runtime.errors import RefusedError
 
 if TYPE_CHECKING:
     from commands.safety.plan import Plan
 
 
-@command("expand", effect=Effect.HARMFUL, is_configured_by_files=True)
+@command(
+    "expand",
+    example="cookie expand --conf conf/bk_server.conf --dry-run",
+    effect=Effect.HARMFUL,
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 async def expand(
     context: CommandContext,
     flags: BookieFlags,
 ) -> None:
-    """Let the cookie of a stopped, empty bookie name the ledger folders that its settings have now.
+    """Update the cookie of a stopped, empty bookie to its current ledger directories.
 
-    Refused for a bookie that holds ledgers, or that ledgers name: a ledger's folder follows from its id and the number
-    of folders, so its entries would be looked for on the wrong disk. Such a bookie gets other disks by bkctl
-    decommission, and a start with empty folders; or add a bookie.
+    Refused if the bookie has ledgers or ledgers reference it: the directory of a ledger follows from its ID and the
+    number of directories, so entries would be looked up on the wrong disk. To give such a bookie other disks, run bkctl
+    decommission and start it with empty directories, or add another bookie.
     """
     from commands.safety.gate import nothing_to_change, open_change
     from runtime.bookie.cookies.folders import record_places

@@ -6,32 +6,36 @@ from typing import Annotated
 
 import typer
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.own_settings import id_by_settings, load_config
 from commands.session import open_session
+from commands.shared_options import takes_bookie_options
 
 
-@command("generate", is_configured_by_files=True)
+@command(
+    "generate",
+    example="cookie generate --conf conf/bk_server.conf --output-file cookie",
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 async def generate(
     context: CommandContext,
     flags: BookieFlags,
     bookie: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Any bookie id; else that of the settings.")
+        str | None, typer.Argument(metavar="[ID]", help="Bookie ID (default: that of the settings)")
     ] = None,
     output_file: Annotated[
-        str | None, typer.Option("--output-file", metavar="FILE", help="Where to; standard output if not given.")
+        str | None, typer.Option("--output-file", metavar="FILE", help="Output file (default: stdout)")
     ] = None,
     instance_id: Annotated[
         str | None,
-        typer.Option("--instance-id", metavar="TEXT", help="That of the cluster if not given; empty for none."),
+        typer.Option("--instance-id", metavar="TEXT", help="Instance id (default: that of the cluster); empty: none"),
     ] = None,
 ) -> None:
-    """Write the cookie that follows from a bookie's settings, as bkctl and Java read it. Nothing is stored.
+    """Write the cookie that follows from a bookie's settings, without storing it in the cluster.
 
-    bkctl cookie create, and cookie_create of the Java shell, take the file.
+    bkctl cookie create and cookie_create of the Java shell read the file.
     """
     from commands.safety.state_folder import write_whole
     from runtime.bookie.cookies.check import expected_cookie

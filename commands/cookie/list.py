@@ -22,9 +22,9 @@ _TABLE = Table(
 _WINDOW = 64
 
 
-@command("list", is_listing=True)
+@command("list", example="cookie list", is_listing=True)
 async def list_cookies(context: CommandContext) -> None:
-    """List all cookies. One that cannot be read, or is of another instance, is listed with the reason."""
+    """List all cookies. Those that cannot be read or belong to another instance show the reason."""
     import asyncio
 
     async with open_session(context) as session:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import require_not_registered, require_unnamed, scan_references
@@ -17,30 +16,36 @@ from commands.errors import InvalidArgumentError
 from commands.own_settings import load_config
 from commands.parse import parse_bookie_id
 from commands.safety.plan import Plan
+from commands.shared_options import takes_bookie_options
 from runtime.errors import ConflictError, RefusedError
 
 if TYPE_CHECKING:
     from runtime.bookie.cookies.repair import MigrationState
 
 
-@command("migrate", effect=Effect.DESTROYS, is_configured_by_files=True)
+@command(
+    "migrate",
+    example="cookie migrate --from 10.0.0.7:3181 --to b7.example.com:3181 --dry-run",
+    effect=Effect.DESTROYS,
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 async def migrate(
     context: CommandContext,
     flags: BookieFlags,
-    old_id: Annotated[str, typer.Option("--from", metavar="ID", help="The id that the folders carry.")],
-    new_id: Annotated[str, typer.Option("--to", metavar="ID", help="The id that the bookie shall have.")],
+    old_id: Annotated[str, typer.Option("--from", metavar="ID", help="Old bookie ID, as in the directories")],
+    new_id: Annotated[str, typer.Option("--to", metavar="ID", help="New bookie ID")],
     ledgers_follow: Annotated[
         bool,
-        typer.Option("--ledgers-follow", help="Go ahead although ledgers name the old id: they are rewritten next."),
+        typer.Option("--ledgers-follow", help="Continue if ledgers reference the old ID; they must be rewritten next"),
     ] = False,
 ) -> None:
-    """Give a stopped bookie another id: after a change between address, host name and an id of its own.
+    """Change the ID of a stopped bookie, for example from an address to a host name.
 
-    Run it on the bookie's machine. All its folders must carry the old id. Refused while a bookie of either id is
-    registered or ledgers name them; with --ledgers-follow ledgers may name the old id, and bkctl ledger rewrite-bookie
-    must come next. If it is cut off, the bookie starts under neither id until the same command has been run again. The
-    old id must be typed, or given by --confirm.
+    Run it on the bookie's machine. All its directories must have the old ID. Refused while a bookie with either ID is
+    registered or ledgers reference them. With --ledgers-follow ledgers may reference the old ID; then run bkctl ledger
+    rewrite-bookie next. If interrupted, the bookie does not start until the same command is run again. Type the old ID,
+    or use --confirm.
     """
     from commands.safety.gate import nothing_to_change
 

@@ -12,15 +12,13 @@ from commands.cookie.access import cookie_body, read_cookie_node
 from commands.session import open_session
 
 
-@command("show")
+@command("show", example="cookie show b1.example.com:3181")
 async def show(
     context: CommandContext,
-    bookie_id: Annotated[str, typer.Argument(metavar="ID", help="Any bookie id.")],
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Its bytes as they are, whether they are a cookie or not.")
-    ] = False,
+    bookie_id: Annotated[str, typer.Argument(metavar="ID", help="Bookie ID")],
+    raw: Annotated[bool, typer.Option("--raw", help="Print the raw bytes without parsing them")] = False,
 ) -> None:
-    """Show the stored cookie of a bookie. Exit code 4 when it has none, 12 when it cannot be read."""
+    """Show the stored cookie of a bookie. Exits with 4 if there is none, with 12 if it is unreadable."""
     from runtime.errors import MetadataFormatError
     from runtime.metadata.bookies.cookies import decode_cookie
 

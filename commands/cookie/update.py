@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import (
@@ -29,6 +28,7 @@ from commands.effect import Effect
 from commands.own_settings import load_config
 from commands.safety.plan import Plan
 from commands.session import Session, open_session
+from commands.shared_options import takes_bookie_options
 
 if TYPE_CHECKING:
     from runtime.bookie.cookies.evidence import Evidence
@@ -36,21 +36,26 @@ if TYPE_CHECKING:
     from runtime.metadata.store import Node
 
 
-@command("update", effect=Effect.DESTROYS, is_configured_by_files=True)
+@command(
+    "update",
+    example="cookie update --from-config --conf conf/bk_server.conf --dry-run",
+    effect=Effect.DESTROYS,
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 async def update(
     context: CommandContext,
     flags: BookieFlags,
     bookie: SubjectArgument = None,
-    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="The cookie to store instead.")] = None,
+    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="The new cookie")] = None,
     from_config: FromConfigOption = False,
 ) -> None:
-    """Replace the stored cookie of a stopped bookie, at the version that was shown; the old one goes into the trash.
+    """Replace the stored cookie of a stopped bookie; the old one is kept in the trash.
 
-    A --file is refused while ledgers name the bookie. With --from-config, on the bookie's own machine, stored cookie
-    and VERSION files are made to say what the settings say: for folders under a new name, a damaged VERSION file, or
-    index folders that a cookie of layout 4 could not name. Every folder must prove to be this bookie's, in the number
-    and order that it had. The id must be typed, or given by --confirm.
+    --file is rejected while ledgers reference the bookie. --from-config, on the bookie's machine, updates the stored
+    cookie and the VERSION files to the settings: after directories were renamed, a VERSION file was damaged, or for
+    index directories that a cookie of layout 4 could not record. Every directory must belong to this bookie, in the
+    original number and order. Type the ID, or use --confirm.
     """
     source = named_file(bookie, file, from_config=from_config)
     if source is not None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from commands.bookie_options import BOOKIE_OPTIONS, takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.cookie.access import listed, scan_references
@@ -15,6 +14,7 @@ from commands.cookie.own_folders import OwnBookie, open_own_bookie
 from commands.outcome import Outcome
 from commands.own_settings import load_config
 from commands.rendering import Column, Table
+from commands.shared_options import BOOKIE_OPTIONS, takes_bookie_options
 
 if TYPE_CHECKING:
     from runtime.bookie.cookies.evidence import CookieFinding, Evidence, Remedy
@@ -31,17 +31,17 @@ _TABLE = Table(
 _CLUSTER_OPTIONS = frozenset({"--metadata-uri", "-u", "--conf", "-c", "--config", "--context"})
 
 
-@command("verify", is_cut=True, is_configured_by_files=True)
+@command("verify", example="cookie verify --conf conf/bk_server.conf", is_cut=True, is_configured_by_files=True)
 @takes_bookie_options
 async def verify(
     context: CommandContext,
     flags: BookieFlags,
 ) -> Outcome:
-    """Compare settings, VERSION files, stored cookie and instance id of the bookie on this machine; change nothing.
+    """Compare settings, VERSION files, stored cookie and instance id of this machine's bookie.
 
-    Takes the settings as bkctl bookie start does. When the bookie could not start, or must not, it names the cause in a
-    sentence and the one safe command that mends it, and ends with exit code 10. Then all ledgers are read, to know
-    whether any rely on the bookie.
+    Changes nothing. Uses the settings of bkctl bookie start. If the bookie cannot or must not start, it shows the cause
+    and one safe command that fixes it, and exits with 10. In that case all ledgers are read to find those that
+    reference the bookie.
     """
     from runtime.bookie.cookies.doctor import diagnose
     from runtime.bookie.cookies.evidence import Cause

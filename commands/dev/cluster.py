@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from commands.dev.status import ClusterStatus, ServerStatus
 
 
-Directory = Annotated[str, typer.Option("--dir", metavar="DIR", help="Folder of the cluster.")]
-BookieArgument = Annotated[str, typer.Argument(metavar="ID", help="Bookie id, or its folder's name like bookie-2.")]
+Directory = Annotated[str, typer.Option("--dir", metavar="DIR", help="Directory of the cluster")]
+BookieArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="Bookie ID, or the name of its directory, like bookie-2")
+]
 DIRECTORY_DEFAULT = "bkctl-data/cluster"
 
 _PLANNED_TABLE = Table("Bookies", Column("id", "ID"), Column("name", "NAME"))
@@ -36,11 +38,14 @@ _SERVER_TABLE = Table(
 )
 
 
-@command("up", effect=Effect.SERVES, is_local=True)
+@command("up", example="dev cluster up --bookies 3 --dir /tmp/bookies", effect=Effect.SERVES, is_local=True)
 async def up(
     context: CommandContext,
     bookies: Annotated[
-        int | None, typer.Option("--bookies", min=1, max=100, metavar="N", help="How many; 3 at first.")
+        int | None,
+        typer.Option(
+            "--bookies", min=1, max=100, metavar="N", help="Number of bookies (default: as many as now, or 3)"
+        ),
     ] = None,
     directory: Directory = DIRECTORY_DEFAULT,
     base_port: Annotated[
@@ -50,13 +55,13 @@ async def up(
             min=1,
             max=65535,
             metavar="PORT",
-            help="ZooKeeper's port; bookies follow. Free ports if absent.",
+            help="ZooKeeper port; bookies use the next ones (default: free ports)",
         ),
     ] = None,
 ) -> None:
-    """Start ZooKeeper and bookies; those that run already are left alone.
+    """Start ZooKeeper and bookies; servers that are already running are left alone.
 
-    Ids, ports and data stay the same over down and up. Needs Java 17 or newer for ZooKeeper.
+    Ids, ports and data stay the same after down and up. ZooKeeper needs Java 17 or newer.
     """
     cluster = _cluster(context, directory)
     if context.settings.is_dry_run:
@@ -71,19 +76,19 @@ async def up(
     context.console.say(f"export BKCTL_METADATA_URI='{status.metadata_uri}'")
 
 
-@command("status", is_local=True)
+@command("status", example="dev cluster status --dir /tmp/bookies", is_local=True)
 def show_status(context: CommandContext, directory: Directory = DIRECTORY_DEFAULT) -> None:
     """Show which processes run, and where their data and logs are."""
     _print(context, _cluster(context, directory).status())
 
 
-@command("down", effect=Effect.SERVES, is_local=True)
+@command("down", example="dev cluster down --dir /tmp/bookies", effect=Effect.SERVES, is_local=True)
 async def down(
     context: CommandContext,
     directory: Directory = DIRECTORY_DEFAULT,
-    delete: Annotated[bool, typer.Option("--delete", help="Also remove the data: all that up created.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Also delete the data")] = False,
 ) -> None:
-    """Stop all processes in order; the data stays unless --delete is given."""
+    """Stop all processes cleanly; the data is kept unless --delete is given."""
     cluster = _cluster(context, directory)
     status = cluster.status()
     if not context.settings.is_dry_run:
@@ -91,9 +96,9 @@ async def down(
     _print(context, status)
 
 
-@command("kill", effect=Effect.SERVES, is_local=True)
+@command("kill", example="dev cluster kill bookie-2 --dir /tmp/bookies", effect=Effect.SERVES, is_local=True)
 async def kill(context: CommandContext, bookie_id: BookieArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
-    """Kill a bookie without warning (kill -9), as a crash would."""
+    """Kill a bookie without warning (kill -9), as in a crash."""
     cluster = _cluster(context, directory)
     if not context.settings.is_dry_run:
         context.console.rows(_SERVER_TABLE.titled("DevClusterServerList"), [_row(await cluster.kill(bookie_id))])
@@ -101,9 +106,9 @@ async def kill(context: CommandContext, bookie_id: BookieArgument, directory: Di
     _print(context, cluster.status())
 
 
-@command("start", effect=Effect.SERVES, is_local=True)
+@command("start", example="dev cluster start bookie-2 --dir /tmp/bookies", effect=Effect.SERVES, is_local=True)
 async def start(context: CommandContext, bookie_id: BookieArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
-    """Start one bookie again on the data it had."""
+    """Start a stopped bookie again on its data."""
     cluster = _cluster(context, directory)
     status = cluster.status() if context.settings.is_dry_run else await cluster.start(bookie_id)
     _print(context, status)
@@ -129,4 +134,4 @@ def _print(context: CommandContext, status: ClusterStatus) -> None:
         context.console.record("DevCluster", body, name="metadata_uri")
 
 
-app = group("A whole cluster on this machine, for development.", up, show_status, down, kill, start)
+app = group("Run a whole cluster on this machine, for development.", up, show_status, down, kill, start)

@@ -12,19 +12,19 @@ from commands.context import CommandContext
 from commands.effect import Effect
 
 
-@command("zookeeper", effect=Effect.SERVES, is_local=True)
+@command("zookeeper", example="dev zookeeper --port 2181", effect=Effect.SERVES, is_local=True)
 async def run_zookeeper(
     context: CommandContext,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port on 127.0.0.1; 0 takes a free one.")
+        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port on 127.0.0.1; 0: any free port")
     ] = 0,
-    directory: Annotated[str, typer.Option("--dir", metavar="DIR", help="Folder for its data and log.")] = (
+    directory: Annotated[str, typer.Option("--dir", metavar="DIR", help="Directory for its data and log")] = (
         "bkctl-data/zookeeper"
     ),
 ) -> None:
     """Run a ZooKeeper server until Ctrl-C.
 
-    It is the real server, from the jars inside pyspark, and needs Java 17 or newer. The data stays in the folder.
+    This is the real server, from the jars in pyspark; it needs Java 17 or newer. Its data is kept.
     """
     import asyncio
 

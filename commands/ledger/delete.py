@@ -37,32 +37,35 @@ _NAMED_MAX = 5
 _UNCLOSED = {"open", "in-recovery"}
 
 
-@command("delete", effect=Effect.DESTROYS)
+@command("delete", example="ledger delete 17 18 --dry-run", effect=Effect.DESTROYS)
 async def delete(
     context: CommandContext,
     ledger: Annotated[
-        list[str] | None, typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x..., or UUID.")
+        list[str] | None, typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x... or UUID")
     ] = None,
     from_file: Annotated[
-        str | None, typer.Option("--from-file", metavar="FILE", help="Ledger ids, one per line; absent ones are fine.")
+        str | None,
+        typer.Option(
+            "--from-file", metavar="FILE", help="File with ledger ids, one per line; ids without a ledger are ignored"
+        ),
     ] = None,
     unreadable: Annotated[
-        bool, typer.Option("--unreadable", help="Also those whose metadata cannot be read, in any state.")
+        bool, typer.Option("--unreadable", help="Also ledgers with unreadable metadata, in any state")
     ] = False,
     force_open: Annotated[
         bool,
-        typer.Option("--force-open", help="Also open ledgers and ledgers in recovery that have no entry anywhere."),
+        typer.Option("--force-open", help="Also open ledgers and ledgers in recovery that have no entry on any bookie"),
     ] = False,
     changes_rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", min=0, help="Delete at most so many a second.")
+        float | None, typer.Option("--rate", metavar="N", min=0, help="Maximum number of deletions per second")
     ] = None,
 ) -> Outcome:
-    """Delete ledgers for good: their metadata now, their entries when bookies next collect garbage.
+    """Delete ledgers permanently: the metadata now, the entries when bookies next collect garbage.
 
-    The plan shows whose they are. Ledgers that are open or in recovery are refused. --force-open deletes them too and
-    stops their writers, unless a bookie has an entry or a registered bookie does not answer. What is deleted is kept in
-    a trash file first, which bkctl ledger import takes back; until bookies have collected, that brings the entries back
-    too. The id must be typed, or given by --confirm; of several ledgers, their number.
+    The plan shows the owners. Ledgers that are open or in recovery are refused; --force-open deletes them too and stops
+    their writers, unless a bookie has an entry of them or a registered bookie does not answer. The metadata is first
+    saved in a trash file for bkctl ledger import. Until bookies have collected garbage, importing it brings the entries
+    back too. Type the ID, or use --confirm; for several ledgers, their number.
     """
     from commands.safety.gate import open_change
     from runtime.metadata.pipeline import each_of

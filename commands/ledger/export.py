@@ -23,25 +23,26 @@ if TYPE_CHECKING:
     from runtime.metadata.ledgers.stored_ledgers import StoredLedger
 
 
-@command("export")
+@command("export", example="ledger export --all --to ledgers.jsonl")
 async def export(
     context: CommandContext,
     ledger: Annotated[
-        list[str] | None, typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x..., or UUID.")
+        list[str] | None, typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x... or UUID")
     ] = None,
-    all_ledgers: Annotated[bool, typer.Option("--all", help="Every ledger of the cluster.")] = False,
+    all_ledgers: Annotated[bool, typer.Option("--all", help="All ledgers of the cluster")] = False,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="PATH", help="A file, or a folder for --native; else stdout.")
+        str | None,
+        typer.Option("--to", metavar="PATH", help="Output file (default: stdout), or directory for --native"),
     ] = None,
     native: Annotated[
         bool,
-        typer.Option("--native", help="The bytes of the metadata, one file per ledger, as Java's tools dump them."),
+        typer.Option("--native", help="Write one file per ledger with the metadata bytes, like Java's tools"),
     ] = False,
 ) -> Outcome:
-    """Write the metadata of ledgers as JSON Lines: bytes, version, and what the bytes say.
+    """Write the metadata of ledgers as JSON Lines: bytes, version and decoded fields.
 
-    Files are readable for their owner alone: metadata holds passwords in the clear. A ledger whose metadata cannot be
-    decoded is exported too, with the reason. bkctl cluster backup saves a whole cluster with all that belongs to it.
+    Only the owner can read the files, because metadata contains passwords in plain text. A ledger whose metadata cannot
+    be decoded is exported too, with the reason. bkctl cluster backup saves a whole cluster.
     """
     if all_ledgers == bool(ledger):
         raise InvalidArgumentError("name the ledgers to export, or give --all")

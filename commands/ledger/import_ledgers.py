@@ -57,30 +57,38 @@ class _Expectation(NamedTuple):
         return incoming.recorded_version + (self.text == NEXT)
 
 
-@command("import", effect=Effect.DESTROYS, milder_effect=Effect.HARMFUL)
+@command(
+    "import",
+    example="ledger import ledgers.jsonl --create-only",
+    effect=Effect.DESTROYS,
+    milder_effect=Effect.HARMFUL,
+)
 async def import_ledgers(
     context: CommandContext,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="An export, a dump of one ledger, or a trash file.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An export, a dump of one ledger, or a trash file")],
     ledger: Annotated[
-        str | None, typer.Option("--ledger", metavar="LEDGER", help="Whose bytes a dump holds; else only this one.")
+        str | None,
+        typer.Option(
+            "--ledger", metavar="LEDGER", help="The ledger of a dump; of other files, import only this ledger"
+        ),
     ] = None,
     create_only: Annotated[
-        bool, typer.Option("--create-only", help="Bring back ledgers that are not there; leave those that are.")
+        bool, typer.Option("--create-only", help="Create missing ledgers; do not change existing ones")
     ] = False,
     if_version: Annotated[
         str | None,
-        typer.Option("--if-version", metavar="N", help="Replace ledgers at this version; or: recorded, next."),
+        typer.Option("--if-version", metavar="N", help="Replace ledgers that have this version, or: recorded, next"),
     ] = None,
     changes_rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", min=0, help="Write at most so many a second.")
+        float | None, typer.Option("--rate", metavar="N", min=0, help="Maximum number of writes per second")
     ] = None,
 ) -> Outcome:
-    """Bring back ledger metadata, after showing what it changes field by field.
+    """Restore ledger metadata, after showing what changes field by field.
 
-    The version of --if-version is that of the node now: a number for one ledger; "recorded" for the version that the
-    file tells, "next" for the one after it, which is how to undo what a trash file tells of. A state never moves back,
-    a last entry is never lowered, a closed end never altered; all ledgers must pass before one is written. Replacing
-    needs the id to be typed, or given by --confirm; of several ledgers, their number.
+    --if-version is the expected version of the znode: a number (for one ledger), "recorded" (the version in the file)
+    or "next" (one higher: to undo a change from its trash file). A state never moves back, a last entry is never
+    lowered, the end of a closed ledger never changes. All ledgers must pass these checks before one is written. To
+    replace ledgers, type the ID or use --confirm; for several ledgers, type their number.
     """
     from commands.safety.gate import nothing_to_change, open_change
     from runtime.metadata.pipeline import each_of

@@ -33,39 +33,40 @@ class State(enum.StrEnum):
     CLOSED = "closed"
 
 
-@command("list", is_listing=True)
+@command("list", example="ledger list --state open --created-before 7d", is_listing=True)
 async def list_ledgers(
     context: CommandContext,
     bookie: Annotated[
-        str | None, typer.Option("--bookie", metavar="ID", help="Only those with entries that belong on this bookie.")
+        str | None, typer.Option("--bookie", metavar="ID", help="Only ledgers with entries on this bookie")
     ] = None,
-    state: Annotated[State | None, typer.Option("--state", help="Only those in this state.")] = None,
+    state: Annotated[State | None, typer.Option("--state", help="Only ledgers in this state")] = None,
     created_before: Annotated[
-        str | None, typer.Option("--created-before", metavar="TIME", help="2026-01-31, 2026-01-31T12:00Z, or 7d ago.")
+        str | None,
+        typer.Option("--created-before", metavar="TIME", help="Like 2026-01-31, 2026-01-31T12:00Z, or 7d (ago)"),
     ] = None,
     created_after: Annotated[
-        str | None, typer.Option("--created-after", metavar="TIME", help="Only those created since.")
+        str | None, typer.Option("--created-after", metavar="TIME", help="Only ledgers created since then")
     ] = None,
     size_gt: Annotated[
-        str | None, typer.Option("--size-gt", metavar="SIZE", help="Only closed ones with more bytes, like 1g.")
+        str | None, typer.Option("--size-gt", metavar="SIZE", help="Only closed ledgers with more bytes, like 1g")
     ] = None,
     size_lt: Annotated[
-        str | None, typer.Option("--size-lt", metavar="SIZE", help="Only closed ones with fewer bytes.")
+        str | None, typer.Option("--size-lt", metavar="SIZE", help="Only closed ledgers with fewer bytes")
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option("--label", metavar="KEY[=VALUE]", help="Only those with this custom metadata; repeatable."),
+        typer.Option("--label", metavar="KEY[=VALUE]", help="Only ledgers with this custom metadata; may be repeated"),
     ] = None,
     not_in: Annotated[
-        str | None, typer.Option("--not-in", metavar="FILE", help="Only those whose ids the file does not hold.")
+        str | None, typer.Option("--not-in", metavar="FILE", help="Exclude the ledger ids listed in this file")
     ] = None,
-    count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Show only the number of items")] = False,
 ) -> None:
     """List ledgers, in the order of the metadata tree unless --sort is given.
 
-    A ledger whose metadata cannot be read is listed with the reason; a filter that needs the metadata leaves it out
-    and tells how many were left out. With -o name or --count, and no such filter nor --sort, only ids are read, which
-    is much faster. Exit code 4 if --bookie names a bookie that is unknown to the cluster.
+    A ledger whose metadata cannot be read is listed with the reason. A filter that needs the metadata omits it, and the
+    number of omitted ledgers is shown. With -o name or --count, and without --sort and such filters, only ids are read,
+    which is much faster. Exits with 4 if the cluster does not know the bookie of --bookie.
     """
     from runtime.ledger.metadata import LedgerState
     from runtime.replication.ledger_filter import LedgerFilter

@@ -47,22 +47,22 @@ class Form(enum.StrEnum):
     RAW = "raw"
 
 
-@command("read", is_listing=True)
+@command("read", example="ledger read 17 0-9", is_listing=True)
 async def read(
     context: CommandContext,
-    ledger: Annotated[str, typer.Argument(metavar="LEDGER", help="Ledger id: decimal, 0x..., or UUID.")],
+    ledger: Annotated[str, typer.Argument(metavar="LEDGER", help="Ledger id: decimal, 0x... or UUID")],
     entries: Annotated[
-        str | None, typer.Argument(metavar="[FIRST[-LAST]]", help="Entries, both ends included; all if absent.")
+        str | None, typer.Argument(metavar="[FIRST[-LAST]]", help="Range of entries, inclusive (default: all)")
     ] = None,
     form: Annotated[
-        Form, typer.Option("--format", help="Payloads as; raw writes nothing but their bytes.")
+        Form, typer.Option("--format", help="Payload encoding; raw writes only the payload bytes")
     ] = Form.AUTO,
     password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=OPTION_HELP)] = None,
 ) -> None:
-    """Read entries; nothing is fenced or closed.
+    """Read entries, without fencing or closing the ledger.
 
-    Digests are checked. An open ledger is read as far as it is confirmed. Without a password the one in the metadata is
-    used. Payloads that are not printable text are shown as base64:..., unless --format says otherwise.
+    Digests are checked. An open ledger is read up to the last confirmed entry. Without a password, the one in the
+    metadata is used. Payloads that are not printable text are shown as base64:..., unless --format is given.
     """
     ledger_id = parse_ledger_id(ledger)
     first, last = parse_entry_range(entries)

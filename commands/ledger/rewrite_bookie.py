@@ -41,33 +41,41 @@ class Flip(enum.StrEnum):
     IP = "ip"
 
 
-@command("rewrite-bookie", effect=Effect.DESTROYS, is_cut=True, is_configured_by_files=True)
+@command(
+    "rewrite-bookie",
+    example="ledger rewrite-bookie --from 10.0.0.7:3181 --to b7.example.com:3181 --dry-run",
+    effect=Effect.DESTROYS,
+    is_cut=True,
+    is_configured_by_files=True,
+)
 async def rewrite(
     context: CommandContext,
     source: Annotated[
-        str | None, typer.Option("--from", metavar="ID", help="The old bookie id; no bookie may be registered with it.")
+        str | None, typer.Option("--from", metavar="ID", help="Old bookie ID; it must not be registered")
     ] = None,
     destination: Annotated[
-        str | None, typer.Option("--to", metavar="ID", help="The new id of the same bookie, which must run.")
+        str | None, typer.Option("--to", metavar="ID", help="New ID of the same bookie, which must be running")
     ] = None,
     flip: Annotated[
         Flip | None,
-        typer.Option("--flip", help="Instead: this host's ids by address and by name, to the kind named here."),
+        typer.Option("--flip", help="Instead of --from and --to: change this host's IDs to this kind"),
     ] = None,
     include_open: Annotated[
         bool,
-        typer.Option("--include-open", help="Also open last segments. Only when no client writes or recovers them."),
+        typer.Option(
+            "--include-open", help="Also rewrite open last segments; only if no client writes or recovers them"
+        ),
     ] = False,
     changes_rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", min=0, help="Rewrite at most so many ledgers a second.")
+        float | None, typer.Option("--rate", metavar="N", min=0, help="Maximum number of ledgers per second")
     ] = None,
 ) -> Outcome:
-    """Name a bookie by its new id in all ledgers, after its id was changed. No entry is moved.
+    """Replace a bookie's ID in all ledgers after its ID has changed. No entry is moved.
 
-    Without --confirm, or --apply, only the plan is shown. The new id must prove to be the same bookie: it must answer
-    for entries sampled from the ledgers of the old one, and its cookie must not contradict. What is replaced is kept
-    in an undo file first, which bkctl ledger import --if-version next takes back. Safe to interrupt and to run again;
-    --limit ends it after so many changed ledgers. The new id must be typed, or given by --confirm.
+    Without --confirm or --apply, only the plan is shown. The new ID must be the same bookie: it must answer for entries
+    sampled from ledgers of the old one, and its cookie must match. The former metadata is first saved in an undo file
+    for bkctl ledger import --if-version next. Safe to interrupt and to run again; --limit stops after that many changed
+    ledgers. Type the new ID, or use --confirm.
     """
     from commands.safety.gate import nothing_to_change
     from runtime.replication.ensemble_rewrite import EnsembleRewrite

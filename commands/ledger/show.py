@@ -20,15 +20,13 @@ if TYPE_CHECKING:
     from runtime.metadata.ledgers.stored_ledgers import StoredLedger
 
 
-@command("show", is_cut=True)
+@command("show", example="ledger show 17", is_cut=True)
 async def show(
     context: CommandContext,
-    ledger: Annotated[list[str], typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x..., or UUID.")],
-    raw: Annotated[
-        bool, typer.Option("--raw", help="The bytes of the metadata as they are stored, and no more.")
-    ] = False,
+    ledger: Annotated[list[str], typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x... or UUID")],
+    raw: Annotated[bool, typer.Option("--raw", help="Print only the raw bytes of the metadata")] = False,
 ) -> Outcome:
-    """Show the metadata of ledgers: state, quorums, segments with their bookies, owner and other custom metadata."""
+    """Show the metadata of ledgers: state, quorums, segments with their bookies, custom metadata."""
     from runtime.metadata.ledgers.stored_ledgers import read_stored
 
     ledger_ids = all_ledger_ids(ledger)

@@ -49,18 +49,18 @@ _DEFECT_TABLE = Table(
 )
 
 
-@command("verify", is_cut=True)
+@command("verify", example="ledger verify 17 18", is_cut=True)
 async def verify(
     context: CommandContext,
-    ledgers: Annotated[list[str] | None, typer.Argument(metavar="[LEDGER]...", help="Ledger ids.")] = None,
-    is_all: Annotated[bool, typer.Option("--all", help="All ledgers of the cluster.")] = False,
+    ledgers: Annotated[list[str] | None, typer.Argument(metavar="[LEDGER]...", help="Ledger ids")] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="All ledgers of the cluster")] = False,
 ) -> Outcome:
-    """Read every entry from every bookie that the metadata names for it; check digests and equality.
+    """Read every entry from every bookie that should have it, and check digests and equality.
 
-    Nothing is fenced, nothing is written. Copies that are missing, corrupt, failed (the bookie is up and answers with
-    an error, as for a damaged entry log), unreachable (no answer) or different are counted apart. Clean ledgers are
-    listed only when they are named; -o csv has one row for each listed ledger. A bookie that does not answer is asked
-    once more, and its copies then count as unreachable. Exit code 10 when anything is wrong.
+    Reads only; fences nothing. Copies that are missing, corrupt, failed (the bookie answers with an error), unreachable
+    (no answer) or different are counted separately. With --all, ledgers without problems are not listed. -o csv has one
+    row for each listed ledger. A bookie that does not answer is asked a second time; then its copies count as
+    unreachable. Exits with 10 if there is any problem.
     """
     if is_all and ledgers:
         raise InvalidArgumentError(f"--all is every ledger: leave out {' '.join(ledgers)}, or --all")

@@ -48,37 +48,34 @@ class DigestOption(enum.StrEnum):
     DUMMY = "dummy"
 
 
-@command("write-test", effect=Effect.REVERSIBLE)
+@command("write-test", example="ledger write-test --entries 10000 --entry-size 4k", effect=Effect.REVERSIBLE)
 async def write_test(
     context: CommandContext,
-    entries: Annotated[int, typer.Option("--entries", min=0, metavar="N", help="Entries per ledger.")] = 1000,
-    entry_size: Annotated[str, typer.Option("--entry-size", metavar="SIZE", help="Payload of an entry.")] = "1k",
+    entries: Annotated[int, typer.Option("--entries", min=0, metavar="N", help="Entries per ledger")] = 1000,
+    entry_size: Annotated[str, typer.Option("--entry-size", metavar="SIZE", help="Payload size of an entry")] = "1k",
     ledgers: Annotated[
-        int, typer.Option("--ledgers", min=1, max=10_000, metavar="N", help="Ledgers, one after another.")
+        int,
+        typer.Option("--ledgers", min=1, max=10_000, metavar="N", help="Number of ledgers, written one after another"),
     ] = 1,
-    ensemble_size: Annotated[
-        int, typer.Option("--ensemble", "-E", metavar="N", help="Bookies a ledger is spread over.")
-    ] = 3,
-    write_quorum_size: Annotated[
-        int, typer.Option("--write-quorum", "-W", metavar="N", help="Copies of an entry.")
-    ] = 2,
-    ack_quorum_size: Annotated[
-        int, typer.Option("--ack-quorum", "-A", metavar="N", help="Copies before it counts.")
-    ] = 2,
-    digest: Annotated[DigestOption, typer.Option("--digest", help="Protection of the entries.")] = DigestOption.CRC32C,
+    ensemble_size: Annotated[int, typer.Option("--ensemble", "-E", metavar="N", help="Ensemble size")] = 3,
+    write_quorum_size: Annotated[int, typer.Option("--write-quorum", "-W", metavar="N", help="Write quorum size")] = 2,
+    ack_quorum_size: Annotated[int, typer.Option("--ack-quorum", "-A", metavar="N", help="Ack quorum size")] = 2,
+    digest: Annotated[DigestOption, typer.Option("--digest", help="Digest of entries")] = DigestOption.CRC32C,
     password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=OPTION_HELP)] = None,
     in_flight: Annotated[
-        int, typer.Option("--in-flight", min=1, max=10_000, metavar="N", help="Adds under way at once.")
+        int, typer.Option("--in-flight", min=1, max=10_000, metavar="N", help="Maximum number of outstanding adds")
     ] = 500,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", min=0.001, metavar="N", help="Entries per second; as fast as it goes if absent."),
+        typer.Option("--rate", min=0.001, metavar="N", help="Entries per second (default: unlimited)"),
     ] = None,
-    read_back: Annotated[bool, typer.Option("--read-back/--no-read-back", help="Compare after closing.")] = True,
+    read_back: Annotated[
+        bool, typer.Option("--read-back/--no-read-back", help="Read entries back and compare them")
+    ] = True,
 ) -> None:
     """Write test ledgers, close them, read every entry back and compare.
 
-    The ledgers stay. Their custom metadata says application=bkctl write-test.
+    The ledgers are kept, with application=bkctl write-test in their custom metadata.
     """
     from runtime.client.write_test import WriteTestConfig
     from runtime.errors import ConfigurationError

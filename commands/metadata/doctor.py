@@ -45,21 +45,22 @@ class MinSeverity(enum.StrEnum):
     INFORMATION = "information"
 
 
-@command("doctor", is_cut=True)
+@command("doctor", example="metadata doctor --severity warning", is_cut=True)
 async def examine(
     context: CommandContext,
     severity: Annotated[
-        MinSeverity, typer.Option("--severity", metavar="MIN", help="critical, warning or information, and worse.")
+        MinSeverity,
+        typer.Option("--severity", metavar="MIN", help="Minimum severity: critical, warning or information"),
     ] = MinSeverity.INFORMATION,
     rule: Annotated[
-        list[str] | None, typer.Option("--rule", metavar="ID", help="Only findings of this rule; may be repeated.")
+        list[str] | None, typer.Option("--rule", metavar="ID", help="Only findings of this rule; may be repeated")
     ] = None,
 ) -> Outcome:
     """Read all metadata of the cluster and report problems, each with its znode and the fix.
 
-    Reads only. Nodes that disappear or are fixed during the scan are not reported. Copies of entries are not counted:
-    bkctl audit does that. --limit limits the findings that are listed; all are counted. The exit code is 10 if a
-    finding is a warning or worse.
+    Reads only. Nodes that disappear or are fixed during the scan are not reported. Copies of entries are not counted;
+    bkctl audit does that. --limit limits the findings that are listed; all are counted. Exits with 10 if a finding is a
+    warning or worse.
     """
     from runtime.metadata.doctor.catalogue import Severity
     from runtime.metadata.doctor.doctor import KEPT_MAX, examine_cluster

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.effect import Effect
 from commands.outcome import Outcome
 from commands.rendering import Column, Lines, Table, counted
+from commands.shared_options import takes_bookie_options
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.java_bookie import require_stopped, require_version_files
 from commands.storage.own_storage import PLAN_TABLE, OwnStorage, make_plan, open_own_storage
@@ -26,16 +26,21 @@ if TYPE_CHECKING:
 _UNREADABLE_TABLE = Table("What could not be read", Column("path", "WHAT"), Column("reason", "WHY IT CANNOT BE READ"))
 
 
-@command("adopt", effect=Effect.HARMFUL, is_configured_by_files=True)
+@command(
+    "adopt",
+    example="storage adopt --conf conf/bk_server.conf --dry-run",
+    effect=Effect.HARMFUL,
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
-    """Build bkctl's index from what a stopped Java bookie left, and move Java's index aside.
+    """Build bkctl's index from the files of a stopped Java bookie, and move Java's index aside.
 
-    Entry logs, journals, marks and VERSION files stay as they are, and nothing is deleted. Interleaved and Sorted
-    storage bring keys, fences, explicit LACs and places of entries in their .idx files; of DbLedgerStorage all of it is
-    built from entry logs and journals, and every ledger is then fenced. Where something cannot be read, its ledgers
-    answer "unknown" until the integrity check has repaired them, and the exit code is 9; -o csv lists what cannot be
-    read. If interrupted, run the same command again to finish.
+    Entry logs, journals, marks and VERSION files are not changed, and nothing is deleted. With Interleaved and Sorted
+    storage, the .idx files contain keys, fences, explicit LACs and locations. With DbLedgerStorage, the index is built
+    from entry logs and journals, and all ledgers are fenced. Ledgers that cannot be read completely report "unknown"
+    until the integrity check has repaired them; the exit code is then 9, and -o csv lists what cannot be read. If
+    interrupted, run the same command again to finish.
     """
     from commands.safety.gate import nothing_to_change, open_change
     from storage.offline.adoption import survey_adoption

@@ -6,7 +6,7 @@ from commands.command import group
 from commands.storage import adopt, check, entrylog, files, hand_back, index, journal, limbo, mark
 
 app = group(
-    "Look into the files of the bookie on this machine, check them, and repair them while it is stopped.",
+    "Inspect a local bookie's files; check and repair them while it is stopped.",
     files.files,
     mark.mark,
     check.check,

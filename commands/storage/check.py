@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
 from commands.rendering import Column, Table, counted
+from commands.shared_options import takes_bookie_options
 from commands.storage.files import stray_rows
 from commands.storage.folder_lists import WAY_OUT, find_contradictions
 from commands.storage.own_storage import OwnStorage, open_own_storage
@@ -32,15 +32,21 @@ _TABLE = Table(
 )
 
 
-@command("check", is_listing=True, is_local=True, is_configured_by_files=True)
+@command(
+    "check",
+    example="storage check --conf conf/bk_server.conf",
+    is_listing=True,
+    is_local=True,
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
-    """Check a stopped bookie's files: VERSION files, marks, all journals and entry logs to their ends, index seals.
+    """Check a stopped bookie's files: VERSION files, marks, journals, entry logs, index seals.
 
-    Problems end it with exit code 10, each with the file, the offset where one is known, and the way out. Notes are
-    what a crash leaves behind, or what has no effect any more. Nothing is changed but what LevelDB does on opening a
-    database. bkctl storage index check looks up every location; what entries hold is for bkctl ledger verify, as only a
-    ledger's password tells.
+    Journals and entry logs are read to their ends. Each problem is listed with its file, its offset if known, and the
+    fix; the exit code is then 10. Notes are what a crash leaves behind, or what no longer has an effect. Nothing is
+    changed, except by LevelDB when it opens a database. bkctl storage index check looks up every location. bkctl ledger
+    verify checks the contents of entries, which needs the ledger's password.
     """
     with (
         open_own_storage(context, flags, is_locked=True) as own,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command, group
 from commands.console import Console
 from commands.context import BookieFlags, CommandContext
@@ -16,6 +15,7 @@ from commands.errors import InvalidArgumentError, NotFoundError
 from commands.ledger.rows import bytes_text
 from commands.parse import parse_ledger_id
 from commands.rendering import Column, Table, size
+from commands.shared_options import takes_bookie_options
 from commands.storage.offline import ENTRY_LOG, NumberedFile, choose_directories, find_by_path, find_file, is_path
 from commands.storage.own_storage import open_own_storage
 from commands.storage.start_offset import require_log_range
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 _LogArgument = Annotated[
-    str, typer.Argument(metavar="LOG", help="Decimal id, 0x and hexadecimal digits, a name like 1f.log, or a path.")
+    str, typer.Argument(metavar="LOG", help="Decimal id, 0x and hexadecimal digits, a name like 1f.log, or a path")
 ]
 _DirectoryOption = Annotated[
-    str | None, typer.Option("--directory", metavar="DIR", help="Which of several ledger folders.")
+    str | None, typer.Option("--directory", metavar="DIR", help="Which of several ledger directories")
 ]
-_LedgerOption = Annotated[str | None, typer.Option("--ledger", metavar="ID", help="Entries of this ledger alone.")]
-_EntryOption = Annotated[int | None, typer.Option("--entry", metavar="N", min=0, help="This entry of the ledger.")]
+_LedgerOption = Annotated[str | None, typer.Option("--ledger", metavar="ID", help="Only entries of this ledger")]
+_EntryOption = Annotated[int | None, typer.Option("--entry", metavar="N", min=0, help="Only this entry of the ledger")]
 
 _CELL_CHARACTERS_MAX = 100
 
@@ -70,7 +70,13 @@ _LEDGER_TABLE = Table(
 )
 
 
-@command("show", is_listing=True, is_local=True, is_configured_by_files=True)
+@command(
+    "show",
+    example="storage entrylog show 1f.log --ledger 17",
+    is_listing=True,
+    is_local=True,
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 def show(
     context: CommandContext,
@@ -80,10 +86,10 @@ def show(
     entry: _EntryOption = None,
     directory: _DirectoryOption = None,
 ) -> None:
-    """Show what an entry log says of itself; with --ledger, the entries of a ledger with their contents.
+    """Show the header of an entry log, or with --ledger the entries of a ledger with their contents.
 
-    An entry that was added again may be there more than once: the index, not the log, says which copy counts
-    (bkctl storage index show). Digests are not checked, as no bookie knows the ledger's password.
+    An entry that was added again may be present more than once; the index shows which copy is used (bkctl storage index
+    show). Digests are not checked, because a bookie does not have the ledger's password.
     """
     ledger_id = None if ledger is None else parse_ledger_id(ledger)
     if entry is not None and ledger_id is None:
@@ -102,7 +108,13 @@ def show(
         raise NotFoundError(f"{file.path} has no {which}")
 
 
-@command("scan", is_listing=True, is_local=True, is_configured_by_files=True)
+@command(
+    "scan",
+    example="storage entrylog scan 1f.log --ledger 17",
+    is_listing=True,
+    is_local=True,
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 def scan(
     context: CommandContext,
@@ -110,17 +122,16 @@ def scan(
     log: _LogArgument,
     ledger: _LedgerOption = None,
     entry: _EntryOption = None,
-    start: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="Frames from this offset on.")] = 0,
+    start: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="Only entries from this offset on")] = 0,
     stop: Annotated[
-        int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Frames before this offset.")
+        int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Only entries before this offset")
     ] = None,
     directory: _DirectoryOption = None,
 ) -> None:
-    """List the entries of an entry log in the order of the file, without their contents.
+    """List the entries of an entry log in file order, without their contents.
 
-    The offset is that of an entry's size word. Bytes at the end that start like an entry which the file does not hold
-    whole are a line of the type "dropped": the end of a log that was not synced when its bookie died, or damage
-    (bkctl storage check tells more).
+    OFFSET is the offset of an entry's size field. A line of type "dropped" shows an incomplete entry at the end: the
+    log was not synced when its bookie died, or it is damaged (see bkctl storage check).
     """
     ledger_id = None if ledger is None else parse_ledger_id(ledger)
     file = _find(context, flags, log, directory)
@@ -144,12 +155,18 @@ def scan(
         context.console.warn(f"{file.path}: {found.dropped_bytes} bytes at its end are no whole entry")
 
 
-@command("ledgers", is_listing=True, is_local=True, is_configured_by_files=True)
+@command(
+    "ledgers",
+    example="storage entrylog ledgers 1f.log",
+    is_listing=True,
+    is_local=True,
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument, directory: _DirectoryOption = None) -> None:
-    """List the bytes that each ledger has in an entry log: by the map at its end, else by reading all of it.
+    """List the bytes of each ledger in an entry log, from the map at its end or by reading all of it.
 
-    The bytes count every copy, also those of deleted ledgers and of entries that were added again since.
+    All copies count, including those of deleted ledgers and of entries that were added again later.
     """
     file = _find(context, flags, log, directory)
     reader = _open_reader(file)
@@ -250,6 +267,4 @@ def _scan_row(entry: ScannedEntry) -> dict[str, object]:
     }
 
 
-app = group(
-    "Look into one entry log: what it says of itself, its entries, and what each ledger has in it.", show, scan, ledgers
-)
+app = group("Show the header, the entries and the ledgers of an entry log.", show, scan, ledgers)

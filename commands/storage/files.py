@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.rendering import Column, Table, size, time_text
+from commands.shared_options import takes_bookie_options
 from commands.storage.own_storage import OwnStorage, open_own_storage
 
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ _TABLE = Table(
 )
 
 
-@command("files", is_listing=True, is_local=True, is_configured_by_files=True)
+@command("files", example="storage files", is_listing=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 def files(context: CommandContext, flags: BookieFlags) -> None:
-    """List every file in the bookie's folders with its size and what it is.
+    """List every file in the bookie's directories with its size and a description.
 
-    A database is one line with the sum of its files. "Trouble" names files that stop a Java bookie, break its tools, or
-    wait for a command to be run again. Journals are sparse: what they take on the disk may be less than their size. May
-    be run beside the bookie.
+    A database is one line with the total size of its files. PROBLEM marks files that stop a Java bookie, break its
+    tools, or need a command to be run again. Journals are sparse: they may use less disk space than their size. Works
+    while the bookie runs.
     """
     with (
         open_own_storage(context, flags, is_locked=False) as own,

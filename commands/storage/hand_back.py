@@ -6,10 +6,10 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.effect import Effect
+from commands.shared_options import takes_bookie_options
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.own_storage import PLAN_TABLE, OwnStorage, make_plan, open_own_storage
 from commands.storage.working import shown_progress, work_beside_loop
@@ -29,16 +29,21 @@ _NEXT_STEPS = (
 _JAVA_CLASS = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
 
 
-@command("hand-back", effect=Effect.HARMFUL, is_configured_by_files=True)
+@command(
+    "hand-back",
+    example="storage hand-back --conf conf/bk_server.conf --dry-run",
+    effect=Effect.HARMFUL,
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
-    """Prepare the folders of a stopped bookie for a Java bookie with DbLedgerStorage; bkctl's index is moved aside.
+    """Prepare the directories of a stopped bookie for a Java bookie with DbLedgerStorage.
 
-    What the journals hold is flushed, and each ledger's key, fence and explicit LAC is written to a journal, so that
-    the Java bookie knows them again. Java's own shell then rebuilds its index from the entry logs: the commands are
-    printed at the end. Nothing is deleted; bkctl storage adopt is the way back. Refused while a ledger may lack
-    entries, or an entry log is damaged, because Java would deny what is missing. A run that was cut off is ended by the
-    same command.
+    The journals are flushed to ledger storage. Each ledger's key, fence and explicit LAC is written to a journal for
+    the Java bookie. bkctl's index is moved aside; Java's shell then rebuilds its own from the entry logs: the commands
+    are printed at the end. Nothing is deleted, and bkctl storage adopt reverses it. Refused if entries of a ledger may
+    be missing or an entry log is damaged, because a Java bookie would report them as "no such entry". If interrupted,
+    run the same command again to finish.
     """
     from commands.safety.gate import nothing_to_change, open_change
     from storage.adapters.index_store import open_plyvel

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command, group
 from commands.config import OutputForm
 from commands.context import BookieFlags, CommandContext
 from commands.effect import Effect
 from commands.outcome import Outcome
 from commands.rendering import Column, Lines, Table, counted, size
+from commands.shared_options import takes_bookie_options
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.index_check import check
 from commands.storage.index_show import show
@@ -58,24 +58,30 @@ _ONE_AT_A_TIME = (
 )
 
 
-@command("rebuild", effect=Effect.HARMFUL, is_local=True, is_configured_by_files=True)
+@command(
+    "rebuild",
+    example="storage index rebuild --dry-run",
+    effect=Effect.HARMFUL,
+    is_local=True,
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 async def rebuild(
     context: CommandContext,
     flags: BookieFlags,
-    ledgers: Annotated[bool, typer.Option("--ledgers", help="Rebuild the ledger rows, lost or not.")] = False,
-    locations: Annotated[bool, typer.Option("--locations", help="Rebuild the locations, lost or not.")] = False,
+    ledgers: Annotated[bool, typer.Option("--ledgers", help="Rebuild the ledger rows, even if undamaged")] = False,
+    locations: Annotated[bool, typer.Option("--locations", help="Rebuild the locations, even if undamaged")] = False,
 ) -> Outcome:
-    """Build the indexes of a stopped bookie anew from its entry logs and journals.
+    """Rebuild the indexes of a stopped bookie from its entry logs and journals.
 
-    Without --ledgers or --locations it rebuilds what is lost or damaged, and nothing else. The new index is made beside
-    the old one, verified, and put in its place; until then the old one stays, and after an interruption the command can
-    be run again. Ledger rows that must be made from nothing are fenced, and the bookie is told to compare itself with
-    its peers. A log that cannot be read whole makes the result incomplete (exit code 9): the ledgers that may lack
-    entries are put in limbo, so that no entry of theirs is denied.
+    Without --ledgers or --locations only missing or damaged indexes are rebuilt. The new index is built next to the old
+    one, verified, and put in its place. If interrupted, run the command again. Ledgers whose rows had to be recreated
+    are fenced, and the bookie compares itself with its peers at the next start. If a log cannot be read completely, the
+    result is incomplete (exit code 9).
 
-    Where locations are rebuilt, all ledgers are in limbo until the bookie has compared them with other bookies: rebuild
-    one bookie at a time where you can. bkctl storage limbo end is the way out where several had to be.
+    After locations are rebuilt, all ledgers are in limbo: the bookie reports missing entries as "unknown" until it has
+    compared them with other bookies. Rebuild one bookie at a time. If several had to be rebuilt, see bkctl storage
+    limbo end.
     """
     from commands.safety.gate import nothing_to_change, open_change
     from storage.adapters.index_store import open_plyvel

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
 from commands.rendering import Column, Lines, Table
+from commands.shared_options import takes_bookie_options
 from commands.storage.folder_lists import WAY_OUT, Contradiction, find_contradictions
 from commands.storage.index_watch import StageWatch
 from commands.storage.own_storage import OwnStorage, open_own_storage
@@ -40,15 +40,15 @@ _FINDING_TABLE = Table(
 )
 
 
-@command("check", is_cut=True, is_local=True, is_configured_by_files=True)
+@command("check", example="storage index check", is_cut=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
     """Check the indexes of a stopped bookie: seals, every row, and every location in its entry log.
 
-    Of each entry 20 bytes are read, not its body: bkctl ledger verify compares bodies with their digests. What is found
-    is listed, and the exit code is 10. A lost or damaged index is mended by bkctl storage index rebuild, unless a Java
-    bookie's is in its place; locations at which there is no such entry are not, as they keep the bookie from denying it
-    (docs/runbooks/corrupt-log.md).
+    20 bytes of each entry are read, not its body; bkctl ledger verify compares bodies with their digests. Problems are
+    listed, and the exit code is then 10. bkctl storage index rebuild repairs a missing or damaged index, unless the
+    index is that of a Java bookie. It does not remove locations without an entry, because they keep the bookie from
+    answering "no such entry" (docs/runbooks/corrupt-log.md).
     """
     from storage.index.advice import advise_on_lost_index
 

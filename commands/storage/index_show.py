@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.errors import NotFoundError
 from commands.parse import parse_ledger_id
 from commands.rendering import Column, Lines, Table, size
+from commands.shared_options import takes_bookie_options
 from commands.storage.own_storage import OwnStorage, open_own_storage
 
 if TYPE_CHECKING:
@@ -37,19 +37,17 @@ _LOG_TABLE = Table(
 )
 
 
-@command("show", is_cut=True, is_local=True, is_configured_by_files=True)
+@command("show", example="storage index show --ledger 17", is_cut=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 def show(
     context: CommandContext,
     flags: BookieFlags,
-    ledger: Annotated[str | None, typer.Option("--ledger", metavar="ID", help="What they say of this ledger.")] = None,
+    ledger: Annotated[str | None, typer.Option("--ledger", metavar="ID", help="Show the rows of this ledger")] = None,
 ) -> None:
-    """Show the indexes of a stopped bookie, or with --ledger what they say of one ledger. Keys are not shown.
+    """Show the indexes of a stopped bookie, or with --ledger their rows for one ledger, without keys.
 
-    An index that is lost or damaged is told with the others, and ends it with exit code 12.
-
-    "sealed" is the number of batches that must be there; "needs integrity check" says that the bookie will compare
-    itself with its peers at the next start.
+    Missing or damaged indexes are listed too; the exit code is then 12. "sealed" is the number of batches that must be
+    present. "needs integrity check" means that the bookie compares itself with its peers at the next start.
     """
     with open_own_storage(context, flags, is_locked=True) as own:
         if ledger is None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command, group
 from commands.context import BookieFlags, CommandContext
 from commands.effect import Effect
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_ledger_id
 from commands.rendering import Column, Table, counted, size
+from commands.shared_options import takes_bookie_options
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.offline import JOURNAL, NumberedFile, choose_directories, find_by_path, find_file, is_path
 from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
@@ -65,7 +65,13 @@ class _Wanted(NamedTuple):
         return (self.ledger_id in {None, record.ledger_id}) and (is_entry or not self.is_entries_only)
 
 
-@command("scan", is_listing=True, is_local=True, is_configured_by_files=True)
+@command(
+    "scan",
+    example="storage journal scan 1f.txn --ledger 17",
+    is_listing=True,
+    is_local=True,
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 def scan(
     context: CommandContext,
@@ -74,23 +80,23 @@ def scan(
         str | None,
         typer.Argument(
             metavar="[JOURNAL]",
-            help="Decimal id, 0x and hexadecimal digits, a name like 1f.txn, or a path; all files if absent.",
+            help="Decimal id, 0x and hexadecimal digits, a name like 1f.txn, or a path (default: all)",
         ),
     ] = None,
     start: Annotated[
-        int, typer.Option("--from", metavar="OFFSET", min=0, help="Start there; it must be where a record starts.")
+        int, typer.Option("--from", metavar="OFFSET", min=0, help="Start at this offset, where a record must start")
     ] = 0,
-    ledger: Annotated[str | None, typer.Option("--ledger", metavar="ID", help="Records of this ledger alone.")] = None,
-    entries: Annotated[bool, typer.Option("--entries", help="Only entries: no keys, fences and LACs.")] = False,
+    ledger: Annotated[str | None, typer.Option("--ledger", metavar="ID", help="Only records of this ledger")] = None,
+    entries: Annotated[bool, typer.Option("--entries", help="Only entries: no keys, fences and LACs")] = False,
     directory: Annotated[
-        str | None, typer.Option("--directory", metavar="DIR", help="Which of several journal folders.")
+        str | None, typer.Option("--directory", metavar="DIR", help="Which of several journal directories")
     ] = None,
 ) -> None:
-    """List the records of journal files in their order, from the start of each file, whatever the marks say.
+    """List the records of journal files from the start of each file, regardless of marks.
 
-    How a file ends is a line of its own where bytes were dropped ("dropped": they were never synced, so nobody was told
-    that they were stored), where no crash explains what is there ("damaged": then the exit code is 12), or where the
-    disk does not give it ("unreadable": 1). Master keys are not shown.
+    The end of a file has its own line if bytes were dropped ("dropped": they were never synced and never acknowledged),
+    if its contents cannot come from a crash ("damaged", exit code 12), or if the disk cannot read it ("unreadable",
+    exit code 1). Master keys are not shown.
     """
     from storage.adapters.filesystem import OsFileSystem
 
@@ -106,25 +112,29 @@ def scan(
         raise trouble
 
 
-@command("replay", effect=Effect.HARMFUL, is_configured_by_files=True)
+@command(
+    "replay",
+    example="storage journal replay --from 1f.txn --dry-run",
+    effect=Effect.HARMFUL,
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 async def replay(
     context: CommandContext,
     flags: BookieFlags,
     first: Annotated[
         str,
-        typer.Option("--from", metavar="JOURNAL", help="First file: decimal id, 0x..., a name like 1f.txn, or a path."),
+        typer.Option("--from", metavar="JOURNAL", help="First file: decimal id, 0x..., a name like 1f.txn, or a path"),
     ],
     directory: Annotated[
-        str | None, typer.Option("--directory", metavar="DIR", help="Which of several journal folders.")
+        str | None, typer.Option("--directory", metavar="DIR", help="Which of several journal directories")
     ] = None,
 ) -> None:
-    """Apply a stopped bookie's journals once more, from a file before the mark up to the newest.
+    """Replay a stopped bookie's journals from a file before the mark up to the newest.
 
-    For a bookie whose mark stands behind what its ledger storage holds. What is there already stays as it is, and no
-    mark moves back; a ledger that was deleted since, but has its key in these files, comes back until the collector
-    takes it again. Other journals are applied from their marks, as the next start would do. A damaged file ends it
-    with nothing published.
+    Use this if the mark is ahead of what ledger storage contains. Existing entries stay as they are, and no mark moves
+    back. A deleted ledger whose key is in these files comes back until the garbage collector deletes it again. Other
+    journals are replayed from their marks, as at a start. If a file is damaged, nothing is changed.
     """
     from commands.safety.gate import open_change
 
@@ -291,4 +301,4 @@ def _line(file: NumberedFile, kind: str, offset: int | None, note: str) -> dict[
     return {"file": JOURNAL.file_name(file.number), "offset": offset, "type": kind, "note": note, "path": file.path}
 
 
-app = group("Look into journal files, and apply them again.", scan, replay)
+app = group("List the records of journal files, and replay journals.", scan, replay)

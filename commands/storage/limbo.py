@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command, group
 from commands.context import BookieFlags, CommandContext
 from commands.effect import Effect
@@ -16,6 +15,7 @@ from commands.errors import NotFoundError
 from commands.outcome import Outcome
 from commands.parse import parse_ledger_id
 from commands.rendering import Column, Table, counted
+from commands.shared_options import takes_bookie_options
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.java_bookie import require_no_java_index
 from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
@@ -54,13 +54,13 @@ _KEPT_TABLE = Table(
 _DoubtfulLogs = Sequence["DoubtfulLog"]
 
 
-@command("list", is_listing=True, is_local=True, is_configured_by_files=True)
+@command("list", example="storage limbo list", is_listing=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 def list_ledgers(context: CommandContext, flags: BookieFlags) -> None:
-    """List the ledgers in limbo of a stopped bookie: what of them is not here it answers with "unknown".
+    """List the ledgers in limbo of a stopped bookie: it reports their missing entries as "unknown".
 
-    Entries of such a ledger may have been lost here. The bookie's repair ends a limbo by itself, once the ledger has
-    been compared with other bookies. Without a first and a last entry nothing of the ledger is here.
+    Entries of such a ledger may have been lost on this bookie. Limbo ends by itself when the bookie's repair has
+    compared the ledger with other bookies. A ledger without a first and last entry has no entry here.
     """
     with (
         open_own_storage(context, flags, is_locked=True) as own,
@@ -76,24 +76,30 @@ def list_ledgers(context: CommandContext, flags: BookieFlags) -> None:
             )
 
 
-@command("end", effect=Effect.HARMFUL, is_local=True, is_configured_by_files=True)
+@command(
+    "end",
+    example="storage limbo end --ledger 17",
+    effect=Effect.HARMFUL,
+    is_local=True,
+    is_configured_by_files=True,
+)
 @takes_bookie_options
 async def end(
     context: CommandContext,
     flags: BookieFlags,
     ledger: Annotated[
-        list[str] | None, typer.Option("--ledger", metavar="ID", help="This ledger alone; may be given several times.")
+        list[str] | None, typer.Option("--ledger", metavar="ID", help="Only this ledger; may be repeated")
     ] = None,
 ) -> Outcome:
-    """End the limbo of a stopped bookie's ledgers, for whoever knows that none of its entry logs was lost.
+    """End the limbo of ledgers of a stopped bookie. Use only if none of its entry logs was lost.
 
-    From then on entries that are not here are denied. If one was acknowledged and is lost, recovery cuts the ledger off
-    in front of it: it is lost for good, and nobody is told. So this is the way out for one case alone: the indexes of
-    several bookies were rebuilt from logs that are all there, and their repairs cannot go on, as each waits for the
-    others. One bookie at a time: often one is enough, and the others compare themselves with it.
+    Afterwards the bookie reports missing entries as "no such entry". If an acknowledged entry is missing, ledger
+    recovery truncates the ledger before it: silent, permanent data loss. This command is for one case: the indexes of
+    several bookies were rebuilt from complete logs, and their repairs wait for each other. End limbo on one bookie at a
+    time; often one is enough.
 
-    All entry logs are read first. Of a ledger that had something in a log which is damaged or gone the limbo stays:
-    those named by --ledger are refused, the others are left out, with exit code 9.
+    All entry logs are read first. Ledgers with entries in a damaged or missing log stay in limbo: with --ledger they
+    are refused, otherwise they are skipped, with exit code 9.
     """
     from commands.safety.gate import nothing_to_change, open_change
 
@@ -272,7 +278,7 @@ def _listed(log: DoubtfulLog) -> str:
 
 
 app = group(
-    "Ledgers of which a stopped bookie denies nothing: list them, or end that if no entry log was lost.",
+    'List ledgers in limbo, whose missing entries are reported as "unknown", or end their limbo.',
     list_ledgers,
     end,
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commands.bookie_options import takes_bookie_options
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.rendering import Column, Table
+from commands.shared_options import takes_bookie_options
 from commands.storage.own_storage import open_own_storage
 
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ _TABLE = Table(
 )
 
 
-@command("mark", is_listing=True, is_local=True, is_configured_by_files=True)
+@command("mark", example="storage mark", is_listing=True, is_local=True, is_configured_by_files=True)
 @takes_bookie_options
 def mark(context: CommandContext, flags: BookieFlags) -> None:
-    """Show the marks of the bookie's journals: what stands before a mark is safe in the ledger storage.
+    """Show the marks of the bookie's journals: records before a mark are safe in ledger storage.
 
-    One line for each file that holds a mark: lastMark, which Java reads, and bkctl.mark, which says the same under a
-    checksum and is what a bkctl bookie believes. The last line of a journal is where replay would start; "used" marks
-    the files that say so. A journal id is the file's name without .txn, there in hexadecimal.
+    There is one line for each file with a mark: lastMark, which Java reads, and bkctl.mark, the same with a checksum,
+    which a bkctl bookie uses. The last line of a journal is where replay would start; "used" shows the files that this
+    follows from. A journal id is the decimal form of the hexadecimal name of a .txn file.
     """
     from storage.journal.mark_survey import survey_marks
 

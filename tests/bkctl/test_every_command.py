@@ -16,10 +16,10 @@ import typer
 
 from bkctl.app import build_app
 from bkctl.exit_codes import SERVER_COMMANDS
-from commands.command import GLOBAL_PARAMETERS, declarations
 from commands.config import GlobalFlags
 from commands.context import CommandContext
 from commands.effect import Effect
+from commands.shared_options import GLOBAL_PARAMETERS, declarations
 from runtime.config import ZooKeeperConfig
 from runtime.ledger.changes import new_ledger, to_closed
 from runtime.ledger.metadata import DigestType
@@ -86,7 +86,7 @@ EFFECTS = {
 
 
 def shown_options(name: str) -> set[str]:
-    """Options on the command's help page."""
+    """Options that the command's help page explains or names."""
     return {option for each in COMMANDS[name].params if not getattr(each, "hidden", False) for option in each.opts}
 
 
@@ -146,8 +146,8 @@ def is_taken(words: list[str]) -> bool:
 
 
 def expected_options(name: str) -> set[str]:
-    """Global options that the command takes: all for its output, those of a cluster, and what its help page shows."""
-    taken = set(OUTPUT_OPTIONS) | shown_options(name)
+    """Global options that the command takes: all for its output, those of a cluster, and those of its effect."""
+    taken = OUTPUT_OPTIONS | (shown_options(name) & (CHANGE_OPTIONS | {"--sort", "--limit"}))
     if not name.startswith("dev "):
         taken |= CLUSTER_OPTIONS
         if not name.startswith("storage ") or name in {"storage adopt", "storage hand-back", "storage journal replay"}:
@@ -168,6 +168,10 @@ def test_an_option_that_a_command_does_not_support_is_refused_on_either_side_of_
         is_flag = parameter.annotation.__args__[0] == (bool | None)
         given = [option] if is_flag else [option, VALUES.get(option, "x")]
         expected = option in expected_options(name)
+        if option not in own:
+            is_useful = not (name.startswith("storage ") and option in {"--metadata-uri", "--context"})
+            is_shown = option in shown_options(name)
+            assert is_shown is expected if is_useful else not is_shown or expected, f"bkctl {name} --help: {option}"
         assert is_taken([*given, *words_for(name)]) is expected, f"bkctl {option} {name}"
         if option not in own:
             assert is_taken([*words_for(name), *given]) is expected, f"bkctl {name} {option}"

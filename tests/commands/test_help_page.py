@@ -20,14 +20,21 @@ Options:
 Commands:
   list  List them.
 
-  More global options: bkctl --help
+Shared options: --yes
 """
 
 
 def test_headings_and_names_stand_out() -> None:
     page = styled(PAGE, {}).replace("\x1b[1m", "<").replace("\x1b[36m", "<").replace("\x1b[0m", ">")
     expected = PAGE
-    for name in ("Usage:", "Options:", "Commands:", "-n, --name NAME", "--very-long-option-name VALUE"):
+    for name in (
+        "Usage:",
+        "Options:",
+        "Commands:",
+        "Shared options:",
+        "-n, --name NAME",
+        "--very-long-option-name VALUE",
+    ):
         expected = expected.replace(name, f"<{name}>")
     assert page == expected.replace("  list  ", "  <list>  ")
 

@@ -1,0 +1,116 @@
+"""Options that many commands share. ``bkctl options`` explains them; other help pages only list their names."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, get_args
+
+import msgspec
+import typer
+
+from commands.config import ColorMode, OutputForm
+from commands.context import BookieFlags
+from commands.help_page import BOOKIE, CHANGE, CLUSTER, GENERAL, LISTING
+from runtime.config import BookieConfig
+from storage.config import StorageConfig
+from storage.setting import described
+
+
+def setting_option(
+    struct: type[msgspec.Struct], name: str, metavar: str | None = None, group: str | None = None
+) -> Any:
+    """The option for the field ``name`` of a setting, for an annotation. It has no default: other sources count."""
+    each = next(each for each in described(struct) if each.path[-1] == name)
+    setting = each.setting
+    assert setting.flag is not None, name
+    low, high = (setting.low, setting.high) if each.type is int else (None, None)
+    text = f"{setting.help}{'; may be repeated' if each.type == tuple[str, ...] else ''}"
+    return typer.Option(setting.flag, metavar=metavar, help=text, min=low, max=high, rich_help_panel=group)
+
+
+def _shared(group: str, name: str, kind: Any, *spellings: str, help: str, **more: Any) -> inspect.Parameter:  # noqa: A002
+    return _parameter(name, kind, typer.Option(*spellings, help=help, rich_help_panel=group, **more))
+
+
+def _of_bookie(name: str, kind: Any, metavar: str, struct: type[msgspec.Struct] = StorageConfig) -> inspect.Parameter:
+    return _parameter(name, kind, setting_option(struct, name, metavar, BOOKIE))
+
+
+def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def declarations(parameter: inspect.Parameter) -> tuple[str, ...]:
+    """Spellings of an option."""
+    option = get_args(parameter.annotation)[1]
+    first = (option.default,) if isinstance(option.default, str) else ()  # inside Annotated it is the first spelling
+    return (*first, *(option.param_decls or ()))
+
+
+# fmt: off
+GLOBAL_PARAMETERS = (
+    _shared(GENERAL, "output", OutputForm, "--output", "-o", metavar="FORMAT",
+        help="table, wide, json, yaml, csv, name or jsonl (default: table on a terminal, otherwise json)"),
+    _shared(GENERAL, "no_headers", bool, "--no-headers", help="Omit headings in tables and CSV"),
+    _shared(GENERAL, "quiet", bool, "--quiet", "-q", help="Suppress informational messages"),
+    _shared(GENERAL, "debug", bool, "--debug", help="Write debug logs, and the traceback of an error, to stderr"),
+    _shared(GENERAL, "color", ColorMode, "--color", metavar="WHEN", help="auto, always or never (default: auto)"),
+    _shared(GENERAL, "no_progress", bool, "--no-progress", help="Show no progress bars"),
+    _shared(GENERAL, "config", str, "--config", metavar="FILE",
+        help="The TOML file of bkctl (default: ~/.config/bkctl/config.toml)"),
+    _shared(CLUSTER, "metadata_uri", str, "--metadata-uri", "-u", metavar="URI",
+        help="The cluster, like zk+hierarchical://zk1:2181;zk2:2181/ledgers"),
+    _shared(CLUSTER, "cluster", str, "--context", metavar="NAME", help="The cluster: [contexts.NAME] of the TOML file"),
+    _shared(CLUSTER, "conf", str, "--conf", "-c", metavar="FILE",
+        help="A Java bk_server.conf: the cluster, a bookie's settings"),
+    _shared(CLUSTER, "timeout", str, "--timeout", metavar="DURATION",
+        help="How long to wait for ZooKeeper (default: 10s)"),
+    _shared(CLUSTER, "metadata_rate", float, "--rate", metavar="N", min=0,
+        help="ZooKeeper operations per second (default: 5000; 0: unlimited)"),
+    _shared(LISTING, "sort", str, "--sort", metavar="FIELD[:desc]", help="Sort by a field; FIELD:desc: largest first"),
+    _shared(LISTING, "limit", int, "--limit", metavar="N", min=0, help="List at most N items"),
+    _shared(CHANGE, "dry_run", bool, "--dry-run", "-n", help="Show the plan and change nothing"),
+    _shared(CHANGE, "plan_out", str, "--plan-out", metavar="FILE", help="Save the plan and change nothing"),
+    _shared(CHANGE, "apply", str, "--apply", metavar="FILE",
+        help="Carry out a saved plan, if nothing has changed since"),
+    _shared(CHANGE, "yes", bool, "--yes", "-y", help="Answer yes to the confirmation"),
+    _shared(CHANGE, "confirm", str, "--confirm", metavar="NAME",
+        help="Confirm a destructive command: the name that it asks you to type"),
+)
+"""Parameters of every command; the fields of ``GlobalFlags``."""
+
+BOOKIE_PARAMETERS = (
+    _of_bookie("port", int, "PORT", BookieConfig),
+    _of_bookie("bookie_id", str, "ID", BookieConfig),
+    _of_bookie("advertised_address", str, "HOST", BookieConfig),
+    _of_bookie("journal_directories", list[str], "DIR"),
+    _of_bookie("ledger_directories", list[str], "DIR"),
+    _of_bookie("index_directories", list[str], "DIR"),
+    _shared(BOOKIE, "overrides", list[str], "--set", metavar="KEY=VALUE",
+        help="Override a key of bk_server.conf; may be repeated"),
+)
+"""Parameters of commands for the bookie of this machine; fields of ``BookieFlags``."""
+# fmt: on
+
+GLOBAL_NAMES = frozenset(parameter.name for parameter in GLOBAL_PARAMETERS)
+BOOKIE_OPTIONS = frozenset(spelling for parameter in BOOKIE_PARAMETERS for spelling in declarations(parameter))
+
+
+def takes_bookie_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Pass ``flags`` to a command function, from the options that describe the bookie of this machine."""
+    signature = inspect.signature(function, eval_str=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "flags"]
+    assert len(own) < len(signature.parameters), f"{function.__name__} has no parameter flags"
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **options: Any) -> Any:
+        given = {parameter.name: options.pop(parameter.name) for parameter in BOOKIE_PARAMETERS}
+        flags = msgspec.convert({name: value for name, value in given.items() if value is not None}, BookieFlags)
+        return function(*arguments, **options, flags=flags)
+
+    run.__signature__ = signature.replace(parameters=[*own, *BOOKIE_PARAMETERS])  # type: ignore[attr-defined]
+    return run
