@@ -263,9 +263,9 @@ def _list_file(listing: Listing, file: NumberedFile, catalog: JournalCatalog, wa
 
 def open_scan(fs: OsFileSystem, file: NumberedFile, catalog: JournalCatalog, start: int) -> JournalScan:
     """The records of a file, judged as replay would judge it: by the catalog, and by whether it is the newest."""
-    from storage.journal.reader import list_journals, scan_journal
+    from storage.journal.reader import JournalScan, list_journals
 
-    return scan_journal(
+    return JournalScan(
         fs,
         file.path,
         start,

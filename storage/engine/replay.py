@@ -22,9 +22,9 @@ from storage.framing import LENGTH_BYTES
 from storage.ids import EntryId, JournalId, LedgerId, LogMark
 from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from storage.journal.catalog import JournalCatalog
-from storage.journal.checked_groups import JournalGroup
 from storage.journal.format import GROUP_BYTES_MAX, JournalRecord, JournalRecordKind
-from storage.journal.reader import JournalScan, journals_to_replay, scan_journal
+from storage.journal.group import JournalGroup
+from storage.journal.reader import JournalScan, journals_to_replay
 from storage.ports import FileSystem
 
 
@@ -104,7 +104,7 @@ class JournalReplay:
             path = os.path.join(directory, journal_file_name(journal_id))
             start = mark.offset if journal_id == mark.journal_id else 0
             try:
-                scan = scan_journal(
+                scan = JournalScan(
                     self._filesystem,
                     path,
                     start,

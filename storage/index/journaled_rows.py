@@ -29,7 +29,7 @@ from storage.ids import LedgerId
 from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow, is_placeholder_key
 from storage.journal.catalog import read_catalog
 from storage.journal.format import JournalRecord, JournalRecordKind
-from storage.journal.reader import list_journals, scan_journal
+from storage.journal.reader import JournalScan, list_journals
 from storage.ports import FileSystem
 
 
@@ -68,7 +68,7 @@ def read_journaled_ledgers(fs: FileSystem, config: StorageConfig) -> JournaledLe
         catalog = read_catalog(fs, directory)
         for journal_id in journal_ids:
             path = os.path.join(directory, journal_file_name(journal_id))
-            scan = scan_journal(
+            scan = JournalScan(
                 fs,
                 path,
                 is_newest=journal_id == journal_ids[-1],

@@ -24,7 +24,6 @@ from storage.config import JOURNAL_BLOCK_BYTES, JOURNAL_VERSION_MAX, JOURNAL_VER
 from storage.errors import CorruptFileError
 from storage.framing import LENGTH_BYTES, ReadWindow
 from storage.journal.catalog import CatalogedJournal
-from storage.journal.checked_groups import JournalGroup
 from storage.journal.format import (
     HEADER_BYTES,
     PADDING_HEADER_BYTES,
@@ -35,7 +34,7 @@ from storage.journal.format import (
     decode_version,
     is_record_start,
 )
-from storage.journal.group import CHECKSUM_BYTES, CHECKSUM_MARK, decode_checksum, is_checksum_right
+from storage.journal.group import CHECKSUM_BYTES, CHECKSUM_MARK, JournalGroup, decode_checksum, is_checksum_right
 
 _LENGTH = struct.Struct(">i")
 _PADDING_WORD = _LENGTH.pack(PADDING_MARK)

@@ -1,4 +1,4 @@
-"""Groups of journal records: what is written and synced as one, and the checksum that ends it. Free of I/O.
+"""Groups of journal records: what is written and synced as one, and the checksum that ends it.
 
 A group is its framed records and padding up to the alignment (storage section 3.4). In the first bytes of the padding,
 which Java skips unread, bkctl puts where the group began and a CRC-32C of it, so that a group which a crash tore can be
@@ -10,14 +10,14 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import crc32c
 import msgspec
 
 from storage.config import JOURNAL_BLOCK_BYTES
 from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.framing import LENGTH_BYTES, framed, framed_bytes
+from storage.framing import LENGTH_BYTES, ReadWindow, framed, framed_bytes
 from storage.ids import JournalId
 from storage.journal.format import (
     PADDING_HEADER_BYTES,
@@ -50,6 +50,9 @@ _CRC_AT = PADDING_HEADER_BYTES + _CHECKSUM.size
 _PADDING = struct.Struct(">ii")
 _LENGTH = struct.Struct(">i")
 
+_FIRST_LOOK_BYTES: Final = 64 * 1024
+_GROUP_END_BYTES: Final = PADDING_HEADER_BYTES + CHECKSUM_BYTES
+
 _ZERO_RUN = bytes(JOURNAL_BLOCK_BYTES - LENGTH_BYTES + 1)
 """What one part must hold of a sector of zeros that two share: at most three bytes of a length word are the other's."""
 _SAMPLE_BYTES = 128
@@ -75,6 +78,32 @@ class GroupChecksum(msgspec.Struct, frozen=True):
     """Length of the padding that it stands in, all its words included."""
     may_hold_zero_sectors: bool
     """Whether the group may have been written with a sector of nothing but zeros before its checksum."""
+
+
+class JournalGroup(msgspec.Struct, frozen=True):
+    """A group as it was read: the lengths of its records lead to padding with a checksum."""
+
+    data: bytes
+    """Bytes of the file, with the group among them."""
+    starts: list[int]
+    """Index in ``data`` of the length word of each record; the padding comes after the last one."""
+    start_offset: int
+    padding_offset: int
+    checksum: GroupChecksum
+    is_whole: bool
+    """Whether the checksum is right, so that the records are what was written."""
+
+    @property
+    def records(self) -> list[bytes]:
+        """The records, without their length words."""
+        unpack, data = _LENGTH.unpack_from, self.data
+        bodies = ((start + LENGTH_BYTES, unpack(data, start)[0]) for start in self.starts)
+        return [data[start : start + length] for start, length in bodies]
+
+    @property
+    def end_offset(self) -> int:
+        """Where the next group begins."""
+        return self.padding_offset + self.checksum.padding_bytes
 
 
 def encode_group(
@@ -140,6 +169,28 @@ def is_checksum_right(checksum: GroupChecksum, journal_id: JournalId, data: byte
     """Whether a checksum is that of ``data`` from index ``first`` on, with its padding at index ``padding``."""
     with memoryview(data) as view, view[first : padding + _CRC_AT] as covered:
         return crc32c.crc32c(covered, crc32c.crc32c(_JOURNAL_ID.pack(journal_id))) == checksum.crc
+
+
+def read_group(window: ReadWindow, journal_id: JournalId, start: int, bytes_max: int) -> JournalGroup | None:
+    """The group at ``start``, or None if the lengths there lead to no checksum within ``bytes_max``; OSError."""
+    wanted = _FIRST_LOOK_BYTES
+    while True:
+        data, first = window.loaded(wanted, start)
+        starts, index = split_group(data, first)
+        length = _LENGTH.unpack_from(data, index)[0] if index + LENGTH_BYTES <= len(data) else 0
+        needed = index - first + max(_GROUP_END_BYTES, LENGTH_BYTES + length)
+        if first + needed <= len(data):
+            break
+        # Compared before anything is read: the length may be garbage (H20).
+        if needed > bytes_max or start + needed > window.size_bytes:
+            return None
+        wanted = min(max(needed, 4 * wanted), bytes_max)
+    checksum = decode_checksum(data[index : index + _GROUP_END_BYTES])
+    if checksum is None:
+        return None
+    padding_offset = start + index - first
+    is_whole = checksum.group_start == start and is_checksum_right(checksum, journal_id, data, first, index)
+    return JournalGroup(data, starts, start, padding_offset, checksum, is_whole)
 
 
 def _writes(parts: Iterable[Buffer], position: int, bytes_min: int) -> Iterator[list[Buffer]]:

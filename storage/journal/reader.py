@@ -22,7 +22,6 @@ from storage.filenames import JOURNAL_CATALOG, journal_file_name, parse_journal_
 from storage.framing import LENGTH_BYTES, ReadWindow
 from storage.ids import JournalId, LogMark
 from storage.journal.catalog import NO_CATALOG, CatalogedJournal, JournalCatalog
-from storage.journal.checked_groups import JournalGroup, read_group
 from storage.journal.damage import GroupDamage, require_whole_file
 from storage.journal.format import (
     GROUP_BYTES_MAX,
@@ -37,6 +36,7 @@ from storage.journal.format import (
     decode_record,
     decode_version,
 )
+from storage.journal.group import JournalGroup, read_group
 from storage.journal.items import ItemKind, JournalItem, read_item
 from storage.ports import FileSystem
 
@@ -66,18 +66,28 @@ class JournalEnd(msgspec.Struct, frozen=True):
 
 
 class JournalScan:
-    """The records of one file, read once by iterating; afterwards ``end`` says how the file ended."""
+    """The records of one file, read once by iterating; afterwards ``end`` says how the file ended.
+
+    Iterating raises CorruptFileError, naming the offset, for bytes that no crash explains, and OSError when the file
+    cannot be read. Records of type UNKNOWN are included: the caller skips them (storage section 3.6). The caller also
+    checks whether a ledger belongs to this journal.
+    """
 
     def __init__(
         self,
         fs: FileSystem,
         path: str,
-        start_offset: int,
+        start_offset: int = 0,
         *,
         is_newest: bool,
-        cataloged: CatalogedJournal | None,
-        unsynced_bytes_max: int,
+        cataloged: CatalogedJournal | None = None,
+        unsynced_bytes_max: int = 2 * GROUP_BYTES_MAX,
     ) -> None:
+        """``start_offset``: 0 or less means after the header. ``is_newest``: no file of the journal has a larger id.
+
+        ``cataloged``: the file's line in the catalog, if this bookie wrote it. ``unsynced_bytes_max``: the longest
+        group that it can have written there.
+        """
         self._fs = fs
         self.path = path
         self._start_offset = start_offset
@@ -105,7 +115,7 @@ class JournalScan:
                 yield unit
 
     def units(self) -> Iterator[JournalGroup | JournalRecord]:
-        """The same in order, but groups whose checksum is right as a whole: for who has a short way with them."""
+        """The same in order, but each group with a right checksum as a whole, for callers that apply whole groups."""
         file = self._fs.open(self.path)
         try:
             window = ReadWindow(file)
@@ -272,33 +282,6 @@ class JournalScan:
 
     def _finish(self, reason: JournalEndReason, data_end_offset: int, resume_offset: int) -> None:
         self._end = JournalEnd(reason, data_end_offset, resume_offset, self._dropped_bytes)
-
-
-def scan_journal(
-    fs: FileSystem,
-    path: str,
-    start_offset: int = 0,
-    *,
-    is_newest: bool,
-    cataloged: CatalogedJournal | None = None,
-    unsynced_bytes_max: int = 2 * GROUP_BYTES_MAX,
-) -> JournalScan:
-    """Records of the file ``path`` from ``start_offset`` on, or from behind the header if that is 0 or less.
-
-    ``is_newest``: whether no file of the journal has a larger id. ``cataloged``: what the catalog says of a file that
-    this bookie wrote; ``unsynced_bytes_max``: the longest group it can have written there. Iterating raises
-    CorruptFileError, naming the offset, for bytes that no crash explains, and OSError when the file cannot be read.
-    Records of type UNKNOWN are given: the caller skips them (storage section 3.6). Whether a ledger belongs to this
-    journal is the caller's to check.
-    """
-    return JournalScan(
-        fs,
-        path,
-        start_offset,
-        is_newest=is_newest,
-        cataloged=cataloged,
-        unsynced_bytes_max=unsynced_bytes_max,
-    )
 
 
 def list_journals(fs: FileSystem, directory: str) -> list[JournalId]:

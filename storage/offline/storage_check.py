@@ -42,7 +42,7 @@ from storage.journal.catalog import NO_CATALOG, JournalCatalog, read_catalog
 from storage.journal.format import JournalRecordKind
 from storage.journal.log_mark import NO_MARK
 from storage.journal.mark_survey import JournalMarks, MarkState, survey_marks
-from storage.journal.reader import JournalScan, journals_to_replay, list_journals, scan_journal
+from storage.journal.reader import JournalScan, journals_to_replay, list_journals
 from storage.offline.log_shortfalls import find_shortfalls, log_sizes_bytes
 from storage.ports import FileSystem, OpenIndexStore
 
@@ -128,7 +128,7 @@ class StorageCheck:
         path = os.path.join(folder, journal_file_name(journal_id))
         self._on_progress(path)
         self.counts.journal_count += 1
-        scan = scan_journal(self._fs, path, is_newest=is_newest, cataloged=catalog.find(journal_id))
+        scan = JournalScan(self._fs, path, is_newest=is_newest, cataloged=catalog.find(journal_id))
         try:
             is_read = yield from self._of_records(marks, scan)
         except CorruptFileError as error:

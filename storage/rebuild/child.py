@@ -16,7 +16,7 @@ from storage.index.journaled_rows import JournaledLedger, note_record
 from storage.index.manifest import table_name
 from storage.index.rows import Rows, Run, concatenate, newest_rows, read_run, write_run
 from storage.index.table import BLOCK_ROW_COUNT, TABLE_ROW_COUNT_MAX, encode_table
-from storage.journal.reader import scan_journal
+from storage.journal.reader import JournalScan
 from storage.ports import ChildContext, ChildHandlers
 from storage.rebuild.tasks import (
     JournalFindings,
@@ -108,7 +108,7 @@ def _write_table(context: ChildContext, number: int, rows: Rows) -> MadeTable:
 
 def read_journal(task: ReadJournal, context: ChildContext) -> JournalFindings:
     """What a journal file says about ledgers, up to its end or its first damage."""
-    scan = scan_journal(context.file_system, task.path, is_newest=task.is_newest, cataloged=task.cataloged)
+    scan = JournalScan(context.file_system, task.path, is_newest=task.is_newest, cataloged=task.cataloged)
     ledgers: dict[LedgerId, JournaledLedger] = {}
     damage = None
     try:

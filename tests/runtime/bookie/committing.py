@@ -18,7 +18,7 @@ from runtime.protocol.status import Status
 from storage.config import JournalConfig
 from storage.errors import JournalFailedError, JournalFullError
 from storage.journal.format import JournalRecordKind
-from storage.journal.reader import list_journals, scan_journal
+from storage.journal.reader import JournalScan, list_journals
 from storage.journal.writer import JournalWriter
 from tests.storage.engines import KEY, entry
 from tests.storage.traced_disk import TracedDisk
@@ -106,7 +106,7 @@ class Committing:
         return [
             record.entry_id
             for journal_id in list_journals(TracedDisk(), str(self.folder))
-            for record in scan_journal(TracedDisk(), str(self.folder / f"{journal_id:x}.txn"), is_newest=True)
+            for record in JournalScan(TracedDisk(), str(self.folder / f"{journal_id:x}.txn"), is_newest=True)
             if record.kind is JournalRecordKind.ENTRY
         ]
 

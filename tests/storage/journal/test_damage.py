@@ -22,7 +22,7 @@ from storage.ids import LogMark
 from storage.journal.catalog import read_catalog
 from storage.journal.format import encode_file_header, encode_ledger_key_record
 from storage.journal.log_mark import read_last_mark
-from storage.journal.reader import JournalEnd, list_journals, scan_journal
+from storage.journal.reader import JournalEnd, JournalScan, list_journals
 from storage.journal.writer import JournalWriter
 from storage.setting import MEBIBYTE
 from tests.storage.engines import KEY, checkpoint, entry, open_storage
@@ -223,7 +223,7 @@ class Torn:
         cataloged = catalog.find(1)
         assert cataloged is not None
         cataloged = msgspec.structs.replace(cataloged, has_checksums=self.has_checksums)
-        scanned = scan_journal(FS, str(self.path), is_newest=True, cataloged=cataloged)
+        scanned = JournalScan(FS, str(self.path), is_newest=True, cataloged=cataloged)
         return [record.payload for record in scanned], scanned.end
 
     def without(self, sectors: Iterable[int]) -> bytes:

@@ -15,7 +15,7 @@ from storage.config import JournalConfig
 from storage.errors import JournalError, JournalFailedError, JournalFullError
 from storage.ids import LogMark
 from storage.journal.catalog import read_catalog
-from storage.journal.reader import journals_to_replay, scan_journal
+from storage.journal.reader import JournalScan, journals_to_replay
 from storage.journal.writer import JournalWriter
 from storage.ports import Buffer, File
 from tests.storage.traced_disk import TracedDisk, TracedFile
@@ -83,7 +83,7 @@ def read(folder: Path) -> list[bytes]:
     found: list[bytes] = []
     journal_ids = journals_to_replay(disk, str(folder), LogMark(0, 0), catalog)
     for journal_id in journal_ids:
-        scan = scan_journal(
+        scan = JournalScan(
             disk,
             str(folder / f"{journal_id:x}.txn"),
             is_newest=journal_id == journal_ids[-1],

@@ -23,7 +23,7 @@ from storage.journal.format import (
     encode_ledger_key_record,
 )
 from storage.journal.log_mark import read_last_mark
-from storage.journal.reader import JournalEnd, JournalEndReason, journals_to_replay, list_journals, scan_journal
+from storage.journal.reader import JournalEnd, JournalEndReason, JournalScan, journals_to_replay, list_journals
 from tests.storage.golden import FILES, REPLAY_CASES, content, paths, unpack
 from tests.storage.groups import group_bytes
 
@@ -43,7 +43,7 @@ def journal(*groups: list[bytes], tail: bytes = bytes(4096)) -> bytes:
 
 def scan(path: Path, data: bytes, start: int = 0, *, is_newest: bool = True) -> tuple[list[JournalRecord], JournalEnd]:
     path.write_bytes(data)
-    scanned = scan_journal(FS, str(path), start, is_newest=is_newest)
+    scanned = JournalScan(FS, str(path), start, is_newest=is_newest)
     return list(scanned), scanned.end
 
 
@@ -134,7 +134,7 @@ def test_damaged_journals(tmp_path: Path, case: dict[str, Any]) -> None:
         for journal_id in journal_ids:
             path = str(tmp_path / "journal" / f"{journal_id:x}.txn")
             start = mark.offset if journal_id == mark.journal_id else 0
-            scanned = scan_journal(FS, path, start, is_newest=journal_id == journal_ids[-1])
+            scanned = JournalScan(FS, path, start, is_newest=journal_id == journal_ids[-1])
             records.extend(scanned)
             dropped += scanned.end.dropped_bytes
 
@@ -228,7 +228,7 @@ def test_a_file_that_was_just_begun_holds_nothing(tmp_path: Path, data: bytes) -
 
 def test_the_end_is_known_only_after_the_records(tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes(journal([entry(0)]))
-    scanned = scan_journal(FS, str(tmp_path / "journal"), is_newest=True)
+    scanned = JournalScan(FS, str(tmp_path / "journal"), is_newest=True)
     with pytest.raises(RuntimeError, match="has not been read"):
         _ = scanned.end
 

@@ -15,7 +15,7 @@ from storage.errors import JournalError, JournalFailedError
 from storage.ids import LogMark
 from storage.journal.catalog import CatalogedJournal, JournalCatalog, read_catalog
 from storage.journal.format import GROUP_BYTES_MAX, encode_fence_record, encode_file_header
-from storage.journal.reader import JournalEndReason, list_journals, scan_journal
+from storage.journal.reader import JournalEndReason, JournalScan, list_journals
 from storage.journal.writer import JournalWriter
 from tests.storage.golden import FILES, content, paths
 from tests.storage.groups import group_bytes
@@ -30,7 +30,7 @@ def entry(entry_id: int, size: int = 40) -> bytes:
 
 
 def payloads(path: Path, start: int = 0) -> list[bytes]:
-    return [record.payload for record in scan_journal(OsFileSystem(), str(path), start, is_newest=True)]
+    return [record.payload for record in JournalScan(OsFileSystem(), str(path), start, is_newest=True)]
 
 
 def groups_of(path: str) -> Iterator[list[bytes]]:
@@ -88,7 +88,7 @@ def test_every_version_is_read_back(tmp_path: Path, version: int, *, is_data_syn
         assert cataloged is not None
         assert cataloged.is_loose == (version == 4 or not is_data_synced)
         assert cataloged.has_checksums == (version > 4)
-        scan = scan_journal(
+        scan = JournalScan(
             OsFileSystem(), str(path), is_newest=journal_id == catalog.journals[-1].journal_id, cataloged=cataloged
         )
         found += [record.payload for record in scan]
@@ -342,7 +342,7 @@ def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, grou
     writer.close()
     found: list[tuple[int, bytes]] = []
     for journal_id in list_journals(OsFileSystem(), str(directory)):
-        scan = scan_journal(OsFileSystem(), str(directory / f"{journal_id:x}.txn"), is_newest=False)
+        scan = JournalScan(OsFileSystem(), str(directory / f"{journal_id:x}.txn"), is_newest=False)
         found += [(journal_id, record.payload) for record in scan]
         assert scan.end.dropped_bytes == 0
     assert found == written
@@ -360,7 +360,7 @@ def test_a_file_cut_anywhere_gives_the_whole_records_before_the_cut(tmp_path: Pa
     for size in range(1536, 507, -1):
         with path.open("r+b") as stream:
             stream.truncate(size)
-        scan = scan_journal(OsFileSystem(), str(path), is_newest=True)
+        scan = JournalScan(OsFileSystem(), str(path), is_newest=True)
         expected = [entry(0), b"", entry(1, 470)][: sum(end <= size for end in ends)]
         assert [record.payload for record in scan] == expected, size
         is_torn = any(start < size < end for start, end in ((512, 556), (556, 576), (1024, 1498)))

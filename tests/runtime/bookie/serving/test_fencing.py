@@ -21,7 +21,7 @@ from storage.config import StorageConfig
 from storage.errors import JournalFailedError
 from storage.index.ledger_index import LedgerRow
 from storage.journal.format import JournalRecordKind
-from storage.journal.reader import scan_journal
+from storage.journal.reader import JournalScan
 from tests.runtime.bookie.committing import GatedDisk, committing, until
 from tests.runtime.bookie.conftest import KEY as PEER_KEY
 from tests.runtime.bookie.conftest import Peer
@@ -179,7 +179,7 @@ async def test_a_handle_that_was_let_go_journals_the_key_again(tmp_path: Path) -
         assert await bookie.add(ledger_id, 0) is Status.OK
     journal_id = bookie.storage.journals[0].durable_position.journal_id
     path = f"{stage.config.journal_directories[0]}/current/{journal_id:x}.txn"
-    records = scan_journal(GatedDisk(), path, is_newest=True)
+    records = JournalScan(GatedDisk(), path, is_newest=True)
     assert [each.ledger_id for each in records if each.kind is JournalRecordKind.LEDGER_KEY] == [5, 6, 7, 5]
     await stage.close()
 

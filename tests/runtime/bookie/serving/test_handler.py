@@ -19,7 +19,7 @@ from storage.config import JournalConfig
 from storage.engine.replay import checkpoint_now
 from storage.errors import IndexDamagedError
 from storage.journal.format import JournalRecordKind
-from storage.journal.reader import scan_journal
+from storage.journal.reader import JournalScan
 from tests.runtime.bookie.handler_stage import Bookie
 from tests.storage.engines import KEY, config_below, entry, explicit_lac, open_storage
 
@@ -180,7 +180,7 @@ async def test_h3_a_fence_of_an_unknown_ledger_brings_its_key(tmp_path: Path) ->
     journal_id = storage.journals[0].durable_position.journal_id
     await bookie.close()  # without a checkpoint, as a crash would
     path = tmp_path / "journal-0" / "current" / f"{journal_id:x}.txn"
-    kinds = [record.kind for record in scan_journal(OsFileSystem(), str(path), is_newest=True)]
+    kinds = [record.kind for record in JournalScan(OsFileSystem(), str(path), is_newest=True)]
     assert kinds == [JournalRecordKind.LEDGER_KEY, JournalRecordKind.FENCE]
     storage = open_storage(config)
     storage.replay()

@@ -15,8 +15,8 @@ from storage.errors import CorruptFileError
 from storage.framing import ReadWindow
 from storage.ids import LogMark
 from storage.journal.catalog import read_catalog
-from storage.journal.checked_groups import read_group
-from storage.journal.reader import JournalEnd, scan_journal
+from storage.journal.group import read_group
+from storage.journal.reader import JournalEnd, JournalScan
 from storage.journal.writer import JournalWriter
 
 FS = OsFileSystem()
@@ -46,7 +46,7 @@ class Written:
     def scan(self, data: bytes | bytearray) -> tuple[list[bytes], JournalEnd]:
         self.path.write_bytes(data)
         catalog = read_catalog(FS, str(self.path.parent))
-        scan = scan_journal(FS, str(self.path), is_newest=True, cataloged=catalog.find(1))
+        scan = JournalScan(FS, str(self.path), is_newest=True, cataloged=catalog.find(1))
         return [record.payload for record in scan], scan.end
 
     def changed(self, offset: int, data: bytes) -> bytes:
@@ -186,7 +186,7 @@ def test_a_file_cut_at_the_end_of_a_group_and_of_a_step_stops_the_boot(tmp_path:
     path.write_bytes(path.read_bytes()[:2048])
     catalog = read_catalog(FS, str(tmp_path))
     with pytest.raises(CorruptFileError, match="file cut"):
-        list(scan_journal(FS, str(path), is_newest=True, cataloged=catalog.find(1)))
+        list(JournalScan(FS, str(path), is_newest=True, cataloged=catalog.find(1)))
 
 
 def test_of_a_group_without_its_checksum_no_torn_record_is_taken(tmp_path: Path) -> None:
