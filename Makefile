@@ -1,4 +1,4 @@
-# Every target works on a fresh clone; `make` alone lists them. Output of tools goes to the terminal as it is.
+# Every target works in a fresh clone; `make` alone lists them.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -10,7 +10,7 @@ PYTEST_PARALLEL := $(PYTEST) -n $(WORKERS) --dist loadfile
 INTEROP_TARGET := tests/interop/target
 
 export PYTHON
-# Hundreds of processes are started: each would compile all modules again. `make clean` deletes what is cached.
+# Tests start hundreds of processes, each of which would compile all modules again. `make clean` deletes the cache.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -19,10 +19,10 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## build .venv from requirements.txt; does nothing when it is current
+setup: ## build .venv from requirements.txt, if it is not current
 	@scripts/setup.sh
 
-check: setup ## the gate: format, lint, types, layers
+check: setup ## check format, lint, types and layers
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
@@ -30,26 +30,26 @@ check: setup ## the gate: format, lint, types, layers
 	.venv/bin/mypy -m scripts.settings_page -m scripts.doctor_page
 	.venv/bin/lint-imports --no-cache
 
-test: setup ## rings 1 to 3: unit tests, and real processes on this machine (PYTEST_ARGS=..., WORKERS=1)
+test: setup ## unit tests, and tests with real processes on this machine (PYTEST_ARGS=..., WORKERS=1)
 	$(PYTEST_PARALLEL) -m "not interop and not battery" $(PYTEST_ARGS)
 
-battery: setup ## the long part of rings 1 to 3: most cuts and damages, kill loops, outages, the demo
+battery: setup ## the long part of the tests: most cuts and damages, kill loops, outages, the demo
 	$(PYTEST_PARALLEL) -m "battery and not interop" $(PYTEST_ARGS)
 
-fuzz: setup ## every property test ROUNDS times, each time with new random examples; a failure says how to repeat it
+fuzz: setup ## every property test ROUNDS times, with new random examples each time; a failure prints how to repeat it
 	$(PYTEST) -n $(WORKERS) -m hypothesis --hypothesis-profile=default --property-rounds=$(ROUNDS) $(PYTEST_ARGS)
 
-interop: setup ## ring 4: Apache BookKeeper (Java) against bkctl; needs a JDK and Maven
+interop: setup ## tests with Apache BookKeeper (Java); needs a JDK and Maven
 	@scripts/build_interop.sh
 	$(PYTEST) -m interop tests/interop $(PYTEST_ARGS)
 
-bench: setup ## adds per second and latency of one bookie; AGAINST=REV: CPU time per add, next to another commit
+bench: setup ## adds per second and latency of one bookie; AGAINST=REV: CPU time per add compared with another commit
 	$(VENV_PYTHON) -m tests.bench$(if $(AGAINST),.add_cost --against $(AGAINST)) $(BENCH_ARGS)
 
-demo: setup ## the whole way once: cluster, kill -9, recovery, audit; leaves a report, no process
+demo: setup ## cluster, kill -9, recovery, audit; leaves a report, no process
 	$(VENV_PYTHON) -P scripts/demo.py $(DEMO_ARGS)
 
-lock: setup ## write requirements.txt anew from pyproject.toml (newest versions, all hashes)
+lock: setup ## write requirements.txt from pyproject.toml (newest versions, all hashes)
 	CUSTOM_COMPILE_COMMAND="make lock" .venv/bin/pip-compile --quiet --upgrade --extra dev --generate-hashes \
 		--allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
 		--output-file requirements.txt pyproject.toml
@@ -64,7 +64,7 @@ doctor-page: setup
 	$(VENV_PYTHON) -m scripts.doctor_page > docs/reference/metadata-doctor.md.new
 	mv docs/reference/metadata-doctor.md.new docs/reference/metadata-doctor.md
 
-clean: ## remove .venv and everything that was built or cached
+clean: ## delete .venv and everything that was built or cached
 	rm -rf .venv .cache build dist bkctl.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \
 		.hypothesis $(INTEROP_TARGET) spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles the Java program of the interoperation tests and collects the jars of Apache BookKeeper beside it.
-# Nothing is done while target/ is newer than the sources.
+# Compiles the Java program of the interoperability tests and collects the jars of Apache BookKeeper.
+# Does nothing while target/ is newer than the sources.
 set -euo pipefail
 cd "$(dirname "$0")/../tests/interop"
 
@@ -13,7 +13,7 @@ if ! command -v mvn >/dev/null || ! command -v javac >/dev/null; then
     exit 1
 fi
 echo "make interop: building the Java side with Maven (a minute the first time)"
-# The class path is written last and under its own name, so that an interrupted build is not taken for a finished one.
+# The class path is written last and then renamed, so that an interrupted build does not look finished.
 mvn --batch-mode --quiet clean compile dependency:build-classpath -Dmdep.outputFile=target/classpath.part \
-    | sed $'s/\x1b\\[[0-9;]*m//g' # colour codes that no option of Maven's switches off
+    | sed $'s/\x1b\\[[0-9;]*m//g' # no option of Maven disables these colour codes
 echo "$PWD/target/classes:$(cat target/classpath.part)" >"$class_path"

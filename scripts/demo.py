@@ -1,7 +1,7 @@
-"""``make demo``: a cluster loses a bookie in the middle of a write, is repaired, and proves that it lost nothing.
+"""``make demo``: a cluster loses a bookie during a write, is repaired, and shows that no entry is lost.
 
-Every step prints the bkctl command that it runs, and runs exactly that. All processes are ended when the script ends,
-however it ends; the report folder stays.
+Every step prints the bkctl command that it runs. All processes end with the script, even after an error; the report
+directory stays.
 """
 
 # ruff: noqa: S603  the commands are those of the demo itself
@@ -29,7 +29,7 @@ FINDINGS_EXIT_CODE = 10
 FIRST_ENTRIES_TIMEOUT_S = 30.0
 INTERRUPT_TIMEOUT_S = 30.0
 KEPT = {"BKCTL_NO_PROGRESS"}
-"""Of bkctl's settings, those of the terminal alone reach the commands: the others could name another cluster."""
+"""Commands get only these bkctl variables, because the others could select another cluster."""
 LOCK = "demo.lock"
 POLL_INTERVAL_S = 0.1
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,40 +46,40 @@ PAYLOAD_BYTES = sum(ledgers * entries * size for ledgers, *_, entries, size in (
 
 
 class DemoFailedError(Exception):
-    """A command ended otherwise than it should."""
+    """A command ended with an unexpected exit code."""
 
 
 class DemoInterruptedError(Exception):
-    """Whoever started the demo wants its end."""
+    """The user interrupted the demo."""
 
 
 class DemoRunningError(Exception):
-    """Another demo works in the same folder."""
+    """Another demo uses the same directory."""
 
 
 @contextlib.contextmanager
 def sole_demo_in(directory: str) -> Iterator[None]:
-    """Hold the folder's lock; DemoRunningError when another demo does, which then goes on undisturbed.
+    """Hold the lock of the directory; DemoRunningError if another demo holds it.
 
-    The file is left where it is: were it removed, two others could each hold the lock of a file of this name.
+    The file stays: if it were removed, two other demos could each lock a file of this name.
     """
     os.makedirs(directory, exist_ok=True)
-    # Python closes it in every command that is started, so the lock ends with this process even by kill -9.
+    # Child processes do not inherit the file, so the lock ends with this process even after kill -9.
     with open(os.path.join(directory, LOCK), "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise DemoRunningError(
-                f"a demo is running in {directory}: wait for its end, or give another folder with --directory"
+                f"a demo is running in {directory}: wait until it ends, or use another directory (--directory)"
             ) from error
         yield
 
 
 class Demo:
-    """The steps share a terminal, the environment of the commands, and what must be ended at the end.
+    """State of the steps: terminal, environment of the commands, processes to end.
 
-    An interrupt is only noted when it comes, and acted upon where nothing is half done: before a command is started,
-    and while one is waited for. So at any moment it is known what runs.
+    A signal handler only records an interrupt. It takes effect before a command starts and while one is running, so
+    the running processes are always known.
     """
 
     def __init__(self, directory: str) -> None:
@@ -100,26 +100,26 @@ class Demo:
         self._is_heard = True
 
     def interrupt(self, *_: object) -> None:
-        """End the demo as soon as nothing is half done; a second time is no different."""
+        """Request the end of the demo; a second call changes nothing."""
         self._is_interrupted = True
 
     def step(self, title: str) -> None:
-        """Head of the next step."""
+        """Print the heading of the next step."""
         self._step += 1
         self._print("")
         self._print(Rule(f"[bold]{self._step}. {title}", align="left", style="dim"))
 
     def say(self, text: str) -> None:
-        """One line of explanation."""
+        """Print a line of explanation."""
         self._print(text, style="dim")
 
     def run(self, command: str, *, exit_code: int = 0) -> None:
-        """Run a command on this terminal; DemoFailedError when it ends otherwise than expected."""
+        """Run a command on this terminal; DemoFailedError if the exit code is another one."""
         self._show(command)
         self._finish(command, self._start(command, None), exit_code)
 
     def ask(self, command: str) -> Any:
-        """Run a command whose JSON the demo itself goes on with."""
+        """Run a command and return its JSON."""
         self._show(command)
         return json.loads(self._finish(command, self._start(command, subprocess.PIPE), 0))
 
@@ -140,19 +140,19 @@ class Demo:
         self._finish("the writer", self._writer, 0)
 
     def remove_remains(self) -> None:
-        """Clear away what an earlier demo left, running or not."""
+        """Remove the cluster, running or not, and the report of an earlier demo."""
         if self._is_cluster_there():
             self.run(f"bkctl dev cluster down --dir {self.cluster_directory} --delete")
         shutil.rmtree(self.report_directory, ignore_errors=True)
         os.makedirs(self.report_directory)
 
     def cluster_up(self) -> Any:
-        """Start the cluster; returns what it consists of."""
+        """Start the cluster; return its status."""
         self.run(f"bkctl dev cluster up --bookies {BOOKIE_COUNT} --dir {self.cluster_directory}")
         return self.ask(f"bkctl dev cluster status --dir {self.cluster_directory} -o json")
 
     def end(self, *, is_deleting: bool) -> None:
-        """End every process; called however the demo ends, and not to be interrupted."""
+        """End every process, also after an error. Cannot be interrupted."""
         self._is_ending = True
         if self._writer is not None and self._writer.poll() is None:
             kill_group(self._writer)
@@ -171,8 +171,8 @@ class Demo:
             return
         try:
             self._console.print(text, style=style, soft_wrap=soft_wrap)
-        except (OSError, SystemExit):  # rich leaves the program where a pipe is closed
-            # A terminal that was closed, `| head`: the story is over, and its end must not fail for want of a reader.
+        except (OSError, SystemExit):  # rich exits when a pipe is closed
+            # The terminal or pipe (`| head`) is closed: end the demo, and print nothing more.
             self._is_heard = False
             self.interrupt()
 
@@ -182,12 +182,12 @@ class Demo:
         if not self._is_heard:
             stdout = subprocess.DEVNULL
         stderr = None if self._is_heard else subprocess.DEVNULL
-        # A process group of its own: Ctrl-C comes to this script alone, which then ends one thing after another.
+        # Its own process group: only this script gets Ctrl-C, and ends the processes in order.
         shell = ["bash", "-o", "pipefail", "-c", command]
         return subprocess.Popen(shell, env=self._environment, stdout=stdout, stderr=stderr, process_group=0)
 
     def _finish(self, command: str, process: subprocess.Popen[bytes], exit_code: int) -> bytes:
-        """Output of a command (empty if it went to the terminal), once it has ended as expected."""
+        """Wait for a command; return its output (empty if it went to the terminal)."""
         output = None
         while output is None:
             try:
@@ -202,19 +202,19 @@ class Demo:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Let a command end in order: `dev cluster up` alone knows what it has started, and stops that again."""
+    """End a command by SIGTERM first: only `dev cluster up` knows which processes it has started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     try:
         process.communicate(timeout=INTERRUPT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
-    kill_group(process)  # what a pipeline may have left
+    kill_group(process)  # other processes of a pipeline
     process.wait()
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """kill -9 a command and all that it started, whatever is left of them."""
+    """kill -9 the process group of a command."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -231,23 +231,23 @@ def write_ledgers(demo: Demo) -> None:
 
 
 def kill_while_writing(demo: Demo) -> str:
-    """Kill a bookie that holds the end of a ledger under way; returns its id."""
+    """Kill a bookie in the last ensemble of an open ledger; return its id."""
     _, ensemble, write_quorum, ack_quorum, entries, size = LAST_BATCH
     demo.begin_writing(
         f"bkctl ledger write-test -E {ensemble} -W {write_quorum} -A {ack_quorum} --entries {entries}"
         f" --entry-size {size} --rate 2500 --no-progress"
     )
     ledger_id, victim = open_ledger(demo)
-    demo.say(f"Ledger {ledger_id} is being written, and bookie {victim} holds part of it.")
+    demo.say(f"Ledger {ledger_id} is being written; bookie {victim} has some of its entries.")
     demo.run(f"bkctl dev cluster kill {victim} --dir {demo.cluster_directory}")
     demo.end_writing()
-    demo.say("The writer put another bookie in its place and lost nothing.")
+    demo.say("The writer replaced the bookie and lost no entry.")
     demo.run(f"bkctl ledger show {ledger_id}")
     return victim
 
 
 def open_ledger(demo: Demo) -> tuple[str, str]:
-    """Id of the ledger under way, and a bookie that it is written to."""
+    """Id of the open ledger, and a bookie of its last ensemble."""
     deadline = time.monotonic() + FIRST_ENTRIES_TIMEOUT_S
     while time.monotonic() < deadline:
         time.sleep(1)
@@ -258,47 +258,47 @@ def open_ledger(demo: Demo) -> tuple[str, str]:
 
 
 def tell(demo: Demo) -> None:
-    """The whole story."""
-    demo.step("A cluster: ZooKeeper and five bookies, each a process of its own")
+    """All steps."""
+    demo.step("A cluster: ZooKeeper and five bookies, each in its own process")
     status = demo.cluster_up()
     bookie_ids = [bookie["id"] for bookie in status["bookies"]]
     demo.export("BKCTL_METADATA_URI", status["metadata_uri"])
     demo.run("bkctl bookie list")
 
-    demo.step("Ledgers of mixed sizes and ensembles")
+    demo.step("Ledgers of different sizes and ensembles")
     write_ledgers(demo)
 
-    demo.step("Audit: how many live copies every entry has")
+    demo.step("Audit: the number of live copies of every entry")
     demo.run(f"bkctl audit --out {demo.report_directory}/before")
 
     demo.step("kill -9, while a ledger is being written")
     victim = kill_while_writing(demo)
 
-    demo.step(f"Recovery: what {victim} held goes to other bookies")
+    demo.step(f"Recovery: copy the entries of {victim} to other bookies")
     demo.run(f"bkctl recover failed-bookie {victim} --dry-run")
     demo.run(f"bkctl recover failed-bookie {victim} --yes")
 
-    demo.step("Every entry, from every bookie that should have it")
+    demo.step("Verify: read every entry from every bookie that should have it")
     demo.run("bkctl ledger verify --all")
 
-    demo.step("A second bookie dies: one copy less, and everything is still readable")
+    demo.step("A second bookie dies: one copy less, but every entry is readable")
     second = next(bookie_id for bookie_id in bookie_ids if bookie_id != victim)
     demo.run(f"bkctl dev cluster kill {second} --dir {demo.cluster_directory}")
     read_bytes = demo.ask("bkctl ledger list -o name | xargs -P 2 -I ID bkctl ledger read ID --format raw | wc --bytes")
     if read_bytes != PAYLOAD_BYTES:
         raise DemoFailedError(f"{read_bytes} payload bytes read, but {PAYLOAD_BYTES} written")
-    demo.say(f"{read_bytes:,} payload bytes read: all that was written.")
+    demo.say(f"{read_bytes:,} payload bytes read, as many as were written.")
 
-    demo.step("Audit again, by Spark: the executors read ZooKeeper themselves")
+    demo.step("Audit again with Spark: the executors read ZooKeeper")
     demo.say("A dead bookie counts as live until ZooKeeper ends its session.")
     demo.run(f"until bkctl bookie list --state down -o name | grep --quiet --line-regexp {second}; do sleep 1; done")
     demo.run(f"bkctl audit --spark --out {demo.report_directory}/after", exit_code=FINDINGS_EXIT_CODE)
 
 
 def main() -> int:
-    """Exit code: 0 when every step did what it should."""
+    """Exit code: 0 if every step succeeded."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--directory", default="demo", help="folder for the cluster and the report")
+    parser.add_argument("--directory", default="demo", help="directory for the cluster and the report")
     directory = parser.parse_args().directory
     try:
         with sole_demo_in(directory):
@@ -309,7 +309,7 @@ def main() -> int:
 
 
 def run_to_end(demo: Demo) -> int:
-    """The story, and the end of all its processes; exit code."""
+    """Run all steps, end all processes, return the exit code."""
     for number in SIGNALS:
         signal.signal(number, demo.interrupt)
     begin = time.monotonic()

@@ -70,14 +70,14 @@ def page() -> str:
 
 
 def section(rule: Rule) -> str:
-    """What the page says of a rule."""
+    """The section of a rule."""
     cure = rule.cure.format(path="ZNODE", subject="ID")
     items = (f"- {rule.meaning}", f"- Effect: {rule.consequence}", f"- Fix: {cure}")
     lines = [
         textwrap.fill(item, 120, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
         for item in items
     ]
-    return "\n".join((f"### {rule.id}", "", *lines, ""))
+    return "\n".join((f"### `{rule.id}`", "", *lines, ""))
 
 
 if __name__ == "__main__":

@@ -17,23 +17,23 @@ A setting has the value of the first source that gives one:
 
 1. an option of the command, `--port 3181`, or `--set KEY=VALUE` with a key of `bk_server.conf`
 2. an environment variable
-3. a Java `bk_server.conf`, named by `--conf`, `BKCTL_CONF` or `BOOKIE_CONF`
-4. the TOML file, `~/.config/bkctl/config.toml`, or another one named by `--config` or `BKCTL_CONFIG`
+3. a Java `bk_server.conf`, given by `--conf`, `BKCTL_CONF` or `BOOKIE_CONF`
+4. the TOML file, `~/.config/bkctl/config.toml`, or the one given by `--config` or `BKCTL_CONFIG`
 5. the default
 
 `--set` is an option of the commands that work on the bookie of this machine. `[contexts.NAME]` describes a cluster by
 `metadata_uri`, `read_only`, `instance_id` and a table `zookeeper`, which replaces values of `[zookeeper]` of the same
-names. Its `metadata_uri` wins over that of a `bk_server.conf`.
+names. Its `metadata_uri` has precedence over that of a `bk_server.conf`.
 
 The variable of a setting is `BKCTL_`, then its table and its name in capitals: `[bookie.disks] full_fraction` is
-`BKCTL_BOOKIE_DISKS_FULL_FRACTION`. Where a variable has another name, the table shows it. Lists are separated by
-commas. A variable with a secret holds the secret itself; a file says where the secret is.
+`BKCTL_BOOKIE_DISKS_FULL_FRACTION`. If a variable has another name, the table shows it. Lists are separated by commas.
+A variable contains the secret itself; a file contains a reference to it.
 
 A key of `bk_server.conf` with a unit after it counts in that unit: `gcWaitTime` (ms). Settings marked *live* change
 when a running bookie gets SIGHUP ([a bookie's log](bookie-log.md)).
 
 `bkctl config show --with-origin` shows the values of this machine and their sources. `bkctl config explain KEY`
-explains one setting; KEY may also be its variable or its Java key, and it says why a Java key has no effect.
+explains one setting. KEY may also be its variable or its Java key; for a Java key without effect it gives the reason.
 """
 
 

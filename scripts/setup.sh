@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds .venv from requirements.txt (hashes checked) and installs bkctl into it, editable.
-# Everything that the system must bring is looked at first; what is missing is told in one line, before any change.
-# A stamp inside .venv holds the fingerprint of what it was built from: with the same fingerprint nothing is done.
+# Builds .venv from requirements.txt (with hashes) and installs bkctl into it, editable.
+# First checks the system packages, and reports missing ones in one line before any change.
+# A stamp in .venv has the fingerprint of its sources; with the same fingerprint the script does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,7 +23,7 @@ python_is_at_least() {
 check_python() {
     if ! python_is_at_least 3 11; then
         need "Python 3.11 or newer as '$python' (found: $("$python" --version 2>/dev/null || echo none); \
-another one is taken with PYTHON=python3.12)" python3 python3-venv
+select another one with PYTHON=python3.12)" python3 python3-venv
     elif ! "$python" -c "import venv, ensurepip" 2>/dev/null; then
         need "the venv and ensurepip modules of $python" python3-venv
     fi
@@ -31,14 +31,14 @@ another one is taken with PYTHON=python3.12)" python3 python3-venv
 
 check_java() {
     local java="${JAVA_HOME:+$JAVA_HOME/bin/}java" major
-    # First line: openjdk version "17.0.15" ...; before Java 9 it read "1.8.0".
+    # First line: openjdk version "17.0.15" ...; before Java 9: "1.8.0".
     major=$("$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1) || true
     if [ -z "$major" ] || [ "$major" -lt 17 ]; then
         need "a Java runtime 17 or newer (found: ${major:-none})" default-jre-headless
     fi
 }
 
-check_leveldb() { # plyvel has no wheels for 3.13 and newer and is compiled there
+check_leveldb() { # plyvel has no wheels for Python 3.13 and newer, and is compiled
     python_is_at_least 3 13 || return 0
     [ -e .venv/bin/python ] && .venv/bin/python -c "import plyvel" 2>/dev/null && return 0
     if ! command -v g++ >/dev/null \
@@ -57,7 +57,7 @@ if [ "${#missing[@]}" -gt 0 ]; then
     exit 1
 fi
 
-# A virtual environment knows its own path and its interpreter, so both belong to the fingerprint.
+# A virtual environment depends on its path and interpreter, so both are part of the fingerprint.
 fingerprint=$({
     pwd
     "$python" -c 'import sys; print(sys.version, sys.executable)'
@@ -74,9 +74,9 @@ if [ ! -x .venv/bin/python ] || [ "$(cat .venv/.bkctl-python 2>/dev/null)" != "$
 fi
 rm -f "$stamp"
 pip=(.venv/bin/python -m pip --disable-pip-version-check install --quiet)
-# pyspark comes as a source archive; --use-pep517 builds it the same way with every version of pip.
+# pyspark is a source archive; --use-pep517 builds it the same way with every version of pip.
 "${pip[@]}" --use-pep517 --require-hashes -r requirements.txt
-# setuptools warns that the folders of an editable install can be shadowed; child processes start with -P for that.
+# setuptools warns that the directories of an editable install can be shadowed; child processes use -P against that.
 PYTHONWARNINGS=ignore "${pip[@]}" --no-deps --no-build-isolation -e .
 echo "$fingerprint" >"$stamp"
 echo "make setup: done; bkctl is .venv/bin/bkctl"

@@ -1,10 +1,9 @@
-"""Make a picture of what a command prints on a terminal, colours and all: an SVG that needs nothing from the network.
+"""Draws the terminal output of a command, with colours, as an SVG that loads nothing from the network.
 
     .venv/bin/python scripts/terminal_picture.py docs/images/demo.svg --first '5. ' --last '7. ' --fold 4 -- make demo
 
-The command runs on a pseudo terminal. ``--first`` and ``--last`` cut the picture to the lines from the first one that
-starts with one text to the line before the first one that starts with the other; ``--fold`` shortens long tables of
-numbered rows.
+The command runs on a pseudo terminal. The picture begins at the first line that starts with ``--first`` and ends before
+the next one that starts with ``--last``. ``--fold`` shortens long tables of numbered rows.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ ROWS = 50
 
 
 def run_on_terminal(command: list[str], columns: int) -> str:
-    """All that the command writes to its terminal, which this one shows as well."""
+    """Return the terminal output of the command, and show it here too."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
-    # A progress bar overwrites itself, which a picture of lines cannot show.
+    # A progress bar overwrites its own line, which a still picture cannot show.
     environment = os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor", "BKCTL_NO_PROGRESS": "1"}
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)  # noqa: S603
     os.close(slave)
@@ -39,7 +38,7 @@ def run_on_terminal(command: list[str], columns: int) -> str:
     while True:
         try:
             part = os.read(master, 65536)
-        except OSError:  # Linux tells so that nobody holds the other end any more
+        except OSError:  # on Linux: the other end is closed
             break
         if not part:
             break
