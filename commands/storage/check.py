@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.outcome import Outcome
 from commands.rendering import Column, Table, counted
 from commands.shared_options import takes_bookie_options
-from commands.storage.files import stray_rows
+from commands.storage.files import file_rows
 from commands.storage.folder_lists import WAY_OUT, find_contradictions
 from commands.storage.own_storage import OwnStorage, open_own_storage
 from commands.storage.working import work_beside_loop
@@ -25,6 +27,8 @@ _TABLE = Table(
     Column("severity", "SEVERITY"),
     Column("check", "CHECK"),
     Column("path", "PATH"),
+    Column("ledger_id", "LEDGER", is_right=True, priority=2),
+    Column("entry_id", "ENTRY", is_right=True, priority=2),
     Column("offset", "OFFSET", is_right=True, priority=1),
     Column("finding", "FINDING"),
     Column("way_out", "WAY OUT"),
@@ -40,33 +44,38 @@ _TABLE = Table(
     is_configured_by_files=True,
 )
 @takes_bookie_options
-async def check(context: CommandContext, flags: BookieFlags) -> Outcome:
+async def check(
+    context: CommandContext,
+    flags: BookieFlags,
+    deep: Annotated[bool, typer.Option("--deep", help="Also look up every entry of the index in its log.")] = False,
+) -> Outcome:
     """Check a stopped bookie's files: VERSION files, marks, journals, entry logs, index seals.
 
     Journals and entry logs are read to their ends. Each problem is listed with its file, its offset if known, and the
     fix; the exit code is then 10. Notes are what a crash leaves behind, or what no longer has an effect. Nothing is
-    changed, except by LevelDB when it opens a database. bkctl storage index check looks up every location. bkctl ledger
-    verify checks the contents of entries, which needs the ledger's password.
+    changed, except by LevelDB when it opens a database. bkctl ledger verify checks the contents of entries, which needs
+    the ledger's password.
     """
     with (
         open_own_storage(context, flags, is_locked=True) as own,
         context.console.listing(_TABLE) as listing,
     ):
-        rows = [*_version_rows(own), *stray_rows(own)]
+        rows = [*_version_rows(own), *_stray_rows(own)]
         with context.console.progress("checking") as progress:
-            found, counts = await work_beside_loop(lambda require: _check(own, progress, require))
+            found, counts = await work_beside_loop(lambda require: _check(own, progress, require, is_deep=deep))
         rows += [_row(finding) for finding in found]
         for row in rows:
             listing.add(row)
     context.console.say(
         f"read {counted(counts.journal_count, 'journal')} with {counted(counts.record_count, 'record')} and "
-        f"{counted(counts.log_count, 'entry log')} with {counted(counts.entry_count, 'entry', 'entries')}"
+        f"{counted(counts.log_count, 'entry log')} with {counted(counts.entry_count, 'entry', 'entries')}; the indexes "
+        f"have {counted(counts.location_count, 'location')} of {counted(counts.ledger_count, 'ledger')}"
     )
     return Outcome.FINDINGS if any(row["severity"] == "problem" for row in rows) else Outcome.OK
 
 
 def _check(
-    own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]
+    own: OwnStorage, progress: Progress, require_wanted: Callable[[], None], *, is_deep: bool
 ) -> tuple[list[StorageFinding], CheckedCounts]:
     from storage.adapters.index_store import open_plyvel
     from storage.offline.storage_check import StorageCheck
@@ -75,7 +84,7 @@ def _check(
         require_wanted()
         progress.update(whole.counts.journal_count + whole.counts.log_count, None, path)
 
-    whole = StorageCheck(own.file_system, open_plyvel, own.config, on_progress)
+    whole = StorageCheck(own.file_system, open_plyvel, own.config, on_progress, own.children if is_deep else None)
     return list(whole.findings()), whole.counts
 
 
@@ -94,11 +103,22 @@ def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
             yield _problem("VERSION", version_path(directory), reason, "bkctl cookie verify, with the same settings")
 
 
+def _stray_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
+    """Files with trouble: only Java has it, so they are notes."""
+    from storage.offline.storage_check import StorageFinding
+
+    for row in file_rows(own):
+        if row["trouble"] is not None:
+            yield _row(StorageFinding("names", row["path"], f"{row['meaning']}: {row['trouble']}", is_problem=False))
+
+
 def _row(finding: StorageFinding) -> dict[str, Any]:
     return {
         "severity": "problem" if finding.is_problem else "note",
         "check": finding.check,
         "path": finding.path,
+        "ledger_id": None if finding.ledger_id is None else str(finding.ledger_id),
+        "entry_id": None if finding.entry_id is None else str(finding.entry_id),
         "offset": finding.offset,
         "finding": finding.reason,
         "way_out": finding.way_out,
@@ -106,11 +126,6 @@ def _row(finding: StorageFinding) -> dict[str, Any]:
 
 
 def _problem(check: str, path: str, reason: str, way_out: str) -> dict[str, Any]:
-    return {
-        "severity": "problem",
-        "check": check,
-        "path": path,
-        "offset": None,
-        "finding": reason,
-        "way_out": way_out,
-    }
+    from storage.offline.storage_check import StorageFinding
+
+    return _row(StorageFinding(check, path, reason, way_out=way_out))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
@@ -41,14 +41,15 @@ def files(context: CommandContext, flags: BookieFlags) -> None:
         open_own_storage(context, flags, is_locked=False) as own,
         context.console.listing(_TABLE) as listing,
     ):
-        for row in _rows(own):
+        for row in file_rows(own):
             if listing.is_full:
                 listing.truncate()
                 return
             listing.add(row)
 
 
-def _rows(own: OwnStorage) -> Iterator[dict[str, object]]:
+def file_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
+    """A row for each file or database."""
     from storage.filenames import current_directory
     from storage.offline.file_kinds import describe_file
 
@@ -62,20 +63,6 @@ def _rows(own: OwnStorage) -> Iterator[dict[str, object]]:
                 yield from _walk(entry.path, roles)
             else:
                 yield _row(entry.path, found)
-
-
-def stray_rows(own: OwnStorage) -> Iterator[dict[str, object]]:
-    """Rows of ``bkctl storage check`` for files with trouble: it is Java's, so they are notes."""
-    for row in _rows(own):
-        if row["trouble"] is not None:
-            yield {
-                "severity": "note",
-                "check": "names",
-                "path": row["path"],
-                "offset": None,
-                "finding": f"{row['meaning']}: {row['trouble']}",
-                "way_out": None,
-            }
 
 
 def _walk(folder: str, roles: frozenset[FolderRole]) -> Iterator[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""``bkctl storage index``: whether a stopped bookie's indexes are whole, and building them anew."""
+"""``bkctl storage index``: what the indexes of a stopped bookie say, and building them again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from commands.outcome import Outcome
 from commands.rendering import Column, Lines, Table, counted, size
 from commands.shared_options import takes_bookie_options
 from commands.storage.folder_lists import require_agreeing_folders
-from commands.storage.index_check import check
 from commands.storage.index_show import show
 from commands.storage.index_watch import StageWatch
 from commands.storage.java_bookie import require_no_java_index
@@ -227,4 +226,4 @@ def _damage_row(path: str, reason: str, ledger_ids: tuple[int, ...] | None) -> d
     return {"path": path, "reason": reason, "ledgers": named}
 
 
-app = group("Check, show and rebuild the indexes of a stopped bookie.", check, show, rebuild)
+app = group("Show and rebuild the indexes of a stopped bookie.", show, rebuild)

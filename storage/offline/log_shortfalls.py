@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -26,8 +26,10 @@ from storage.ports import FileSystem
 PIECE_ROW_COUNT: Final = 100_000
 """Rows looked at together."""
 
+INVALID_ROWS_KEPT_MAX: Final = 1000
+
 UNMEASURED: Final = sys.maxsize
-"""Size of a log that is there, for whoever looks each entry up himself."""
+"""Size of a log that exists, for a caller that looks up each entry."""
 
 
 class LogShortfall(msgspec.Struct, frozen=True):
@@ -113,26 +115,53 @@ def log_sizes_bytes(filesystem: FileSystem, directory: str) -> dict[EntryLogId, 
     return sizes
 
 
+class LocationRows:
+    """The rows of a locations index in pieces, without those of ledgers that no longer exist.
+
+    ``owners``: ledgers that exist; rows of others are leftovers of deleted ones. None: all exist.
+    """
+
+    def __init__(self, rows: SealedIndex, owners: Collection[LedgerId] | None) -> None:
+        self._rows = rows
+        self._owners = owners
+        self.count = self.leftover_count = self.invalid_count = 0
+        self.invalid: list[str] = []
+        """Rows that are not locations, as text: the first ones of ``invalid_count``."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Joined rows of 24 bytes each. IndexDamagedError when the database cannot be read to its end."""
+        parts: list[bytes] = []
+        owner, is_owned = b"", True
+        for key, value in self._rows.scan(b"", KEY_END):
+            if len(key) != KEY_BYTES or len(value) != LOCATION_BYTES:
+                self.invalid_count += 1
+                if self.invalid_count <= INVALID_ROWS_KEPT_MAX:
+                    self.invalid.append(f"{key.hex()} -> {value.hex()}")
+                continue
+            if key[:8] != owner:
+                owner = key[:8]
+                is_owned = self._owners is None or int.from_bytes(owner, signed=True) in self._owners
+            self.count += 1
+            if not is_owned:
+                self.leftover_count += 1
+                continue
+            parts += (key, value)
+            if len(parts) >= 2 * PIECE_ROW_COUNT:
+                yield b"".join(parts)
+                parts = []
+        if parts:
+            yield b"".join(parts)
+
+
 def find_shortfalls(
     rows: SealedIndex,
     owners: Collection[LedgerId] | None,
     sizes_bytes: Mapping[EntryLogId, int],
     on_progress: Callable[[], None],
 ) -> list[LogShortfall]:
-    """Go through a whole locations index. ``owners``: ledgers that exist; rows of others are leftovers. None: all do.
-
-    Rows that are no locations are passed over. IndexDamagedError when the database cannot be read to its end.
-    """
+    """Go through a whole locations index (``LocationRows``). Rows that are not locations are skipped."""
     shortfalls = LogShortfalls(sizes_bytes)
-    parts: list[bytes] = []
-    existing = None if owners is None else {ledger_id.to_bytes(8, "big") for ledger_id in owners}
-    for key, value in rows.scan(b"", KEY_END):
-        is_location = len(key) == KEY_BYTES and len(value) == LOCATION_BYTES
-        if is_location and (existing is None or key[:8] in existing):
-            parts += (key, value)
-        if len(parts) >= 2 * PIECE_ROW_COUNT:
-            shortfalls.take(b"".join(parts))
-            parts = []
-            on_progress()
-    shortfalls.take(b"".join(parts))
+    for piece in LocationRows(rows, owners).pieces():
+        shortfalls.take(piece)
+        on_progress()
     return shortfalls.found()

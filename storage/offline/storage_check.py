@@ -1,8 +1,8 @@
 """Everything that a stopped bookie has on its disks, read once: marks, journals, entry logs, indexes.
 
 Findings are of two kinds. A problem stops the next start, or says that something acknowledged may not be there. A note
-is what a crash leaves, or what has no effect any more. Of locations only the log that they name is looked at; what is
-at each of them, and bodies, are left to other commands.
+is what a crash leaves, or what has no effect any more. Of each location the check reads only which log it names. A deep
+check also reads the 20 bytes at which the entry begins in that log. No check compares bodies with their digests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from storage.filenames import (
     journal_file_name,
     seal_file_name,
 )
-from storage.ids import EntryLogId, JournalId, LedgerId, LogMark
+from storage.ids import EntryId, EntryLogId, JournalId, LedgerId, LogMark
 from storage.index.advice import advise_on_lost_index
 from storage.index.ledger_index import LedgerIndex
 from storage.index.opening import open_or_view_index
@@ -43,9 +43,11 @@ from storage.journal.format import JournalRecordKind
 from storage.journal.log_mark import NO_MARK
 from storage.journal.mark_survey import JournalMarks, MarkState, survey_marks
 from storage.journal.reader import JournalScan, journals_to_replay, list_journals
-from storage.offline.log_shortfalls import find_shortfalls, log_sizes_bytes
-from storage.ports import FileSystem, OpenIndexStore
+from storage.offline.log_shortfalls import UNMEASURED, LocationRows, LogShortfalls, log_sizes_bytes
+from storage.offline.probe_child import PROBLEM_COUNT_MAX, Probed, ProbeRows
+from storage.ports import Children, FileSystem, OpenIndexStore
 
+PROBE_MODULE: Final = "storage.offline.probe_child"
 _PROGRESS_RECORD_COUNT: Final = 4096
 
 
@@ -60,6 +62,9 @@ class StorageFinding(msgspec.Struct, frozen=True):
     way_out: str | None = None
     """None: nothing needs to be done."""
     is_problem: bool = True
+    ledger_id: LedgerId | None = None
+    entry_id: EntryId | None = None
+    """Only of an entry that is not where the index says."""
 
 
 class CheckedCounts(msgspec.Struct):
@@ -69,25 +74,38 @@ class CheckedCounts(msgspec.Struct):
     record_count: int = 0
     log_count: int = 0
     entry_count: int = 0
+    ledger_count: int = 0
+    """Rows of ledgers in the indexes."""
+    location_count: int = 0
+    """Rows of entries in the indexes."""
 
 
 class StorageCheck:
-    """Checks folders that are locked. ``on_progress`` is called often and may raise to end the check."""
+    """Checks folders that are locked. ``on_progress`` is called often and may raise to end the check.
+
+    With ``children`` the check is deep: they look up every location in its log.
+    """
 
     def __init__(
-        self, fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig, on_progress: Callable[[str], None]
+        self,
+        fs: FileSystem,
+        open_index: OpenIndexStore,
+        config: StorageConfig,
+        on_progress: Callable[[str], None],
+        children: Children | None = None,
     ) -> None:
         self._fs = fs
         self._open_index = open_index
         self._config = config
         self._on_progress = on_progress
+        self._children = children
         self.counts = CheckedCounts()
 
     def findings(self) -> Iterator[StorageFinding]:
         """Everything that is found, in the order of the check; what cannot be read is a finding, too.
 
         DirectoryLockedError when another process has an index open; an error that ``lacks_room`` when there is too
-        little of it to look at one.
+        little of it to look at one; ChildFailedError.
         """
         for marks in survey_marks(self._fs, self._config):
             yield from _of_marks(marks)
@@ -223,7 +241,9 @@ class StorageCheck:
             if LEDGERS_DATABASE in sound:
                 with self._opened(index_folder, LEDGERS_DATABASE) as rows:
                     owners = set(LedgerIndex.load(rows))
-            yield from self._of_named_logs(ledger_folder, index_folder, owners)
+                self.counts.ledger_count += len(owners)
+            with self._opened(index_folder, LOCATIONS_DATABASE) as rows:
+                yield from self._of_locations(ledger_folder, rows.path, LocationRows(rows, owners))
 
     def _of_index(
         self, ledger_folder: str, index_folder: str, database: str, sound: set[str]
@@ -236,27 +256,71 @@ class StorageCheck:
             path = os.path.join(index_folder, database)
             yield StorageFinding("index", path, state.detail, way_out=advise_on_lost_index(self._fs, self._config))
 
-    def _of_named_logs(
-        self, ledger_folder: str, index_folder: str, owners: set[LedgerId] | None
-    ) -> Iterator[StorageFinding]:
-        """A log that is gone leaves no trace but the rows that name it."""
-        sizes_bytes = log_sizes_bytes(self._fs, ledger_folder)
-        with self._opened(index_folder, LOCATIONS_DATABASE) as rows:
+    def _of_locations(self, ledger_folder: str, path: str, rows: LocationRows) -> Iterator[StorageFinding]:
+        """Locations whose log is missing or, in a deep check, does not hold the entry."""
+        damages: list[IndexDamagedError] = []
+
+        def pieces() -> Iterator[bytes]:
             try:
-                found = find_shortfalls(rows, owners, sizes_bytes, lambda: self._on_progress(rows.path))
+                for piece in rows.pieces():
+                    self._on_progress(path)
+                    yield piece
             except IndexDamagedError as error:
-                yield StorageFinding("index", rows.path, without_advice(error), way_out=REBUILD_ADVICE)
-                return
-        for log in found:
-            path = os.path.join(ledger_folder, entry_log_file_name(log.log_id))
+                damages.append(error)
+
+        # A log that is gone leaves no trace but the rows that name it.
+        if self._children is None:
+            shortfalls = LogShortfalls(log_sizes_bytes(self._fs, ledger_folder))
+            for piece in pieces():
+                shortfalls.take(piece)
+        else:
+            shortfalls = LogShortfalls(dict.fromkeys(list_entry_logs(self._fs, ledger_folder), UNMEASURED))
+            yield from self._of_entries(self._children, ledger_folder, path, map(shortfalls.take, pieces()))
+            yield from _of_rows(path, rows)
+        self.counts.location_count += rows.count
+        for log in shortfalls.found():
+            log_path = os.path.join(ledger_folder, entry_log_file_name(log.log_id))
             runbook = _MISSING_RUNBOOK if log.is_missing else _RUNBOOK
-            yield StorageFinding("entry logs", path, log.reason, way_out=f"see {runbook}")
+            yield StorageFinding("entry logs", log_path, log.reason, way_out=f"see {runbook}")
+        for error in damages:
+            yield StorageFinding("index", path, without_advice(error), way_out=REBUILD_ADVICE)
+
+    def _of_entries(
+        self, children: Children, ledger_folder: str, path: str, pieces: Iterator[bytes]
+    ) -> Iterator[StorageFinding]:
+        """Entries that are not where the index says, at most PROBLEM_COUNT_MAX of them, and how many more there are."""
+        folder = os.path.abspath(ledger_folder)
+        bytes_max = self._config.engine.entry_log.entry_bytes_max
+        tasks = (ProbeRows(directory=folder, rows=piece, entry_bytes_max=bytes_max) for piece in pieces)
+        told_count = count = 0
+        with children.pool(PROBE_MODULE, os.path.dirname(path), children.core_count) as pool:
+            for _, probed in pool.run(tasks, Probed, lambda _: self._on_progress(path)):
+                count += probed.problem_count
+                for problem in probed.problems[: PROBLEM_COUNT_MAX - told_count]:
+                    told_count += 1
+                    yield StorageFinding(
+                        "locations",
+                        os.path.join(ledger_folder, problem.log),
+                        problem.reason,
+                        problem.offset,
+                        _KEEP_INDEX_ADVICE,
+                        ledger_id=problem.ledger_id,
+                        entry_id=problem.entry_id,
+                    )
+        if count > told_count:
+            reason = f"{count - told_count} more entries are not where the index says"
+            yield StorageFinding("locations", path, reason, way_out=_KEEP_INDEX_ADVICE)
 
     def _opened(self, index_folder: str, database: str) -> contextlib.closing[SealedIndex]:
         path = os.path.join(index_folder, database)
         return contextlib.closing(open_or_view_index(self._fs, self._open_index, path, seal_file_name(path)))
 
 
+# A new index knows nothing of an entry whose ids in the log are damaged, and would deny it.
+_KEEP_INDEX_ADVICE: Final = (
+    "leave the index as it is: while it names these entries, readers get an error and ask other bookies; see "
+    "docs/runbooks/corrupt-log.md"
+)
 _ELSEWHERE_ADVICE: Final = (
     "give the ledger folders as they were, in number and order; if they are, these ids are damaged: see "
     "docs/runbooks/corrupt-log.md"
@@ -299,6 +363,18 @@ def _of_marks(marks: JournalMarks) -> Iterator[StorageFinding]:
             yield StorageFinding(
                 "marks", file.path, "shorter than a mark: what a killed Java bookie leaves", is_problem=False
             )
+
+
+def _of_rows(path: str, rows: LocationRows) -> Iterator[StorageFinding]:
+    """Rows that are not locations, and rows of ledgers that have no row of their own."""
+    for row in rows.invalid:
+        yield StorageFinding("locations", path, f"{row} is not a location", way_out=_KEEP_INDEX_ADVICE)
+    if rows.invalid_count > len(rows.invalid):
+        reason = f"{rows.invalid_count - len(rows.invalid)} more rows are not locations"
+        yield StorageFinding("locations", path, reason, way_out=_KEEP_INDEX_ADVICE)
+    if rows.leftover_count:
+        reason = f"{rows.leftover_count} locations of deleted ledgers, which a crash left"
+        yield StorageFinding("locations", path, reason, is_problem=False)
 
 
 def _damage(damage: LogDamage) -> str:

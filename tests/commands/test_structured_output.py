@@ -121,7 +121,6 @@ class Invocations:
             "storage entrylog show": (own,),
             "storage files": directories,
             "storage hand-back": (*directories, "-n"),
-            "storage index check": directories,
             "storage index rebuild": (*directories, "-n"),
             "storage index show": directories,
             "storage journal replay": (*directories, "--from", journal, "-n"),

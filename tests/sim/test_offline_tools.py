@@ -12,8 +12,7 @@ from storage.engine.replay import checkpoint_now
 from storage.entry_log.compaction_scan import CHILD_MODULE, MeasuredLog, MeasureLogs, ScanEnd, ScanEntries, ScanMessage
 from storage.entry_log.reader import list_entry_logs
 from storage.filenames import current_directory, entry_log_file_name
-from storage.offline.index_check import DirectoryCheck, IndexCheck
-from storage.offline.storage_check import StorageCheck
+from storage.offline.storage_check import StorageCheck, StorageFinding
 from tests.crash.model_disk import Mode
 from tests.sim.children import InProcessChildren
 from tests.sim.disk import MemoryDisk
@@ -46,33 +45,24 @@ def disk() -> MemoryDisk:
     return disk
 
 
-class Unwatched:
-    """Follows no progress."""
-
-    def begin(self, stage: str, total: int) -> None:
-        pass
-
-    def advance(self, amount: int) -> None:
-        pass
-
-
-def check(disk: MemoryDisk) -> DirectoryCheck:
+def check(disk: MemoryDisk) -> tuple[list[StorageFinding], StorageCheck]:
     open_index = opening_on(disk)
-    [found] = IndexCheck(disk, open_index, InProcessChildren(disk, open_index), CONFIG, Unwatched()).run()
-    return found
+    deep = StorageCheck(disk, open_index, CONFIG, lambda _: None, InProcessChildren(disk, open_index))
+    return list(deep.findings()), deep
 
 
-def test_an_index_check_looks_every_location_up(disk: MemoryDisk) -> None:
-    found = check(disk)
-    assert (found.ledger_count, found.location_count, found.problem_count) == (2, 2 * COUNT, 0)
+def test_a_deep_check_looks_up_every_location(disk: MemoryDisk) -> None:
+    found, deep = check(disk)
+    assert (found, deep.counts.ledger_count, deep.counts.location_count) == ([], 2, 2 * COUNT)
 
 
-def test_an_index_check_finds_a_location_without_its_entry(disk: MemoryDisk) -> None:
+def test_a_deep_check_finds_a_location_without_its_entry(disk: MemoryDisk) -> None:
     log_id = list_entry_logs(disk, FOLDER)[0]
     file = disk.open(os.path.join(FOLDER, entry_log_file_name(log_id)), writable=True)
     file.pwrite(bytes(8), 1028)
     file.close()
-    assert [(problem.ledger_id, problem.entry_id) for problem in check(disk).problems] == [(1, 0)]
+    found, _ = check(disk)
+    assert [(each.ledger_id, each.entry_id) for each in found if each.check == "locations"] == [(1, 0)]
 
 
 def test_a_storage_check_reads_everything(disk: MemoryDisk) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import struct
 from pathlib import Path
+from typing import Any
 
+import plyvel
 import pytest
 
 from runtime.bookie.cookies.folders import version_path, write_version
 from runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from storage.adapters.filesystem import OsFileSystem
+from storage.entry_log.format import HEADER_BYTES
+from storage.filenames import LOCATIONS_DATABASE
 from tests.commands.storage.conftest import Folders
 from tests.processes import run_bkctl
+from tests.storage.rebuilds import database, lose, store_entries
 
 
 def test_sound_folders(folders: Folders) -> None:
@@ -21,8 +28,8 @@ def test_sound_folders(folders: Folders) -> None:
     assert result.json()["items"] == []
     assert "with 12 entries" in result.stderr
     with folders.opened():
-        running = folders.run("check")
-    assert (running.exit_code, "stop the bookie first" in running.stderr) == (5, True)
+        running = [folders.run("check"), folders.run("check", "--deep")]
+    assert [(each.exit_code, "stop the bookie first" in each.stderr) for each in running] == [(5, True)] * 2
 
 
 @pytest.mark.parametrize("spelling", ["{}/", "./{}", "{root}//{}"])
@@ -88,3 +95,151 @@ def test_a_lost_log_is_told_with_what_was_in_it(folders: Folders) -> None:
     assert (found["severity"], found["check"], found["path"]) == ("problem", "entry logs", str(log))
     assert "12 entries of 4 ledgers (1, 2, 3, 4) were in it" in found["finding"]
     assert "docs/runbooks/missing-log.md" in found["way_out"]
+
+
+def deep_findings(folders: Folders) -> list[dict[str, Any]]:
+    """Problems that the deep check adds to those of the files, in order."""
+    result = folders.run("check", "--deep", "-o", "json")
+    assert result.exit_code == 10, result.stderr
+    shallow = folders.run("check", "-o", "json").json()["items"]
+    return [each for each in result.json()["items"] if each not in shallow]
+
+
+def log_of(folders: Folders) -> Path:
+    return Path(folders.config.ledger_directories[0]) / "current" / "0.log"
+
+
+def put(folders: Folders, key: bytes, value: bytes) -> None:
+    """A row that no bookie writes."""
+    opened = plyvel.DB(str(database(folders.config, LOCATIONS_DATABASE)))
+    opened.put(key, value)
+    opened.close()
+
+
+@pytest.fixture
+def filled(folders: Folders) -> Folders:
+    """Twelve entries in one log, and VERSION files: nothing is wrong."""
+    folders.fill()
+    folders.stamp()
+    return folders
+
+
+def test_a_deep_check_of_sound_folders(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, ledgers=2)
+    store_entries(folders.config, range(6))
+    folders.stamp()
+    result = folders.succeed("check", "--deep", "-o", "json")
+    assert result.json()["items"] == []
+    assert f"{6 * 60} locations of 6 ledgers" in result.stderr
+
+
+def test_csv_has_a_line_for_each_finding(filled: Folders) -> None:
+    header = "severity,check,path,ledger_id,entry_id,offset,finding,way_out"
+    assert filled.succeed("check", "--deep", "-o", "csv").stdout.splitlines() == [header]
+    with log_of(filled).open("r+b") as stream:
+        stream.truncate(log_of(filled).stat().st_size - 45)
+    result = filled.run("check", "--deep", "-o", "csv")
+    assert result.exit_code == 10
+    lines = [each for each in csv.DictReader(result.stdout.splitlines()) if each["check"] == "locations"]
+    assert [(each["path"], each["ledger_id"] != "") for each in lines] == [(str(log_of(filled)), True)] * 2
+    assert "docs/runbooks/corrupt-log.md" in lines[0]["way_out"]
+
+
+def test_rows_of_deleted_ledgers_are_no_problem(filled: Folders) -> None:
+    put(filled, struct.pack(">qq", 77, 0), struct.pack(">q", 1 << 32 | 5000))
+    assert filled.succeed("check", "-o", "json").json()["items"] == []
+    (found,) = filled.succeed("check", "--deep", "-o", "json").json()["items"]
+    assert (found["severity"], found["finding"]) == ("note", "1 locations of deleted ledgers, which a crash left")
+
+
+def test_a_deep_check_of_a_lost_index(filled: Folders) -> None:
+    lose(filled.config, LOCATIONS_DATABASE)
+    result = filled.run("check", "--deep", "-o", "json")
+    (found,) = result.json()["items"]
+    assert result.exit_code == 10
+    assert found["path"].endswith(LOCATIONS_DATABASE)
+    assert "is missing although" in found["finding"]
+    assert "bkctl storage index rebuild" in found["way_out"]
+
+
+def test_a_deep_check_of_a_lost_log(filled: Folders) -> None:
+    log_of(filled).unlink()
+    result = filled.run("check", "--deep", "-o", "json")
+    (found,) = result.json()["items"]
+    assert result.exit_code == 10
+    assert found == {
+        "severity": "problem",
+        "check": "entry logs",
+        "path": str(log_of(filled)),
+        "ledger_id": None,
+        "entry_id": None,
+        "offset": None,
+        "finding": "there is no such log: 12 entries of 4 ledgers (1, 2, 3, 4) were in it",
+        "way_out": "see docs/runbooks/missing-log.md",
+    }
+
+
+def test_a_lost_log_beside_damage_that_is_seen_entry_by_entry(filled: Folders) -> None:
+    put(filled, struct.pack(">qq", 2, 50), struct.pack(">q", 5 << 32 | 1028))
+    with log_of(filled).open("r+b") as stream:
+        stream.seek(HEADER_BYTES)
+        stream.write(struct.pack(">i", 3))
+    items = filled.run("check", "--deep", "-o", "json").json()["items"]
+    (lost,) = [each for each in items if each["path"].endswith("5.log")]
+    (damaged,) = [each for each in items if each["check"] == "locations"]
+    assert lost["finding"] == "there is no such log: 1 entry of 1 ledger (2) was in it"
+    assert damaged["entry_id"] == "0"
+    assert "missing-log.md" in lost["way_out"]
+    assert "corrupt-log.md" in damaged["way_out"]
+
+
+def test_a_deep_check_of_a_cut_log(filled: Folders) -> None:
+    with log_of(filled).open("r+b") as stream:
+        stream.truncate(log_of(filled).stat().st_size - 45)
+    assert [each["finding"] for each in deep_findings(filled)] == [
+        "the log does not hold it whole",
+        "no entry can be there",
+    ]
+
+
+def test_another_entry_at_the_place(filled: Folders) -> None:
+    """A new index would deny it, so none is advised."""
+    with log_of(filled).open("r+b") as stream:
+        stream.seek(HEADER_BYTES + 4)
+        stream.write(struct.pack(">qq", 99, 5))
+    (found,) = deep_findings(filled)
+    assert (found["ledger_id"], found["entry_id"], found["offset"]) == ("1", "0", HEADER_BYTES + 4)
+    assert found["finding"] == "found 99:5 instead"
+    assert "leave the index as it is" in found["way_out"]
+    assert "index rebuild" not in found["way_out"]
+
+
+def test_a_size_word_that_cannot_be(filled: Folders) -> None:
+    with log_of(filled).open("r+b") as stream:
+        stream.seek(HEADER_BYTES)
+        stream.write(struct.pack(">i", 3))
+    (found,) = deep_findings(filled)
+    assert found["finding"] == "its size word is 3"
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        (0, "no entry can be there"),
+        (HEADER_BYTES, "no entry can be there"),
+        (2**31 - 1, "no entry can be there"),
+        (-1, "cannot be opened"),
+        (HEADER_BYTES + 4, "found 1:0 instead"),
+    ],
+)
+def test_locations_that_are_wrong(filled: Folders, location: int, reason: str) -> None:
+    put(filled, struct.pack(">qq", 2, 50), struct.pack(">q", location))
+    (found,) = deep_findings(filled)
+    assert (found["check"], found["ledger_id"], found["entry_id"]) == ("locations", "2", "50")
+    assert reason in found["finding"]
+
+
+def test_rows_that_are_no_locations(filled: Folders) -> None:
+    put(filled, b"\0short", b"x")
+    (found,) = deep_findings(filled)
+    assert "is not a location" in found["finding"]

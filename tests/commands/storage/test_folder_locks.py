@@ -19,7 +19,7 @@ from tests.storage.rebuilds import lose
 
 LOOKS = (
     ("check",),
-    ("index", "check"),
+    ("check", "--deep"),
     ("index", "show"),
     ("index", "show", "--ledger", "1"),
     ("index", "rebuild", "--dry-run"),

@@ -59,7 +59,7 @@ def full_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FullDi
     "words",
     [
         ("check",),
-        ("index", "check"),
+        ("check", "--deep"),
         ("index", "show", "-o", "name"),
         ("limbo", "list"),
         ("limbo", "end"),
@@ -102,7 +102,7 @@ def test_the_end_of_a_limbo_is_not_written(full_disk: FullDisk) -> None:
     assert full_disk.run("limbo", "list", "-o", "json").json()["items"] == listed.json()["items"]
 
 
-@pytest.mark.parametrize("words", [("check",), ("index", "check"), ("limbo", "list")], ids=" ".join)
+@pytest.mark.parametrize("words", [("check",), ("check", "--deep"), ("limbo", "list")], ids=" ".join)
 def test_an_index_that_must_be_mended_first(full_disk: FullDisk, words: tuple[str, ...]) -> None:
     """A crash tore the end of LevelDB's log: no finding, as any opening with room mends it."""
     log = max(full_disk.ledger_rows.glob("*.log"))

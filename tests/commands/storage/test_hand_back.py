@@ -66,7 +66,7 @@ def test_a_plan_tells_what_the_run_would_fail_on(folders: Folders) -> None:
 def test_afterwards_the_index_is_javas_affair(folders: Folders) -> None:
     folders.fill()
     folders.succeed("hand-back", "--yes")
-    for words in (("index", "check"), ("check",)):
+    for words in (("check",), ("check", "--deep")):
         looked = folders.run(*words, "-o", "table")
         said = " ".join((looked.stdout + looked.stderr).split())
         assert looked.exit_code == 10
@@ -88,10 +88,11 @@ def test_one_that_was_cut_off_is_to_be_ended(folders: Folders) -> None:
     write_note(file_system, str(current / HANDING_BACK), note)
     for database in JAVA_DATABASES:
         (current / database).rmdir()
-    checked = folders.run("index", "check")
+    checked = folders.run("check", "-o", "json")
     assert checked.exit_code == 10
-    assert "end it with `bkctl storage hand-back`" in " ".join(checked.stderr.split())
-    assert "index rebuild" not in checked.stderr
+    advice = {each["way_out"] for each in checked.json()["items"] if each["check"] == "index"}
+    assert ["end it with `bkctl storage hand-back`" in each for each in advice] == [True]
+    assert "index rebuild" not in checked.stdout
     rebuilt = folders.run("index", "rebuild", "--yes")
     assert (rebuilt.exit_code, "bkctl storage hand-back" in rebuilt.stderr) == (3, True), rebuilt.stderr
     assert not (current / LOCATIONS_DATABASE).exists()

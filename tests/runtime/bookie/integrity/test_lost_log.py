@@ -61,4 +61,4 @@ async def test_a_log_that_is_gone_is_made_up_for_by_the_other_bookies(
                     assert await peer.read(ledger_id, entry_id) == peer.body(ledger_id, entry_id)
             process.terminate()
             assert await asyncio.to_thread(process.wait, 60) == 0
-        assert (await asyncio.to_thread(storage, "index", "check")).exit_code == 0
+        assert (await asyncio.to_thread(storage, "check", "--deep")).exit_code == 0
