@@ -195,8 +195,8 @@ class Children(Protocol):
         """Up to ``count`` children for the tasks of ``module``, started when needed and killed at the end of the block.
 
         ``directory``: the children's working folder. A child also ends by itself, at its next report or answer, when
-        its parent has ended in any way. It writes only below its working folder, or in folders that were made for the
-        same job: once these are deleted, a child that outlives its parent for a moment can write nothing.
+        its parent has ended in any way. It writes only below its working folder: once that is deleted, a child that
+        outlives its parent for a moment can write nothing.
         """
 
 
@@ -209,7 +209,7 @@ class ChildContext(NamedTuple):
     directory: str
     """The working folder, as the child must name it."""
     report: OnProgress
-    """Tells the parent how much more of the task is done, and that the child is alive."""
+    """Reports to the parent how much more of the task is done."""
 
 
 ChildHandler: TypeAlias = Callable[[Any, ChildContext], Any]
