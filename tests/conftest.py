@@ -19,6 +19,7 @@ from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.orphans import OrphanKiller
 from tests.processes import Cluster, DevCluster
 from tests.rings import (  # noqa: F401  hooks of pytest
+    pytest_collection,
     pytest_collection_modifyitems,
     pytest_terminal_summary,
     pytest_xdist_auto_num_workers,

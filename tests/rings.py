@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import itertools
 import os
 from collections import defaultdict
@@ -21,6 +23,9 @@ LONG_MODULES = (
 )
 """These start first, so that no worker is still busy with one when the others have finished. Their tests share no
 fixture, so each test may run on another worker. The tests of any other module stay together on one worker."""
+
+ONE_WORKER_FOLDERS = ("tests/spark_reports/",)
+"""The tests of such a folder share a fixture that costs ten seconds of CPU time in each worker: a Spark session."""
 
 _PROCESS_FIXTURES = frozenset({"zookeeper", "start_cluster", "start_dev_cluster"})
 
@@ -68,7 +73,23 @@ class _ModuleScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has 
 
     def _split_scope(self, nodeid: str) -> str:
         module = _module_of(nodeid)
-        return nodeid if module in LONG_MODULES else module
+        if module in LONG_MODULES:
+            return nodeid
+        return next((folder for folder in ONE_WORKER_FOLDERS if module.startswith(folder)), module)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Share out the compilation of the test modules, which takes ten seconds in each worker after a checkout.
+
+    Each worker first imports its part of the modules. It then finds most of the others in Python's cache.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args != session.config.getini("testpaths"):
+        return
+    modules = sorted(session.config.rootpath.glob("tests/**/test_*.py"))
+    for path in modules[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # the collection reports it
+            importlib.import_module(".".join(path.relative_to(session.config.rootpath).with_suffix("").parts))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

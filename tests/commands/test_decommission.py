@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster
-from tests.runtime.bookie.bookie_process import BookieUnderTest
+from tests.runtime.bookie.bookie_process import BookieUnderTest, RunningBookie
 
 REGISTRATION_FAILED_EXIT_CODE = 4
 SERVER_EXCEPTION_EXIT_CODE = 2
@@ -21,9 +20,7 @@ BOOKIE_ID = "traced"
 
 
 @contextlib.asynccontextmanager
-async def one_more_bookie(
-    cluster: Cluster, folder: Path
-) -> AsyncIterator[tuple[BookieUnderTest, subprocess.Popen[bytes]]]:
+async def one_more_bookie(cluster: Cluster, folder: Path) -> AsyncIterator[tuple[BookieUnderTest, RunningBookie]]:
     """A bookie that is a child of this process, in a cluster whose other bookies are not."""
     folder.mkdir()
     async with await ZooKeeperStore.connect(parse_metadata_uri(cluster.metadata_uri).servers) as store:

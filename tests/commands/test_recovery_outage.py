@@ -65,6 +65,7 @@ class Scene:
         try:
             while (left := len(self.referencing(self.dead))) == self.planned:
                 assert process.poll() is None, self.said()
+                time.sleep(0.1)
             assert left > 0, "it was too fast to be met in the middle"
             yield process
         finally:
@@ -90,6 +91,7 @@ class Scene:
         deadline = time.monotonic() + COMMAND_TIMEOUT_S
         while living - set(self.cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout.split()):
             assert time.monotonic() < deadline, self.cluster.run("bookie", "list").stdout
+            time.sleep(0.2)
 
     def require_all_recovered(self) -> None:
         assert self.referencing(self.dead) == []

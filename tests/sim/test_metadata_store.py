@@ -125,7 +125,9 @@ def trace_of(seed: int) -> list[str]:
     return run_simulated(run())
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.battery) for seed in range(10, 25))]
+)
 def test_counting_together_under_faults(seed: int) -> None:
     assert trace_of(seed)
 

@@ -79,6 +79,7 @@ def test_what_was_not_asked_is_unknown(cluster: Cluster) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while (row := rows(cluster, "list")[dead])["state"] != "down":
         assert time.monotonic() < deadline
+        time.sleep(0.1)
     assert (row["registered"], row["reachable"], row["address"], row["endpoints"]) == (False, None, None, None)
     assert rows(cluster, "info", dead, exit_code=7)[dead] == row
     table = cluster.run("bookie", "list", "-o", "table").stdout

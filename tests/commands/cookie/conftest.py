@@ -170,7 +170,9 @@ class BookieHost:
     @contextlib.contextmanager
     def running(self) -> Iterator[BkctlProcess]:
         """The bookie as a process of its own, stopped in order at the end; it makes no checkpoint while it runs."""
-        with (self.folder / "state.log").open("ab") as log:
+        said = self.folder / "state.log"
+        with said.open("ab") as log:
+            start = log.tell()
             process = start_bkctl(
                 *("bookie", "start", "--port", "0", "--set", "flushInterval=3600000", *self.arguments),
                 stdout=log,
@@ -178,18 +180,12 @@ class BookieHost:
                 variables=self.operator.environment,
             )
         try:
-            wait_until(lambda: process.poll() is not None or self._is_registered())
-            assert process.poll() is None, (self.folder / "state.log").read_text()
+            wait_until(lambda: process.poll() is not None or b"serves on port" in said.read_bytes()[start:])
+            assert process.poll() is None, said.read_text()[start:]
             yield process
         finally:
             process.terminate()
             process.wait(60)
-
-    def _is_registered(self) -> bool:
-        async def look(store: MetadataStore) -> bool:
-            return await store.exists(f"{self.root}/available/{self.id}") is not None
-
-        return self.operator.on_store(look)
 
 
 @pytest.fixture

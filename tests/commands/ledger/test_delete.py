@@ -177,7 +177,7 @@ async def test_killed_in_the_middle_everything_deleted_is_in_the_trash(stage: Le
     process = await stage.begin("delete", "--from-file", str(ids), "--confirm", "300", "--rate", "150")
     while len(left := await stage.contents()) > 250:
         assert process.returncode is None
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
     left = await stage.contents()

@@ -228,7 +228,7 @@ async def test_killed_in_the_middle_and_run_again(stage: LedgerStage) -> None:
     process = await stage.begin("import", path, "--create-only", "--yes", "--rate", "150")
     while len(await stage.contents()) < 50:
         assert process.returncode is None
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
     there = len(await stage.contents())

@@ -309,7 +309,7 @@ async def test_killed_in_the_middle_and_run_again(stage: LedgerStage, bookies: l
 
     while await changed() < 50:
         assert process.returncode is None, await process.communicate()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
     half = await stage.contents()
@@ -368,7 +368,7 @@ async def test_a_source_that_comes_back_stops_it(stage: LedgerStage, bookies: li
 
     while await left() > 270:
         assert process.returncode is None, await process.communicate()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
     registration = stage.paths.writable_bookie(OLD)
     await stage.store.create(registration, b"", is_ephemeral=True)
     try:

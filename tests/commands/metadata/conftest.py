@@ -16,6 +16,9 @@ from tests.runtime.metadata.bad_nodes import Nodes
 Tree = dict[str, tuple[bytes, int, int]]
 
 
+_CREATED_AT_ONCE = 500
+
+
 class Planted:
     """One root; its ephemeral nodes live as long as the test."""
 
@@ -26,13 +29,15 @@ class Planted:
         self.run = run
 
     def put(self, nodes: Nodes) -> None:
-        """Create the nodes."""
-        answers = [
-            self.client.create_async(f"{self.root}/{path}" if path else self.root, data, ephemeral=is_ephemeral)
-            for path, (data, is_ephemeral) in sorted(nodes.items())
-        ]
-        for answer in answers:
-            answer.get()
+        """Create the nodes, many in one request."""
+        paths = sorted(nodes)
+        for start in range(0, len(paths), _CREATED_AT_ONCE):
+            transaction = self.client.transaction()
+            for path in paths[start : start + _CREATED_AT_ONCE]:
+                data, is_ephemeral = nodes[path]
+                transaction.create(f"{self.root}/{path}" if path else self.root, data, ephemeral=is_ephemeral)
+            for answer in transaction.commit():
+                assert isinstance(answer, str), answer
 
     def tree(self) -> Tree:
         """Data, version and owner of every node, by path."""

@@ -24,6 +24,7 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while cluster.run("cluster", "info").json()["unavailable_bookies_count"] == 0:
         assert time.monotonic() < deadline, "the registration outlives its session"
+        time.sleep(0.2)
     info = cluster.run("cluster", "info").json()
     assert (info["cluster_under_replicated"], info["ledger_replication_enabled"]) == (None, None)
     _, screen = run_bkctl_on_terminal("cluster", "info", BKCTL_METADATA_URI=cluster.metadata_uri)

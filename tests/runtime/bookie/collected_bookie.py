@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from runtime.bookie.boot.process import running_bookie
+from runtime.bookie.boot.process import real_ports, running_bookie
 from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.collection.collector import GarbageCollector
 from runtime.config import (
@@ -29,8 +30,12 @@ from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
 from runtime.protocol.status import Status
+from storage.adapters.filesystem import OsFileSystem
+from storage.adapters.index_store import open_plyvel
 from storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
+from storage.ports import Children
 from tests.runtime.bookie.conftest import Peer
+from tests.sim.children import InProcessChildren
 
 BOOKIE_ID = "collected"
 PAYLOAD_BYTES = 1000
@@ -148,8 +153,12 @@ async def collected_bookie(
     gc: GarbageCollectionConfig = NEVER_BY_ITSELF,
     *,
     ledger_directories: int = 1,
+    children: Children | None = None,
 ) -> AsyncIterator[CollectedBookie]:
-    """Boot; leaving the block stops in order. May be entered again for the same folder: a restart."""
+    """Boot; leaving the block stops in order. May be entered again for the same folder: a restart.
+
+    ``children`` None: logs are scanned in this process, because a bookie starts a process for each scan.
+    """
     uri = parse_metadata_uri(metadata_uri)
     config = BookieConfig(
         metadata_uri=metadata_uri,
@@ -169,7 +178,8 @@ async def collected_bookie(
     store = await ZooKeeperStore.connect(uri.servers)
     try:
         await init_cluster(store, uri.root, uri.tree, random.Random(1))
-        async with running_bookie(config) as server:
+        children = children or InProcessChildren(OsFileSystem(), open_plyvel)
+        async with running_bookie(config, dataclasses.replace(real_ports(), children=children)) as server:
 
             async def resolve(bookie_id: str) -> tuple[str, int]:
                 return "127.0.0.1", server.port

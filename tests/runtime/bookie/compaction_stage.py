@@ -19,7 +19,6 @@ from runtime.bookie.collection.logs import DirectoryCollector
 from runtime.bookie.collection.metrics import GarbageCollectionMetrics
 from runtime.config import CompactionConfig, GarbageCollectionConfig
 from runtime.net.loop import LaneWorkers, LoopClock
-from storage.adapters.child_pool import ChildProcesses
 from storage.adapters.filesystem import OsFileSystem
 from storage.adapters.index_store import open_plyvel
 from storage.config import EngineConfig, EntryLogConfig
@@ -196,7 +195,7 @@ async def kill_compaction(root: Path, operation: str, suffix: str, skipped_count
 
 async def _die_in_compaction(root: Path, operation: str, suffix: str, skipped_count: int) -> None:
     disk = KillingDisk(operation, suffix, skipped_count)
-    async with staged(root, disk=disk, config=TRANSACTIONAL, children=ChildProcesses()) as stage:
+    async with staged(root, disk=disk, config=TRANSACTIONAL) as stage:
         disk.is_armed = True
         await stage.round()
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import shutil
-import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.protocol.status import Status
 from storage.filenames import COLLECTED, LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
 from tests.processes import run_bkctl
-from tests.runtime.bookie.bookie_process import BookieUnderTest
+from tests.runtime.bookie.bookie_process import BookieUnderTest, RunningBookie
 from tests.runtime.bookie.conftest import Peer
 
 pytestmark = pytest.mark.cluster
@@ -44,7 +43,7 @@ class Trio:
     def __init__(self, folder: Path, metadata_uri: str, store: ZooKeeperStore) -> None:
         self._folder = folder
         self._stacks: dict[str, contextlib.AsyncExitStack] = {}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, RunningBookie] = {}
         self.peers: dict[str, Peer] = {}
         self._bookies: dict[str, BookieUnderTest] = {}
         for bookie_id in BOOKIES:

@@ -77,7 +77,7 @@ async def test_every_directory_has_its_own_logs(metadata_uri: str, tmp_path: Pat
 
 
 async def test_adds_and_reads_go_on_beside_it(metadata_uri: str, tmp_path: Path) -> None:
-    async with collected_bookie(metadata_uri, tmp_path) as bookie:
+    async with collected_bookie(metadata_uri, tmp_path, children=ChildProcesses()) as bookie:
         await bookie.write(range(20))
         await bookie.delete_metadata(range(16))
         is_over = False
@@ -88,10 +88,12 @@ async def test_adds_and_reads_go_on_beside_it(metadata_uri: str, tmp_path: Path)
                 entry_id = 4 + len(added)
                 await bookie.add(16, [entry_id])
                 added.append(entry_id)
+                await asyncio.sleep(0.005)
 
         async def read_all_the_time() -> None:
             while not is_over:
                 await bookie.require_readable(range(16, 20))
+                await asyncio.sleep(0.02)
 
         others = [asyncio.create_task(write_all_the_time()), asyncio.create_task(read_all_the_time())]
         for _ in range(3):
@@ -275,7 +277,7 @@ async def test_a_round_that_fails_is_counted_and_the_bookie_serves_on(metadata_u
 
 
 async def test_a_scan_that_is_killed_is_tried_again(metadata_uri: str, tmp_path: Path) -> None:
-    async with collected_bookie(metadata_uri, tmp_path) as bookie:
+    async with collected_bookie(metadata_uri, tmp_path, children=ChildProcesses()) as bookie:
         await bookie.write(range(20))
         await bookie.delete_metadata(range(15))
         with striking_children("storage.entry_log.compaction_scan_child", signal.SIGKILL):

@@ -182,6 +182,7 @@ async def test_reads_beside_compaction_never_fail(mixed: Path, config: GarbageCo
                     body = await stage.workers.run("reads", stage.engine.read, ledger_id, entry_id)
                     assert body == stored(ledger_id, entry_id)
                     reads_count += 1
+                await asyncio.sleep(0.005)
 
         reader = asyncio.create_task(read_all_the_time())
         await stage.round()

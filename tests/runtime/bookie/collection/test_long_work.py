@@ -15,8 +15,10 @@ import pytest
 from runtime.bookie.collection.compaction_sweep import find_rows_naming
 from runtime.bookie.disks.rules import DiskState
 from runtime.config import CompactionConfig, GarbageCollectionConfig, MajorCompactionConfig
+from storage.adapters.child_pool import ChildProcesses
 from storage.engine.engine import LedgerDirectoryEngine
 from storage.entry_log.format import HEADER_MAP_FIELDS_OFFSET
+from storage.ports import Children
 from tests.runtime.bookie.collected_bookie import CollectedBookie, collected_bookie, until, with_settings
 
 DIRECTORIES = 3
@@ -65,10 +67,11 @@ async def rounds(bookie: CollectedBookie, count: int) -> None:
 
 @contextlib.asynccontextmanager
 async def compacting(
-    metadata_uri: str, folder: Path, config: GarbageCollectionConfig
+    metadata_uri: str, folder: Path, config: GarbageCollectionConfig, children: Children | None = None
 ) -> AsyncIterator[tuple[CollectedBookie, asyncio.Task[None]]]:
     """A bookie that is in the middle of the first log of directory 0, and the task that has forced it."""
-    async with collected_bookie(metadata_uri, folder, config, ledger_directories=DIRECTORIES) as bookie:
+    running = collected_bookie(metadata_uri, folder, config, ledger_directories=DIRECTORIES, children=children)
+    async with running as bookie:
         await bookie.write(LEDGERS)
         await bookie.delete_metadata(GONE)
         await until(lambda: bookie.local_ids().isdisjoint(GONE))
@@ -205,7 +208,8 @@ async def test_a_round_that_is_forced_does_not_wait_for_a_compaction(metadata_ur
 async def test_it_stops_in_the_middle_of_a_compaction(
     metadata_uri: str, tmp_path: Path, is_transactional: bool
 ) -> None:
-    async with compacting(metadata_uri, tmp_path, slowly(is_transactional=is_transactional)) as (bookie, forced):
+    config = slowly(is_transactional=is_transactional)
+    async with compacting(metadata_uri, tmp_path, config, ChildProcesses()) as (bookie, forced):
         before = finished_logs(tmp_path, 0)
     with pytest.raises(asyncio.CancelledError):
         await forced

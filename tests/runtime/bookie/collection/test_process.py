@@ -52,7 +52,7 @@ async def require_kept(peer: Peer) -> None:
             assert await peer.read(ledger_id, entry_id) == body(peer, ledger_id, entry_id)
 
 
-@pytest.mark.parametrize("is_transactional", ["false", "true"])
+@pytest.mark.parametrize("is_transactional", [pytest.param("false", marks=pytest.mark.battery), "true"])
 async def test_a_bookie_that_is_killed_in_its_rounds_loses_nothing(
     metadata_uri: str, tmp_path: Path, store: ZooKeeperStore, is_transactional: str
 ) -> None:
@@ -80,6 +80,7 @@ async def test_a_bookie_that_is_killed_in_its_rounds_loses_nothing(
         async with asyncio.timeout(60):
             while _log_bytes(current) > 2 * len(KEPT) * len(ENTRIES) * 2100 + 2 * 65536:
                 await require_kept(peer)
+                await asyncio.sleep(0.1)
         await require_kept(peer)
         for ledger_id in GONE:
             with pytest.raises(NoSuchLedgerError):

@@ -41,7 +41,7 @@ class Stage:
         self._store = store
 
     def bookie(self, *keys: str) -> BookieUnderTest:
-        words = (word for key in ("flushInterval=3600000", *keys) for word in ("--set", key))
+        words = (word for key in ("flushInterval=3600000", "diskCheckInterval=500", *keys) for word in ("--set", key))
         return BookieUnderTest(self.folder, self._metadata_uri, self._store, *words)
 
     async def wait_mode(self, mode: BookieMode) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
-from tests.processes import bkctl_command, bkctl_environment, kill_and_wait, run_bkctl
+from tests.processes import BkctlProcess, kill_and_wait, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster
 
@@ -29,22 +28,21 @@ BOOKIES = ("pulsar-1", "pulsar-2", "pulsar-3")
 @pytest.fixture
 async def pulsar_bookies(
     tmp_path: Path, metadata_uri: str, store: ZooKeeperStore
-) -> AsyncIterator[dict[str, subprocess.Popen[bytes]]]:
+) -> AsyncIterator[dict[str, BkctlProcess]]:
     """Bookies with Pulsar's frame limit."""
-    processes: dict[str, subprocess.Popen[bytes]] = {}
+    processes: dict[str, BkctlProcess] = {}
     settings = ("allowLoopback=true", "zkTimeout=1000", f"nettyMaxFrameSizeBytes={PULSAR_FRAME_BYTES_MAX}")
     try:
         for bookie_id in BOOKIES:
             folder = tmp_path / bookie_id
             folder.mkdir()
-            command = bkctl_command(
-                *("bookie", "start", "--metadata-uri", metadata_uri, "--port", "0", "--bookie-id", bookie_id),
-                *("--journal-dir", str(folder / "journal"), "--ledger-dir", str(folder / "ledgers")),
-                *("--advertised-address", "127.0.0.1", *(word for key in settings for word in ("--set", key))),
-            )
             with (folder / "log").open("wb") as log:
-                processes[bookie_id] = subprocess.Popen(  # noqa: ASYNC220  it only starts
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=bkctl_environment()
+                processes[bookie_id] = start_bkctl(
+                    *("bookie", "start", "--metadata-uri", metadata_uri, "--port", "0", "--bookie-id", bookie_id),
+                    *("--journal-dir", str(folder / "journal"), "--ledger-dir", str(folder / "ledgers")),
+                    *("--advertised-address", "127.0.0.1", *(word for key in settings for word in ("--set", key))),
+                    stdout=log,
+                    stderr=log,
                 )
         registrations = RegistrationClient(store, parse_metadata_uri(metadata_uri).root)
         async with asyncio.timeout(120):
@@ -60,7 +58,7 @@ async def pulsar_bookies(
 
 
 async def test_a_ledger_with_a_full_size_message_is_read_and_moved(
-    pulsar_bookies: dict[str, subprocess.Popen[bytes]], metadata_uri: str
+    pulsar_bookies: dict[str, BkctlProcess], metadata_uri: str
 ) -> None:
     pulsar = ClientConfig(writer_frame_bytes_max=PULSAR_FRAME_BYTES_MAX)
     async with await LedgerClient.connect(metadata_uri, config=pulsar) as client:

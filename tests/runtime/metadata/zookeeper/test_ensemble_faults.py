@@ -22,12 +22,12 @@ from runtime.metadata.store import Node
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import (
     LOOPBACK,
+    BkctlProcess,
     BkctlResult,
-    bkctl_command,
-    bkctl_environment,
     free_port,
     kill_and_wait,
     run_bkctl,
+    start_bkctl,
 )
 from tests.zookeeper_servers import Ensemble, ZooKeeperServer
 
@@ -64,7 +64,7 @@ class Bookie(NamedTuple):
     """A bookie process with an id that no other test uses."""
 
     id: str
-    process: subprocess.Popen[bytes]
+    process: BkctlProcess
     log_path: Path
 
     @property
@@ -77,13 +77,14 @@ def running_bookie(ensemble: Ensemble, folder: Path) -> Iterator[Bookie]:
     """A bookie process, registered."""
     bookie_id = f"bookie-{folder.name}"
     (folder / "bkctl.toml").write_text(BOOKIE_SETTINGS)
-    command = bkctl_command(
-        "bookie", "start", "-u", ensemble.metadata_uri(ROOT), "--config", str(folder / "bkctl.toml"), "--port",
-        str(free_port()), "--journal-dir", str(folder / "journal"), "--ledger-dir", str(folder / "ledgers"),
-        "--bookie-id", bookie_id,
-    )  # fmt: skip
     with open(folder / "bookie.log", "wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=bkctl_environment())
+        process = start_bkctl(
+            *("bookie", "start", "-u", ensemble.metadata_uri(ROOT), "--config", str(folder / "bkctl.toml")),
+            *("--port", str(free_port()), "--bookie-id", bookie_id),
+            *("--journal-dir", str(folder / "journal"), "--ledger-dir", str(folder / "ledgers")),
+            stdout=log,
+            stderr=log,
+        )
     bookie = Bookie(bookie_id, process, folder / "bookie.log")
     try:
         eventually(lambda: bookie_id in writable_bookies(ensemble).stdout, bookie)
@@ -98,7 +99,7 @@ def eventually(condition: Callable[[], bool], bookie: Bookie) -> None:
     while not condition():
         assert time.monotonic() < deadline, bookie.log
         assert bookie.process.poll() is None, bookie.log
-        time.sleep(0.1)
+        time.sleep(0.3)
 
 
 def writable_bookies(ensemble: Ensemble) -> BkctlResult:
@@ -169,15 +170,9 @@ def test_all_servers_are_restarted(ensemble: Ensemble, tmp_path: Path) -> None:
         assert during.stderr.count("\n") == 1, during.stderr
         for server in ensemble.servers:
             assert f"{server.address} connection refused" in during.stderr
-        waiting = subprocess.Popen(
-            bkctl_command("ledger", "list", "-u", uri, "--timeout", "60s", "-o", "json"),
-            stdout=subprocess.PIPE,
-            env=bkctl_environment(),
-        )
+        waiting = start_bkctl("ledger", "list", "-u", uri, "--timeout", "60s", "-o", "json")
         ensemble.start()
         assert waiting.wait(DEADLINE_S) == 0
-        assert waiting.stdout is not None
-        waiting.stdout.close()
         eventually(lambda: bookie.id in writable_bookies(ensemble).stdout, bookie)
         assert bookie.process.poll() is None
 
