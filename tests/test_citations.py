@@ -76,3 +76,10 @@ def test_links_of_the_pages_lead_to_files() -> None:
         if not os.path.exists(os.path.join(ROOT, os.path.dirname(path), target))
     ]
     assert broken == []
+
+
+def test_index_lists_every_page() -> None:
+    index = read("docs/README.md")
+    pages = [path for path in tracked_files() if path.startswith("docs/") and path.endswith(".md")]
+    listed = [path for path in pages if not path.startswith("docs/decisions/0") and path != "docs/README.md"]
+    assert [path for path in listed if f"]({path.removeprefix('docs/')})" not in index] == []
