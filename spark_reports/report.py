@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, closing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,29 +18,19 @@ import msgspec
 from runtime.config import ZooKeeperConfig
 from runtime.metadata.bookies.registration import Registrations
 from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.replication.audit import replication_of
-from runtime.replication.audit_report import (
-    AuditReport,
-    AuditTotals,
-    BookieReplication,
-    UnderReplicatedLedger,
-    UnreadableLedger,
-    audit_report,
-)
+from runtime.metadata.store import Versioned
+from runtime.replication.audit import WriteSetRow, judge_ledger, unreadable_row, write_set_rows
+from runtime.replication.audit_report import AuditReport, AuditTotals
 from spark_reports.errors import SparkReportError
-from spark_reports.output import WRITE_SETS, new_report
-from spark_reports.write_sets import SOURCE_NAME, read_write_sets
+from spark_reports.output import new_report
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import SparkSession
 
-    from spark_reports.arrow_files import WriteSetFile
+    from spark_reports.rows import WriteSetFile
 
-_RAISED = re.compile(r"[A-Za-z_.]*Error: ")
+_RAISED = re.compile(r"[A-Za-z_.]*Error: (?:\[Errno \d+\] )?")
 _CAUSED = re.compile(r"Caused by: [A-Za-z0-9_.$]+: ")
-
-FINDINGS_MAX = 100_000
-"""Rows of each list of ledgers that a report carries; Parquet has them all."""
 
 
 async def audit_plainly(
@@ -50,47 +40,62 @@ async def audit_plainly(
     out_directory: str | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> AuditReport:
-    """Audit by one pass in this process; ``on_progress`` is told the number of ledgers seen, every hundred or so.
+    """Audit by one pass in this process; ``on_progress`` gets the number of ledgers seen, after every hundred.
 
     RefusedError when ``out_directory`` is not empty; MetadataUnavailableError. Unreadable ledgers are in the report.
     """
     with new_report(out_directory):
-        totals = AuditTotals(registrations.writable, registrations.read_only, findings_max=FINDINGS_MAX)
-        with _write_set_file(out_directory) as output:
-            await _count_all(ledgers, registrations.live, totals, output, on_progress)
-        report = totals.report()
-        _write(out_directory, report)
-    return report
+        rows = read_write_sets(ledgers, None)
+        totals = await count_ledgers(rows, registrations.live, out_directory=out_directory, on_progress=on_progress)
+        return _finish(totals, registrations, out_directory)
+
+
+async def count_ledgers(
+    ledger_rows: AsyncGenerator[list[WriteSetRow], None],
+    live_bookies: frozenset[str],
+    *,
+    out_directory: str | None,
+    part_number: int = 0,
+    on_progress: Callable[[int], None] | None = None,
+) -> AuditTotals:
+    """Judge ledgers and sum them up; ``out_directory`` gets their write sets, as the part of this number."""
+    totals = AuditTotals()
+    ledgers_seen = 0
+    with _write_set_file(out_directory, part_number) as output:
+        async with aclosing(ledger_rows):
+            async for write_sets in ledger_rows:
+                verdict = judge_ledger(write_sets, live_bookies)
+                totals.add_ledger(verdict)
+                if output is not None:
+                    output.add(verdict.rows)
+                ledgers_seen += 1
+                if on_progress is not None and ledgers_seen % 100 == 0:
+                    on_progress(ledgers_seen)
+    return totals
 
 
 @contextmanager
-def _write_set_file(out_directory: str | None) -> Iterator[WriteSetFile | None]:
+def _write_set_file(out_directory: str | None, part_number: int) -> Iterator[WriteSetFile | None]:
     if out_directory is None:
         yield None
         return
-    from spark_reports.arrow_files import WriteSetFile  # noqa: PLC0415
+    from spark_reports.rows import WriteSetFile  # noqa: PLC0415
 
-    with closing(WriteSetFile(out_directory)) as file:
+    with closing(WriteSetFile(out_directory, part_number)) as file:
         yield file
 
 
-async def _count_all(
-    ledgers: LedgerStore,
-    live: frozenset[str],
-    totals: AuditTotals,
-    output: WriteSetFile | None,
-    on_progress: Callable[[int], None] | None,
-) -> None:
-    ledgers_seen = 0
-    async with aclosing(read_write_sets(ledgers, None)) as ledger_rows:
-        async for write_sets in ledger_rows:
-            rows = [replication_of(row, live) for row in write_sets]
-            totals.add_ledger(rows)
-            if output is not None:
-                output.add(rows)
-            ledgers_seen += 1
-            if on_progress is not None and ledgers_seen % 100 == 0:
-                on_progress(ledgers_seen)
+async def read_write_sets(ledgers: LedgerStore, subtree: str | None) -> AsyncGenerator[list[WriteSetRow], None]:
+    """Rows of every ledger below a subtree (None: of all), one list per ledger.
+
+    Metadata that cannot be read becomes a row with a ``problem``; ledgers deleted meanwhile are left out.
+    """
+    async with aclosing(ledgers.read_all(subtree)) as found_ledgers:
+        async for ledger_id, found in found_ledgers:
+            if isinstance(found, Versioned):
+                yield write_set_rows(ledger_id, found.value)
+            else:
+                yield [unreadable_row(ledger_id, str(found))]
 
 
 def audit_with_spark(
@@ -132,11 +137,29 @@ def audit_in_session(
 ) -> AuditReport:
     """Audit in a session that exists already, of any master; SparkReportError."""
     from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark import StorageLevel  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
+    from spark_reports.write_set_source import AUDIT_NAME, AuditSource  # noqa: PLC0415
+
+    session.dataSource.register(AuditSource)
+    options = {
+        "metadata_uri": metadata_uri,
+        "zookeeper": msgspec.json.encode(zookeeper or ZooKeeperConfig()).decode(),
+        "running_partitions": str(running_partitions),
+        "live_bookies": msgspec.json.encode(registrations.live).decode(),
+        "out_directory": out_directory or "",
+    }
+    totals = AuditTotals()
     try:
-        frame = read_frame(session, metadata_uri, running_partitions, zookeeper)
-        return audit_frame(frame, registrations, out_directory=out_directory)
+        # Kept, so that the totals of one partition after the other come to the driver, which never holds all of them.
+        frame = session.read.format(AUDIT_NAME).options(**options).load().persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            frame.count()
+            for row in frame.toLocalIterator():
+                totals.merge(msgspec.json.decode(row["totals"], type=AuditTotals))
+        finally:
+            frame.unpersist()
     except (
         PySparkException,
         Py4JError,
@@ -144,67 +167,16 @@ def audit_in_session(
         # Java does not say which disk is full.
         purpose = "" if out_directory is None else f" (the report was for {out_directory})"
         raise SparkReportError(f"the Spark job failed: {_reason(str(error))}{purpose}") from error
+    return _finish(totals, registrations, out_directory)
 
 
-def read_frame(
-    session: SparkSession, metadata_uri: str, running_partitions: int, zookeeper: ZooKeeperConfig | None = None
-) -> DataFrame:
-    """Write sets of a cluster as a frame; ``running_partitions``: tasks that Spark runs at once, sharing the budget."""
-    from spark_reports.write_set_source import WriteSetSource  # noqa: PLC0415
-
-    session.dataSource.register(WriteSetSource)
-    reader = session.read.format(SOURCE_NAME).option("metadata_uri", metadata_uri)
-    reader = reader.option("zookeeper", msgspec.json.encode(zookeeper or ZooKeeperConfig()).decode())
-    return reader.option("running_partitions", str(running_partitions)).load()
-
-
-def audit_frame(frame: DataFrame, registrations: Registrations, *, out_directory: str | None = None) -> AuditReport:
-    """Run the audit over a frame of write sets and collect the report: the driver gets findings and totals only."""
-    from pyspark import StorageLevel  # noqa: PLC0415
-
-    from spark_reports import transformations as to  # noqa: PLC0415
-
-    # Kept, so that ZooKeeper is read once for all results.
-    judged = to.with_replication(frame, sorted(registrations.live)).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        if out_directory is not None:
-            judged.write.parquet(os.path.join(out_directory, WRITE_SETS))
-        states = to.summary_by_state(to.ledger_replication(judged)).collect()
-        bookies = to.replication_by_bookie(judged, registrations.writable, registrations.read_only).collect()
-        under_replicated = to.under_replicated_ledgers(judged).limit(FINDINGS_MAX).collect()
-        unreadable = to.unreadable_ledgers(judged).limit(FINDINGS_MAX).collect()
-    finally:
-        judged.unpersist()
-    report = _collected_report(states, bookies, under_replicated, unreadable)
-    _write(out_directory, report)
-    return report
-
-
-def _write(out_directory: str | None, report: AuditReport) -> None:
+def _finish(totals: AuditTotals, registrations: Registrations, out_directory: str | None) -> AuditReport:
+    report = totals.report(registrations.writable, registrations.read_only)
     if out_directory is not None:
-        from spark_reports.arrow_files import write_report  # noqa: PLC0415
+        from spark_reports.rows import write_report  # noqa: PLC0415
 
         write_report(out_directory, report)
-
-
-def _collected_report(
-    states: Sequence[Row], bookies: Sequence[Row], under_replicated: Sequence[Row], unreadable: Sequence[Row]
-) -> AuditReport:
-    ledgers_by_state: dict[str, int] = {}
-    for row in states:
-        ledgers_by_state[row["replication"]] = ledgers_by_state.get(row["replication"], 0) + row["ledgers"]
-    return audit_report(
-        states=ledgers_by_state,
-        open_ledgers=sum(row["ledgers"] for row in states if row["is_open"]),
-        entries=sum(row["entries"] for row in states),
-        payload_bytes=sum(row["payload_bytes"] for row in states),
-        bookies=[BookieReplication(**row.asDict()) for row in bookies],
-        under_replicated=[
-            UnderReplicatedLedger(**(row.asDict() | {"missing_bookies": tuple(row["missing_bookies"])}))
-            for row in under_replicated
-        ],
-        unreadable=[UnreadableLedger(**row.asDict()) for row in unreadable],
-    )
+    return report
 
 
 def _reason(text: str) -> str:

@@ -1,22 +1,29 @@
-"""Spark data source ``bookkeeper_write_sets``: one row per write set of every ledger, read by the executors.
+"""Spark data sources over the ledgers of a cluster, which the executors read.
+
+``bookkeeper_write_sets``: one row per write set of every ledger, with the columns of
+``spark_reports.rows.WRITE_SET_SCHEMA``.
 
     spark.dataSource.register(WriteSetSource)
     frame = spark.read.format("bookkeeper_write_sets").option("metadata_uri", uri).load()
 
-A partition is a group of subtrees of the ledger tree. The driver lists the subtrees only; every executor lists and
+``bookkeeper_audit``: one row per partition, the totals of its ledgers as JSON (``AuditTotals``), to be merged.
+
+A partition is a group of subtrees of the ledger tree. The driver lists the subtrees only. Each executor lists and
 fetches its own ledgers from ZooKeeper, through one session per running partition and with its part of the request
-budget. Readers are pickled and hold settings only. Columns: ``spark_reports.rows.WRITE_SET_SCHEMA``.
+budget. Readers are pickled and hold settings only.
 
 Options: ``metadata_uri`` (required); ``zookeeper``, a ``ZooKeeperConfig`` as JSON, whose request budget is that of all
 partitions together; ``running_partitions``, how many of them run at once, default 1; ``partitions_max``, default four
-times that.
+times that. For the audit also ``live_bookies``, a JSON list of the registered ones, and ``out_directory``: a folder
+for Parquet of all write sets; empty for none.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -25,12 +32,22 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from runtime.config import ZooKeeperConfig
 from runtime.errors import ConfigurationError
+from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.request_budget import BudgetedStore, share_of_budget
 from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.replication.audit import WriteSetRow
+from spark_reports.report import count_ledgers, read_write_sets
 from spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
-from spark_reports.write_sets import SOURCE_NAME, open_ledgers, read_write_sets
+
+T = TypeVar("T")
+
+SOURCE_NAME = "bookkeeper_write_sets"
+AUDIT_NAME = "bookkeeper_audit"
 
 ROWS_PER_BATCH = 8192
+
+_TOTALS_SCHEMA = pa.schema([("totals", pa.binary())])
 
 
 class SourceSettings(msgspec.Struct, frozen=True):
@@ -40,6 +57,8 @@ class SourceSettings(msgspec.Struct, frozen=True):
     zookeeper: ZooKeeperConfig
     running_partitions: int
     partitions_max: int
+    live_bookies: frozenset[str]
+    out_directory: str | None
 
     def budget_shares(self, partition_count: int) -> int:
         """In how many parts the request budget goes: one for each partition that runs at the same time."""
@@ -55,19 +74,19 @@ def parse_settings(options: Mapping[str, str]) -> SourceSettings:
     running = _positive(options, "running_partitions", 1)
     return SourceSettings(
         metadata_uri=uri,
-        zookeeper=_zookeeper(options.get("zookeeper")),
+        zookeeper=_decoded(options, "zookeeper", "{}", ZooKeeperConfig),
         running_partitions=running,
         partitions_max=_positive(options, "partitions_max", 4 * running),
+        live_bookies=_decoded(options, "live_bookies", "[]", frozenset[str]),
+        out_directory=options.get("out_directory") or None,
     )
 
 
-def _zookeeper(text: str | None) -> ZooKeeperConfig:
-    if text is None:
-        return ZooKeeperConfig()
+def _decoded(options: Mapping[str, str], name: str, default: str, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(text, type=ZooKeeperConfig)
+        return msgspec.json.decode(options.get(name, default), type=kind)
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"option zookeeper of the data source: {error}") from error
+        raise ConfigurationError(f"option {name} of the data source: {error}") from error
 
 
 def _positive(options: Mapping[str, str], name: str, default: int) -> int:
@@ -82,14 +101,15 @@ def _positive(options: Mapping[str, str], name: str, default: int) -> int:
 class SubtreesPartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
     """Subtrees of the ledger tree that one task reads, and how many tasks share the request budget with it."""
 
-    def __init__(self, subtrees: tuple[str, ...], budget_shares: int) -> None:
+    def __init__(self, number: int, subtrees: tuple[str, ...], budget_shares: int) -> None:
         super().__init__(subtrees)
+        self.number = number
         self.subtrees = subtrees
         self.budget_shares = budget_shares
 
 
 class WriteSetSource(DataSource):  # type: ignore[misc]
-    """See the module docstring."""
+    """``bookkeeper_write_sets``, see the module docstring."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -109,6 +129,23 @@ class WriteSetSource(DataSource):  # type: ignore[misc]
         return WriteSetReader(self._settings)
 
 
+class AuditSource(WriteSetSource):
+    """``bookkeeper_audit``, see the module docstring."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Format name."""
+        return AUDIT_NAME
+
+    def schema(self) -> object:
+        """Spark schema of the totals."""
+        return from_arrow_schema(_TOTALS_SCHEMA)
+
+    def reader(self, schema: object) -> AuditReader:  # noqa: ARG002  the source has one schema
+        """Reader for the executors."""
+        return AuditReader(self._settings)
+
+
 class WriteSetReader(DataSourceReader):  # type: ignore[misc]
     """Plans partitions on the driver, reads them on the executors. Holds settings only: it is pickled."""
 
@@ -119,7 +156,7 @@ class WriteSetReader(DataSourceReader):  # type: ignore[misc]
         """Groups of subtrees; one empty partition for a cluster without ledgers."""
         groups = group_subtrees(asyncio.run(self._subtrees()), self._settings.partitions_max)
         shares = self._settings.budget_shares(len(groups))
-        return [SubtreesPartition(group, shares) for group in groups]
+        return [SubtreesPartition(number, group, shares) for number, group in enumerate(groups)]
 
     async def _subtrees(self) -> list[str]:
         async with open_ledgers(self._settings.metadata_uri, self._settings.zookeeper) as ledgers:
@@ -140,17 +177,42 @@ class WriteSetReader(DataSourceReader):  # type: ignore[misc]
                 runner.run(batches.aclose())
 
     async def _batches(self, partition: SubtreesPartition) -> AsyncGenerator[pa.RecordBatch, None]:
+        rows: list[WriteSetRow] = []
+        async with aclosing(self._ledger_rows(partition)) as ledger_rows:
+            async for more in ledger_rows:
+                rows.extend(more)
+                if len(rows) >= ROWS_PER_BATCH:
+                    yield write_set_batch(rows)
+                    rows = []
+        yield write_set_batch(rows)
+
+    async def _ledger_rows(self, partition: SubtreesPartition) -> AsyncGenerator[list[WriteSetRow], None]:
         settings = self._settings
         async with open_ledgers(settings.metadata_uri, settings.zookeeper, partition.budget_shares) as ledgers:
-            rows: list[WriteSetRow] = []
             for subtree in partition.subtrees:
                 async with aclosing(read_write_sets(ledgers, subtree)) as ledger_rows:
-                    async for more in ledger_rows:
-                        rows.extend(more)
-                        if len(rows) >= ROWS_PER_BATCH:
-                            yield write_set_batch(rows)
-                            rows = []
-            yield write_set_batch(rows)
+                    async for rows in ledger_rows:
+                        yield rows
+
+
+class AuditReader(WriteSetReader):
+    """Judges the ledgers on the executors, and sums them up."""
+
+    async def _batches(self, partition: SubtreesPartition) -> AsyncGenerator[pa.RecordBatch, None]:
+        settings, rows = self._settings, self._ledger_rows(partition)
+        totals = await count_ledgers(
+            rows, settings.live_bookies, out_directory=settings.out_directory, part_number=partition.number
+        )
+        yield pa.RecordBatch.from_pydict({"totals": [msgspec.json.encode(totals)]}, schema=_TOTALS_SCHEMA)
+
+
+@asynccontextmanager
+async def open_ledgers(metadata_uri: str, config: ZooKeeperConfig, shares_count: int = 1) -> AsyncIterator[LedgerStore]:
+    """The ledgers of a cluster, over a new session with one of ``shares_count`` equal parts of the request budget."""
+    uri = parse_metadata_uri(metadata_uri)
+    session = await ZooKeeperStore.connect(uri.servers, config)
+    async with BudgetedStore(session, share_of_budget(config, shares_count)) as store:
+        yield await open_ledger_store(store, uri.root, uri.tree, layout_config=config.layout)
 
 
 def group_subtrees(subtrees: Sequence[str], groups_max: int) -> list[tuple[str, ...]]:

@@ -1,16 +1,15 @@
-"""Replication of a ledger as rows: one per write set that really stores entries. Pure.
+"""The verdict on a ledger: how well each of its write sets that store entries is replicated, and the worst. Pure.
 
-Copies are counted per write set against the registered bookies, writable and read-only, and not by ensemble membership:
-a ledger of four bookies and three copies that lost one bookie has write sets with two and write sets with three live
-copies. Source: replication sections 2, 3 and 7.2 (a read-only bookie is alive).
-
-This module runs inside Spark executors: it imports nothing that touches sockets, disks or native databases.
+The plain audit and the Spark executors both call ``judge_ledger``. Copies are counted per write set against the
+registered bookies, writable and read-only, and not by ensemble membership: a ledger of four bookies and three copies
+that lost one bookie has write sets with two and write sets with three live copies. Source: replication sections 2, 3
+and 7.2 (a read-only bookie is alive).
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -24,7 +23,7 @@ COUNT_MAX = 2**56
 
 
 class ReplicationState(enum.Enum):
-    """How well a write set is replicated. The names are the values in the reports."""
+    """How well a write set is replicated, from good to bad. The values are those in the reports."""
 
     EMPTY = "empty"
     """The ledger is closed and stores no entry: nothing can be lost."""
@@ -43,7 +42,9 @@ class ReplicationState(enum.Enum):
 UNDER_REPLICATED_STATES = frozenset(
     {ReplicationState.UNDER_REPLICATED, ReplicationState.AT_RISK, ReplicationState.UNAVAILABLE}
 )
-"""States in which copies are missing: two-word "under-replicated" in the wide sense of the reports."""
+"""States in which copies are missing."""
+
+_SEVERITY = {state: position for position, state in enumerate(ReplicationState)}
 
 
 class WriteSetRow(msgspec.Struct, frozen=True, gc=False):
@@ -80,6 +81,13 @@ class ReplicationRow(msgspec.Struct, frozen=True, gc=False):
     replication: ReplicationState
 
 
+class LedgerVerdict(msgspec.Struct, frozen=True, gc=False):
+    """The verdict on one ledger: its write sets, each judged, and the state of the worst."""
+
+    rows: tuple[ReplicationRow, ...]
+    replication: ReplicationState
+
+
 def write_set_rows(ledger_id: int, metadata: LedgerMetadata) -> list[WriteSetRow]:
     """Rows of one ledger, in segment order and then by the first entry that uses the write set.
 
@@ -109,7 +117,7 @@ def write_set_rows(ledger_id: int, metadata: LedgerMetadata) -> list[WriteSetRow
 
 
 def unreadable_row(ledger_id: int, problem: str) -> WriteSetRow:
-    """The row of a ledger whose metadata could not be read: it is reported and stops nobody."""
+    """The row of a ledger whose metadata could not be read: it is reported, and the audit goes on."""
     return WriteSetRow(
         ledger_id=ledger_id,
         ledger_state=None,
@@ -125,11 +133,14 @@ def unreadable_row(ledger_id: int, problem: str) -> WriteSetRow:
     )
 
 
-def replication_of(row: WriteSetRow, live_bookies: Collection[str]) -> ReplicationRow:
-    """Judge one row. ``live_bookies`` are the registered ones, writable and read-only; pass a set.
+def judge_ledger(rows: Iterable[WriteSetRow], live_bookies: Collection[str]) -> LedgerVerdict:
+    """Judge all write sets of one ledger. ``live_bookies``: the registered ones, writable and read-only; pass a set."""
+    judged = tuple(replication_of(row, live_bookies) for row in rows)
+    return LedgerVerdict(judged, max((row.replication for row in judged), key=_SEVERITY.__getitem__))
 
-    A bookie that stands twice in a write set is one copy.
-    """
+
+def replication_of(row: WriteSetRow, live_bookies: Collection[str]) -> ReplicationRow:
+    """Judge one write set. A bookie that is in it twice is one copy."""
     if row.problem is not None:
         return ReplicationRow(row, 0, 0, (), ReplicationState.UNREADABLE)
     if not row.write_set:

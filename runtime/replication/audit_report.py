@@ -1,35 +1,24 @@
-"""What an audit says in the end: totals, one row per bookie, one per ledger that misses copies. Pure.
+"""What an audit reports: totals, one row per bookie, one per ledger that misses copies. Pure.
 
-``AuditTotals`` takes the rows of one ledger at a time and keeps counters, so the pass over millions of ledgers needs
-memory only for what it reports. The same report is computed by Spark in ``spark_reports``; both are held equal by test.
-This module runs inside Spark executors too: see ``runtime.replication.audit``.
+``AuditTotals`` adds up the verdicts on ledgers and keeps counters only, so a pass over millions of ledgers needs little
+memory. Each Spark executor adds up its own ledgers; ``AuditTotals.merge`` then combines the totals.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TypeVar
 
 import msgspec
 
-from runtime.replication.audit import UNDER_REPLICATED_STATES, ReplicationRow, ReplicationState
+from runtime.replication.audit import UNDER_REPLICATED_STATES, LedgerVerdict, ReplicationState
 
-SEVERITY: dict[ReplicationState, int] = {
-    ReplicationState.EMPTY: 0,
-    ReplicationState.REPLICATED: 1,
-    ReplicationState.UNDER_REPLICATED: 2,
-    ReplicationState.AT_RISK: 3,
-    ReplicationState.UNAVAILABLE: 4,
-    ReplicationState.UNREADABLE: 5,
-}
-"""A ledger is in the worst state of its write sets."""
-
-RowT = TypeVar("RowT")
+FINDINGS_MAX = 100_000
+"""Rows of each list of ledgers that a report carries."""
 
 
-class BookieReplication(msgspec.Struct, frozen=True):
-    """One bookie's part: what the metadata places on it, and what hangs on it.
+class BookieReplication(msgspec.Struct):
+    """One bookie's part: what the metadata places on it, and what depends on it.
 
     ``mode``: "writable", "read_only", or "unregistered" (ledgers name it). ``entry_copies`` counts complete segments
     and ``payload_bytes`` closed ledgers only. ``last_copy_ledgers`` have entries whose only live copy
@@ -37,7 +26,7 @@ class BookieReplication(msgspec.Struct, frozen=True):
     """
 
     bookie_id: str
-    mode: str
+    mode: str = "unregistered"
     ledgers: int = 0
     write_sets: int = 0
     under_replicated_write_sets: int = 0
@@ -108,135 +97,106 @@ class AuditReport(msgspec.Struct, frozen=True):
     """There are more ledgers with findings than the lists hold; the summary counts them all."""
 
 
-class _BookieCounts:
-    __slots__ = ("entry_copies", "last_copy_ledgers", "ledgers", "payload_bytes", "under_replicated", "write_sets")
+class AuditTotals(msgspec.Struct):
+    """Adds up the verdicts on any number of ledgers. ``findings_max`` bounds each of the two lists of ledgers."""
 
-    def __init__(self) -> None:
-        self.ledgers = 0
-        self.write_sets = 0
-        self.under_replicated = 0
-        self.last_copy_ledgers = 0
-        self.entry_copies = 0
-        self.payload_bytes = 0
+    findings_max: int = FINDINGS_MAX
+    states: dict[str, int] = {}
+    """Ledgers by the state of their worst write set."""
+    open_ledgers: int = 0
+    entries: int = 0
+    payload_bytes: int = 0
+    bookies: dict[str, BookieReplication] = {}
+    under_replicated: list[UnderReplicatedLedger] = []
+    unreadable: list[UnreadableLedger] = []
 
-
-class AuditTotals:
-    """Adds up the rows of an audit, ledger by ledger."""
-
-    def __init__(self, writable: Sequence[str], read_only: Sequence[str], *, findings_max: int = 100_000) -> None:
-        """``findings_max`` bounds each of the two lists of ledgers that the report carries."""
-        self._modes = dict.fromkeys(read_only, "read_only") | dict.fromkeys(writable, "writable")
-        self._bookies: dict[str, _BookieCounts] = {bookie_id: _BookieCounts() for bookie_id in self._modes}
-        self._states: Counter[ReplicationState] = Counter()
-        self._open_ledgers = 0
-        self._entries = 0
-        self._payload_bytes = 0
-        self._findings_max = findings_max
-        self._under_replicated: list[UnderReplicatedLedger] = []
-        self._unreadable: list[UnreadableLedger] = []
-
-    def add_ledger(self, rows: Sequence[ReplicationRow]) -> None:
-        """Count all rows of one ledger; call once per ledger."""
-        first = rows[0].write_set
-        worst = max((row.replication for row in rows), key=SEVERITY.__getitem__)
-        self._states[worst] += 1
+    def add_ledger(self, verdict: LedgerVerdict) -> None:
+        """Count one ledger."""
+        first = verdict.rows[0].write_set
+        state = verdict.replication
+        self.states[state.value] = self.states.get(state.value, 0) + 1
         if first.ledger_state not in {None, "closed"}:
-            self._open_ledgers += 1
+            self.open_ledgers += 1
         else:
-            self._entries += sum(row.write_set.entry_count or 0 for row in rows)
-            self._payload_bytes += sum(row.write_set.payload_bytes or 0 for row in rows)
-        self._count_bookies(rows)
-        if worst in UNDER_REPLICATED_STATES:
-            _append_bounded(self._under_replicated, under_replicated_ledger(rows), self._findings_max)
-        elif worst is ReplicationState.UNREADABLE:
-            unreadable = UnreadableLedger(first.ledger_id, first.problem or "")
-            _append_bounded(self._unreadable, unreadable, self._findings_max)
+            self.entries += sum(row.write_set.entry_count or 0 for row in verdict.rows)
+            self.payload_bytes += sum(row.write_set.payload_bytes or 0 for row in verdict.rows)
+        self._count_bookies(verdict)
+        if state in UNDER_REPLICATED_STATES and len(self.under_replicated) < self.findings_max:
+            self.under_replicated.append(under_replicated_ledger(verdict))
+        elif state is ReplicationState.UNREADABLE and len(self.unreadable) < self.findings_max:
+            self.unreadable.append(UnreadableLedger(first.ledger_id, first.problem or ""))
 
-    def _count_bookies(self, rows: Sequence[ReplicationRow]) -> None:
+    def merge(self, other: AuditTotals) -> None:
+        """Add the totals of other ledgers; of the two lists, the ledgers with the lowest ids stay."""
+        for state, count in other.states.items():
+            self.states[state] = self.states.get(state, 0) + count
+        self.open_ledgers += other.open_ledgers
+        self.entries += other.entries
+        self.payload_bytes += other.payload_bytes
+        for bookie_id, counts in other.bookies.items():
+            own = self.bookies.setdefault(bookie_id, BookieReplication(bookie_id))
+            for name in _COUNTS:
+                setattr(own, name, getattr(own, name) + getattr(counts, name))
+        by_id = _by_ledger_id
+        self.under_replicated = sorted(self.under_replicated + other.under_replicated, key=by_id)[: self.findings_max]
+        self.unreadable = sorted(self.unreadable + other.unreadable, key=by_id)[: self.findings_max]
+
+    def _count_bookies(self, verdict: LedgerVerdict) -> None:
         seen: set[str] = set()
         last_copies: set[str] = set()
-        for row in rows:
+        for row in verdict.rows:
             is_under_replicated = row.replication in UNDER_REPLICATED_STATES
             for bookie_id in dict.fromkeys(row.write_set.write_set):
-                counts = self._bookies.setdefault(bookie_id, _BookieCounts())
+                counts = self.bookies.get(bookie_id)
+                if counts is None:
+                    counts = self.bookies[bookie_id] = BookieReplication(bookie_id)
                 counts.write_sets += 1
-                counts.under_replicated += is_under_replicated
+                counts.under_replicated_write_sets += is_under_replicated
                 counts.entry_copies += row.write_set.entry_count or 0
                 counts.payload_bytes += row.write_set.payload_bytes or 0
                 seen.add(bookie_id)
                 if row.live_copies == 1 and bookie_id not in row.missing_bookies:
                     last_copies.add(bookie_id)
         for bookie_id in seen:
-            self._bookies[bookie_id].ledgers += 1
+            self.bookies[bookie_id].ledgers += 1
         for bookie_id in last_copies:
-            self._bookies[bookie_id].last_copy_ledgers += 1
+            self.bookies[bookie_id].last_copy_ledgers += 1
 
-    def report(self) -> AuditReport:
-        """The result so far."""
+    def report(self, writable: Sequence[str], read_only: Sequence[str]) -> AuditReport:
+        """The result so far; bookies that are registered and hold nothing are in it too."""
+        modes = dict.fromkeys(read_only, "read_only") | dict.fromkeys(writable, "writable")
+        idle = {bookie_id: BookieReplication(bookie_id) for bookie_id in modes}
         bookies = tuple(
-            BookieReplication(
-                bookie_id=bookie_id,
-                mode=self._modes.get(bookie_id, "unregistered"),
-                ledgers=counts.ledgers,
-                write_sets=counts.write_sets,
-                under_replicated_write_sets=counts.under_replicated,
-                last_copy_ledgers=counts.last_copy_ledgers,
-                entry_copies=counts.entry_copies,
-                payload_bytes=counts.payload_bytes,
-            )
-            for bookie_id, counts in sorted(self._bookies.items())
+            msgspec.structs.replace(counts, mode=modes.get(bookie_id, "unregistered"))
+            for bookie_id, counts in sorted((idle | self.bookies).items())
         )
-        return audit_report(
-            states={state.value: count for state, count in self._states.items()},
-            open_ledgers=self._open_ledgers,
-            entries=self._entries,
-            payload_bytes=self._payload_bytes,
+        counted = Counter(bookie.mode for bookie in bookies)
+        missing_copies = sum(self.states.get(state.value, 0) for state in UNDER_REPLICATED_STATES)
+        summary = AuditSummary(
+            ledgers=sum(self.states.values()),
+            open_ledgers=self.open_ledgers,
+            **{state.value: self.states.get(state.value, 0) for state in ReplicationState},
+            entries=self.entries,
+            payload_bytes=self.payload_bytes,
+            bookies_writable=counted["writable"],
+            bookies_read_only=counted["read_only"],
+            bookies_named_unregistered=counted["unregistered"],
+        )
+        return AuditReport(
+            summary=summary,
             bookies=bookies,
-            under_replicated=self._under_replicated,
-            unreadable=self._unreadable,
+            under_replicated=tuple(sorted(self.under_replicated, key=_by_ledger_id)),
+            unreadable=tuple(sorted(self.unreadable, key=_by_ledger_id)),
+            is_truncated=len(self.under_replicated) < missing_copies or len(self.unreadable) < summary.unreadable,
         )
 
 
-def audit_report(
-    *,
-    states: dict[str, int],
-    open_ledgers: int,
-    entries: int,
-    payload_bytes: int,
-    bookies: Sequence[BookieReplication],
-    under_replicated: Sequence[UnderReplicatedLedger],
-    unreadable: Sequence[UnreadableLedger],
-) -> AuditReport:
-    """Put a report together from counts: ``states`` maps state names to ledgers (by worst write set)."""
-    modes = Counter(bookie.mode for bookie in bookies)
-    missing_copies = sum(states.get(state.value, 0) for state in UNDER_REPLICATED_STATES)
-    summary = AuditSummary(
-        ledgers=sum(states.values()),
-        open_ledgers=open_ledgers,
-        empty=states.get("empty", 0),
-        replicated=states.get("replicated", 0),
-        under_replicated=states.get("under_replicated", 0),
-        at_risk=states.get("at_risk", 0),
-        unavailable=states.get("unavailable", 0),
-        unreadable=states.get("unreadable", 0),
-        entries=entries,
-        payload_bytes=payload_bytes,
-        bookies_writable=modes["writable"],
-        bookies_read_only=modes["read_only"],
-        bookies_named_unregistered=modes["unregistered"],
-    )
-    return AuditReport(
-        summary=summary,
-        bookies=tuple(sorted(bookies, key=lambda bookie: bookie.bookie_id)),
-        under_replicated=tuple(sorted(under_replicated, key=lambda ledger: ledger.ledger_id)),
-        unreadable=tuple(sorted(unreadable, key=lambda ledger: ledger.ledger_id)),
-        is_truncated=len(under_replicated) < missing_copies or len(unreadable) < summary.unreadable,
-    )
+_COUNTS = tuple(name for name in BookieReplication.__struct_fields__ if name not in {"bookie_id", "mode"})
 
 
-def under_replicated_ledger(rows: Sequence[ReplicationRow]) -> UnderReplicatedLedger:
+def under_replicated_ledger(verdict: LedgerVerdict) -> UnderReplicatedLedger:
     """Sum up one ledger of which at least one write set misses copies."""
-    affected = [row for row in rows if row.replication in UNDER_REPLICATED_STATES]
+    affected = [row for row in verdict.rows if row.replication in UNDER_REPLICATED_STATES]
     assert affected, "only a ledger that misses copies is summed up"
     first = affected[0].write_set
     assert first.ledger_state is not None
@@ -244,7 +204,7 @@ def under_replicated_ledger(rows: Sequence[ReplicationRow]) -> UnderReplicatedLe
     return UnderReplicatedLedger(
         ledger_id=first.ledger_id,
         ledger_state=first.ledger_state,
-        replication=max((row.replication for row in affected), key=SEVERITY.__getitem__).value,
+        replication=verdict.replication.value,
         expected_copies=affected[0].expected_copies,
         live_copies_min=min(row.live_copies for row in affected),
         ack_quorum_size=first.ack_quorum_size,
@@ -254,6 +214,5 @@ def under_replicated_ledger(rows: Sequence[ReplicationRow]) -> UnderReplicatedLe
     )
 
 
-def _append_bounded(rows: list[RowT], row: RowT, count_max: int) -> None:
-    if len(rows) < count_max:
-        rows.append(row)
+def _by_ledger_id(found: UnderReplicatedLedger | UnreadableLedger) -> int:
+    return found.ledger_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,7 +14,8 @@ from runtime.errors import RefusedError
 from runtime.metadata.bookies.registration import Registrations
 from runtime.metadata.ledgers.ledgers import LedgerStore
 from spark_reports.errors import SparkReportError
-from spark_reports.report import audit_frame, audit_in_session, audit_plainly, read_frame
+from spark_reports.report import audit_in_session, audit_plainly
+from tests.runtime.replication.samples import ledger, random_ledger
 from tests.spark_reports.conftest import BOOKIES, REGISTRATIONS, UNREADABLE_IDS
 
 
@@ -21,8 +23,9 @@ async def test_spark_and_the_plain_pass_agree(
     spark: SparkSession, ledgers: LedgerStore, metadata_uri: str, tmp_path: Path
 ) -> None:
     plain = await audit_plainly(ledgers, REGISTRATIONS, out_directory=str(tmp_path / "plain"))
-    frame = read_frame(spark, metadata_uri, 2)
-    by_spark = await asyncio.to_thread(audit_frame, frame, REGISTRATIONS, out_directory=str(tmp_path / "spark"))
+    by_spark = await asyncio.to_thread(
+        audit_in_session, spark, metadata_uri, REGISTRATIONS, 2, out_directory=str(tmp_path / "spark")
+    )
 
     assert by_spark == plain
     assert plain.summary.ledgers == 62
@@ -41,12 +44,30 @@ async def test_spark_and_the_plain_pass_agree(
         assert rows[0], name
 
 
+async def test_random_and_odd_ledgers_are_judged_alike(
+    spark: SparkSession, ledgers: LedgerStore, metadata_uri: str
+) -> None:
+    source = random.Random(5)
+    for ledger_id in range(100, 300):
+        await ledgers.create(random_ledger(source, BOOKIES), ledger_id=ledger_id)
+    twice = ledger({0: [BOOKIES[0], BOOKIES[0], BOOKIES[1]]}, 2, 2, last_entry_id=9, length=99)
+    await ledgers.create(twice, ledger_id=300)
+    registrations = Registrations(writable=tuple(BOOKIES[:2]), read_only=tuple(BOOKIES[1:3]))
+
+    plain = await audit_plainly(ledgers, registrations)
+    by_spark = await asyncio.to_thread(audit_in_session, spark, metadata_uri, registrations, 2)
+
+    assert by_spark == plain
+    assert plain.summary.ledgers == 62 + 201
+    assert 300 in {found.ledger_id for found in plain.under_replicated}
+
+
 async def test_with_every_bookie_gone_all_that_stores_entries_is_unavailable(
     spark: SparkSession, ledgers: LedgerStore, metadata_uri: str
 ) -> None:
     nobody = Registrations(writable=(), read_only=())
     plain = await audit_plainly(ledgers, nobody)
-    by_spark = await asyncio.to_thread(audit_frame, read_frame(spark, metadata_uri, 2), nobody)
+    by_spark = await asyncio.to_thread(audit_in_session, spark, metadata_uri, nobody, 2)
 
     assert by_spark == plain
     assert plain.summary.replicated == plain.summary.under_replicated == plain.summary.at_risk == 0
@@ -71,3 +92,10 @@ async def test_a_report_never_overwrites_another_one(ledgers: LedgerStore, tmp_p
         await audit_plainly(ledgers, REGISTRATIONS, out_directory=str(tmp_path))
 
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_failed_job_says_why_in_one_sentence(spark: SparkSession, metadata_uri: str) -> None:
+    with pytest.raises(SparkReportError) as caught:
+        audit_in_session(spark, metadata_uri, Registrations(writable=(), read_only=()), 1)
+    assert "there is no BookKeeper cluster at" in str(caught.value)
+    assert "\n" not in str(caught.value)

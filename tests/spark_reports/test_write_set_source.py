@@ -15,9 +15,14 @@ from runtime.config import ZooKeeperConfig
 from runtime.errors import ConfigurationError
 from runtime.metadata.ledgers.ledgers import LedgerStore
 from runtime.replication.audit import write_set_rows
-from spark_reports.report import read_frame
 from spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
-from spark_reports.write_set_source import ROWS_PER_BATCH, WriteSetReader, group_subtrees, parse_settings
+from spark_reports.write_set_source import (
+    ROWS_PER_BATCH,
+    WriteSetReader,
+    WriteSetSource,
+    group_subtrees,
+    parse_settings,
+)
 from tests.runtime.replication.samples import ledger
 from tests.spark_reports.conftest import UNREADABLE_IDS
 
@@ -42,6 +47,7 @@ def test_the_request_budget_is_divided_by_the_partitions_that_run_at_once() -> N
         ({"metadata_uri": URI, "running_partitions": "0"}, "running_partitions"),
         ({"metadata_uri": URI, "partitions_max": "many"}, "partitions_max"),
         ({"metadata_uri": URI, "zookeeper": "{"}, "zookeeper"),
+        ({"metadata_uri": URI, "live_bookies": "{"}, "live_bookies"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], text: str) -> None:
@@ -108,4 +114,6 @@ async def test_a_reader_that_is_given_up_closes_its_session(ledgers: LedgerStore
 
 
 def test_the_frame_has_the_documented_columns(spark: SparkSession, metadata_uri: str) -> None:
-    assert read_frame(spark, metadata_uri, 1).columns == WRITE_SET_SCHEMA.names
+    spark.dataSource.register(WriteSetSource)
+    frame = spark.read.format("bookkeeper_write_sets").option("metadata_uri", metadata_uri).load()
+    assert frame.columns == WRITE_SET_SCHEMA.names

@@ -6,12 +6,13 @@ import random
 import subprocess
 import sys
 
-from runtime.ledger.metadata import LedgerState
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.ledger.write_set import write_set
 from runtime.replication.audit import (
+    LedgerVerdict,
     ReplicationRow,
     ReplicationState,
-    replication_of,
+    judge_ledger,
     unreadable_row,
     write_set_rows,
 )
@@ -23,8 +24,46 @@ from tests.runtime.replication.samples import ledger, random_ledger
 BOOKIES = [f"b{number}" for number in range(7)]
 
 
-def judged(ledger_id: int, metadata: object, live: set[str]) -> list[ReplicationRow]:
-    return [replication_of(row, live) for row in write_set_rows(ledger_id, metadata)]  # type: ignore[arg-type]
+def verdict(ledger_id: int, metadata: LedgerMetadata, live: set[str]) -> LedgerVerdict:
+    return judge_ledger(write_set_rows(ledger_id, metadata), live)
+
+
+def judged(ledger_id: int, metadata: LedgerMetadata, live: set[str]) -> tuple[ReplicationRow, ...]:
+    return verdict(ledger_id, metadata, live).rows
+
+
+def brute_force(metadata: LedgerMetadata, live: set[str]) -> ReplicationState:
+    """The worst state of all entries; of an open segment, those that the writer may have written next."""
+    worst = 0
+    states = list(ReplicationState)
+    for index, segment in enumerate(metadata.segments):
+        entries = segment_entries(metadata, index)
+        entry_ids = range(entries.first_entry_id, entries.last_entry_id + 1)
+        if index == len(metadata.segments) - 1 and not metadata.is_closed:
+            entry_ids = range(segment.first_entry_id, segment.first_entry_id + metadata.ensemble_size)
+        for entry_id in entry_ids:
+            positions = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+            copies = len({segment.ensemble[position] for position in positions} & live)
+            if copies >= metadata.write_quorum_size:
+                state = ReplicationState.REPLICATED
+            elif copies >= metadata.ack_quorum_size:
+                state = ReplicationState.UNDER_REPLICATED
+            else:
+                state = ReplicationState.AT_RISK if copies else ReplicationState.UNAVAILABLE
+            worst = max(worst, states.index(state))
+    return states[worst]
+
+
+def test_the_verdict_is_that_of_the_worst_entry() -> None:
+    source = random.Random(12)
+    found: set[ReplicationState] = set()
+    for ledger_id in range(1000):
+        metadata = random_ledger(source, BOOKIES)
+        live = set(source.sample(BOOKIES, source.randint(0, len(BOOKIES))))
+        state = verdict(ledger_id, metadata, live).replication
+        assert state is brute_force(metadata, live)
+        found.add(state)
+    assert found == set(ReplicationState) - {ReplicationState.UNREADABLE}
 
 
 def test_rows_count_every_entry_once_and_say_where_it_is() -> None:
@@ -93,7 +132,7 @@ def test_the_open_segment_of_an_unclosed_ledger_is_judged_like_every_other() -> 
             (6, 7),
             (None,) * 2,
         ]
-        found = under_replicated_ledger(rows)
+        found = under_replicated_ledger(verdict(1, metadata, {"b0", "b1", "b3"}))
         assert (found.replication, found.missing_bookies) == ("at_risk", ("b2",))
 
 
@@ -105,7 +144,7 @@ def test_a_stripe_without_entries_and_an_empty_last_segment_need_no_bookie() -> 
 def test_every_ledger_has_a_row() -> None:
     empty = ledger({0: ["b0", "b1"]}, 2, 2)
     assert [row.replication for row in judged(1, empty, set())] == [ReplicationState.EMPTY]
-    assert replication_of(unreadable_row(2, "garbage"), set()).replication is ReplicationState.UNREADABLE
+    assert judge_ledger([unreadable_row(2, "garbage")], set()).replication is ReplicationState.UNREADABLE
     # Nobody knows where the open segment ends: every write set may hold entries.
     open_ledger = ledger({0: ["b0", "b1", "b2"]}, 2, 2, state=LedgerState.OPEN)
     assert [row.write_set.entry_count for row in judged(3, open_ledger, set())] == [None, None, None]
@@ -119,11 +158,11 @@ def test_one_bookie_twice_in_a_write_set_is_one_copy() -> None:
 
 
 def test_totals_by_ledger_and_bookie() -> None:
-    totals = AuditTotals(["b1", "b2", "idle"], ["b3"])
-    totals.add_ledger(judged(1, ledger({0: ["b0", "b1"]}, 2, 1, last_entry_id=9, length=100), {"b1", "b2", "b3"}))
-    totals.add_ledger(judged(2, ledger({0: ["b2", "b3"]}, 2, 2, last_entry_id=9, length=100), {"b1", "b2", "b3"}))
-    totals.add_ledger([replication_of(unreadable_row(3, "garbage"), set())])
-    report = totals.report()
+    totals = AuditTotals()
+    totals.add_ledger(verdict(1, ledger({0: ["b0", "b1"]}, 2, 1, last_entry_id=9, length=100), {"b1", "b2", "b3"}))
+    totals.add_ledger(verdict(2, ledger({0: ["b2", "b3"]}, 2, 2, last_entry_id=9, length=100), {"b1", "b2", "b3"}))
+    totals.add_ledger(judge_ledger([unreadable_row(3, "garbage")], set()))
+    report = totals.report(["b1", "b2", "idle"], ["b3"])
 
     assert (report.summary.ledgers, report.summary.replicated, report.summary.under_replicated) == (3, 1, 1)
     assert report.summary.has_findings
@@ -137,16 +176,31 @@ def test_totals_by_ledger_and_bookie() -> None:
 
 
 def test_lists_are_bounded_and_counts_are_not() -> None:
-    totals = AuditTotals([], [], findings_max=2)
+    totals = AuditTotals(findings_max=2)
     for ledger_id in range(5):
-        totals.add_ledger(judged(ledger_id, ledger({0: ["b0"]}, 1, 1, last_entry_id=0, length=1), set()))
-    report = totals.report()
+        totals.add_ledger(verdict(ledger_id, ledger({0: ["b0"]}, 1, 1, last_entry_id=0, length=1), set()))
+    report = totals.report([], [])
     assert (report.summary.unavailable, len(report.under_replicated), report.is_truncated) == (5, 2, True)
+
+
+def test_totals_of_parts_merge_into_those_of_the_whole() -> None:
+    source = random.Random(13)
+    verdicts = [verdict(number, random_ledger(source, BOOKIES), set(BOOKIES[:4])) for number in range(300)]
+    verdicts += [judge_ledger([unreadable_row(number, "garbage")], set()) for number in (300, 301, 302)]
+    for findings_max in (2, 100, 1000):
+        whole, merged = AuditTotals(findings_max=findings_max), AuditTotals(findings_max=findings_max)
+        parts = [AuditTotals(findings_max=findings_max) for _ in range(5)]
+        for number, each in enumerate(verdicts):
+            whole.add_ledger(each)
+            parts[number % 4].add_ledger(each)  # the last part stays empty
+        for part in reversed(parts):
+            merged.merge(part)
+        assert merged.report(BOOKIES[:3], BOOKIES[3:4]) == whole.report(BOOKIES[:3], BOOKIES[3:4])
 
 
 def test_a_ledger_is_summed_up_by_its_worst_write_set() -> None:
     metadata = ledger({0: ["b0", "b1", "b2", "b3"]}, 2, 1, last_entry_id=9, length=1000)
-    row = under_replicated_ledger(judged(1, metadata, {"b2", "b3"}))
+    row = under_replicated_ledger(verdict(1, metadata, {"b2", "b3"}))
     assert (row.replication, row.live_copies_min, row.write_sets, row.missing_bookies) == (
         "unavailable",
         0,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from runtime.replication.audit import replication_of, write_set_rows
-from spark_reports.arrow_files import ROWS_PER_GROUP, WriteSetFile
+from spark_reports.rows import ROWS_PER_GROUP, WriteSetFile
 from tests.runtime.replication.samples import ledger
 
 
@@ -15,7 +15,7 @@ def test_rows_of_more_than_one_group_are_all_written(tmp_path: Path) -> None:
     starts = range(ROWS_PER_GROUP // 2 + 5)
     large = ledger({start: ["b0", "b1", "b2"] for start in starts}, 2, 2, last_entry_id=starts[-1], length=1)
     rows = [replication_of(row, {"b0", "b1"}) for row in write_set_rows(1, large)]
-    file = WriteSetFile(str(tmp_path))
+    file = WriteSetFile(str(tmp_path), 0)
     for _ in range(3):
         file.add(rows)
     file.close()
