@@ -102,7 +102,7 @@ def _print_result(context: CommandContext, report: DecommissionReport) -> None:
 
 def _advice(report: DecommissionReport) -> str:
     """What helps against ledgers that no other run will move."""
-    from runtime.replication.ledger_outcome import FailureReason
+    from runtime.replication.recovery_report import FailureReason
 
     reasons = {failure.reason for recovery in report.recoveries for failure in recovery.failures}
     if reasons.isdisjoint({FailureReason.LOST, FailureReason.NOT_CLOSED}):

@@ -101,7 +101,7 @@ def parse_entry_range(text: str | None) -> tuple[int, int | None]:
 
 def parse_bookie_id(text: str) -> str:
     """The id as it is; what no bookie can be called is refused, for it would make every Java client hang."""
-    from runtime.ledger.bookie_id import is_valid_bookie_id
+    from runtime.ledger.metadata import is_valid_bookie_id
 
     if not is_valid_bookie_id(text):
         raise InvalidArgumentError(

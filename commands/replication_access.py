@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
-    from runtime.replication.recovery_plan import RecoveryPlan
-    from runtime.replication.recovery_report import RecoveryReport
+    from runtime.replication.recovery_report import RecoveryPlan, RecoveryReport
 
 PLAN_TABLE = Table(
     "Changes",

@@ -1,8 +1,7 @@
 """Ports of the runtime layer. The port of the metadata store is in ``runtime.metadata.store``.
 
 Real adapters: ``LoopClock`` and ``LaneWorkers`` in ``runtime.net.loop``, ``BookiePool`` in ``runtime.net.pool``,
-``OsHost`` and ``listen_tcp`` in ``runtime.net.host`` and ``runtime.net.listening``. A simulator implements the same
-protocols.
+``OsHost`` and ``listen_tcp`` in ``runtime.net.host``. A simulator implements the same protocols.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import ParamSpec, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from runtime.protocol.messages import BookieAnswer, BookieCall, ReadAnswer, ReadCall
 from runtime.protocol.status import Status
 
 P = ParamSpec("P")
@@ -181,3 +181,30 @@ class Bookies(Protocol):
 
     async def close(self) -> None:
         """Fail what is outstanding with UNAVAILABLE and close all connections."""
+
+
+class Responder(Protocol):
+    """Where the answer to a call goes: the connection it came from. Called on the loop.
+
+    Each call is answered once; a run of adds may be answered in parts (``AddRun.cut``). Answers may come in any order;
+    those to a connection that is gone are dropped.
+    """
+
+    def answer(self, call: BookieCall, answer: BookieAnswer) -> None:
+        """Answer a call: with a status, or with what was asked for."""
+
+
+class RequestHandler(Protocol):
+    """What a bookie does with calls. Called on the loop, once per call.
+
+    Reads wait for their turn; all other calls come in the order of their arrival.
+
+    It must not wait; it answers through the connection now or later. Ids may be negative. If ``handle`` raises, the
+    call is not answered; of a run of adds, what is still in it.
+    """
+
+    def handle(self, connection: Responder, call: BookieCall) -> None:
+        """Do what was asked, and answer."""
+
+    def read_from_memory(self, call: ReadCall) -> ReadAnswer | None:
+        """The answer to a read if it is in memory: such a read does not wait. None says nothing about the disk."""

@@ -42,7 +42,7 @@ async def list_cookies(context: CommandContext) -> None:
 async def _row(session: Session, bookie_id: str) -> dict[str, object] | None:
     """None for a cookie that was deleted meanwhile."""
     from runtime.errors import MetadataFormatError
-    from runtime.ledger.bookie_id import is_valid_bookie_id
+    from runtime.ledger.metadata import is_valid_bookie_id
 
     try:
         found = await session.cookies.find(bookie_id)

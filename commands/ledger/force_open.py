@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from runtime.client import LedgerClient
     from runtime.metadata.ledgers.changes import Decide, Step
     from runtime.metadata.ledgers.stored_ledgers import StoredLedger
-    from runtime.replication.last_look import LastLook
+    from runtime.replication.loss_proof import LastLook
 
 
 async def require_empty(client: LedgerClient, ledger_ids: Sequence[int]) -> dict[int, LastLook]:
@@ -88,7 +88,7 @@ async def last_looks(
 
 async def _look(client: LedgerClient, ledger_id: int, *, is_fencing: bool = False) -> LastLook:
     from runtime.metadata.bookies.registration import RegistrationClient
-    from runtime.replication.last_look import LastLook, look_for_entries
+    from runtime.replication.loss_proof import LastLook, look_for_entries
 
     try:
         stored = await client.ports.ledgers.read(ledger_id)

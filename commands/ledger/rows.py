@@ -92,7 +92,7 @@ def ensemble_rows(metadata: LedgerMetadata) -> list[dict[str, object]]:
 
 def owner_text(metadata: LedgerMetadata) -> str | None:
     """Whose ledger it is, as ``key=value, ...``; None if the custom metadata does not tell."""
-    from runtime.ledger.owner import owner_labels
+    from runtime.ledger.metadata import owner_labels
 
     return ", ".join(f"{key}={value}" for key, value in owner_labels(metadata).items()) or None
 

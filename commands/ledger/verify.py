@@ -137,7 +137,7 @@ def _require_all_found(named: Sequence[int], present: Sequence[LedgerCheck]) -> 
 
 
 def _row(check: LedgerCheck) -> dict[str, object]:
-    from runtime.replication.entry_ranges import format_ranges
+    from runtime.replication.fragments import format_ranges
 
     return {
         "ledger_id": str(check.ledger_id),
@@ -159,7 +159,7 @@ def _row(check: LedgerCheck) -> dict[str, object]:
 
 
 def _defect_row(check: LedgerCheck, index: int) -> dict[str, object]:
-    from runtime.replication.entry_ranges import format_ranges
+    from runtime.replication.fragments import format_ranges
 
     defect = check.defects[index]
     return {

@@ -13,7 +13,7 @@ import msgspec
 
 from runtime.config import BookieConfig
 from runtime.errors import ConfigurationError
-from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.ports import Host
 
 LOOPBACK_HOST = "127.0.0.1"

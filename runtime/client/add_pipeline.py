@@ -13,9 +13,8 @@ from functools import partial
 from typing import Protocol
 
 from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.ledger.ack_set import AckSet
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import write_set
+from runtime.ledger.write_set import AckSet, write_set
 from runtime.protocol.status import Status
 from storage.errors import BkctlError
 

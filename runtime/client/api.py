@@ -24,16 +24,16 @@ from typing import Self
 
 import msgspec
 
-from runtime.client.open_ledger import open_ledger
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.client.reader import LedgerReader
-from runtime.client.suspects import SuspectBookies
+from runtime.client.last_entry import read_last_add_confirmed
+from runtime.client.ports import ClientPorts, LedgerCredentials, SuspectBookies
+from runtime.client.reader import LedgerReader, told_by_bookies
+from runtime.client.recovery import LedgerRecovery
 from runtime.client.writer import LedgerWriter
 from runtime.config import ClientConfig, ZooKeeperConfig
-from runtime.errors import NotEnoughBookiesError
+from runtime.errors import ConfigurationError, LedgerPasswordError, NotEnoughBookiesError
 from runtime.ledger.changes import check_quorum_sizes, new_ledger
-from runtime.ledger.metadata import DigestType
-from runtime.ledger.placement import choose_ensemble
+from runtime.ledger.metadata import DigestType, LedgerMetadata
+from runtime.ledger.write_set import choose_ensemble
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.request_budget import BudgetedStore, RequestBudget
@@ -164,7 +164,7 @@ class LedgerClient:
     ) -> LedgerReader:
         """Open a ledger for reading; ``recover`` True fences and closes it first, if it is not closed.
 
-        Arguments and errors as for ``runtime.client.open_ledger.open_ledger``.
+        Arguments and errors as for ``runtime.client.api.open_ledger``.
         """
         return await open_ledger(self.ports, ledger_id, password, recover=recover, digest_type=digest_type)
 
@@ -200,3 +200,43 @@ def quorum_warning(write_quorum_size: int, ack_quorum_size: int) -> str | None:
             f"what it lacks; prefer an ack quorum of {write_quorum_size if write_quorum_size == 2 else 'two or more'}"
         )
     return None
+
+
+async def open_ledger(
+    ports: ClientPorts,
+    ledger_id: int,
+    password: bytes,
+    *,
+    recover: bool,
+    digest_type: DigestType | None = None,
+) -> LedgerReader:
+    """A reader of the ledger.
+
+    ``recover`` False: nothing is fenced, a writer goes on; the last add confirmed is what the bookies tell.
+    ``recover`` True: a ledger that is not closed is fenced and closed first; its writer is out.
+    ``digest_type`` serves only for metadata that stores none (written before BookKeeper 4.2).
+
+    Raises LedgerNotFoundError; LedgerPasswordError before any bookie is asked; LedgerReadError, LedgerRecoveryError,
+    ConflictError, MetadataError.
+    """
+    metadata = await ports.ledgers.read(ledger_id)
+    credentials = _credentials(ledger_id, metadata.value, password, digest_type)
+    if metadata.value.is_closed:
+        return LedgerReader(ports, credentials, metadata, metadata.value.last_entry_id)
+    if recover:
+        metadata = await LedgerRecovery(ports, credentials, metadata).run()
+        return LedgerReader(ports, credentials, metadata, metadata.value.last_entry_id)
+    asking = read_last_add_confirmed(ports, credentials, metadata.value, is_fencing=False)
+    confirmed = await told_by_bookies(ledger_id, asking)
+    return LedgerReader(ports, credentials, metadata, confirmed)
+
+
+def _credentials(
+    ledger_id: int, metadata: LedgerMetadata, password: bytes, digest_type: DigestType | None
+) -> LedgerCredentials:
+    if metadata.password is not None and metadata.password != password:
+        raise LedgerPasswordError(ledger_id, "the password is wrong; no bookie was asked")
+    known = metadata.digest_type or digest_type
+    if known is None:
+        raise ConfigurationError(f"ledger {ledger_id}: its metadata names no digest type; say which one it uses")
+    return LedgerCredentials(ledger_id, known, password)

@@ -9,7 +9,7 @@ from runtime.client.ports import ClientPorts
 from runtime.errors import NotEnoughBookiesError
 from runtime.ledger.changes import replace_bookies
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.ledger.placement import choose_replacement
+from runtime.ledger.write_set import choose_replacement
 
 
 class Replacements:

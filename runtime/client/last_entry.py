@@ -5,12 +5,11 @@ Sources: protocol sections 2.3 (coverage), 6.1 step 2 (fencing) and 7.2 (last ad
 
 from __future__ import annotations
 
-from runtime.client.entry_read import damaged_copy
+from runtime.client.entry_read import Replies, damaged_copy
 from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.client.replies import Replies
 from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
-from runtime.ledger.coverage import QuorumCoverage
 from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.write_set import QuorumCoverage
 from runtime.ports import LacReply, ReadReply
 from runtime.protocol.entry_body import EntryCodec
 from storage.errors import BkctlError

@@ -16,11 +16,10 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from runtime.client.entry_read import EntryReader, damaged_copy, prevailing_error
+from runtime.client.entry_read import EntryReader, Replies, damaged_copy, prevailing_error
 from runtime.client.last_entry import read_last_add_confirmed
 from runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
 from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.client.replies import Replies
 from runtime.client.write_back import WriteBack
 from runtime.errors import (
     BookieError,
@@ -33,9 +32,8 @@ from runtime.errors import (
     UnauthorizedError,
 )
 from runtime.ledger.changes import to_closed, to_in_recovery
-from runtime.ledger.coverage import negatives_needed
 from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
-from runtime.ledger.write_set import write_set
+from runtime.ledger.write_set import negatives_needed, write_set
 from runtime.metadata.store import Versioned
 from runtime.ports import ReadReply
 from runtime.protocol.entry_body import DecodedEntry

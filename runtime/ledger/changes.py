@@ -7,6 +7,8 @@
 
 Each function takes one value and returns the next; the caller writes it by compare-and-set and decides anew after a
 conflict. A change that is not legal raises ValueError: the caller must look at the state first.
+
+Metadata that comes back from a backup, an export or the trash is older than it looks: see ``find_regression``.
 """
 
 from __future__ import annotations
@@ -152,3 +154,61 @@ def _find_segment_fault(metadata: LedgerMetadata) -> str | None:
         if count != metadata.ensemble_size:
             return f"the segment at {segment.first_entry_id} has {count} bookies, not {metadata.ensemble_size}"
     return None
+
+
+def find_regression(present: LedgerMetadata, following: LedgerMetadata, source: str) -> str | None:
+    """Why ``following``, which is in ``source`` ("the backup"), must not replace ``present``; None if it may.
+
+    A state never moves back, a last entry is never lowered, and a closed end never changes. What was fixed when the
+    ledger was created stays, and segments go on where the present ones end.
+    """
+    if present.state > following.state:
+        return f"it is {present.state.name} by now, in {source} {following.state.name}: a state never moves back"
+    if present.is_closed and has_other_end(present, following):
+        return _other_end(present, following, source)
+    if _fixed_at_creation(present) != _fixed_at_creation(following):
+        return f"{source}'s is another ledger of the same id"
+    if following.is_closed and following.last_entry_id < present.last_segment.first_entry_id - 1:
+        last_known = present.last_segment.first_entry_id - 1
+        return f"it has entries up to {last_known} at least, in {source} it ends at {following.last_entry_id}"
+    return None if _goes_on(present, following) else f"its segments went another way than in {source}"
+
+
+def _other_end(present: LedgerMetadata, following: LedgerMetadata, source: str) -> str:
+    if present.last_entry_id != following.last_entry_id:
+        return f"it is closed at entry {present.last_entry_id}, in {source} at {following.last_entry_id}"
+    return f"it is closed with {present.length} bytes, in {source} with {following.length}"
+
+
+def _goes_on(present: LedgerMetadata, following: LedgerMetadata) -> bool:
+    """Whether segments start where the present ones do, and go on from there.
+
+    Who closes a ledger may drop a last segment that got no entry (as Java's writer does); of a closed one nothing goes.
+    """
+    starts, following_starts = _starts(present), _starts(following)
+    if present.is_closed:
+        return starts == following_starts
+    if following.is_closed and starts[-1] == following.last_entry_id + 1 and starts[-1] not in following_starts:
+        starts.pop()
+    return starts == following_starts[: len(starts)]
+
+
+def has_other_end(present: LedgerMetadata, following: LedgerMetadata) -> bool:
+    """Whether two closed ledgers end differently."""
+    return (present.last_entry_id, present.length) != (following.last_entry_id, following.length)
+
+
+def _starts(metadata: LedgerMetadata) -> list[int]:
+    return [segment.first_entry_id for segment in metadata.segments]
+
+
+def _fixed_at_creation(metadata: LedgerMetadata) -> tuple[object, ...]:
+    return (
+        metadata.ensemble_size,
+        metadata.write_quorum_size,
+        metadata.ack_quorum_size,
+        metadata.digest_type,
+        metadata.password,
+        metadata.ctime_ms,
+        sorted(metadata.custom_metadata),
+    )

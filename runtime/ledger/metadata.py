@@ -1,9 +1,10 @@
-"""Metadata of a ledger and its legal shapes. Source: metadata section 6, protocol section 1.1."""
+"""Metadata of a ledger and its legal shapes. Source: metadata sections 6 and 8.1, protocol section 1.1."""
 
 from __future__ import annotations
 
 import bisect
 import enum
+import re
 
 import msgspec
 
@@ -13,6 +14,10 @@ from storage.ids import INVALID_ENTRY_ID
 __all__ = ["DigestType", "LedgerMetadata", "LedgerState", "Segment"]
 
 _ENTRIES_MAX = 2**63 - 1
+_BOOKIE_ID = re.compile(r"[A-Za-z0-9.\-:-_]+")  # the range from colon to underscore is part of the rule
+_HOST_AND_PORT = re.compile(r"(?P<host>.+):(?P<port>\d{1,5})")
+_OWNER_KEYS = ("application", "component")
+_OWNER_PREFIX = "pulsar/"
 
 
 class LedgerState(enum.IntEnum):
@@ -84,3 +89,40 @@ class LedgerMetadata(msgspec.Struct, frozen=True):
 
 def _first_entry_id(segment: Segment) -> int:
     return segment.first_entry_id
+
+
+def is_valid_bookie_id(text: str) -> bool:
+    """Whether Java takes it as a bookie id; one invalid name in a directory makes every Java client hang.
+
+    Java would also take ``.`` and ``..``, but ZooKeeper has no such nodes, so no bookie can register with them.
+    """
+    return _BOOKIE_ID.fullmatch(text) is not None and text.lower() != "readonly" and text not in {".", ".."}
+
+
+def parse_host_and_port(bookie_id: str) -> tuple[str, int] | None:
+    """Host and port of an id in the form ``host:port``; None for any other id."""
+    found = _HOST_AND_PORT.fullmatch(bookie_id)
+    if found is None:
+        return None
+    port = int(found["port"])
+    return (found["host"], port) if 0 < port < 65536 else None
+
+
+def owner_labels(metadata: LedgerMetadata) -> dict[str, str]:
+    """Labels of the custom metadata that name the owner: application and component first, then Pulsar's own by name.
+
+    Pulsar writes ``pulsar/managed-ledger`` (a topic), ``pulsar/cursor``, ``pulsar/schemaId``,
+    ``pulsar/compactedTopic`` and ``pulsar/compactedTo``. Values are text.
+    """
+    values = {key: _printable(value) for key, value in metadata.custom_metadata}
+    own = [
+        *(key for key in _OWNER_KEYS if key in values),
+        *sorted(key for key in values if key.startswith(_OWNER_PREFIX)),
+    ]
+    return {key: values[key] for key in own}
+
+
+def _printable(value: bytes) -> str:
+    """Custom metadata must not control the operator's terminal."""
+    text = value.decode("utf-8", "replace")
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

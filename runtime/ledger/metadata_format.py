@@ -14,9 +14,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from runtime.errors import MetadataFormatError
-from runtime.ledger.bookie_id import is_valid_bookie_id
 from runtime.ledger.changes import find_fault
-from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
+from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment, is_valid_bookie_id
 from runtime.ledger.protobuf_text import EnumName, Field, format_fields, parse_fields
 from storage.ids import INVALID_ENTRY_ID
 

@@ -1,15 +1,24 @@
-"""This machine's names, addresses and ports: the real adapter of the Host port."""
+"""This machine's names, addresses and ports: the real adapters of the ports Host and Listen."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import fcntl
+import os
 import socket
 import struct
-
-from runtime.net.port_owner import describe_owner
+from collections.abc import Callable, Iterator
+from typing import Final
 
 _SIOCGIFADDR = 0x8915
 """Linux: the first IPv4 address of an interface."""
+
+_TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
+_LISTENING: Final = "0A"
+_COLUMN_ADDRESS, _COLUMN_STATE, _COLUMN_INODE = 1, 3, 9
+
+_BACKLOG = 1024
 
 
 class OsHost:
@@ -38,8 +47,10 @@ class OsHost:
         return socket.inet_ntoa(answer[20:24])
 
     def describe_owner(self, port: int) -> str:
-        """Which process listens on a port, for error messages: "process 4711 (java)", or "another process"."""
-        return describe_owner(port)
+        """Which process listens on a port, for error messages: "process 4711 (java)", or "another process" if this user
+        may not see which one."""
+        owners = [f"process {pid} ({_command_name(pid)})" for pid in sorted(_processes_with(_listening_inodes(port)))]
+        return " and ".join(owners) or "another process"
 
 
 def canonical_host_name() -> str:
@@ -60,3 +71,70 @@ def canonical_host_name() -> str:
     except OSError:
         return address
     return canonical if is_confirmed else address
+
+
+def _listening_inodes(port: int) -> set[str]:
+    inodes = set()
+    for path in _TABLES:
+        for columns in _rows(path):
+            if columns[_COLUMN_STATE] == _LISTENING and int(columns[_COLUMN_ADDRESS].rpartition(":")[2], 16) == port:
+                inodes.add(columns[_COLUMN_INODE])
+    return inodes
+
+
+def _rows(path: str) -> Iterator[list[str]]:
+    with contextlib.suppress(OSError), open(path, encoding="ascii") as table:
+        next(table, None)
+        for line in table:
+            yield line.split()
+
+
+def _processes_with(inodes: set[str]) -> set[int]:
+    names = {f"socket:[{inode}]" for inode in inodes}
+    if not names:
+        return set()
+    return {int(entry) for entry in _entries("/proc") if entry.isdigit() and _has_open(entry, names)}
+
+
+def _has_open(pid: str, names: set[str]) -> bool:
+    folder = f"/proc/{pid}/fd"
+    for entry in _entries(folder):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.readlink(f"{folder}/{entry}") in names:
+                return True
+    return False
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # no /proc, or a process of another user
+        return []
+
+
+def _command_name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return "ended"
+
+
+class TcpPort:
+    """An open TCP port."""
+
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+        self.port = int(server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Accept no more connections; those that are open stay. Safe to repeat."""
+        self._server.close()
+
+
+async def listen_tcp(accept: Callable[[], asyncio.BufferedProtocol], host: str | None, port: int) -> TcpPort:
+    """Listen on ``host`` (None: all addresses) and ``port`` (0: a free one); OSError."""
+    server = await asyncio.get_running_loop().create_server(accept, host, port, backlog=_BACKLOG)
+    for listening in server.sockets:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted sockets inherit it
+    return TcpPort(server)

@@ -6,12 +6,10 @@ import asyncio
 import logging
 
 from runtime.net.limited_log import LimitedLog
-from runtime.net.listener_limits import ListenerLimits
 from runtime.net.memory_budget import MemoryBudget
 from runtime.net.read_lanes import ReadLanes
-from runtime.net.request_handler import RequestHandler
-from runtime.net.server_connection import SWEEPS_PER_STALL, ServerConnection, Shared
-from runtime.ports import Listen, ListeningPort
+from runtime.net.server_connection import SWEEPS_PER_STALL, ListenerLimits, ServerConnection, Shared
+from runtime.ports import Listen, ListeningPort, RequestHandler
 from runtime.protocol.framing import read_buffer
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from runtime.net.requests_under_way import RequestsUnderWay
 from runtime.protocol.messages import QueuedRead, ReadCall
 
 UNDER_WAY_MAX = 32
@@ -107,6 +106,38 @@ class ReadLane:
             del self._turns[queue]
             queue.begin_next()
         self._schedule_round()
+
+
+class RequestsUnderWay:
+    """Counts the reads of one connection in one lane from their beginning to their answer.
+
+    Also when the connection ends before the answer: the handler still holds them.
+    """
+
+    def __init__(self, lane: ReadLane) -> None:
+        self._lane = lane
+        self._cost_of: dict[int, int] = {}
+        self._costs_of_repeated: dict[int, list[int]] = {}
+
+    def begin(self, txn_id: int, cost_bytes: int) -> None:
+        """A read begins."""
+        if txn_id in self._cost_of:  # a peer may use an id twice
+            self._costs_of_repeated.setdefault(txn_id, []).append(cost_bytes)
+        else:
+            self._cost_of[txn_id] = cost_bytes
+        self._lane.add_request(cost_bytes)
+
+    def end(self, txn_id: int) -> None:
+        """One read of this id was answered; ignored if there is none."""
+        cost_bytes = self._cost_of.pop(txn_id, None)
+        if cost_bytes is None:
+            return
+        if txn_id in self._costs_of_repeated:
+            costs = self._costs_of_repeated[txn_id]
+            self._cost_of[txn_id] = costs.pop()
+            if not costs:
+                del self._costs_of_repeated[txn_id]
+        self._lane.end_request(cost_bytes)
 
 
 class ReadLanes:

@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -15,14 +15,11 @@ from runtime.errors import ProtocolError
 from runtime.net.answer_queue import AnswerQueue
 from runtime.net.handshake import OpenHandshake
 from runtime.net.limited_log import LimitedLog
-from runtime.net.listener_limits import ListenerLimits
-from runtime.net.long_frame import LongFrame
-from runtime.net.memory_budget import MemoryBudget
+from runtime.net.memory_budget import LongFrame, MemoryBudget
 from runtime.net.read_lanes import ConnectionReads, ReadLanes
-from runtime.net.request_handler import RequestHandler
-from runtime.net.standstill import Standing, StandstillWatch
+from runtime.ports import RequestHandler
 from runtime.protocol.codec import BookieCodec
-from runtime.protocol.framing import READ_BYTES, FrameSplitter
+from runtime.protocol.framing import FRAME_BYTES_MAX, READ_BYTES, FrameSplitter
 from runtime.protocol.messages import (
     AddRun,
     BookieAnswer,
@@ -45,6 +42,48 @@ _REQUEST_COST_BYTES = 256
 
 SWEEPS_PER_STALL = 4
 """A peer that makes no progress is looked at this often within the time that it has."""
+
+
+class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of the bookie's port; memory ones say when to read no more, or to refuse, never to fail."""
+
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    """Largest frame, its length word included (nettyMaxFrameSizeBytes)."""
+    connections_max: int = 2000
+    """Connections served at once; a further one is closed."""
+    unanswered_bytes_max: int = 64 * 1024 * 1024
+    """Requests of one connection under way, reads excepted, and likewise its answers that it does not take. At the
+    first limit nothing more is read from it until half is answered; at the second its reads are refused."""
+    memory_bytes_max: int = 256 * 1024 * 1024
+    """What all connections may hold together, besides one read each: see ``MemoryBudget``."""
+    stall_s_max: float = 60.0
+    """How long a peer may stand still within a frame, or with answers that it does not take. Between two frames and
+    with all answers taken it may be silent for ever."""
+
+
+class Standing(NamedTuple):
+    """Where a peer stands with what it owes: so many pieces done, so many bytes of the present one."""
+
+    debt: str
+    piece_count: int
+    piece_bytes: int
+
+
+class StandstillWatch:
+    """Looks at one peer every so often. Trickling is no progress: a piece ends, or comes on by ``READ_BYTES``."""
+
+    def __init__(self) -> None:
+        self._since: Standing | None = None
+        self._look_count = 0
+
+    def look(self, now: Standing | None) -> int:
+        """How many looks in a row found the peer where it was; None for a peer that owes nothing."""
+        since = self._since
+        if now is None or since is None or now[:2] != since[:2] or now.piece_bytes - since.piece_bytes >= READ_BYTES:
+            self._since, self._look_count = now, 0
+        else:
+            self._look_count += 1
+        return self._look_count
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):

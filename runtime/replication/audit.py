@@ -15,8 +15,7 @@ import msgspec
 
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
-from runtime.replication.entry_ranges import EntryRange
-from runtime.replication.fragments import segment_entries
+from runtime.replication.fragments import EntryRange, segment_entries
 
 COUNT_MAX = 2**56
 """Entries or bytes of one ledger above which the metadata is not believed: the sum over 100 ledgers fits 64 bits."""

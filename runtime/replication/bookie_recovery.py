@@ -16,17 +16,23 @@ from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import Versioned
-from runtime.replication.byte_window import ByteWindow
+from runtime.replication.byte_window import ByteWindow, for_each_bounded
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import CopyReader
-from runtime.replication.ledger_outcome import FailureReason, LedgerFailure, LedgerRepaired
 from runtime.replication.ledger_repair import LedgerRepair, RepairTools
 from runtime.replication.live_bookies import LiveBookies, TargetChooser
 from runtime.replication.loss_proof import LossProof
 from runtime.replication.metadata_outage import MetadataOutage, OutageWait
-from runtime.replication.parallel import for_each_bounded
-from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
-from runtime.replication.recovery_report import RecoveryReport, recovery_report
+from runtime.replication.recovery_report import (
+    FailureReason,
+    LedgerFailure,
+    LedgerPlan,
+    LedgerRepaired,
+    RecoveryPlan,
+    RecoveryReport,
+    plan_ledger,
+    recovery_report,
+)
 from runtime.replication.replicator import Replicator
 
 PROGRESS_INTERVAL_NS = 100_000_000

@@ -17,12 +17,10 @@ from runtime.errors import LedgerNotFoundError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
 from runtime.metadata.store import Versioned
-from runtime.replication.byte_window import ByteWindow, Lease
+from runtime.replication.byte_window import ByteWindow, Lease, for_each_bounded, for_each_leased
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_estimate
-from runtime.replication.entry_ranges import EntryRange, EntryRangeSet
-from runtime.replication.fragments import segment_entries
-from runtime.replication.parallel import for_each_bounded, for_each_leased
+from runtime.replication.fragments import EntryRange, EntryRangeSet, segment_entries
 from storage.errors import BkctlError
 from storage.ids import INVALID_ENTRY_ID
 

@@ -24,8 +24,7 @@ from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.store import Node
 from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
 from runtime.replication.loss_proof import named_reasons
-from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan
-from runtime.replication.recovery_report import RecoveryReport
+from runtime.replication.recovery_report import LedgerPlan, RecoveryPlan, RecoveryReport
 
 PASSES_MAX = 3
 """Recoveries run at most: a ledger created during the first may name the bookie too."""

@@ -16,8 +16,7 @@ import msgspec
 
 from runtime.client.ports import ClientPorts, credentials_of
 from runtime.errors import RefusedError
-from runtime.ledger.bookie_id import is_valid_bookie_id
-from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.metadata import LedgerMetadata, is_valid_bookie_id
 from runtime.ledger.metadata_format import encode_ledger_metadata
 from runtime.metadata.bookies.cookies import Cookie, CookieStore
 from runtime.metadata.bookies.registration import RegistrationClient
@@ -28,8 +27,7 @@ from runtime.metadata.store import MetadataStore
 from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import CopyReader, CopyState
-from runtime.replication.entry_ranges import EntryRange
-from runtime.replication.fragments import first_stored, last_stored, segment_entries
+from runtime.replication.fragments import EntryRange, first_stored, last_stored, segment_entries
 from storage.ids import INVALID_ENTRY_ID
 
 PROBES_MAX = 64

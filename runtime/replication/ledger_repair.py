@@ -26,11 +26,10 @@ from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from runtime.metadata.store import Versioned
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import pause_s
-from runtime.replication.entry_ranges import EntryRange
-from runtime.replication.fragments import Fragment, fragments_naming, stripe_count
-from runtime.replication.ledger_outcome import FailureReason, LedgerFailure, LedgerRepaired
+from runtime.replication.fragments import EntryRange, Fragment, fragments_naming, stripe_count
 from runtime.replication.live_bookies import LiveBookies, TargetChooser
 from runtime.replication.metadata_outage import OutageWait
+from runtime.replication.recovery_report import FailureReason, LedgerFailure, LedgerRepaired
 from runtime.replication.replicator import Replicator, SourceDefect, StripeJob
 from storage.errors import BkctlError
 

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
-from runtime.client.suspects import SuspectBookies
+from runtime.client.ports import SuspectBookies
 from runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from runtime.ports import Clock
 

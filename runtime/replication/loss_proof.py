@@ -2,24 +2,25 @@
 
 The proof asks every other bookie that should hold them. Only "no such entry" and "no such ledger" count: a bookie that
 is not registered, does not answer, or answers with an error or a damaged copy proves nothing. Nothing is fenced or
-written.
+written. ``look_for_entries`` asks more: before an unclosed ledger is deleted, whether any bookie has an entry of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
 from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
-from runtime.ledger.coverage import QuorumCoverage
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import write_set
+from runtime.ledger.write_set import QuorumCoverage, write_set
 from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.replication.byte_window import ByteWindow, Lease
+from runtime.replication.byte_window import ByteWindow, Lease, for_each_leased
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_estimate
 from runtime.replication.fragments import Fragment, fragments_naming, stripe
-from runtime.replication.parallel import for_each_leased
 from storage.ids import INVALID_ENTRY_ID
 
 
@@ -134,3 +135,45 @@ def named_reasons(reasons: Sequence[tuple[int, str]], count_max: int = 5) -> str
     """The first ledgers with their reasons, and how many more there are."""
     named = "; ".join(f"ledger {ledger_id}: {reason}" for ledger_id, reason in reasons[:count_max])
     return named if len(reasons) <= count_max else f"{named}; and {len(reasons) - count_max} more"
+
+
+class LastLook(msgspec.Struct, frozen=True):
+    """What the bookies answered.
+
+    ``reason``: why the ledger must not be deleted; None when every registered bookie denies having an entry of it.
+    ``unseen``: bookies that the metadata names, that are not registered and do not answer.
+    """
+
+    reason: str | None
+    unseen: tuple[str, ...]
+
+
+async def look_for_entries(
+    ports: ClientPorts,
+    registration: RegistrationClient,
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    *,
+    is_fencing: bool = False,
+) -> LastLook:
+    """Ask every registered bookie, and every bookie that the metadata names, for its last entry of the ledger.
+
+    ``is_fencing``: the bookies of the last segment fence the ledger first, so its writer can add nothing afterwards.
+    """
+    live = (await registration.snapshot()).live
+    credentials = credentials_of(ledger_id, metadata)
+    fenced = frozenset(metadata.last_segment.ensemble) if is_fencing else frozenset()
+    bookie_ids = sorted(live | metadata.bookies())
+    answers = await asyncio.gather(
+        *(last_entry_on(ports, each, credentials, is_fencing=each in fenced) for each in bookie_ids)
+    )
+    reason = None
+    unseen = []
+    for bookie_id, answer in zip(bookie_ids, answers, strict=True):
+        if isinstance(answer, str) and bookie_id not in live:
+            unseen.append(bookie_id)
+        elif isinstance(answer, str):
+            reason = reason or answer
+        elif answer >= 0:
+            reason = f"bookie {bookie_id} has entry {answer}"
+    return LastLook(reason, tuple(unseen))

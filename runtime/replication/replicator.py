@@ -18,12 +18,10 @@ from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
 from runtime.protocol.status import Status, error_of
-from runtime.replication.byte_window import ByteWindow, Lease
+from runtime.replication.byte_window import ByteWindow, Lease, for_each_leased
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_estimate, pause_s
-from runtime.replication.entry_ranges import EntryRange, EntryRangeSet
-from runtime.replication.fragments import Fragment, stripe, stripe_count
-from runtime.replication.parallel import for_each_leased
+from runtime.replication.fragments import EntryRange, EntryRangeSet, Fragment, stripe, stripe_count
 
 TIMEOUTS_MAX = 1
 """Adds to one target that may stay without an answer, per entry, before the target is given up."""

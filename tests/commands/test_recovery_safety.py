@@ -28,8 +28,7 @@ from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.replication.decommission import DecommissionReport
-from runtime.replication.recovery_plan import RecoveryPlan
-from runtime.replication.recovery_report import recovery_report
+from runtime.replication.recovery_report import RecoveryPlan, recovery_report
 from tests.commands.cluster.conftest import Operator, wait_until
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, run_bkctl
 

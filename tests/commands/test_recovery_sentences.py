@@ -9,9 +9,15 @@ from commands.replication_access import ReplicationAccess, failure_rows, plan_su
 from commands.session import Session
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.replication.decommission import DecommissionPlan
-from runtime.replication.ledger_outcome import FailureReason, LedgerFailure, LedgerRepaired
-from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
-from runtime.replication.recovery_report import recovery_report
+from runtime.replication.recovery_report import (
+    FailureReason,
+    LedgerFailure,
+    LedgerPlan,
+    LedgerRepaired,
+    RecoveryPlan,
+    plan_ledger,
+    recovery_report,
+)
 from tests.runtime.replication.samples import ledger
 
 DEAD = frozenset({"b1"})

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from runtime.bookie.ports import BookiePorts
-from runtime.client.ports import ClientPorts
-from runtime.client.suspects import SuspectBookies
+from runtime.client.ports import ClientPorts, SuspectBookies
 from runtime.config import ClientConfig
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.ledgers.ledgers import LedgerStore

@@ -19,8 +19,7 @@ from runtime.bookie.ports import BookiePorts
 from runtime.config import BookieConfig, ClientConfig
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.bookie_connection import Resolver
-from runtime.net.host import OsHost
-from runtime.net.listening import listen_tcp
+from runtime.net.host import OsHost, listen_tcp
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.net.pool import BookiePool
 from storage.adapters.child_pool import ChildProcesses

@@ -52,7 +52,7 @@ from runtime.metadata.request_budget import BudgetedStore, share_of_budget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import MetadataUri, parse_metadata_uri
 from runtime.net.listener import BookieListener
-from runtime.net.listener_limits import ListenerLimits
+from runtime.net.server_connection import ListenerLimits
 from storage import filenames
 from storage.dirty_marks import (
     crash_risk,

@@ -24,7 +24,7 @@ from runtime.bookie.cookies.folders import (
     write_version,
 )
 from runtime.errors import ConfigurationError, CookieError, MetadataFormatError, NoNodeError, RegistrationError
-from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.metadata.bookies.cookies import Cookie, CookieStore, encode_cookie
 from runtime.metadata.ledgers.bookie_references import find_references
 from runtime.metadata.ledgers.ledgers import LedgerStore

@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from runtime.bookie.serving.ledger_handles import LedgerHandles
-from runtime.net.request_handler import Responder
-from runtime.ports import Clock, TimerHandle
+from runtime.ports import Clock, Responder, TimerHandle
 from runtime.protocol.messages import AddRun
 from runtime.protocol.status import Status
 from storage.entry import ENTRY_HEADER_BYTES_MIN

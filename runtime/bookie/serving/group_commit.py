@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-from runtime.net.request_handler import Responder
-from runtime.ports import Workers
+from runtime.ports import Responder, Workers
 from runtime.protocol.messages import AddRun
 from runtime.protocol.status import Status
 from storage.config import JournalConfig

@@ -22,8 +22,7 @@ from runtime.bookie.serving.entry_listing import list_entries
 from runtime.bookie.serving.ledger_handles import LedgerHandles
 from runtime.bookie.serving.reads import READS_LANE, URGENT_READS_LANE, ReadBatcher, ReadJob, ReadOutcome, new_job
 from runtime.metadata.bookies.registration import BookieMode
-from runtime.net.request_handler import Responder
-from runtime.ports import BookieInfo, Workers
+from runtime.ports import BookieInfo, Responder, Workers
 from runtime.protocol.messages import (
     AddRun,
     BookieCall,

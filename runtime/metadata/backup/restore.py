@@ -25,9 +25,9 @@ from runtime.errors import (
     NoNodeError,
     RefusedError,
 )
+from runtime.ledger.changes import find_regression, has_other_end
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.metadata_format import decode_ledger_metadata
-from runtime.ledger.succession import find_regression, has_other_end
 from runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveReader
 from runtime.metadata.backup.backup import LONG_IDS, UNDER_REPLICATION, is_left_out, look_at_ledger
 from runtime.metadata.backup.restorable import find_node_fault

@@ -11,7 +11,7 @@ import re
 import msgspec
 
 from runtime.errors import MetadataFormatError, NoNodeError
-from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.ledger.protobuf_text import Field, format_fields, parse_fields
 from runtime.metadata.paths import Paths
 from runtime.metadata.store import MetadataStore, Node, Versioned

@@ -26,7 +26,7 @@ from runtime.errors import (
     RegistrationError,
     SessionExpiredError,
 )
-from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.metadata.bookies.service_info import (
     BookieAddress,
     BookieServiceInfo,

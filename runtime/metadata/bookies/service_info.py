@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from runtime.errors import MetadataFormatError
-from runtime.ledger.bookie_id import parse_host_and_port
+from runtime.ledger.metadata import parse_host_and_port
 
 RPC_ENDPOINT_ID: Final = "bookie"
 RPC_PROTOCOL: Final = "bookie-rpc"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 import msgspec
 
 from runtime.errors import MetadataFormatError
-from runtime.ledger.bookie_id import is_valid_bookie_id, parse_host_and_port
+from runtime.ledger.metadata import is_valid_bookie_id, parse_host_and_port
 from runtime.ledger.metadata_format import decode_unsound_metadata
 from runtime.metadata.bookies.cookies import Cookie, decode_cookie
 from runtime.metadata.bookies.service_info import decode_service_info

@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from runtime.errors import MetadataFormatError
-from runtime.ledger.bookie_id import is_valid_bookie_id
-from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.metadata import LedgerMetadata, is_valid_bookie_id
 from runtime.ledger.metadata_format import MissingEndError, decode_unsound_metadata
 from runtime.metadata.doctor.catalogue import MetadataFinding, finding
 from storage.ids import INVALID_ENTRY_ID

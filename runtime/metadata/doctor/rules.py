@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from runtime.errors import MetadataFormatError
-from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.metadata.bookies.service_info import decode_service_info
 from runtime.metadata.cluster.root import RESTORE_MARK
 from runtime.metadata.doctor.catalogue import MetadataFinding, finding

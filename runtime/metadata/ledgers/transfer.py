@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 
 from runtime.errors import MetadataFormatError, RefusedError
+from runtime.ledger.changes import find_regression
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.metadata_format import HEADER, decode_ledger_metadata
-from runtime.ledger.succession import find_regression
 from runtime.metadata.ledgers.layout import LedgerTree, require_storable_id
 from runtime.metadata.ledgers.stored_ledgers import StoredLedger
 from storage.json_text import JsonTextError, decode_json

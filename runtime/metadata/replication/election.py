@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from runtime.errors import ConflictError, MetadataFormatError, NodeExistsError, NoNodeError
-from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.paths import PULSAR_AUDITOR, VOTE_PREFIX, Paths
 from runtime.metadata.replication.directories import UnderReplicationTree

@@ -22,7 +22,7 @@ from runtime.errors import (
     NoNodeError,
     NotEmptyError,
 )
-from runtime.ledger.bookie_id import is_valid_bookie_id
+from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.ledgers.layout import require_storable_id
 from runtime.metadata.paths import Paths

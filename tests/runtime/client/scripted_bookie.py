@@ -13,11 +13,10 @@ import struct
 from collections.abc import Callable
 from typing import cast
 
+from runtime.net.host import listen_tcp
 from runtime.net.listener import BookieListener
-from runtime.net.listener_limits import ListenerLimits
-from runtime.net.listening import listen_tcp
-from runtime.net.request_handler import Responder
-from runtime.net.server_connection import ServerConnection
+from runtime.net.server_connection import ListenerLimits, ServerConnection
+from runtime.ports import Responder
 from runtime.protocol.messages import (
     AddRun,
     BookieCall,

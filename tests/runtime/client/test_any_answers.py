@@ -10,9 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.client.open_ledger import open_ledger
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.client.suspects import SuspectBookies
+from runtime.client.api import open_ledger
+from runtime.client.ports import ClientPorts, LedgerCredentials, SuspectBookies
 from runtime.config import ClientConfig, ZooKeeperConfig
 from runtime.ledger.changes import new_ledger
 from runtime.ledger.metadata import DigestType, LedgerState
@@ -26,8 +25,7 @@ from runtime.protocol.status import Status
 from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import CopyReader
-from runtime.replication.entry_ranges import EntryRange
-from runtime.replication.fragments import Fragment
+from runtime.replication.fragments import EntryRange, Fragment
 from runtime.replication.replicator import Replicator, StripeJob
 from storage.errors import BkctlError
 from tests.sim.bookies import Answer, BookieRequest, ModelBookies

@@ -10,8 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from runtime.client.api import LedgerClient
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.client.suspects import SuspectBookies
+from runtime.client.ports import ClientPorts, LedgerCredentials, SuspectBookies
 from runtime.client.writer import LedgerWriter
 from runtime.config import ClientConfig, ZooKeeperConfig
 from runtime.errors import BookieError

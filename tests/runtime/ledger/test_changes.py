@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
 from runtime.errors import ConfigurationError
 from runtime.ledger.changes import (
     find_fault,
+    find_regression,
     new_ledger,
     replace_bookies,
     replace_in_segment,
@@ -108,3 +111,82 @@ def test_impossible_ends(last_entry_id: int, length: int) -> None:
 def test_faults_are_found(field: str, value: object, fault: str) -> None:
     broken: LedgerMetadata = msgspec.structs.replace(OPEN, **{field: value})
     assert fault in (find_fault(broken) or "")
+
+
+TWO = new_ledger(("b1", "b2"), 2, 2, DigestType.CRC32C, b"secret")
+ROLLED = replace_bookies(TWO, 5, {0: "b3"})
+CLOSED = to_closed(TWO, 9, 100)
+CLOSED_ROLLED = to_closed(ROLLED, 9, 100)
+
+
+@pytest.mark.parametrize(
+    ("present", "following", "reason"),
+    [
+        (CLOSED, TWO, "it is CLOSED by now, in F OPEN: a state never moves back"),
+        (CLOSED, to_in_recovery(TWO), "it is CLOSED by now, in F IN_RECOVERY: a state never moves back"),
+        (to_in_recovery(TWO), TWO, "it is IN_RECOVERY by now, in F OPEN: a state never moves back"),
+        (CLOSED, to_closed(TWO, 8, 100), "it is closed at entry 9, in F at 8"),
+        (CLOSED, to_closed(TWO, 10, 100), "it is closed at entry 9, in F at 10"),
+        (CLOSED, to_closed(TWO, 9, 99), "it is closed with 100 bytes, in F with 99"),
+        (CLOSED_ROLLED, CLOSED, "its segments went another way than in F"),
+        (CLOSED, CLOSED_ROLLED, "its segments went another way than in F"),
+        (ROLLED, TWO, "its segments went another way than in F"),
+        (ROLLED, CLOSED, "its segments went another way than in F"),
+        (ROLLED, to_closed(TWO, 3, 10), "it has entries up to 4 at least, in F it ends at 3"),
+        (ROLLED, to_closed(TWO, 4, 10), None),  # the last segment got no entry, and who closed it dropped it
+        (ROLLED, to_closed(ROLLED, 4, 10), None),
+        (TWO, ROLLED, None),
+        (TWO, CLOSED, None),
+        (TWO, CLOSED_ROLLED, None),
+        (TWO, to_closed(TWO, -1, 0), None),
+        (CLOSED, replace_in_segment(CLOSED, 0, {0: "b9"}), None),
+        (TWO, replace_bookies(TWO, 0, {0: "b9"}), None),
+        (CLOSED, msgspec.structs.replace(CLOSED, format_version=2), None),
+        (CLOSED, msgspec.structs.replace(CLOSED, creator_token=7), None),
+    ],
+)
+def test_the_rules(present: LedgerMetadata, following: LedgerMetadata, reason: str | None) -> None:
+    assert find_regression(present, following, "F") == reason
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"password": b"x"},
+        {"digest_type": DigestType.CRC32},
+        {"ctime_ms": 5},
+        {"custom_metadata": (("a", b"1"),)},
+        {"ack_quorum_size": 1},
+    ],
+)
+def test_what_is_fixed_at_creation_tells_two_ledgers_of_one_id_apart(other: dict[str, object]) -> None:
+    stranger = msgspec.structs.replace(CLOSED, **other)
+    for present, following in [(TWO, stranger), (CLOSED, stranger), (stranger, CLOSED)]:
+        assert find_regression(present, following, "F") == "F's is another ledger of the same id"
+
+
+def test_two_steps_forward_are_never_one_back() -> None:
+    """Whatever may follow what may follow is itself allowed, and nothing that was closed is ever open again."""
+    every = [
+        TWO,
+        ROLLED,
+        to_in_recovery(TWO),
+        to_in_recovery(ROLLED),
+        CLOSED,
+        CLOSED_ROLLED,
+        *(to_closed(ledger, last, last + 1) for ledger in (TWO, ROLLED) for last in (4, 5)),
+        to_closed(TWO, -1, 0),
+        replace_in_segment(CLOSED, 0, {0: "b9"}),
+    ]
+    allowed = {(a, b) for a, b in itertools.product(range(len(every)), repeat=2) if _may(every[a], every[b])}
+    for (a, b), (c, d) in itertools.product(allowed, repeat=2):
+        if b == c:
+            assert (a, d) in allowed, (every[a], every[b], every[d])
+    for a, b in allowed:
+        assert every[b].state >= every[a].state
+        if every[a].is_closed:
+            assert (every[b].last_entry_id, every[b].length) == (every[a].last_entry_id, every[a].length)
+
+
+def _may(present: LedgerMetadata, following: LedgerMetadata) -> bool:
+    return find_regression(present, following, "F") is None

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+from runtime.net.host import listen_tcp
 from runtime.net.listener import BookieListener
-from runtime.net.listener_limits import ListenerLimits
-from runtime.net.listening import listen_tcp
-from runtime.net.request_handler import Responder
+from runtime.net.server_connection import ListenerLimits
+from runtime.ports import Responder
 from runtime.protocol.entry_list import EntryListBuilder
 from runtime.protocol.messages import (
     AddRun,

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from runtime.net.host import listen_tcp
 from runtime.net.listener import BookieListener
-from runtime.net.listener_limits import ListenerLimits
-from runtime.net.listening import listen_tcp
+from runtime.net.server_connection import ListenerLimits
 from runtime.protocol import v3
 from runtime.protocol.framing import encode_frame
 from runtime.protocol.messages import AddAnswer, Answer, ReadAnswer

@@ -10,7 +10,7 @@ import tracemalloc
 
 import pytest
 
-from runtime.net.listener_limits import ListenerLimits
+from runtime.net.server_connection import ListenerLimits
 from runtime.protocol import v3
 from runtime.protocol.messages import AddAnswer, ReadAnswer
 from runtime.protocol.status import Status

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.net.memory_budget import MemoryBudget
+from runtime.net.memory_budget import LongFrame, MemoryBudget
 
 
 class Counted:
@@ -62,3 +62,20 @@ def test_answers_not_taken_have_a_share_of_their_own() -> None:
     assert counted.budget.free_answer_bytes == 299
     counted.budget.add_answers(-1)
     assert counted.budget.free_answer_bytes == 300
+
+
+def test_a_turn_begins_ends_and_passes_on() -> None:
+    budget = MemoryBudget(800, lambda: None, lambda: None)  # 100 bytes of it for long frames
+    said: list[str] = []
+    first, second, third = (LongFrame(budget, lambda name=name: said.append(name)) for name in ("1", "2", "3"))  # type: ignore[misc]
+    for frame in (first, second, third):
+        frame.begin(80)
+    assert [frame.is_waiting for frame in (first, second, third)] == [False, True, True]
+    second.end()  # given up while waiting: it had taken nothing
+    assert said == []
+    first.end()
+    first.end()
+    assert (said, third.is_waiting, third.size_bytes) == (["3"], False, 80)
+    third.end()
+    first.begin(100)
+    assert not first.is_waiting

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from runtime.net.listener_limits import ListenerLimits
-from runtime.net.read_lanes import ConnectionReads, ReadLanes
+from runtime.net.read_lanes import ConnectionReads, ReadLane, ReadLanes, RequestsUnderWay
+from runtime.net.server_connection import ListenerLimits
 from runtime.protocol import v3
 from runtime.protocol.messages import AddAnswer, ListEntriesCall, QueuedRead, ReadAnswer, ReadCall, ReadLacCall
 from runtime.protocol.status import Status
@@ -192,3 +192,20 @@ async def test_a_read_that_fails_closes_its_connection_and_holds_up_no_other() -
         async with peer_of(bookie.port) as peer:
             peer.send(v3.encode_read_request(1, 1, 0, None, False))
             assert await peer.answer() == ReadAnswer(1, Status.NO_SUCH_ENTRY, None, None)
+
+
+async def test_costs_of_ids_used_twice_are_freed_one_answer_at_a_time() -> None:
+    lane = ReadLane(1000, 100)  # 500 bytes of it for reads under way
+    requests = RequestsUnderWay(lane)
+
+    def used_bytes() -> int:
+        return 500 - max(room for room in range(501) if lane.may_begin(room))
+
+    for txn_id, cost_bytes in ((1, 10), (2, 20), (1, 40), (1, 50)):
+        requests.begin(txn_id, cost_bytes)
+    assert used_bytes() == 120
+    left = []
+    for txn_id in (1, 1, 1, 2, 1, 7):
+        requests.end(txn_id)
+        left.append(used_bytes())
+    assert left == [110, 60, 20, 0, 0, 0]

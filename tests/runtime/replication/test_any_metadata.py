@@ -7,15 +7,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runtime.bookie.integrity.rules import is_end_in_doubt, ledger_mark, needs_recovery, own_stripes
-from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.changes import find_regression
+from runtime.ledger.metadata import LedgerMetadata, owner_labels
 from runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
-from runtime.ledger.owner import owner_labels
-from runtime.ledger.succession import find_regression
 from runtime.metadata.doctor.ledgers import examine_ledger
 from runtime.replication.audit import COUNT_MAX, replication_of, write_set_rows
 from runtime.replication.copies import entry_bytes_estimate
 from runtime.replication.ledger_filter import has_entries_on
-from runtime.replication.recovery_plan import plan_ledger
+from runtime.replication.recovery_report import plan_ledger
 from tests.runtime.ledger.any_metadata import BOOKIES, any_metadata
 from tests.runtime.replication.samples import ledger
 

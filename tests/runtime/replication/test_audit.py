@@ -17,8 +17,7 @@ from runtime.replication.audit import (
     write_set_rows,
 )
 from runtime.replication.audit_report import AuditTotals, under_replicated_ledger
-from runtime.replication.entry_ranges import EntryRange
-from runtime.replication.fragments import segment_entries
+from runtime.replication.fragments import EntryRange, segment_entries
 from tests.runtime.replication.samples import ledger, random_ledger
 
 BOOKIES = [f"b{number}" for number in range(7)]

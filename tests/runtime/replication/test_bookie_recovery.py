@@ -20,8 +20,8 @@ from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.protocol.status import Status
 from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
 from runtime.replication.copies import CopyState
-from runtime.replication.entry_ranges import EntryRange
-from runtime.replication.ledger_outcome import FailureReason
+from runtime.replication.fragments import EntryRange
+from runtime.replication.recovery_report import FailureReason
 from tests.runtime.client.world import segments
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of
 from tests.runtime.replication.samples import ledger

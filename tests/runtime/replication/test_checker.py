@@ -11,7 +11,7 @@ from runtime.metadata.store import Versioned
 from runtime.protocol.status import Status
 from runtime.replication.checker import ROUNDS_MAX, CheckTotals, LedgerCheck, LedgerChecker
 from runtime.replication.copies import CopyState
-from runtime.replication.entry_ranges import EntryRange
+from runtime.replication.fragments import EntryRange
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage, length_of

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from runtime.client.suspects import SuspectBookies
+from runtime.client.ports import SuspectBookies
 from runtime.metadata.bookies.registration import BookieMode, RegistrationClient, Registrations
 from runtime.replication.live_bookies import LiveBookies, TargetChooser
 from tests.runtime.replication.stage import Stage

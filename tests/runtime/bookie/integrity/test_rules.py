@@ -13,9 +13,8 @@ from runtime.bookie.integrity.rules import (
     needs_recovery,
     own_stripes,
 )
-from runtime.ledger.coverage import negatives_needed
 from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
-from runtime.ledger.write_set import write_set
+from runtime.ledger.write_set import negatives_needed, write_set
 
 ME = "me"
 OTHERS = ("a", "b")

@@ -19,10 +19,10 @@ from runtime.bookie.serving.adds import AddPath
 from runtime.bookie.serving.group_commit import GroupCommit
 from runtime.bookie.serving.handler import BookieRequestHandler
 from runtime.bookie.serving.ledger_handles import LedgerHandles
+from runtime.net.host import listen_tcp
 from runtime.net.listener import BookieListener
-from runtime.net.listener_limits import ListenerLimits
-from runtime.net.listening import listen_tcp
 from runtime.net.loop import LaneWorkers, LoopClock
+from runtime.net.server_connection import ListenerLimits
 from runtime.ports import BookieInfo
 from runtime.protocol import v3
 from runtime.protocol.messages import AddAnswer, ReadAnswer

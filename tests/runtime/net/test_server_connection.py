@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.net.standstill import Standing, StandstillWatch
+from runtime.net.server_connection import Standing, StandstillWatch
 from runtime.protocol.framing import READ_BYTES
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.client.suspects import SuspectBookies
+from runtime.client.ports import SuspectBookies
 from runtime.net.loop import LoopClock
 
 
