@@ -14,7 +14,8 @@ from runtime.replication.audit import ReplicationRow, WriteSetRow
 from runtime.replication.audit_report import AuditReport
 from spark_reports.output import WRITE_SETS
 
-ROWS_PER_GROUP = 65_536
+ROWS_PER_GROUP = 16_384
+"""Few, because the event loop waits while a group is written."""
 
 WRITE_SET_SCHEMA = pa.schema(
     [

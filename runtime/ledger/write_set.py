@@ -1,7 +1,7 @@
 """Quorum rules: which bookies hold an entry, and when enough of them have answered. Pure.
 
-An entry is on the bookies of its write set, by round robin over the ensemble. Source: protocol sections 2.1 to 2.3; the
-choice of bookies for a new segment, sections 4.3 and 9.
+An entry is on the bookies of its write set, by round robin over the ensemble. Source: protocol sections 2.1, 2.2, 2.3,
+4.3 and 9.
 """
 
 from __future__ import annotations
