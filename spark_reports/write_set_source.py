@@ -37,7 +37,7 @@ from runtime.metadata.request_budget import BudgetedStore, share_of_budget
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.replication.audit import WriteSetRow
-from spark_reports.report import count_ledgers, read_write_sets
+from spark_reports.counting import count_ledgers, read_write_sets
 from spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
 
 T = TypeVar("T")
