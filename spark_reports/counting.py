@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from runtime.metadata.ledgers.ledgers import LedgerStore
 from runtime.metadata.store import Versioned
-from runtime.replication.audit import WriteSetRow, judge_ledger, unreadable_row, write_set_rows
+from runtime.replication.audit import WriteSetRow, judge_ledger, write_set_rows
 from runtime.replication.audit_report import AuditTotals
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ async def read_write_sets(ledgers: LedgerStore, subtree: str | None) -> AsyncGen
             if isinstance(found, Versioned):
                 yield write_set_rows(ledger_id, found.value)
             else:
-                yield [unreadable_row(ledger_id, str(found))]
+                yield [WriteSetRow(ledger_id, problem=str(found))]
 
 
 async def count_ledgers(

@@ -102,7 +102,7 @@ async def update_record(
         except (BadVersionError, MetadataUnavailableError):
             if attempt > 0:
                 # The first conflict is the ordinary one; more in a row mean a crowd, or a store read that lags behind.
-                await clock.sleep(_back_off_s(attempt, clock))
+                await clock.sleep(back_off_s(attempt, BACK_OFF_FIRST_S, BACK_OFF_MAX_S, clock))
             copy.install(await record.read())
         else:
             copy.install(written)
@@ -112,6 +112,6 @@ async def update_record(
     raise ConflictError(f"{record.name}: changed by others {attempts_max} times in a row; nothing was written")
 
 
-def _back_off_s(attempt: int, clock: Clock) -> float:
-    longest_s = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * (1 << attempt))
-    return longest_s * (0.5 + clock.random.random() / 2)
+def back_off_s(failures: int, first_s: float, max_s: float, clock: Clock) -> float:
+    """Seconds to wait after some failures: growing, and never the same for two callers."""
+    return min(max_s, first_s * 2.0**failures) * (0.5 + clock.random.random() / 2)

@@ -57,7 +57,7 @@ class LedgerWriter:
         self._ports = ports
         self._record = LedgerRecord(ports.ledgers, self.ledger_id)
         self._copy = LocalCopy(metadata)
-        self._encode = credentials.codec.encode
+        self._codec = credentials.codec
         self._pipeline = AddPipeline(
             ports,
             credentials,
@@ -124,7 +124,7 @@ class LedgerWriter:
             )
         entry_id = self._last_add_pushed + 1
         length = self._length + payload_bytes
-        body = self._encode(entry_id, pipeline.last_add_confirmed, length, payload)
+        body = self._codec.encode(entry_id, pipeline.last_add_confirmed, length, payload)
         self._last_add_pushed = entry_id
         self._length = length
         if self._failed:

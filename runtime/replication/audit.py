@@ -58,16 +58,16 @@ class WriteSetRow(msgspec.Struct, frozen=True, gc=False):
     """
 
     ledger_id: int
-    ledger_state: str | None
-    ensemble_size: int | None
-    write_quorum_size: int | None
-    ack_quorum_size: int | None
-    segment_first_entry_id: int | None
-    segment_last_entry_id: int | None
-    write_set: tuple[str, ...]
-    entry_count: int | None
-    payload_bytes: int | None
-    problem: str | None
+    ledger_state: str | None = None
+    ensemble_size: int | None = None
+    write_quorum_size: int | None = None
+    ack_quorum_size: int | None = None
+    segment_first_entry_id: int | None = None
+    segment_last_entry_id: int | None = None
+    write_set: tuple[str, ...] = ()
+    entry_count: int | None = None
+    payload_bytes: int | None = None
+    problem: str | None = None
 
 
 class ReplicationRow(msgspec.Struct, frozen=True, gc=False):
@@ -92,6 +92,8 @@ def write_set_rows(ledger_id: int, metadata: LedgerMetadata) -> list[WriteSetRow
 
     Write sets of the same bookies are one row: with E = Qw there is one per segment, otherwise at most E.
     """
+    state = metadata.state.name.lower()
+    size, write_quorum, ack_quorum = metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size
     rows = []
     for segment_index, segment in enumerate(metadata.segments):
         is_open = segment_index == len(metadata.segments) - 1 and not metadata.is_closed
@@ -99,37 +101,19 @@ def write_set_rows(ledger_id: int, metadata: LedgerMetadata) -> list[WriteSetRow
         for bookies, entry_count in _write_sets(metadata, segment.ensemble, entries, is_open=is_open).items():
             rows.append(
                 WriteSetRow(
-                    ledger_id=ledger_id,
-                    ledger_state=metadata.state.name.lower(),
-                    ensemble_size=metadata.ensemble_size,
-                    write_quorum_size=metadata.write_quorum_size,
-                    ack_quorum_size=metadata.ack_quorum_size,
+                    ledger_id,
+                    state,
+                    size,
+                    write_quorum,
+                    ack_quorum,
                     segment_first_entry_id=segment.first_entry_id,
                     segment_last_entry_id=None if is_open else entries.last_entry_id,
                     write_set=bookies,
                     entry_count=None if is_open else _plausible(entry_count),
                     payload_bytes=_payload_share(metadata, entry_count),
-                    problem=None,
                 )
             )
-    return rows or [_empty_row(ledger_id, metadata)]
-
-
-def unreadable_row(ledger_id: int, problem: str) -> WriteSetRow:
-    """The row of a ledger whose metadata could not be read: it is reported, and the audit goes on."""
-    return WriteSetRow(
-        ledger_id=ledger_id,
-        ledger_state=None,
-        ensemble_size=None,
-        write_quorum_size=None,
-        ack_quorum_size=None,
-        segment_first_entry_id=None,
-        segment_last_entry_id=None,
-        write_set=(),
-        entry_count=None,
-        payload_bytes=None,
-        problem=problem,
-    )
+    return rows or [WriteSetRow(ledger_id, state, size, write_quorum, ack_quorum, entry_count=0, payload_bytes=0)]
 
 
 def judge_ledger(rows: Iterable[WriteSetRow], live_bookies: Collection[str]) -> LedgerVerdict:
@@ -189,19 +173,3 @@ def _payload_share(metadata: LedgerMetadata, entry_count: int) -> int | None:
 
 def _plausible(entry_count: int) -> int | None:
     return entry_count if entry_count <= COUNT_MAX else None
-
-
-def _empty_row(ledger_id: int, metadata: LedgerMetadata) -> WriteSetRow:
-    return WriteSetRow(
-        ledger_id=ledger_id,
-        ledger_state=metadata.state.name.lower(),
-        ensemble_size=metadata.ensemble_size,
-        write_quorum_size=metadata.write_quorum_size,
-        ack_quorum_size=metadata.ack_quorum_size,
-        segment_first_entry_id=None,
-        segment_last_entry_id=None,
-        write_set=(),
-        entry_count=0,
-        payload_bytes=0,
-        problem=None,
-    )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from runtime.client.metadata_update import back_off_s
 from runtime.client.ports import LedgerCredentials
 from runtime.errors import (
     BookieError,
@@ -213,6 +214,5 @@ def _reason(error: BookieError) -> str:
 
 
 def pause_s(attempt: int, config: ReplicationConfig, clock: Clock) -> float:
-    """Seconds to wait after the ``attempt``-th failure (from 1): growing, and never the same for two callers."""
-    longest_s = min(config.backoff_max_s, config.backoff_first_s * 2.0 ** (attempt - 1))
-    return longest_s * (0.5 + clock.random.random() / 2)
+    """Seconds to wait after the ``attempt``-th failure (from 1)."""
+    return back_off_s(attempt - 1, config.backoff_first_s, config.backoff_max_s, clock)

@@ -7,6 +7,7 @@ the writer made them. Only entries striped to the replaced index are copied. Sou
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
@@ -76,27 +77,20 @@ class StripeJob(msgspec.Struct, frozen=True):
         return stripe_count(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
 
 
+@dataclasses.dataclass(frozen=True)
 class Replicator:
     """Copies stripes for all ledgers of a run within one window."""
 
-    def __init__(
-        self,
-        ports: ClientPorts,
-        copies: CopyReader,
-        window: ByteWindow,
-        config: ReplicationConfig,
-        on_copied: Callable[[int, int], None],
-    ) -> None:
-        """``on_copied`` is told of entries and bytes as they are acknowledged by a target."""
-        self._ports = ports
-        self._copies = copies
-        self._window = window
-        self._config = config
-        self._on_copied = on_copied
+    ports: ClientPorts
+    copies: CopyReader
+    window: ByteWindow
+    config: ReplicationConfig
+    on_copied: Callable[[int, int], None]
+    """Called with entries and bytes when a target acknowledges them."""
 
     async def copy(self, job: StripeJob) -> StripeOutcome:
         """Copy, then read everything back from the target. An empty stripe is complete without a request."""
-        return await _StripeCopy(self._ports, self._copies, self._window, self._config, self._on_copied, job).run()
+        return await _StripeCopy(self, job).run()
 
 
 class _GivenUpError(Exception):
@@ -106,20 +100,9 @@ class _GivenUpError(Exception):
 class _StripeCopy:
     """The state of copying one stripe."""
 
-    def __init__(
-        self,
-        ports: ClientPorts,
-        copies: CopyReader,
-        window: ByteWindow,
-        config: ReplicationConfig,
-        on_copied: Callable[[int, int], None],
-        job: StripeJob,
-    ) -> None:
-        self._ports = ports
-        self._copies = copies
-        self._window = window
-        self._config = config
-        self._on_copied = on_copied
+    def __init__(self, tools: Replicator, job: StripeJob) -> None:
+        self._tools = tools
+        self._ports = tools.ports
         self._job = job
         self._fingerprints = array("I")
         """CRC32 of every payload copied, in the order of the stripe, to compare with what is read back. It grows with
@@ -135,10 +118,11 @@ class _StripeCopy:
 
     async def run(self) -> StripeOutcome:
         """Both passes."""
+        window = self._tools.window
         try:
-            await for_each_leased(enumerate(self._entry_ids()), self._copy_entry, self._window, self._size_bytes)
+            await for_each_leased(enumerate(self._entry_ids()), self._copy_entry, window, self._size_bytes)
             if not self._is_hopeless:
-                await for_each_leased(enumerate(self._entry_ids()), self._verify_entry, self._window, self._size_bytes)
+                await for_each_leased(enumerate(self._entry_ids()), self._verify_entry, window, self._size_bytes)
         except _GivenUpError:
             pass
         return StripeOutcome(
@@ -187,14 +171,14 @@ class _StripeCopy:
         self._fingerprints.extend(repeat(0, position + 1 - len(self._fingerprints)))
         self._fingerprints[position] = zlib.crc32(copy.entry.payload)
         self._bytes_copied += len(copy.body)
-        self._on_copied(1, len(copy.body))
+        self._tools.on_copied(1, len(copy.body))
 
     async def _read_good_copy(self, entry_id: int) -> Copy | None:
         """A verified copy from any live member of the write set; None, and recorded as lost, if all say no."""
         sources = self._sources(entry_id)
         found: dict[str, Copy] = {}
         for bookie_id in sources:
-            found[bookie_id] = copy = await self._copies.read(
+            found[bookie_id] = copy = await self._tools.copies.read(
                 bookie_id, self._job.credentials, entry_id, attempts_max=1
             )
             if copy.state is CopyState.PRESENT:
@@ -202,7 +186,7 @@ class _StripeCopy:
         else:
             for bookie_id in sources:  # nobody else to ask: now wait for those that gave no answer
                 if found[bookie_id].state is CopyState.UNREACHABLE:
-                    found[bookie_id] = await self._copies.read(bookie_id, self._job.credentials, entry_id)
+                    found[bookie_id] = await self._tools.copies.read(bookie_id, self._job.credentials, entry_id)
         for copy in found.values():
             if copy.state is CopyState.UNREACHABLE:
                 self._ports.suspects.add(copy.bookie_id)
@@ -249,14 +233,14 @@ class _StripeCopy:
             if status is Status.OK:
                 return
             if status is Status.TOO_MANY_REQUESTS:
-                self._window.shrink()
+                self._tools.window.shrink()
             elif status is Status.TIMEOUT and timeouts < TIMEOUTS_MAX:
                 timeouts += 1  # it may have been overloaded without saying so
             else:
                 break
-            if attempt == self._config.attempts_max:
+            if attempt == self._tools.config.attempts_max:
                 break
-            await self._ports.clock.sleep(pause_s(attempt, self._config, self._ports.clock))
+            await self._ports.clock.sleep(pause_s(attempt, self._tools.config, self._ports.clock))
         if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
             self._ports.suspects.add(self._job.target)
         self._give_up_target(str(error_of(status, self._job.target)))
@@ -288,7 +272,7 @@ class _StripeCopy:
 
     async def _verify_entry(self, item: tuple[int, int], lease: Lease) -> None:
         position, entry_id = item
-        copy = await self._copies.read(self._job.target, self._job.credentials, entry_id)
+        copy = await self._tools.copies.read(self._job.target, self._job.credentials, entry_id)
         lease.resize(len(copy.body))
         if copy.entry is None:
             self._give_up_target(f"bookie {self._job.target}: copy of entry {entry_id} not readable: {copy.reason}")

@@ -12,8 +12,8 @@ from runtime.replication.audit import (
     LedgerVerdict,
     ReplicationRow,
     ReplicationState,
+    WriteSetRow,
     judge_ledger,
-    unreadable_row,
     write_set_rows,
 )
 from runtime.replication.audit_report import AuditTotals, under_replicated_ledger
@@ -143,7 +143,7 @@ def test_a_stripe_without_entries_and_an_empty_last_segment_need_no_bookie() -> 
 def test_every_ledger_has_a_row() -> None:
     empty = ledger({0: ["b0", "b1"]}, 2, 2)
     assert [row.replication for row in judged(1, empty, set())] == [ReplicationState.EMPTY]
-    assert judge_ledger([unreadable_row(2, "garbage")], set()).replication is ReplicationState.UNREADABLE
+    assert judge_ledger([WriteSetRow(2, problem="garbage")], set()).replication is ReplicationState.UNREADABLE
     # Nobody knows where the open segment ends: every write set may hold entries.
     open_ledger = ledger({0: ["b0", "b1", "b2"]}, 2, 2, state=LedgerState.OPEN)
     assert [row.write_set.entry_count for row in judged(3, open_ledger, set())] == [None, None, None]
@@ -160,7 +160,7 @@ def test_totals_by_ledger_and_bookie() -> None:
     totals = AuditTotals()
     totals.add_ledger(verdict(1, ledger({0: ["b0", "b1"]}, 2, 1, last_entry_id=9, length=100), {"b1", "b2", "b3"}))
     totals.add_ledger(verdict(2, ledger({0: ["b2", "b3"]}, 2, 2, last_entry_id=9, length=100), {"b1", "b2", "b3"}))
-    totals.add_ledger(judge_ledger([unreadable_row(3, "garbage")], set()))
+    totals.add_ledger(judge_ledger([WriteSetRow(3, problem="garbage")], set()))
     report = totals.report(["b1", "b2", "idle"], ["b3"])
 
     assert (report.summary.ledgers, report.summary.replicated, report.summary.under_replicated) == (3, 1, 1)
@@ -185,7 +185,7 @@ def test_lists_are_bounded_and_counts_are_not() -> None:
 def test_totals_of_parts_merge_into_those_of_the_whole() -> None:
     source = random.Random(13)
     verdicts = [verdict(number, random_ledger(source, BOOKIES), set(BOOKIES[:4])) for number in range(300)]
-    verdicts += [judge_ledger([unreadable_row(number, "garbage")], set()) for number in (300, 301, 302)]
+    verdicts += [judge_ledger([WriteSetRow(number, problem="garbage")], set()) for number in (300, 301, 302)]
     for findings_max in (2, 100, 1000):
         whole, merged = AuditTotals(findings_max=findings_max), AuditTotals(findings_max=findings_max)
         parts = [AuditTotals(findings_max=findings_max) for _ in range(5)]
