@@ -14,7 +14,7 @@ import pytest
 from tests.test_repository import read, tracked_files
 
 CODE = ("bkctl/",)
-DOCUMENTS = ("docs/", "README.md", "CHANGELOG.md")
+DOCUMENTS = ("docs/", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 
 ODD_WORDS = {
     r"\b(no|some|any)body( else)?\b": "no process, another process, the operator, clients that ...",
