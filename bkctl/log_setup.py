@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _FORM = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _ABOUT_BAD_NODES = (
-    "runtime.metadata.foreign_names",
+    "runtime.metadata.replication.directories",
     "runtime.metadata.ledgers.listing",
     "runtime.metadata.bookies.registration",
 )

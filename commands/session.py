@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from runtime.client import LedgerClient
     from runtime.metadata.bookies.cookies import CookieStore
     from runtime.metadata.bookies.registration import RegistrationClient
-    from runtime.metadata.foreign_names import ForeignNames
     from runtime.metadata.ledgers.ledgers import LedgerStore
+    from runtime.metadata.replication.directories import ForeignNames
     from runtime.metadata.replication.switches import ReplicationSwitches
     from runtime.metadata.store import MetadataStore
     from runtime.metadata.uri import MetadataUri
@@ -60,7 +60,7 @@ class Session:
     @cached_property
     def foreign(self) -> ForeignNames:
         """Warns of nodes whose names are not BookKeeper's, once each."""
-        from runtime.metadata.foreign_names import ForeignNames
+        from runtime.metadata.replication.directories import ForeignNames
 
         return ForeignNames(self._context.console.warn)
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
-from runtime.metadata.zookeeper.server_ports import choose_server_ports
+from runtime.metadata.zookeeper.embedded import choose_server_ports
 from tests.orphans import OrphanKiller
 
 LOOPBACK = "127.0.0.1"

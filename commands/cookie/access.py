@@ -16,7 +16,7 @@ from runtime.errors import RefusedError
 
 if TYPE_CHECKING:
     from runtime.metadata.bookies.cookies import Cookie
-    from runtime.metadata.ledgers.bookie_references import BookieReferences
+    from runtime.metadata.ledgers.stored_ledgers import BookieReferences
     from runtime.metadata.store import Node
 
 SubjectArgument = Annotated[
@@ -65,7 +65,7 @@ async def require_not_registered(session: Session, *bookie_ids: str) -> None:
 
 async def scan_references(context: CommandContext, session: Session, bookie_ids: Sequence[str]) -> BookieReferences:
     """Read all ledgers, freshly, for those that name the bookies."""
-    from runtime.metadata.ledgers.bookie_references import find_references
+    from runtime.metadata.ledgers.stored_ledgers import find_references
 
     ledgers = await session.ledgers()
     with context.console.progress("reading all ledgers") as progress:

@@ -7,7 +7,7 @@ import socket
 from commands.dev.cluster_state import LOOPBACK
 from commands.errors import InvalidArgumentError
 from runtime.errors import PortInUseError
-from runtime.metadata.zookeeper.server_ports import choose_server_ports
+from runtime.metadata.zookeeper.embedded import choose_server_ports
 
 
 def choose_ports(base_port: int | None, offset: int, count: int) -> list[int]:

@@ -107,7 +107,7 @@ async def _require_known(
     """BookieNotFoundError for an id that is most likely misspelt: no cookie, not registered, and no ledger names it."""
     from runtime.errors import BookieNotFoundError
     from runtime.metadata.bookies.registration import RegistrationClient
-    from runtime.metadata.ledgers.bookie_references import find_references
+    from runtime.metadata.ledgers.stored_ledgers import find_references
 
     client = RegistrationClient(store, ledgers.root)
     if bookie_id is None or bookie_id in (await client.snapshot()).live or bookie_id in await client.with_cookie():

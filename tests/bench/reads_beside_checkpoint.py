@@ -26,8 +26,7 @@ import msgspec
 import uvloop
 
 from runtime.bookie.boot.process import SWITCH_INTERVAL_S
-from runtime.bookie.serving.checkpoint_pace import CheckpointPace
-from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE, CheckpointPace
 from runtime.bookie.serving.reads import READS_LANE, ReadBatcher, new_job
 from runtime.net.loop import LaneWorkers
 from runtime.protocol.status import Status

@@ -14,10 +14,10 @@ from kazoo.client import KazooClient
 
 from runtime.errors import BadVersionError
 from runtime.ledger.metadata import Segment
-from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.paths import Paths
+from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.election import AuditorElection, read_auditor
 from runtime.metadata.replication.lock import ReplicationLocks, read_lock_holder
 from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks

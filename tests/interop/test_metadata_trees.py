@@ -16,7 +16,6 @@ from runtime.metadata.bookies.registration import BookieMode, BookieRegistration
 from runtime.metadata.bookies.service_info import BookieServiceInfo, rpc_service_info
 from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.ledgers.rewrite_bookie import rewrite_bookie
 from runtime.metadata.replication.election import AuditorElection
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.marks import UnderReplicationMarks
@@ -24,6 +23,7 @@ from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwit
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.host import canonical_host_name
 from runtime.net.loop import LoopClock
+from runtime.replication.ensemble_rewrite import rewrite_bookie
 from tests.interop.java import JavaProgram
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import ENSEMBLE, NEW, bkctl, create_ledger, init_by_java, new_metadata, uri_of

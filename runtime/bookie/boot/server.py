@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import logging
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -21,15 +23,13 @@ from typing import Any, Self
 import msgspec
 
 from runtime.bookie.boot.folder_claim import BookieNames, FolderClaim, release
-from runtime.bookie.boot.peers import new_peers
-from runtime.bookie.boot.port_error import port_error
 from runtime.bookie.boot.stages import Stages
 from runtime.bookie.boot.storage_boot import BOOT_LANE, StorageBoot
 from runtime.bookie.collection.collector import GarbageCollector
 from runtime.bookie.collection.parts import assemble_garbage_collector
 from runtime.bookie.cookies.check import require_same_cookie
-from runtime.bookie.disks.mode_files import ModeFiles
-from runtime.bookie.disks.modes import BookieModes, sentence
+from runtime.bookie.cookies.folders import read_folder
+from runtime.bookie.disks.modes import BookieModes, ModeFiles, sentence
 from runtime.bookie.disks.monitor import DiskMonitor
 from runtime.bookie.disks.rules import DiskState, DiskVerdict
 from runtime.bookie.identity import resolve_identity
@@ -38,14 +38,13 @@ from runtime.bookie.integrity.repair import IntegrityService
 from runtime.bookie.live_settings import LiveSettings
 from runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
 from runtime.bookie.ports import BookiePorts
-from runtime.bookie.serving.checkpoint_pace import CheckpointPace
-from runtime.bookie.serving.checkpoints import CheckpointService
+from runtime.bookie.serving.checkpoints import CheckpointPace, CheckpointService
 from runtime.bookie.serving.request_path import RequestPath
-from runtime.client.ports import ClientPorts
-from runtime.config import BookieConfig
-from runtime.errors import BookieFailedError
+from runtime.client.ports import ClientPorts, SuspectBookies
+from runtime.config import BookieConfig, ClientConfig
+from runtime.errors import BookieFailedError, ConfigurationError, PortInUseError
 from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.bookies.registration import BookieMode, BookieRegistration
+from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
 from runtime.metadata.bookies.service_info import rpc_service_info
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.request_budget import BudgetedStore, share_of_budget
@@ -53,6 +52,7 @@ from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import MetadataUri, parse_metadata_uri
 from runtime.net.listener import BookieListener
 from runtime.net.server_connection import ListenerLimits
+from runtime.ports import Host
 from storage import filenames
 from storage.dirty_marks import (
     crash_risk,
@@ -64,6 +64,7 @@ from storage.dirty_marks import (
 from storage.disk_room import DiskRoom
 from storage.engine.ledger_storage import LedgerStorage
 from storage.errors import StorageError
+from storage.ports import FileSystem
 
 logger = logging.getLogger(__name__)
 
@@ -386,3 +387,44 @@ def _failing_bookie(beginning: str = "") -> Iterator[None]:
 def _retrieve(failed: asyncio.Future[None]) -> None:
     """A failure that nobody waits for any more is no second error."""
     failed.exception()
+
+
+def port_error(error: OSError, config: BookieConfig, file_system: FileSystem, host: Host) -> ConfigurationError:
+    """The error to raise. Only a new bookie may take another port: the cookie of an existing one names its port."""
+    if error.errno != errno.EADDRINUSE:
+        return ConfigurationError(f"port {config.port} cannot be opened: {os.strerror(error.errno or 0)}")
+    problem = f"port {config.port} is in use by {host.describe_owner(config.port)}: stop that process"
+    if _is_new(config, file_system):
+        return PortInUseError(f"{problem}, or choose another port with --port")
+    return PortInUseError(f"{problem} and start the bookie again; an existing bookie keeps its port")
+
+
+def _is_new(config: BookieConfig, file_system: FileSystem) -> bool:
+    """Whether no folder holds anything; what cannot be read may be a cookie."""
+    for path in config.storage.all_directories:
+        folder = read_folder(file_system, path)
+        if folder.cookie is not None or folder.damage or folder.trouble or folder.has_files:
+            return False
+    return True
+
+
+def new_peers(ports: BookiePorts, store: MetadataStore, ledgers: LedgerStore, frame_bytes_max: int) -> ClientPorts:
+    """Ports of a client; no bookie is connected to before the first request. The caller closes ``bookies``.
+
+    ``frame_bytes_max``: limit of this bookie, which raises that of the client if it is higher.
+    """
+    config = ClientConfig(frame_bytes_max=max(ClientConfig().frame_bytes_max, frame_bytes_max))
+    registrations = RegistrationClient(store, ledgers.root)
+
+    async def resolve(bookie_id: str) -> tuple[str, int]:
+        address = await registrations.address(bookie_id)
+        return address.host, address.port
+
+    return ClientPorts(
+        bookies=ports.connect_bookies(resolve, config),
+        clock=ports.clock,
+        ledgers=ledgers,
+        registrations=registrations,
+        suspects=SuspectBookies(ports.clock, config.suspect_bookie_s),
+        config=config,
+    )

@@ -24,10 +24,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 from runtime.bookie.collection.compaction import finish_jobs
-from runtime.bookie.collection.compaction_rules import CompactionKind, DiskReaction
 from runtime.bookie.collection.ledgers import LedgerCollector
 from runtime.bookie.collection.logs import DirectoryCollector
-from runtime.bookie.collection.long_work import DirectoryCompaction
+from runtime.bookie.collection.long_work import CompactionKind, DirectoryCompaction, DiskReaction
 from runtime.bookie.collection.metrics import GarbageCollectionMetrics
 from runtime.bookie.collection.overreplicated import OverreplicatedCollector
 from runtime.bookie.disks.rules import DiskState

@@ -2,10 +2,10 @@
 
 In use is an entry that the index finds in this log at this very place; a copy that the index does not point at may be
 older than what is stored, and is left behind. The order is the safety: copies durable, index durable, log deleted. And
-the log is deleted only when a sweep of the index (``compaction_sweep``) finds no row that names it, which is for the
-caller: one sweep does for many logs. What the copying says is where rows may be that do: of the ledgers in the log if
-its own map agrees with the scan, else anywhere. Of a ledger in limbo rows may be lacking: an entry of it that has none
-keeps the log, too.
+the log is deleted only when a sweep of the index (``logs.find_rows_naming``) finds no row that names it. That is for
+the caller: one sweep does for many logs. What the copying says is where rows may be that do: of the ledgers in the log
+if its own map agrees with the scan, else anywhere. Of a ledger in limbo rows may be missing: an entry of it that has
+none keeps the log, too.
 
 May be cancelled anywhere: what was begun is then garbage in a log, or is finished by ``resume``.
 
@@ -18,10 +18,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager
 
-from runtime.bookie.collection.compaction_scans import LogScanner
 from runtime.bookie.collection.compaction_survivors import (
     COMPACTION_LANE,
     ActiveLogSurvivors,
@@ -30,22 +29,109 @@ from runtime.bookie.collection.compaction_survivors import (
     Survivors,
     relocate,
 )
-from runtime.bookie.collection.compaction_throttle import CompactionThrottle
 from runtime.bookie.collection.metrics import GarbageCollectionMetrics
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.config import GarbageCollectionConfig
-from runtime.ports import Workers
+from runtime.ports import Clock, Workers
 from storage.engine.compaction_source import CompactionSource, SourceEntry
 from storage.engine.engine import LedgerDirectoryEngine
 from storage.engine.relocation import EntryMove
 from storage.entry_log.compaction_log import CompactedLog, list_compacted_logs, remove_unfinished_logs
-from storage.entry_log.compaction_scan import ScanEnd, ScanMessage, ScannedRows, UnreadableLog, unpack_rows
-from storage.errors import CorruptFileError, EntryLogError
+from storage.entry_log.compaction_scan import (
+    CHILD_MODULE,
+    ROWS_MAX,
+    MeasureLogs,
+    ScanEnd,
+    ScanEntries,
+    ScanMessage,
+    ScannedRows,
+    UnreadableLog,
+    unpack_rows,
+)
+from storage.errors import ChildFailedError, CorruptFileError, EntryLogError
 from storage.filenames import entry_log_file_name
 from storage.ids import EntryLocation, EntryLogId, LedgerId
-from storage.ports import FileSystem
+from storage.ports import Children, FileSystem
 
 logger = logging.getLogger(__name__)
+
+
+class LogScanner:
+    """Scans whole entry logs in child processes (``storage.entry_log.compaction_scan_child``), one for every scan.
+
+    A lane for each directory waits for the child's messages; it does no other work. EntryLogError when a scan cannot be
+    done at all.
+    """
+
+    def __init__(self, children: Children, workers: Workers, *, rows_max: int = ROWS_MAX) -> None:
+        self._children = children
+        self._workers = workers
+        self._rows_max = rows_max
+
+    def measure(self, directory: str, log_ids: Sequence[EntryLogId]) -> AsyncGenerator[ScanMessage, None]:
+        """One MeasuredLog or UnreadableLog for each log."""
+        return self._messages(MeasureLogs(directory=directory, log_ids=list(log_ids)))
+
+    def entries(self, directory: str, log_id: EntryLogId) -> AsyncGenerator[ScanMessage, None]:
+        """ScannedRows, then a ScanEnd; or an UnreadableLog. Close the generator to stop early."""
+        return self._messages(ScanEntries(directory=directory, log_id=log_id, rows_max=self._rows_max))
+
+    async def _messages(self, task: MeasureLogs | ScanEntries) -> AsyncGenerator[ScanMessage, None]:
+        lane = f"scans of {task.directory}"
+        undo = ExitStack()
+        pool = undo.enter_context(self._children.pool(CHILD_MODULE, task.directory, 1))
+        messages: Iterator[ScanMessage] = pool.stream(task, ScanMessage)
+        try:
+            while (message := await self._workers.run(lane, next, messages, None)) is not None:
+                yield message
+        except (ChildFailedError, OSError) as error:
+            cause = error.cause if isinstance(error, ChildFailedError) else error
+            raise EntryLogError(f"{task.directory}: its entry logs cannot be scanned: {cause}") from error
+        finally:
+            pool.stop()  # the lane may still wait for the child
+            await self._workers.run(lane, undo.close)
+
+
+class CompactionThrottle:
+    """Spaces the copies of one ledger directory: entries or bytes in a second, by the settings."""
+
+    def __init__(self, clock: Clock, config: GarbageCollectionConfig) -> None:
+        self._clock = clock
+        self.set_rate(config)
+        self._due_ns = 0
+        self._waiting: asyncio.Future[bool] | None = None
+
+    def set_rate(self, config: GarbageCollectionConfig) -> None:
+        """The rate of the copies that are noted from now on."""
+        self._is_by_bytes = config.is_throttled_by_bytes
+        self._per_s_max = config.copied_bytes_per_s_max if self._is_by_bytes else config.copied_entries_per_s_max
+
+    async def wait(self) -> bool:
+        """True when what was copied before has had its time; False if ``interrupt`` came first. One waits at a time."""
+        left_s = (self._due_ns - self._clock.monotonic_ns()) / 1e9
+        if left_s <= 0:
+            return True
+        waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting = waiting
+        timer = self._clock.call_later(left_s, lambda: self._wake(is_due=True))
+        try:
+            return await waiting
+        finally:
+            timer.cancel()
+            self._waiting = None
+
+    def interrupt(self) -> None:
+        """Let who waits now look whether the copies are wanted still."""
+        self._wake(is_due=False)
+
+    def _wake(self, *, is_due: bool) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(is_due)
+
+    def note(self, entry_count: int, size_bytes: int) -> None:
+        """So much is copied now: the next copies wait for it."""
+        amount = size_bytes if self._is_by_bytes else entry_count
+        self._due_ns = max(self._due_ns, self._clock.monotonic_ns()) + int(amount / self._per_s_max * 1e9)
 
 
 class Compactor:

@@ -9,33 +9,82 @@ in hand is left alone by the others.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from runtime.bookie.collection.compaction import Compactor
-from runtime.bookie.collection.compaction_room import CompactionRoom
-from runtime.bookie.collection.compaction_scans import LogScanner
+from runtime.bookie.collection.compaction import Compactor, LogScanner
 from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE, LogInUseError
-from runtime.bookie.collection.compaction_sweep import IndexRow, find_rows_naming
 from runtime.bookie.disks.modes import sentence
 from runtime.config import CompactionConfig
 from runtime.ports import Clock, Workers
+from storage.disk_room import DiskRoom
 from storage.engine.engine import LedgerDirectoryEngine
 from storage.entry_log.compaction_scan import MeasuredLog, UnreadableLog
 from storage.entry_log.quarantine import read_quarantine, read_quarantine_list, write_quarantine
 from storage.entry_log.usage import LogUsage, logs_to_compact
 from storage.errors import CorruptFileError, IndexFailedError, StorageError
 from storage.filenames import entry_log_file_name
-from storage.ids import EntryLogId, LedgerId
+from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
 from storage.ports import FileSystem
 
 logger = logging.getLogger(__name__)
 
+IndexRow: TypeAlias = tuple[LedgerId, EntryId, EntryLocation]
+
 _MEASURED_AT_ONCE_MAX: Final = 256
+_WITNESSES_MAX: Final = 256
+"""Rows that the sweep of the index keeps of each log."""
+
+
+class CompactionRoom:
+    """What the compactions of all directories on one disk may fill it with, together.
+
+    Room that was seen by one of them is not there for the next one.
+    """
+
+    def __init__(self, room: DiskRoom, workers: Workers) -> None:
+        self._room = room
+        self._workers = workers
+        self._claimed_bytes = 0
+        self._turn = asyncio.Lock()
+        self._freed = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def claimed(self, needed_bytes: int) -> AsyncIterator[None]:
+        """There is room for that much within the block. Waits for others to end where they have taken it.
+
+        OSError: there would not be enough without them either. Nothing is asked for 0 bytes: a log without survivors
+        gives room and needs none.
+        """
+        if needed_bytes:
+            await self._claim(needed_bytes)
+        try:
+            yield
+        finally:
+            self._claimed_bytes -= needed_bytes
+            self._freed.set()
+
+    async def _claim(self, needed_bytes: int) -> None:
+        async with self._turn:
+            while True:
+                self._freed.clear()
+                others_bytes = self._claimed_bytes
+                try:
+                    await self._workers.run(COMPACTION_LANE, self._room.require, others_bytes + needed_bytes)
+                except OSError:
+                    if not others_bytes:
+                        raise
+                    if others_bytes == self._claimed_bytes:
+                        await self._freed.wait()
+                else:
+                    self._claimed_bytes += needed_bytes
+                    return
 
 
 class DirectoryCollector:
@@ -331,3 +380,39 @@ class DirectoryCollector:
             await self._workers.run(COMPACTION_LANE, write_quarantine, self._fs, directory, dict(self._quarantine))
         except OSError as error:
             logger.error("%s: the quarantine cannot be recorded: %s", directory, sentence(error))
+
+
+async def find_rows_naming(
+    engine: LedgerDirectoryEngine,
+    workers: Workers,
+    log_ids: AbstractSet[EntryLogId],
+    ledger_ids: AbstractSet[LedgerId] | None,
+) -> dict[EntryLogId, list[IndexRow]]:
+    """Some rows of existing ledgers for each log that any names; a log that is not in the answer is named by none.
+
+    No log is deleted without this sweep: a scan finds what a log says of itself, and an entry whose id was changed in
+    place looks to it like one that is not in use. Of a log that agrees with its own map it is known which ledgers it
+    holds, and their rows are enough; for others (those that were active when a bookie ended, and damaged ones) it takes
+    the whole index. One sweep answers for many logs. It costs about a microsecond for each row, in bounded jobs.
+
+    ``ledger_ids``: the only ledgers of which the logs hold anything; None: that is not known.
+    No row can come to name a finished log again, so what is not found once is not there. IndexDamagedError.
+    """
+    found: defaultdict[EntryLogId, list[IndexRow]] = defaultdict(list)
+    ordered = None if ledger_ids is None else sorted(ledger_ids)
+    start: bytes | None = b""
+    while start is not None:
+        rows = await workers.run(COMPACTION_LANE, engine.rows_naming, log_ids, ordered, start)
+        for row in rows.found:
+            witnesses = found[row[2].log_id]
+            if len(witnesses) < _WITNESSES_MAX and engine.ledger(row[0]) is not None:
+                witnesses.append(row)
+        start = rows.next_start
+    return {log_id: left for log_id, rows in found.items() if (left := await _still_there(engine, workers, rows))}
+
+
+async def _still_there(engine: LedgerDirectoryEngine, workers: Workers, rows: list[IndexRow]) -> list[IndexRow]:
+    """Rows that nobody has changed since they were found: a ledger may have been deleted, an entry added again."""
+    keys = [(ledger_id, entry_id) for ledger_id, entry_id, _ in rows]
+    places = await workers.run(COMPACTION_LANE, engine.current_locations, keys)
+    return [row for row, place in zip(rows, places, strict=True) if place == row[2]]

@@ -8,13 +8,10 @@ from functools import partial
 from typing import Final
 
 from runtime.bookie.collection.collector import GarbageCollector
-from runtime.bookie.collection.compaction import Compactor
-from runtime.bookie.collection.compaction_room import CompactionRoom
-from runtime.bookie.collection.compaction_scans import LogScanner
+from runtime.bookie.collection.compaction import CompactionThrottle, Compactor, LogScanner
 from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
-from runtime.bookie.collection.compaction_throttle import CompactionThrottle
 from runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers
-from runtime.bookie.collection.logs import DirectoryCollector
+from runtime.bookie.collection.logs import CompactionRoom, DirectoryCollector
 from runtime.bookie.collection.metrics import GarbageCollectionMetrics
 from runtime.bookie.collection.overreplicated import OverreplicatedCollector
 from runtime.bookie.integrity.preboot_check import read_integrity_flag

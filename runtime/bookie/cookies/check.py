@@ -26,8 +26,8 @@ from runtime.bookie.cookies.folders import (
 from runtime.errors import ConfigurationError, CookieError, MetadataFormatError, NoNodeError, RegistrationError
 from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.metadata.bookies.cookies import Cookie, CookieStore, encode_cookie
-from runtime.metadata.ledgers.bookie_references import find_references
 from runtime.metadata.ledgers.ledgers import LedgerStore
+from runtime.metadata.ledgers.stored_ledgers import find_references
 from runtime.metadata.store import MetadataStore
 from storage.config import StorageConfig
 from storage.ports import FileSystem

@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from runtime.bookie.disks.monitor import DISKS_LANE
 from runtime.bookie.disks.rules import DiskSample, DiskVerdict
 from runtime.errors import MetadataUnavailableError
 from runtime.metadata.bookies.registration import BookieMode
-from runtime.ports import Clock
-from storage.bookie_status import BookieStatus
+from runtime.ports import Clock, Workers
+from storage.bookie_status import BookieStatus, read_bookie_status, write_bookie_status
 from storage.disk_room import file_limit_advice
 from storage.errors import JournalFullError, NoWritableDiskError, StorageError
+from storage.ports import FileSystem
 
 logger = logging.getLogger(__name__)
 
@@ -201,3 +203,44 @@ def sentence(error: StorageError | OSError) -> str:
 
 def _used(sample: DiskSample) -> str:
     return f"{sample.directory}: {sample.used_fraction:.1%} used, {sample.usable_bytes / 2**20:.1f} MiB free"
+
+
+class ModeFiles:
+    """The mode in the files BOOKIE_STATUS, if the settings want them: read at boot, written at every change.
+
+    ``folders``: ``current`` of the ledger directories.
+    """
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        folders: Sequence[str],
+        modes: BookieModes,
+        workers: Workers,
+        clock: Clock,
+        *,
+        is_kept: bool,
+    ) -> None:
+        self._file_system = file_system
+        self._folders = folders
+        self._modes = modes
+        self._workers = workers
+        self._clock = clock
+        self._is_kept = is_kept
+
+    def restore(self) -> bool:
+        """Take over the mode of the process before; whether it was read-only because of its disks. OSError."""
+        status = read_bookie_status(self._file_system, self._folders) if self._is_kept else None
+        if status is None:
+            return False
+        self._modes.restore(status)
+        return status.is_read_only and not status.is_manual
+
+    async def write(self) -> None:
+        """Note the mode as it is now. What cannot be written does not matter: the next process looks for itself."""
+        if not self._is_kept:
+            return
+        status = self._modes.status(self._clock.now_ms())
+        error = await self._workers.run(DISKS_LANE, write_bookie_status, self._file_system, self._folders, status)
+        if error is not None:
+            logger.warning("the mode of the bookie is not noted everywhere: %s", sentence(error))

@@ -18,9 +18,16 @@ from typing import Any
 
 from runtime.bookie.disks.modes import BookieModes
 from runtime.bookie.serving.adds import AddPath
-from runtime.bookie.serving.entry_listing import list_entries
 from runtime.bookie.serving.ledger_handles import LedgerHandles
-from runtime.bookie.serving.reads import READS_LANE, URGENT_READS_LANE, ReadBatcher, ReadJob, ReadOutcome, new_job
+from runtime.bookie.serving.reads import (
+    READS_LANE,
+    URGENT_READS_LANE,
+    ReadBatcher,
+    ReadJob,
+    ReadOutcome,
+    list_entries,
+    new_job,
+)
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.ports import BookieInfo, Responder, Workers
 from runtime.protocol.messages import (

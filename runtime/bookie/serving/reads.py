@@ -7,14 +7,17 @@ anything that cannot be read is an I/O error.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from runtime.net.limited_log import LimitedLog
 from runtime.ports import Workers
+from runtime.protocol.entry_list import EntryList, EntryListBuilder
 from runtime.protocol.status import Status
 from storage.engine.engine import LedgerDirectoryEngine
+from storage.engine.memtable import sorted_ids
 from storage.errors import StorageError
 from storage.ids import INVALID_ENTRY_ID
 
@@ -29,6 +32,12 @@ _LOG_INTERVAL_S: Final = 10.0
 _JOBS_PER_TURN_MAX = 64
 """Bodies are in memory from their turn of the lane to their answer: so many at once, however many reads a tick brings.
 A peer that does not take its answers is refused the rest."""
+
+_TURN_ENTRY_COUNT_MAX = 10_000
+"""Rows that one turn of the reads lane looks at: reads wait behind it."""
+
+GROUP_COUNT_MAX = 500_000
+"""Of a list that nobody could be sent anyway; beyond it the answer is given up."""
 
 
 class ReadOutcome(NamedTuple):
@@ -173,3 +182,57 @@ class _Turn:
         if body is None:
             body = engine.read(ledger_id, entry_id)
         return [] if body is None else [body]
+
+
+async def list_entries(
+    workers: Workers,
+    engine: LedgerDirectoryEngine,
+    ledger_id: int,
+    *,
+    turn_entry_count_max: int = _TURN_ENTRY_COUNT_MAX,
+) -> EntryList | None:
+    """Ids of all entries that were stored when this was asked; None: too irregular to be told.
+
+    A ledger that is deleted meanwhile may come out in part: the caller looks whether it is still there. Raises what
+    the index raises: a list with less than all would deny entries.
+    """
+    while True:
+        deleted_count = engine.delete_count
+        # The caches first: a checkpoint may move entries from there to the disk, never back.
+        cached = await workers.run(READS_LANE, _sorted_once, engine.list_cached_entries(ledger_id))
+        builder = EntryListBuilder()
+        first_entry_id: int | None = 0
+        while first_entry_id is not None and builder.group_count <= GROUP_COUNT_MAX:
+            first_entry_id = await workers.run(
+                READS_LANE, _take_part, builder, engine, ledger_id, first_entry_id, cached, turn_entry_count_max
+            )
+        if builder.group_count > GROUP_COUNT_MAX:
+            return None
+        if deleted_count == engine.delete_count:
+            return builder.finish()
+
+
+def _sorted_once(entry_ids: list[int]) -> list[int]:
+    return list(dict.fromkeys(sorted_ids(entry_ids)))
+
+
+def _take_part(
+    builder: EntryListBuilder,
+    engine: LedgerDirectoryEngine,
+    ledger_id: int,
+    first_entry_id: int,
+    cached: list[int],
+    count_max: int,
+) -> int | None:
+    """Take the next ids, of disk and caches; returns where to go on, None at the end."""
+    stored = engine.list_entries(ledger_id, first_entry_id, count_max)
+    next_cached = bisect.bisect_left(cached, first_entry_id)
+    part = cached[next_cached : next_cached + count_max]
+    ids = sorted({*stored, *part})
+    # Neither side was looked at beyond its part.
+    ends = [side[-1] for side in (stored, part) if len(side) == count_max]
+    if not ends:
+        builder.extend(ids)
+        return None
+    builder.extend(ids[: bisect.bisect_right(ids, min(ends))])
+    return min(ends) + 1

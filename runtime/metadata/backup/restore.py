@@ -29,20 +29,43 @@ from runtime.ledger.changes import find_regression, has_other_end
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.metadata_format import decode_ledger_metadata
 from runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveReader
-from runtime.metadata.backup.backup import LONG_IDS, UNDER_REPLICATION, is_left_out, look_at_ledger
-from runtime.metadata.backup.restorable import find_node_fault
-from runtime.metadata.backup.restored_ids import RestoredIds, advance_ids, least_new_id
+from runtime.metadata.backup.backup import (
+    LONG_IDS,
+    UNDER_REPLICATION,
+    ChildKind,
+    child_kind,
+    is_left_out,
+    look_at_ledger,
+)
 from runtime.metadata.cluster.root import RESTORE_MARK, clear_restore_mark, read_instance_id
+from runtime.metadata.doctor.places import Kind, place_of
+from runtime.metadata.doctor.rules import Surroundings, examine
+from runtime.metadata.ledgers.ids import RestoredIds, advance_ids, least_new_id
 from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
 from runtime.metadata.paths import AVAILABLE, COOKIES, INSTANCE_ID, LAYOUT, Paths
 from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.store import CreateNode, MetadataStore, Node
+from runtime.metadata.store import NODE_BYTES_MAX, CreateNode, MetadataStore, Node, NodeStat
 from runtime.metadata.tree import WINDOW
 from runtime.ports import Clock
 
 _FAULTS_KEPT_MAX = 10
 _YIELD_EVERY_NODES = 256
 _OPEN_ACL_PATHS = frozenset({f"{UNDER_REPLICATION}/lostBookieRecoveryDelay"})
+
+
+_FAULTY_NODE_RULES = frozenset(
+    {
+        "invalid-bookie-name",
+        "stray-among-ledgers",
+        "stray-node",
+        "replication-layout-unreadable",
+        "unreadable-mark",
+        "delay-unreadable",
+        "check-time-unreadable",
+    }
+)
+"""Rules of the metadata doctor. A node that breaks one of them is not written again: it would make Java clients hang or
+auditors fail, or no client could read it (metadata sections 4.3, 9.4, 10 and 12)."""
 
 
 class ArchiveSummary(msgspec.Struct, frozen=True):
@@ -351,3 +374,17 @@ def find_obstacle(present: LedgerMetadata, archived: LedgerMetadata) -> str | No
 
 def _mark(archive: ArchiveSummary) -> bytes:
     return RESTORE_MARK + archive.sha256.encode()
+
+
+def find_node_fault(node: ArchiveNode, tree: LedgerTree) -> str | None:
+    """Why a node that is no ledger is left out by a restore; None for one that is brought back."""
+    if len(node.data) > NODE_BYTES_MAX:
+        return f"{node.path}: {len(node.data)} bytes are more than a node holds"
+    place = place_of(node.path, tree)
+    top = node.path.partition("/")[0]
+    if place.kind is Kind.STRAY_IN_LEDGERS and child_kind(top, tree) is not ChildKind.LEDGERS:
+        return None  # below a name that is not BookKeeper's: its owner's business
+    stat = NodeStat(node.version, node.ctime_ms, node.ctime_ms, ephemeral_owner=0, children_count=0)
+    around = Surroundings("", tree, None, is_shaded_factory_allowed=True, has_long_ids=True, now_ms=node.ctime_ms)
+    found = (each for each in examine(place, Node(node.data, stat), around) if each.rule.id in _FAULTY_NODE_RULES)
+    return next((f"{node.path}: {each.problem}" for each in found), None)

@@ -12,7 +12,7 @@ import msgspec
 from runtime.config import LayoutConfig
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.cluster.root import ClusterInfo, read_cluster_info
-from runtime.metadata.foreign_names import ForeignNames
+from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.election import read_auditor
 from runtime.metadata.replication.marks import list_marks
 from runtime.metadata.replication.switches import ReplicationSwitches

@@ -6,10 +6,17 @@ unlike Java's read-only commands.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+
 from runtime.errors import ClusterNotFoundError, MetadataFormatError, NodeExistsError, NoNodeError
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.format import check_layout, encode_layout
 from runtime.metadata.store import MetadataStore
+
+logger = logging.getLogger(__name__)
+
+_TOLD_MAX = 100
 
 
 class UnderReplicationTree:
@@ -59,3 +66,19 @@ class UnderReplicationTree:
         except NodeExistsError:
             return False
         return True
+
+
+class ForeignNames:
+    """Names that neither bkctl nor Java writes: reports each path once, at most a hundred of them."""
+
+    def __init__(self, report: Callable[[str], None] = logger.warning) -> None:
+        self._report = report
+        self._told: set[str] = set()
+
+    def skip(self, path: str, what: str) -> None:
+        """Tell that ``path`` is passed over because it is not ``what`` (with its article)."""
+        if path in self._told or len(self._told) >= _TOLD_MAX:
+            return
+        self._told.add(path)
+        ending = "; further ones are not told of" if len(self._told) == _TOLD_MAX else ""
+        self._report(f"{path} is not {what}: it is passed over and left alone{ending}")

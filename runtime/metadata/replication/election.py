@@ -18,9 +18,8 @@ import msgspec
 
 from runtime.errors import ConflictError, MetadataFormatError, NodeExistsError, NoNodeError
 from runtime.ledger.metadata import is_valid_bookie_id
-from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.paths import PULSAR_AUDITOR, VOTE_PREFIX, Paths
-from runtime.metadata.replication.directories import UnderReplicationTree
+from runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
 from runtime.metadata.replication.format import (
     decode_pulsar_auditor,
     decode_vote,

@@ -27,11 +27,10 @@ from runtime.errors import (
     NoNodeError,
     SessionExpiredError,
 )
-from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.ledgers.layout import require_storable_id
 from runtime.metadata.paths import Paths
 from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.replication.directories import UnderReplicationTree
+from runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
 from runtime.metadata.replication.format import decode_lock, encode_lock, parse_mark_name
 from runtime.metadata.store import MetadataStore, Node, Watch
 

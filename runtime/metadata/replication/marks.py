@@ -23,11 +23,10 @@ from runtime.errors import (
     NotEmptyError,
 )
 from runtime.ledger.metadata import is_valid_bookie_id
-from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.ledgers.layout import require_storable_id
 from runtime.metadata.paths import Paths
 from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.replication.directories import UnderReplicationTree
+from runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
 from runtime.metadata.replication.format import (
     UnderReplicationMark,
     decode_mark,

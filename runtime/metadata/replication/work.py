@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from runtime.errors import ConflictError, NoNodeError
-from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.paths import Paths
+from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.format import parse_mark_name
 from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from runtime.metadata.replication.marks import LEVELS, UnderReplicationMarks, groups_among

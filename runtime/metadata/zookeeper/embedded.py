@@ -7,10 +7,12 @@ keeps a second server out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import importlib.util
 import os
 import re
+import secrets
 import shutil
 import socket
 import subprocess
@@ -18,7 +20,6 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from runtime.errors import ConfigurationError, ConflictError, MetadataUnavailableError, PortInUseError
-from runtime.metadata.zookeeper.server_ports import choose_server_ports
 
 LOOPBACK = "127.0.0.1"
 JAVA_VERSION_MIN = 17
@@ -27,6 +28,12 @@ STOP_TIMEOUT_S = 10.0
 
 _POLL_INTERVAL_S = 0.02
 _PORT_ATTEMPTS_MAX = 3
+_PORT_MIN = 15_000
+"""Below are most of the ports that well-known servers have."""
+_PORT_ROOM_MIN = 1000
+_BIND_ATTEMPTS_MAX = 100
+_PORT_RANGE_PATH = "/proc/sys/net/ipv4/ip_local_port_range"
+_PORT_RANGE_START_DEFAULT = 32_768
 _INSTALL_JAVA = (
     f"{{needed_by}} needs Java {JAVA_VERSION_MIN} or newer: "
     "install it (Debian, Ubuntu: apt install default-jre-headless) or set JAVA_HOME"
@@ -301,3 +308,37 @@ class EmbeddedZooKeeper:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+
+def choose_server_ports(count: int) -> list[int]:
+    """So many different ports for servers that are started now, and again later; no process listens on them now.
+
+    The system hands out ports of one range to outgoing connections and to processes that bind port 0. A server with a
+    port of that range loses it to them as soon as it is down, or before it is up. Below the range a process gets a port
+    only if it asks for it by number.
+
+    All probes stay open until the last port is chosen, so that none comes twice. Where the system hands out nearly all
+    ports, they are of its choice. OSError when it has none left.
+    """
+    with contextlib.ExitStack() as probes:
+        return [_bind_one(probes.enter_context(socket.socket())) for _ in range(count)]
+
+
+def _bind_one(probe: socket.socket) -> int:
+    room = _handed_out_from() - _PORT_MIN
+    for _ in range(_BIND_ATTEMPTS_MAX if room >= _PORT_ROOM_MIN else 0):
+        with contextlib.suppress(OSError):
+            probe.bind((LOOPBACK, _PORT_MIN + secrets.randbelow(room)))
+            break
+    else:
+        probe.bind((LOOPBACK, 0))
+    port: int = probe.getsockname()[1]
+    return port
+
+
+def _handed_out_from() -> int:
+    try:
+        with open(_PORT_RANGE_PATH, encoding="ascii") as file:
+            return int(file.read().split()[0])
+    except FileNotFoundError:  # not Linux
+        return _PORT_RANGE_START_DEFAULT

@@ -26,10 +26,10 @@ from runtime.ledger.changes import new_ledger, to_closed
 from runtime.ledger.metadata import DigestType, LedgerMetadata, Segment
 from runtime.ledger.metadata_format import decode_ledger_metadata
 from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.ledgers.rewrite_bookie import rewrite_bookie
 from runtime.metadata.paths import Paths
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.replication.ensemble_rewrite import rewrite_bookie
 from tests.commands.ledger.conftest import LedgerStage
 from tests.processes import Cluster
 

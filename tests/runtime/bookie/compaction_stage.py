@@ -11,11 +11,8 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
-from runtime.bookie.collection.compaction import Compactor
-from runtime.bookie.collection.compaction_room import CompactionRoom
-from runtime.bookie.collection.compaction_scans import LogScanner
-from runtime.bookie.collection.compaction_throttle import CompactionThrottle
-from runtime.bookie.collection.logs import DirectoryCollector
+from runtime.bookie.collection.compaction import CompactionThrottle, Compactor, LogScanner
+from runtime.bookie.collection.logs import CompactionRoom, DirectoryCollector
 from runtime.bookie.collection.metrics import GarbageCollectionMetrics
 from runtime.config import CompactionConfig, GarbageCollectionConfig
 from runtime.net.loop import LaneWorkers, LoopClock

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from runtime.bookie.boot.process import running_bookie
-from runtime.bookie.collection.compaction_throttle import CompactionThrottle
+from runtime.bookie.collection.compaction import CompactionThrottle
 from runtime.bookie.integrity.refill import ByteRate
 from runtime.bookie.live_settings import LIVE, LiveSettings
 from runtime.config import BookieConfig, GarbageCollectionConfig, IntegrityConfig, ZooKeeperConfig

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.metadata.foreign_names import ForeignNames
 from runtime.metadata.paths import Paths
-from runtime.metadata.replication.directories import UnderReplicationTree
+from runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
 from runtime.metadata.replication.work import ReplicationWork

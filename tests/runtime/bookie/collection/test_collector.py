@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.collection.compaction_scans import LogScanner
+from runtime.bookie.collection.compaction import LogScanner
 from runtime.bookie.disks.rules import DiskState
 from runtime.bookie.integrity.preboot_check import set_integrity_flag
 from runtime.config import CompactionConfig, MajorCompactionConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.collection.compaction_room import CompactionRoom
+from runtime.bookie.collection.logs import CompactionRoom
 from runtime.net.loop import LaneWorkers
 from storage.adapters.filesystem import OsFileSystem
 from storage.disk_room import DiskRoom

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from runtime.bookie.collection.compaction_rules import (
+from runtime.bookie.collection.long_work import (
     CompactionKind,
     CompactionState,
     DiskReaction,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.bookie.collection.compaction_throttle import CompactionThrottle
+from runtime.bookie.collection.compaction import CompactionThrottle
 from runtime.config import GarbageCollectionConfig
 from tests.sim.loop import VirtualClock, run_simulated
 

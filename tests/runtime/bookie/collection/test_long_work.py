@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.bookie.collection.compaction_sweep import find_rows_naming
+from runtime.bookie.collection.logs import find_rows_naming
 from runtime.bookie.disks.rules import DiskState
 from runtime.config import CompactionConfig, GarbageCollectionConfig, MajorCompactionConfig
 from storage.adapters.child_pool import ChildProcesses

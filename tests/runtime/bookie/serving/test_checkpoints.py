@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtime.bookie.disks.modes import BookieModes
-from runtime.bookie.serving.checkpoint_pace import CheckpointPace
-from runtime.bookie.serving.checkpoints import CheckpointService, RetryDelays
+from runtime.bookie.serving.checkpoints import CheckpointPace, CheckpointService, RetryDelays
 from runtime.net.loop import LaneWorkers
 from storage.disk_room import DiskRoom
 from storage.engine.ledger_storage import LedgerStorage

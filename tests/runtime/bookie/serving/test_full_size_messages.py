@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.boot.peers import new_peers
 from runtime.bookie.boot.process import real_ports
+from runtime.bookie.boot.server import new_peers
 from runtime.client import LedgerClient
 from runtime.config import ClientConfig
 from runtime.metadata.bookies.registration import RegistrationClient

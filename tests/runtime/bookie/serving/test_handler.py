@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie.serving.entry_listing import list_entries
+from runtime.bookie.serving.reads import list_entries
 from runtime.protocol.entry_list import EntryList
 from runtime.protocol.messages import ReadCall, ReadLacCall
 from runtime.protocol.status import Status

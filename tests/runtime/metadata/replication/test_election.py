@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from runtime.errors import ClusterNotFoundError, MetadataUnavailableError, NodeExistsError
-from runtime.metadata.foreign_names import ForeignNames
+from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.election import AuditorElection, list_candidates, read_auditor
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore

@@ -12,7 +12,7 @@ from runtime.errors import (
     RefusedError,
     SessionExpiredError,
 )
-from runtime.metadata.foreign_names import ForeignNames
+from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.lock import ReplicationLocks, list_held_locks, list_locked_ids, read_lock_holder
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore

@@ -10,8 +10,7 @@ import pytest
 
 from runtime.config import ZooKeeperConfig
 from runtime.errors import ConflictError, MetadataUnavailableError
-from runtime.metadata.foreign_names import ForeignNames
-from runtime.metadata.replication.directories import UnderReplicationTree
+from runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
 from runtime.metadata.replication.election import AuditorElection
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks, read_mark

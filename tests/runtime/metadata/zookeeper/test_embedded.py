@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +12,15 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import ConfigurationError, ConflictError, MetadataUnavailableError
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars, is_serving
+from runtime.metadata.zookeeper.embedded import (
+    EmbeddedZooKeeper,
+    choose_server_ports,
+    find_java,
+    find_zookeeper_jars,
+    is_serving,
+)
 from runtime.metadata.zookeeper.store import ZooKeeperStore
+from tests.processes import LOOPBACK
 
 
 async def test_data_outlives_the_server(tmp_path: Path) -> None:
@@ -110,3 +119,15 @@ async def test_a_start_that_cannot_be_leaves_nothing(tmp_path: Path, monkeypatch
     with pytest.raises(ConfigurationError, match="needs Java"):
         await EmbeddedZooKeeper.start(str(tmp_path / "data" / "zookeeper"))
     assert not (tmp_path / "data").exists()
+
+
+def test_ports_are_different_free_and_not_of_those_that_the_system_hands_out() -> None:
+    first_handed_out = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = choose_server_ports(50)
+    assert len(set(ports)) == 50
+    with contextlib.ExitStack() as servers:
+        for port in ports:
+            servers.enter_context(socket.create_server((LOOPBACK, port)))
+        if first_handed_out >= 16_000:
+            assert max(ports) < first_handed_out
+        assert not set(choose_server_ports(50)) & set(ports)

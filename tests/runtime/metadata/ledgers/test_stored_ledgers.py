@@ -5,8 +5,8 @@ import random
 from runtime.ledger.changes import new_ledger, to_closed
 from runtime.ledger.metadata import DigestType
 from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.bookie_references import find_references
 from runtime.metadata.ledgers.ledgers import open_ledger_store
+from runtime.metadata.ledgers.stored_ledgers import find_references
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from runtime.ledger.changes import new_ledger
 from runtime.ledger.metadata import DigestType
-from runtime.metadata.backup.restored_ids import RestoredIds, advance_ids, least_new_id
-from runtime.metadata.ledgers.ids import LedgerIdGenerator
+from runtime.metadata.ledgers.ids import LedgerIdGenerator, RestoredIds, advance_ids, least_new_id
 from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.metadata.store import CreateNode
