@@ -14,6 +14,7 @@ import msgspec
 from runtime.config import BookieConfig
 from runtime.errors import ConfigurationError
 from runtime.ledger.metadata import is_valid_bookie_id
+from runtime.metadata.bookies.cookies import Cookie
 from runtime.ports import Host
 
 LOOPBACK_HOST = "127.0.0.1"
@@ -30,6 +31,14 @@ class BookieIdentity(msgspec.Struct, frozen=True):
     def bookie_id(self, port: int) -> str:
         """The configured id, else ``host:port``."""
         return self.configured_id or f"{self.host}:{port}"
+
+
+class BookieNames(msgspec.Struct, frozen=True):
+    """How the cluster knows this bookie. ``known_as``: its id first, then ids that other settings would have given."""
+
+    known_as: tuple[str, ...]
+    instance_id: str | None
+    cookie: Cookie
 
 
 def resolve_identity(config: BookieConfig, machine: Host) -> BookieIdentity:

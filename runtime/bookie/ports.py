@@ -1,4 +1,4 @@
-"""The adapters that a bookie runs on, in one value. ``runtime.bookie.boot.process`` makes the real ones."""
+"""What a bookie runs on: its adapters, which ``runtime.bookie.boot.process`` makes, and its metadata session."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol
 
-from runtime.config import ClientConfig, ZooKeeperConfig
+from runtime.bookie.live_settings import LiveSettings
+from runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
+from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.request_budget import BudgetedStore, share_of_budget
 from runtime.metadata.store import MetadataStore
+from runtime.metadata.uri import MetadataUri
 from runtime.net.bookie_connection import Resolver
 from runtime.ports import Bookies, Clock, Host, Listen, Workers
 from storage.ports import Children, FileSystem, OpenIndexStore
@@ -36,3 +40,24 @@ class BookiePorts:
     """Requests to the other bookies; no bookie is connected to before the first request."""
     release: str
     """Name and version of this program, as published in the registration."""
+
+
+class BookieMetadata:
+    """The bookie's session with the metadata store, and where its cluster is there."""
+
+    def __init__(self, store: MetadataStore, uri: MetadataUri, config: BookieConfig, live: LiveSettings) -> None:
+        self.store = store
+        self.uri = uri
+        self._config = config
+        self._live = live
+
+    async def open_ledgers(self) -> LedgerStore:
+        """The ledgers' metadata, read within the budget that the settings give to scans."""
+        budget = share_of_budget(self._config.zookeeper)
+        self._live.on_change(lambda changed: budget.set_rate(changed.zookeeper.scan_operations_per_s_max or None))
+        return await open_ledger_store(
+            BudgetedStore(self.store, budget),
+            self.uri.root,
+            self.uri.tree,
+            layout_config=self._config.zookeeper.layout,
+        )

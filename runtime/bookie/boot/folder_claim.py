@@ -8,8 +8,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable
 
-import msgspec
-
 from runtime.bookie.cookies.check import (
     CookieCheck,
     CookieCheckService,
@@ -17,7 +15,7 @@ from runtime.bookie.cookies.check import (
     expected_cookie,
     require_no_ledgers,
 )
-from runtime.bookie.identity import former_bookie_ids
+from runtime.bookie.identity import BookieNames, former_bookie_ids
 from runtime.bookie.ports import BookiePorts
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.config import BookieConfig
@@ -30,14 +28,6 @@ from storage.dirty_marks import CrashRisk, leave_dirty_marks
 from storage.engine.ledger_storage import lock_directories
 from storage.filenames import current_directory
 from storage.ports import DirectoryLock
-
-
-class BookieNames(msgspec.Struct, frozen=True):
-    """How the cluster knows this bookie. ``known_as``: its id first, then ids that other settings would have given."""
-
-    known_as: tuple[str, ...]
-    instance_id: str | None
-    cookie: Cookie
 
 
 class FolderClaim:

@@ -22,22 +22,21 @@ from typing import Any, Self
 
 import msgspec
 
-from runtime.bookie.boot.folder_claim import BookieNames, FolderClaim, release
+from runtime.bookie.boot.folder_claim import FolderClaim, release
 from runtime.bookie.boot.stages import Stages
 from runtime.bookie.boot.storage_boot import BOOT_LANE, StorageBoot
-from runtime.bookie.collection.collector import GarbageCollector
-from runtime.bookie.collection.parts import assemble_garbage_collector
+from runtime.bookie.collection.collector import GarbageCollector, assemble_garbage_collector
 from runtime.bookie.cookies.check import require_same_cookie
 from runtime.bookie.cookies.folders import read_folder
 from runtime.bookie.disks.modes import BookieModes, ModeFiles, sentence
 from runtime.bookie.disks.monitor import DiskMonitor
 from runtime.bookie.disks.rules import DiskState, DiskVerdict
-from runtime.bookie.identity import resolve_identity
-from runtime.bookie.integrity.refill import IntegrityProgress
+from runtime.bookie.identity import BookieNames, resolve_identity
+from runtime.bookie.integrity.refill import IntegrityProgress, RepairTools
 from runtime.bookie.integrity.repair import IntegrityService
 from runtime.bookie.live_settings import LiveSettings
 from runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
-from runtime.bookie.ports import BookiePorts
+from runtime.bookie.ports import BookieMetadata, BookiePorts
 from runtime.bookie.serving.checkpoints import CheckpointPace, CheckpointService
 from runtime.bookie.serving.request_path import RequestPath
 from runtime.client.ports import ClientPorts, SuspectBookies
@@ -46,10 +45,9 @@ from runtime.errors import BookieFailedError, ConfigurationError, PortInUseError
 from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
 from runtime.metadata.bookies.service_info import rpc_service_info
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.request_budget import BudgetedStore, share_of_budget
+from runtime.metadata.ledgers.ledgers import LedgerStore
 from runtime.metadata.store import MetadataStore
-from runtime.metadata.uri import MetadataUri, parse_metadata_uri
+from runtime.metadata.uri import parse_metadata_uri
 from runtime.net.listener import BookieListener
 from runtime.net.server_connection import ListenerLimits
 from runtime.ports import Host
@@ -67,27 +65,6 @@ from storage.errors import StorageError
 from storage.ports import FileSystem
 
 logger = logging.getLogger(__name__)
-
-
-class BookieMetadata:
-    """The bookie's session with the metadata store, and where its cluster is there."""
-
-    def __init__(self, store: MetadataStore, uri: MetadataUri, config: BookieConfig, live: LiveSettings) -> None:
-        self.store = store
-        self.uri = uri
-        self._config = config
-        self._live = live
-
-    async def open_ledgers(self) -> LedgerStore:
-        """The ledgers' metadata, read within the budget that the settings give to scans."""
-        budget = share_of_budget(self._config.zookeeper)
-        self._live.on_change(lambda changed: budget.set_rate(changed.zookeeper.scan_operations_per_s_max or None))
-        return await open_ledger_store(
-            BudgetedStore(self.store, budget),
-            self.uri.root,
-            self.uri.tree,
-            layout_config=self._config.zookeeper.layout,
-        )
 
 
 class BookieServer:
@@ -111,8 +88,6 @@ class BookieServer:
             position_count=len(config.storage.ledger_directories),
         )
         self._live = LiveSettings(config)
-        self.reload = self._live.reload
-        """Take over new rates; other changes are logged."""
         self._stages = Stages()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failed.add_done_callback(_retrieve)
@@ -141,6 +116,10 @@ class BookieServer:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._stages.undo()
+
+    def reload(self, config: BookieConfig) -> None:
+        """Use the new rates of ``config`` from now on; other changes are logged."""
+        self._live.reload(config)
 
     async def serve_until(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set.
@@ -181,7 +160,7 @@ class BookieServer:
         following = self._modes.follow(mode, self._ports.clock, register, keep_status)
         await run("follow the mode", self._begin(following), _end)
         await run("watch the disks", self._begin(disks.run()), _end)
-        collector = await self._new_garbage_collector(names, metadata, storage, checkpoints, path)
+        collector = await self._new_garbage_collector(names, metadata, path)
         await run("collect garbage", self._begin(collector.run()), functools.partial(_end_after, collector.stop))
         peers = new_peers(self._ports, store, ledgers, config.frame_bytes_max)
         repair = self._new_repair(storage, checkpoints, peers)
@@ -300,25 +279,10 @@ class BookieServer:
         )
 
     async def _new_garbage_collector(
-        self,
-        names: BookieNames,
-        metadata: BookieMetadata,
-        storage: LedgerStorage,
-        checkpoints: CheckpointService,
-        path: RequestPath,
+        self, names: BookieNames, metadata: BookieMetadata, path: RequestPath
     ) -> GarbageCollector:
         collector = self.garbage_collector = await assemble_garbage_collector(
-            self._config,
-            metadata.uri,
-            self._ports,
-            metadata.store,
-            storage,
-            self._room,
-            known_as=names.known_as,
-            instance_id=names.instance_id,
-            forget_handle=path.handles.forget,
-            flush=checkpoints.flushed,
-            live=self._live,
+            self._config, self._ports, metadata, names, path, self._room, self._live
         )
         self._modes.on_no_room(collector.request)
         collector.note_disk_level(self._disk_level)
@@ -327,16 +291,16 @@ class BookieServer:
     def _new_repair(
         self, storage: LedgerStorage, checkpoints: CheckpointService, peers: ClientPorts
     ) -> IntegrityService:
-        service = self.repair = IntegrityService(
-            self.bookie_id,
-            storage,
-            peers,
-            self._ports.workers,
-            checkpoints,
-            self._config.integrity,
-            self.integrity_progress,
+        tools = RepairTools(
+            bookie_id=self.bookie_id,
+            storage=storage,
+            ports=peers,
+            workers=self._ports.workers,
+            checkpoints=checkpoints,
+            progress=self.integrity_progress,
             allows_add=lambda ledger_id: self._modes.allows_add(ledger_id, is_high_priority=True),
         )
+        service = self.repair = IntegrityService(tools, self._config.integrity)
         self._live.on_change(lambda changed: service.set_bytes_per_s_max(changed.integrity.bytes_per_s_max))
         return service
 

@@ -19,20 +19,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
-from runtime.bookie.collection.compaction import finish_jobs
-from runtime.bookie.collection.ledgers import LedgerCollector
-from runtime.bookie.collection.logs import DirectoryCollector
+from runtime.bookie.collection.compaction import CompactionThrottle, DirectoryTools, LogScanner, finish_jobs
+from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
+from runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers, OverreplicatedCollector
+from runtime.bookie.collection.logs import CompactionRoom, DirectoryCollector
 from runtime.bookie.collection.long_work import CompactionKind, DirectoryCompaction, DiskReaction
 from runtime.bookie.collection.metrics import GarbageCollectionMetrics
-from runtime.bookie.collection.overreplicated import OverreplicatedCollector
 from runtime.bookie.disks.rules import DiskState
-from runtime.config import GarbageCollectionConfig
-from runtime.metadata.ledgers.ledgers import LedgerStore
+from runtime.bookie.identity import BookieNames
+from runtime.bookie.integrity.preboot_check import read_integrity_flag
+from runtime.bookie.live_settings import LiveSettings
+from runtime.bookie.ports import BookieMetadata, BookiePorts
+from runtime.bookie.serving.request_path import RequestPath
+from runtime.config import BookieConfig, GarbageCollectionConfig
+from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.request_budget import BudgetedStore, RequestBudget
 from runtime.ports import Clock, Workers
+from storage.disk_room import DiskRoom
+from storage.engine.engine import LedgerDirectoryEngine
 from storage.entry_log.usage import usage_buckets
 from storage.errors import BkctlError
 
@@ -43,9 +53,22 @@ FLUSH_WAIT_FULL_S_MAX: Final = 5.0
 """Deletions become durable with a checkpoint, and logs should go after that: else a crash brings back a ledger whose
 entries cannot be read. Where no checkpoint comes, for want of room, the logs go all the same: they are the room."""
 
+_BATCH_COUNT_MAX: Final = 256
+"""Ledgers confirmed together: that must end before the next checkpoint, which makes a ledger look used."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LedgerPasses:
+    """The part of a round that deletes ledgers. ``flush``: a checkpoint, which makes the deletions durable."""
+
+    open_ledgers: Callable[[], Awaitable[LedgerStore]]
+    deleted: LedgerCollector
+    overreplicated: OverreplicatedCollector
+    flush: Callable[[], Awaitable[None]]
+
 
 class GarbageCollector:
-    """Runs the rounds of one bookie, one at a time, until ``stop``; beside them a compaction in each directory."""
+    """Runs the rounds of one bookie, one at a time, until ``stop``; alongside, a compaction in each directory."""
 
     def __init__(
         self,
@@ -53,10 +76,7 @@ class GarbageCollector:
         clock: Clock,
         workers: Workers,
         directories: Sequence[DirectoryCollector],
-        ledgers: LedgerCollector,
-        overreplicated: OverreplicatedCollector,
-        open_ledgers: Callable[[], Awaitable[LedgerStore]],
-        flush: Callable[[], Awaitable[None]],
+        passes: LedgerPasses,
         read_repair_due: Callable[[], Awaitable[bool]],
         metrics: GarbageCollectionMetrics,
     ) -> None:
@@ -64,10 +84,7 @@ class GarbageCollector:
         self._clock = clock
         self._workers = workers
         self._directories = directories
-        self._ledgers = ledgers
-        self._overreplicated = overreplicated
-        self._open_ledgers = open_ledgers
-        self._flush = flush
+        self._passes = passes
         self._read_repair_due = read_repair_due
         self._last_overreplicated_s = self._now_s()
         self._compactions = [
@@ -239,13 +256,13 @@ class GarbageCollector:
         return 0
 
     async def _collect_ledgers(self, *, is_repair_due: bool) -> None:
-        ledgers = await self._open_ledgers()
-        deleted_count = await self._ledgers.collect(ledgers)
+        ledgers = await self._passes.open_ledgers()
+        deleted_count = await self._passes.deleted.collect(ledgers)
         wait_s = self._config.overreplicated_wait_s
         is_due = wait_s > 0 and self._now_s() - self._last_overreplicated_s >= wait_s
         if is_due and not is_repair_due:
             self._last_overreplicated_s = self._now_s()
-            deleted_count += await self._overreplicated.collect(ledgers)
+            deleted_count += await self._passes.overreplicated.collect(ledgers)
         if deleted_count:
             logger.info("%d ledgers are deleted", deleted_count)
             await self._flush_deletions()
@@ -256,7 +273,7 @@ class GarbageCollector:
             async with asyncio.timeout(wait_s):
                 # One checkpoint may not do: that behind a failed one writes what it did not, and nothing newer (H2).
                 while any(directory.is_deletion_unflushed for directory in self._directories):
-                    await self._flush()
+                    await self._passes.flush()
 
     def _measure(self) -> None:
         usages = [usage for directory in self._directories for usage in directory.usages]
@@ -267,3 +284,87 @@ class GarbageCollector:
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9
+
+
+def _target_bytes(config: BookieConfig) -> int:
+    """What the use of a log is measured against; 0: against its own size."""
+    settings = config.garbage_collection
+    # Logs that are replaced one by one never become larger: measured against a full one, they would be for ever.
+    is_used = settings.is_target_size_used and not settings.is_transactional
+    return config.storage.engine.entry_log.size_bytes_max if is_used else 0
+
+
+async def assemble_garbage_collector(
+    config: BookieConfig,
+    ports: BookiePorts,
+    metadata: BookieMetadata,
+    names: BookieNames,
+    path: RequestPath,
+    room: DiskRoom,
+    live: LiveSettings,
+) -> GarbageCollector:
+    """The collector of a bookie that serves, put together from its parts."""
+    settings, workers, store, uri = config.garbage_collection, ports.workers, metadata.store, metadata.uri
+    rate = settings.metadata_operations_per_s_max or None
+    budget = RequestBudget(rate, config.zookeeper.in_flight_max)
+    live.on_change(lambda changed: budget.set_rate(changed.garbage_collection.metadata_operations_per_s_max or None))
+    budgeted = BudgetedStore(store, budget)
+    metrics = GarbageCollectionMetrics()
+    local = LocalLedgers(path.storage, workers, path.handles.forget)
+    guard = ClusterGuard(store, uri.root, names.known_as[0], names.instance_id)
+    batch_count_max = _BATCH_COUNT_MAX if rate is None else max(1, min(_BATCH_COUNT_MAX, int(rate)))
+    locks = ReplicationLocks(budgeted, uri.root, await workers.run(COMPACTION_LANE, ports.host.canonical_name))
+    in_flight_max = settings.overreplicated_in_flight_max
+
+    async def open_ledgers() -> LedgerStore:
+        return await open_ledger_store(budgeted, uri.root, uri.tree, layout_config=config.zookeeper.layout)
+
+    async def read_repair_due() -> bool:
+        return await workers.run(COMPACTION_LANE, read_integrity_flag, path.storage.engines[0])
+
+    passes = LedgerPasses(
+        open_ledgers=open_ledgers,
+        deleted=LedgerCollector(
+            local, guard, store, ports.clock, metrics, batch_count_max, settings.confirmation_pause_s
+        ),
+        overreplicated=OverreplicatedCollector(local, guard, budgeted, locks, names.known_as, metrics, in_flight_max),
+        flush=path.checkpoints.flushed,
+    )
+    directories = await _directory_collectors(config, ports, path.storage.engines, room, metrics, live)
+    return GarbageCollector(settings, ports.clock, workers, directories, passes, read_repair_due, metrics)
+
+
+async def _directory_collectors(
+    config: BookieConfig,
+    ports: BookiePorts,
+    engines: Sequence[LedgerDirectoryEngine],
+    room: DiskRoom,
+    metrics: GarbageCollectionMetrics,
+    live: LiveSettings,
+) -> list[DirectoryCollector]:
+    file_system, workers = ports.file_system, ports.workers
+    scanner = LogScanner(ports.children, workers)
+    scan_turn = asyncio.Lock()
+    rooms: dict[int, CompactionRoom] = {}  # by disk: only compactions that copy to the same one share its room
+    directories = []
+    for engine in engines:
+        tools = DirectoryTools(
+            file_system=file_system,
+            engine=engine,
+            workers=workers,
+            clock=ports.clock,
+            scanner=scanner,
+            throttle=_new_throttle(ports.clock, config.garbage_collection, live),
+            config=config.garbage_collection,
+            metrics=metrics,
+        )
+        space = await workers.run(COMPACTION_LANE, file_system.space, engine.ledger_directory)
+        on_disk = rooms.setdefault(space.filesystem_id, CompactionRoom(room, workers))
+        directories.append(DirectoryCollector(tools, on_disk, scan_turn, target_bytes=_target_bytes(config)))
+    return directories
+
+
+def _new_throttle(clock: Clock, config: GarbageCollectionConfig, live: LiveSettings) -> CompactionThrottle:
+    throttle = CompactionThrottle(clock, config)
+    live.on_change(lambda changed: throttle.set_rate(changed.garbage_collection))
+    return throttle

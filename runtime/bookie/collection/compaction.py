@@ -16,6 +16,7 @@ other leaves it alone. And only one of them copies: what is not yet synced of th
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -134,26 +135,27 @@ class CompactionThrottle:
         self._due_ns = max(self._due_ns, self._clock.monotonic_ns()) + int(amount / self._per_s_max * 1e9)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DirectoryTools:
+    """What garbage collection in one ledger directory works with; the engine and the throttle are of that directory."""
+
+    file_system: FileSystem
+    engine: LedgerDirectoryEngine
+    workers: Workers
+    clock: Clock
+    scanner: LogScanner
+    throttle: CompactionThrottle
+    config: GarbageCollectionConfig
+    metrics: GarbageCollectionMetrics
+
+
 class Compactor:
     """Compacts the logs of one ledger directory, one at a time, and deletes others meanwhile."""
 
-    def __init__(
-        self,
-        fs: FileSystem,
-        engine: LedgerDirectoryEngine,
-        workers: Workers,
-        scanner: LogScanner,
-        throttle: CompactionThrottle,
-        config: GarbageCollectionConfig,
-        metrics: GarbageCollectionMetrics,
-    ) -> None:
-        self._fs = fs
-        self._engine = engine
-        self._workers = workers
-        self._scanner = scanner
-        self._throttle = throttle
-        self._config = config
-        self._metrics = metrics
+    def __init__(self, tools: DirectoryTools) -> None:
+        self._fs, self._engine, self._workers = tools.file_system, tools.engine, tools.workers
+        self._scanner, self._throttle = tools.scanner, tools.throttle
+        self._config, self._metrics = tools.config, tools.metrics
         self._in_hand: set[EntryLogId] = set()
 
     def is_in_hand(self, log_id: EntryLogId) -> bool:

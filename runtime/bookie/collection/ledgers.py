@@ -1,10 +1,10 @@
-"""Ledgers that are stored here and no longer exist. Source: storage section 7.2, metadata section 4.3.
+"""Ledgers that are stored here and no longer exist, or no longer name this bookie.
 
 A ledger is deleted only when it was here before the listing began, a part of the tree that was listed without an error
 does not hold it, its metadata was then found missing twice, with a pause and a ``sync`` in between, on one session and
 in the very cluster that this bookie booted in, and nobody has touched it meanwhile. Whatever else comes up keeps it:
 the next round looks again. None of that rests on what is stored here: a ledger in limbo, which no repair brings out of
-it once its metadata is gone, goes like any other.
+it once its metadata is gone, goes like any other. Source: storage section 7.2, metadata section 4.3.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
@@ -24,6 +24,7 @@ from runtime.metadata.cluster.root import is_restore_unfinished, read_instance_i
 from runtime.metadata.ledgers.ledgers import LedgerStore
 from runtime.metadata.ledgers.listing import PartListing
 from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import MetadataStore
 from runtime.ports import Clock, Workers
 from storage.engine.ledger_storage import LedgerStorage
@@ -247,27 +248,109 @@ class LedgerCollector:
 
 async def _without_metadata(ledgers: LedgerStore, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
     """Those that certainly have no metadata; one whose metadata cannot be read or understood has some."""
-    unknown: list[tuple[LedgerId, BkctlError]] = []
 
-    async def read(ledger_id: LedgerId) -> LedgerId | None:
+    async def is_missing(ledger_id: LedgerId) -> bool:
         try:
             await ledgers.read(ledger_id)
         except LedgerNotFoundError:
-            return ledger_id
+            return True
+        return False
+
+    return await _select(ledger_ids, is_missing, _READS_IN_FLIGHT_MAX)
+
+
+async def _select(
+    ledger_ids: Sequence[LedgerId], is_selected: Callable[[LedgerId], Awaitable[bool]], in_flight_max: int
+) -> list[LedgerId]:
+    """Those that are selected. A ledger for which that fails is not, and the log names the first of these."""
+    unknown: list[tuple[LedgerId, BkctlError]] = []
+
+    async def ask(ledger_id: LedgerId) -> LedgerId | None:
+        try:
+            return ledger_id if await is_selected(ledger_id) else None
         except BkctlError as error:
             unknown.append((ledger_id, error))
-        return None
+            return None
 
-    answers = pipelined(each_of(ledger_ids), read, _READS_IN_FLIGHT_MAX)
-    async with aclosing(answers):
-        missing = [ledger_id async for ledger_id in answers if ledger_id is not None]
+    async with aclosing(pipelined(each_of(ledger_ids), ask, in_flight_max)) as answers:
+        selected = [ledger_id async for ledger_id in answers if ledger_id is not None]
     if unknown:
         ledger_id, error = unknown[0]
         logger.warning("%d ledgers stay, of which ledger %d: %s", len(unknown), ledger_id, error)
-    return missing
+    return selected
 
 
 def _within(part: PartListing, ledger_ids: Sequence[LedgerId]) -> Sequence[LedgerId]:
     """Those of some ascending ids that a part of the listing speaks for."""
     first = bisect.bisect_left(ledger_ids, part.first_ledger_id)
     return ledger_ids[first : bisect.bisect_right(ledger_ids, part.last_ledger_id)]
+
+
+class OverreplicatedCollector:
+    """Finds and deletes copies that the metadata does not name. ``own_ids``: every id this bookie is known by.
+
+    A process that copies a ledger holds its replication lock until the metadata names the copy. So a copy that the
+    metadata does not name is deleted only under that lock, after a second look, and only if the ledger is closed: no
+    writer changes its ensembles then. Its fence stays (``storage.engine.collected_ledgers``): a writer that does not
+    know that the ledger is closed must not append here again.
+
+    The bookies that the metadata names are not asked whether they hold the ledger. The process that copied it has
+    proven that, and this copy could replace what was lost since. So none in limbo is deleted, and the collector deletes
+    none at all while this bookie repairs a loss of its own, which may be theirs too. Source: storage section 7.4.
+    """
+
+    def __init__(
+        self,
+        local: LocalLedgers,
+        guard: ClusterGuard,
+        store: MetadataStore,
+        locks: ReplicationLocks,
+        own_ids: Collection[str],
+        metrics: GarbageCollectionMetrics,
+        in_flight_max: int,
+    ) -> None:
+        self._local = local
+        self._guard = guard
+        self._store = store
+        self._locks = locks
+        self._own_ids = frozenset(own_ids)
+        self._metrics = metrics
+        self._in_flight_max = in_flight_max
+
+    async def collect(self, ledgers: LedgerStore) -> int:
+        """One pass over all local ledgers; returns how many copies were deleted. BkctlError when none can be."""
+        await self._guard.require_own_cluster()
+
+        async def is_dropped(ledger_id: LedgerId) -> bool:
+            return await self._is_unnamed(ledgers, ledger_id) and await self._drop(ledgers, ledger_id)
+
+        dropped = await _select(self._local.snapshot(), is_dropped, self._in_flight_max)
+        self._metrics.ledgers_overreplicated_count += len(dropped)
+        return len(dropped)
+
+    async def _drop(self, ledgers: LedgerStore, ledger_id: LedgerId) -> bool:
+        lock = await self._locks.acquire(ledger_id)
+        if lock is None:
+            return False  # it is being copied, maybe to here
+        async with lock:
+            mark = self._local.mark(ledger_id)
+            session_id = self._store.session_id
+            await self._store.sync(ledgers.root)
+            # Entries in the write cache: somebody may be copying it to here without the lock, as Java's tools do.
+            if mark is None or mark.row is None or mark.row.is_limbo or mark.memtable_bytes is not None:
+                return False
+            if not await self._is_unnamed(ledgers, ledger_id):
+                return False
+            await self._guard.require_own_cluster()
+            # Before the copy goes: once its row is gone, only this record says that the ledger takes no plain add.
+            await self._local.keep_fence(ledger_id)
+            is_sure = lock.is_held and session_id != 0 and self._store.session_id == session_id
+            return is_sure and bool(self._local.delete({ledger_id: mark}))
+
+    async def _is_unnamed(self, ledgers: LedgerStore, ledger_id: LedgerId) -> bool:
+        """Whether a ledger is closed with this bookie in none of its ensembles."""
+        try:
+            metadata = (await ledgers.read(ledger_id)).value
+        except LedgerNotFoundError:
+            return False  # the pass over all ledgers sees to it
+        return metadata.is_closed and not metadata.bookies() & self._own_ids

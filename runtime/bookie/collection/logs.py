@@ -18,11 +18,11 @@ from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from typing import Any, Final, TypeAlias
 
-from runtime.bookie.collection.compaction import Compactor, LogScanner
+from runtime.bookie.collection.compaction import Compactor, DirectoryTools
 from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE, LogInUseError
 from runtime.bookie.disks.modes import sentence
 from runtime.config import CompactionConfig
-from runtime.ports import Clock, Workers
+from runtime.ports import Workers
 from storage.disk_room import DiskRoom
 from storage.engine.engine import LedgerDirectoryEngine
 from storage.entry_log.compaction_scan import MeasuredLog, UnreadableLog
@@ -31,7 +31,6 @@ from storage.entry_log.usage import LogUsage, logs_to_compact
 from storage.errors import CorruptFileError, IndexFailedError, StorageError
 from storage.filenames import entry_log_file_name
 from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
-from storage.ports import FileSystem
 
 logger = logging.getLogger(__name__)
 
@@ -94,28 +93,15 @@ class DirectoryCollector:
     """
 
     def __init__(
-        self,
-        fs: FileSystem,
-        engine: LedgerDirectoryEngine,
-        workers: Workers,
-        clock: Clock,
-        scanner: LogScanner,
-        compactor: Compactor,
-        room: CompactionRoom,
-        scan_turn: asyncio.Lock,
-        target_bytes: int,
-        originals_bytes_max: int,
+        self, tools: DirectoryTools, room: CompactionRoom, scan_turn: asyncio.Lock, *, target_bytes: int
     ) -> None:
-        self._fs = fs
-        self._engine = engine
-        self._workers = workers
-        self._clock = clock
-        self._scanner = scanner
-        self._compactor = compactor
+        self._fs, self._engine, self._workers = tools.file_system, tools.engine, tools.workers
+        self._clock, self._scanner = tools.clock, tools.scanner
+        self._compactor = Compactor(tools)
         self._room = room
         self._scan_turn = scan_turn
         self._target_bytes = target_bytes
-        self._originals_bytes_max = originals_bytes_max
+        self._originals_bytes_max = tools.config.originals_bytes_max
         self._usages: dict[EntryLogId, LogUsage] = {}
         self._quarantined: dict[EntryLogId, str] | None = None
         self._unproven: set[EntryLogId] = set()

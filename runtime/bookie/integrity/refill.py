@@ -9,6 +9,7 @@ ledger stays in limbo and the repair is due.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -81,34 +82,32 @@ class ByteRate:
         self._paid_at_ns = max(self._paid_at_ns, self._clock.monotonic_ns()) + size_bytes * self._ns_per_byte
 
 
-class LedgerRefill:
-    """Fills ledgers of one bookie, one call for each. ``allows_add``: whether there is room for a ledger's entries."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RepairTools:
+    """What the repair of a bookie works with. ``allows_add``: whether there is room for entries of a ledger."""
 
-    def __init__(
-        self,
-        bookie_id: str,
-        storage: LedgerStorage,
-        ports: ClientPorts,
-        workers: Workers,
-        checkpoints: CheckpointService,
-        allows_add: Callable[[int], bool],
-        rate: ByteRate,
-        progress: IntegrityProgress,
-    ) -> None:
-        self._bookie_id = bookie_id
-        self._storage = storage
-        self._ports = ports
-        self._workers = workers
-        self._checkpoints = checkpoints
-        self._allows_add = allows_add
+    bookie_id: str
+    storage: LedgerStorage
+    ports: ClientPorts
+    workers: Workers
+    checkpoints: CheckpointService
+    progress: IntegrityProgress
+    allows_add: Callable[[int], bool]
+
+
+class LedgerRefill:
+    """Fills ledgers of one bookie, one call for each."""
+
+    def __init__(self, tools: RepairTools, rate: ByteRate) -> None:
+        self._tools = tools
+        self._ports = tools.ports
         self._rate = rate
-        self._progress = progress
 
     async def run(self, ledger_id: int, metadata: LedgerMetadata) -> RefillOutcome:
         """Fetch what lacks by this metadata. Everything else that goes wrong is an error of the bookie itself."""
-        engine = self._storage.engine_of(ledger_id)
+        engine = self._tools.storage.engine_of(ledger_id)
         job = _Job(ledger_id, engine, credentials_of(ledger_id, metadata))
-        for stripe in own_stripes(metadata, self._bookie_id):
+        for stripe in own_stripes(metadata, self._tools.bookie_id):
             for first in range(stripe.first_entry_id, stripe.last_entry_id + 1, WINDOW_ENTRY_COUNT):
                 missing = await self._missing(job, stripe, first, first + WINDOW_ENTRY_COUNT - 1)
                 if missing:
@@ -121,7 +120,7 @@ class LedgerRefill:
         """Entries of the stripe within these bounds that are neither on disk nor in a write cache."""
         while True:
             generation = job.engine.read_generation
-            on_disk = await self._workers.run(
+            on_disk = await self._tools.workers.run(
                 INTEGRITY_LANE, job.engine.list_entries, job.ledger_id, first, WINDOW_ENTRY_COUNT
             )
             present = set(on_disk)
@@ -174,19 +173,19 @@ class LedgerRefill:
     async def _store(self, job: _Job, entry_id: int, body: bytes) -> str:
         """Put a copy into the write cache; returns why that cannot be done, or nothing."""
         while True:
-            if not self._allows_add(job.ledger_id):
+            if not self._tools.allows_add(job.ledger_id):
                 return "there is no room for it on the disk here"
             # The collector may have dropped the row meanwhile, or it never was: without it nothing can be stored.
             job.engine.create_row(job.ledger_id, is_fenced=False, is_limbo=False)
             try:
                 job.engine.add(job.ledger_id, entry_id, body)
             except MemtableFullError:
-                await self._checkpoints.settle()
+                await self._tools.checkpoints.settle()
             except EntryTooLargeError as error:
                 return str(error)
             else:
-                self._progress.entries_fetched += 1
-                self._progress.bytes_fetched += len(body)
+                self._tools.progress.entries_fetched += 1
+                self._tools.progress.bytes_fetched += len(body)
                 return ""
 
 

@@ -17,21 +17,19 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
 from runtime.bookie.integrity.preboot_check import set_integrity_flag
-from runtime.bookie.integrity.refill import ByteRate, IntegrityProgress, LedgerRefill
+from runtime.bookie.integrity.refill import ByteRate, LedgerRefill, RepairTools
 from runtime.bookie.integrity.rules import is_end_in_doubt, needs_recovery
-from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE, CheckpointService
-from runtime.client.ports import ClientPorts, credentials_of
+from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from runtime.client.ports import credentials_of
 from runtime.client.recovery import LedgerRecovery
 from runtime.config import IntegrityConfig
 from runtime.errors import BookieError, LedgerNotFoundError, LedgerRecoveryError, UnknownLedgerStateError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.store import Versioned
-from runtime.ports import Workers
-from storage.engine.ledger_storage import LedgerStorage
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -45,36 +43,27 @@ RETRY_DELAY_FACTOR_MAX: Final = 100
 
 
 class IntegrityService:
-    """Repairs one bookie whenever that is due, until nothing lacks. ``progress`` may be read at any time."""
+    """Repairs one bookie whenever that is due, until no entry is missing. The progress may be read at any time."""
 
-    def __init__(
-        self,
-        bookie_id: str,
-        storage: LedgerStorage,
-        ports: ClientPorts,
-        workers: Workers,
-        checkpoints: CheckpointService,
-        config: IntegrityConfig,
-        progress: IntegrityProgress,
-        *,
-        allows_add: Callable[[int], bool],
-    ) -> None:
-        """``allows_add``: whether there is room for entries of a ledger."""
-        self._bookie_id = bookie_id
-        self._storage = storage
-        self._ports = ports
-        self._workers = workers
-        self._checkpoints = checkpoints
+    def __init__(self, tools: RepairTools, config: IntegrityConfig) -> None:
+        self._bookie_id = tools.bookie_id
+        self._storage = tools.storage
+        self._ports = tools.ports
+        self._workers = tools.workers
+        self._checkpoints = tools.checkpoints
         self._config = config
-        rate = ByteRate(ports.clock, config.bytes_per_s_max)
-        self.set_bytes_per_s_max = rate.set_rate
-        self._refill = LedgerRefill(bookie_id, storage, ports, workers, checkpoints, allows_add, rate, progress)
-        self._progress = progress
+        self._rate = ByteRate(tools.ports.clock, config.bytes_per_s_max)
+        self._refill = LedgerRefill(tools, self._rate)
+        self._progress = tools.progress
         self._failures: dict[int, str] = {}
         self._due = asyncio.Event()
         self._free = asyncio.Event()
         self._free.set()
         self._repairing: asyncio.Task[None] | None = None
+
+    def set_bytes_per_s_max(self, bytes_per_s_max: int) -> None:
+        """Limit what comes from other bookies from now on."""
+        self._rate.set_rate(bytes_per_s_max)
 
     def request(self) -> None:
         """A repair is due: the flag is set, and the ledgers concerned are noted. On the loop."""

@@ -49,6 +49,7 @@ class RequestPath:
         modes.on_no_room(self.adds.refuse_waiting)
         read_space = functools.partial(disk_space, ports.file_system, config.storage.ledger_directories)
         self.handler = BookieRequestHandler(storage, self.handles, self.adds, ports.workers, read_space, modes)
+        self.storage = storage
         self.checkpoints = checkpoints
         self._services: list[asyncio.Task[None]] = []
 

@@ -127,7 +127,7 @@ class CollectedBookie:
 
     async def flush(self) -> None:
         """Everything taken so far is in entry logs and index."""
-        await self.collector._flush()
+        await self.collector._passes.flush()
 
     async def delete_metadata(self, ledger_ids: Sequence[int]) -> None:
         for ledger_id in ledger_ids:

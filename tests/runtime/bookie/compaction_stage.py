@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
-from runtime.bookie.collection.compaction import CompactionThrottle, Compactor, LogScanner
+from runtime.bookie.collection.compaction import CompactionThrottle, DirectoryTools, LogScanner
 from runtime.bookie.collection.logs import CompactionRoom, DirectoryCollector
 from runtime.bookie.collection.metrics import GarbageCollectionMetrics
 from runtime.config import CompactionConfig, GarbageCollectionConfig
@@ -111,23 +111,19 @@ class Stage:
         self.metrics = GarbageCollectionMetrics()
         self.engine = open_engine(root, filesystem=disk, config=SMALL_LOGS)
         clock = LoopClock()
-        scanner = LogScanner(children, self.workers, rows_max=scan_rows_max)
-        self.compactor = Compactor(
-            disk, self.engine, self.workers, scanner, CompactionThrottle(clock, config), config, self.metrics
+        tools = DirectoryTools(
+            file_system=disk,
+            engine=self.engine,
+            workers=self.workers,
+            clock=clock,
+            scanner=LogScanner(children, self.workers, rows_max=scan_rows_max),
+            throttle=CompactionThrottle(clock, config),
+            config=config,
+            metrics=self.metrics,
         )
         compaction_room = CompactionRoom(room or DiskRoom(disk, [str(root)], 0), self.workers)
-        self.collector = DirectoryCollector(
-            disk,
-            self.engine,
-            self.workers,
-            clock,
-            scanner,
-            self.compactor,
-            compaction_room,
-            asyncio.Lock(),
-            0,
-            config.originals_bytes_max,
-        )
+        self.collector = DirectoryCollector(tools, compaction_room, asyncio.Lock(), target_bytes=0)
+        self.compactor = self.collector._compactor
 
     async def round(self, compaction: CompactionConfig | None = ALL_BELOW_FULL, *, is_repair_due: bool = False) -> int:
         """What a round does to the logs of a directory; returns how many could not be dealt with."""

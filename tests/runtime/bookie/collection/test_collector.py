@@ -267,11 +267,12 @@ async def test_a_round_that_fails_is_counted_and_the_bookie_serves_on(metadata_u
         async def unexpected() -> None:
             raise ZeroDivisionError
 
-        step, bookie.collector._ledgers.collect = bookie.collector._ledgers.collect, unexpected  # type: ignore[method-assign, assignment]
+        deleted = bookie.collector._passes.deleted
+        step, deleted.collect = deleted.collect, unexpected  # type: ignore[method-assign, assignment]
         await bookie.collector.force()
         assert bookie.collector.metrics.rounds_failed_count == 2
         await bookie.add(1, [4])
-        bookie.collector._ledgers.collect = step  # type: ignore[method-assign]
+        deleted.collect = step  # type: ignore[method-assign]
         await bookie.collector.force()
         assert bookie.local_ids() == {1, 2}
 

@@ -15,9 +15,8 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
-from runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers
+from runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers, OverreplicatedCollector
 from runtime.bookie.collection.metrics import GarbageCollectionMetrics
-from runtime.bookie.collection.overreplicated import OverreplicatedCollector
 from runtime.errors import MetadataError
 from runtime.ledger.changes import new_ledger, to_closed
 from runtime.ledger.metadata import DigestType, LedgerMetadata
