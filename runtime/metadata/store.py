@@ -55,7 +55,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from runtime.errors import MetadataError
+from runtime.errors import MetadataError, MetadataFormatError, NoNodeError
 
 T = TypeVar("T")
 
@@ -190,3 +190,50 @@ class MetadataStore(Protocol):
 
     async def close(self) -> None:
         """End the session and with it the ephemeral nodes; safe to repeat, bounded in time, raises nothing."""
+
+
+class NodeReader(Protocol):
+    """The part of a store that only reads."""
+
+    async def get(self, path: str) -> Node:
+        """Contents; NoNodeError."""
+
+    async def children(self, path: str) -> list[str]:
+        """Sorted child names; NoNodeError."""
+
+
+async def find_node(store: NodeReader, path: str) -> Node | None:
+    """The node, or None when it is absent."""
+    try:
+        return await store.get(path)
+    except NoNodeError:
+        return None
+
+
+async def children_of(store: NodeReader, path: str) -> list[str]:
+    """Sorted child names; none when the node is absent."""
+    try:
+        return await store.children(path)
+    except NoNodeError:
+        return []
+
+
+def decode_node(path: str, node: Node, decode: Callable[[bytes], T]) -> T:
+    """What a node contains; MetadataFormatError names its path."""
+    try:
+        return decode(node.data)
+    except MetadataFormatError as error:
+        raise MetadataFormatError(f"{path}: {error}", path) from error
+
+
+async def read_or_problem(
+    store: NodeReader, path: str, decode: Callable[[bytes], T]
+) -> tuple[NodeStat, T | None, MetadataFormatError | None] | None:
+    """What a node contains, or why that cannot be read; None when the node is absent."""
+    node = await find_node(store, path)
+    if node is None:
+        return None
+    try:
+        return node.stat, decode_node(path, node, decode), None
+    except MetadataFormatError as error:
+        return node.stat, None, error

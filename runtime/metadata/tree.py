@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Callable
-from typing import Protocol
 
 import msgspec
 
 from runtime.config import ZooKeeperConfig
 from runtime.errors import NoNodeError, NotEmptyError
 from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.store import MetadataStore, Node
+from runtime.metadata.store import MetadataStore, Node, NodeReader, children_of, find_node
 
 WINDOW = ZooKeeperConfig().in_flight_max
 
@@ -24,16 +23,6 @@ _EAGER_CHILDREN_MAX = 4
 
 _DELETE_ROUNDS_MAX = 20
 """How often a directory is emptied again because others keep filling it."""
-
-
-class NodeReader(Protocol):
-    """What a walk asks of a store."""
-
-    async def get(self, path: str) -> Node:
-        """Contents; NoNodeError."""
-
-    async def children(self, path: str) -> list[str]:
-        """Sorted child names; NoNodeError."""
 
 
 class TreeNode(msgspec.Struct, frozen=True, gc=False):
@@ -95,9 +84,8 @@ async def _unfold(
 
 async def _fetch(store: NodeReader, path: str, is_skipped: Callable[[str], bool]) -> _Fetched | None:
     """The node, None when it is gone; its children too if they are few."""
-    try:
-        node = await store.get(path)
-    except NoNodeError:
+    node = await find_node(store, path)
+    if node is None:
         return None
     children: list[_Fetched] | None = []
     if node.stat.children_count > _EAGER_CHILDREN_MAX:
@@ -113,11 +101,8 @@ async def _fetch(store: NodeReader, path: str, is_skipped: Callable[[str], bool]
 
 
 async def _child_paths(store: NodeReader, path: str, is_skipped: Callable[[str], bool]) -> list[str]:
-    try:
-        names = await store.children(path)
-    except NoNodeError:
-        return []
-    return [child for child in (f"{path}/{name}" for name in names) if not is_skipped(child)]
+    paths = (f"{path}/{name}" for name in await children_of(store, path))
+    return [child for child in paths if not is_skipped(child)]
 
 
 async def delete_tree(store: MetadataStore, path: str, *, before_each: Callable[[], None], window: int = WINDOW) -> int:

@@ -17,7 +17,7 @@ from runtime.metadata.cluster.operation_lock import operations_on_bookies
 from runtime.metadata.cluster.root import clear_restore_mark, new_instance_id
 from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
 from runtime.metadata.paths import COOKIES, INSTANCE_ID, LAYOUT, READ_ONLY, Paths
-from runtime.metadata.store import MetadataStore
+from runtime.metadata.store import MetadataStore, children_of
 from runtime.metadata.tree import delete_tree
 
 _NAMES_SHOWN_MAX = 5
@@ -29,15 +29,15 @@ async def require_nobody_connected(store: MetadataStore, root: str) -> None:
     """RefusedError while a bookie is registered, in either mode, or an auditor, a worker or a recovery runs."""
     await store.sync(root)
     paths = Paths(root)
-    bookies = [name for name in await _children(store, paths.available) if name != READ_ONLY]
-    bookies += await _children(store, paths.read_only)
+    bookies = [name for name in await children_of(store, paths.available) if name != READ_ONLY]
+    bookies += await children_of(store, paths.read_only)
     if bookies:
         raise RefusedError(
             f"nothing was changed: {_counted(bookies, 'bookie')} registered at {root}: stop all bookies first "
             "(one that was killed stays registered until its ZooKeeper session ends)"
         )
-    holders = [f"{paths.auditor_election}/{name}" for name in await _children(store, paths.auditor_election)]
-    holders += [f"{paths.replication_locks}/{name}" for name in await _children(store, paths.replication_locks)]
+    holders = [f"{paths.auditor_election}/{name}" for name in await children_of(store, paths.auditor_election)]
+    holders += [f"{paths.replication_locks}/{name}" for name in await children_of(store, paths.replication_locks)]
     holders += [path for path in (paths.pulsar_auditor,) if await store.exists(path) is not None]
     if holders:
         raise RefusedError(
@@ -129,13 +129,6 @@ async def _replace(store: MetadataStore, path: str, data: bytes, before_each: Ca
     with contextlib.suppress(NoNodeError):
         await store.delete(path)
     await store.create(path, data)
-
-
-async def _children(store: MetadataStore, path: str) -> list[str]:
-    try:
-        return await store.children(path)
-    except NoNodeError:
-        return []
 
 
 def _counted(names: list[str], noun: str) -> str:

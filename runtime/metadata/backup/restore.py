@@ -44,7 +44,7 @@ from runtime.metadata.ledgers.ids import RestoredIds, advance_ids, least_new_id
 from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
 from runtime.metadata.paths import AVAILABLE, COOKIES, INSTANCE_ID, LAYOUT, Paths
 from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.store import NODE_BYTES_MAX, CreateNode, MetadataStore, Node, NodeStat
+from runtime.metadata.store import NODE_BYTES_MAX, CreateNode, MetadataStore, Node, NodeStat, find_node
 from runtime.metadata.tree import WINDOW
 from runtime.ports import Clock
 
@@ -158,9 +158,8 @@ async def look_at_target(store: MetadataStore, root: str, archive: ArchiveSummar
             f"nothing was changed: the backup is of {archive.header.root}, the metadata URI names {root}"
         )
     await store.sync(root)
-    try:
-        node = await store.get(root)
-    except NoNodeError:
+    node = await find_node(store, root)
+    if node is None:
         return RestoreTarget(root, is_fresh=True)
     if node.data.startswith(RESTORE_MARK):
         if node.data != _mark(archive):
@@ -307,10 +306,7 @@ class ClusterRestore:
         return fate
 
     async def _find(self, node: ArchiveNode) -> Node | None:
-        try:
-            return await self._store.get(self._path(node))
-        except NoNodeError:
-            return None
+        return await find_node(self._store, self._path(node))
 
     async def _create(self, node: ArchiveNode) -> bool:
         self._before_each()

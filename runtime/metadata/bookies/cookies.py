@@ -14,7 +14,7 @@ from runtime.errors import MetadataFormatError, NoNodeError
 from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.ledger.protobuf_text import Field, format_fields, parse_fields
 from runtime.metadata.paths import Paths
-from runtime.metadata.store import MetadataStore, Node, Versioned
+from runtime.metadata.store import MetadataStore, Node, Versioned, children_of, decode_node
 
 LAYOUT_VERSION = 5
 """Written by Java since 4.16 and by us."""
@@ -157,19 +157,14 @@ class CookieStore:
 
     async def find(self, bookie_id: str) -> Versioned[Cookie] | None:
         """Cookie and its version, None when the bookie has none; MetadataFormatError."""
-        try:
+        with contextlib.suppress(NoNodeError):
             return await self.read(bookie_id)
-        except NoNodeError:
-            return None
+        return None
 
     async def read(self, bookie_id: str) -> Versioned[Cookie]:
         """Cookie and its version; NoNodeError, MetadataFormatError."""
         node = await self.read_node(bookie_id)
-        path = self._paths.cookie(bookie_id)
-        try:
-            return Versioned(decode_cookie(node.data), node.stat.version)
-        except MetadataFormatError as error:
-            raise MetadataFormatError(f"{path}: {error}", path) from error
+        return Versioned(decode_node(self.path(bookie_id), node, decode_cookie), node.stat.version)
 
     async def read_node(self, bookie_id: str) -> Node:
         """The bytes as they are, whether they are a cookie or not; NoNodeError."""
@@ -199,6 +194,4 @@ class CookieStore:
 
     async def ids(self) -> list[str]:
         """Ids of all bookies with a cookie, sorted; none when the directory is missing."""
-        with contextlib.suppress(NoNodeError):
-            return await self._store.children(self._paths.cookies)
-        return []
+        return await children_of(self._store, self._paths.cookies)

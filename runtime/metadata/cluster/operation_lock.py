@@ -32,7 +32,7 @@ from runtime.errors import (
     RefusedError,
     SessionExpiredError,
 )
-from runtime.metadata.store import MetadataStore
+from runtime.metadata.store import MetadataStore, children_of
 from storage.json_text import JsonTextError, decode_json
 
 DIRECTORY = "/bkctl/operations"
@@ -186,10 +186,7 @@ async def operations_on_bookies(store: MetadataStore, root: str) -> list[Operati
     """Operations that hold the lock of a bookie now, once for each bookie. ``store.sync`` must come first."""
     path = operation_lock_path(root)
     prefix = f"{path.rpartition('/')[2]}{_BOOKIE}"
-    try:
-        names = await store.children(DIRECTORY)
-    except NoNodeError:
-        return []
+    names = await children_of(store, DIRECTORY)
     found = [await _read_holder(store, f"{DIRECTORY}/{name}") for name in names if name.startswith(prefix)]
     return [holder for holder in found if holder is not None]
 

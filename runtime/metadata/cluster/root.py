@@ -12,7 +12,7 @@ from runtime.config import LayoutConfig
 from runtime.errors import ClusterNotFoundError, NodeExistsError, NoNodeError, RefusedError
 from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
 from runtime.metadata.paths import Paths
-from runtime.metadata.store import CreateNode, MetadataStore
+from runtime.metadata.store import CreateNode, MetadataStore, find_node
 
 RESTORE_MARK = b"bkctl restore "
 """What the root's own data begins with while a restore is under way, which Java ignores; a hash follows."""
@@ -49,11 +49,8 @@ async def require_cluster(store: MetadataStore, root: str) -> None:
 
 async def read_instance_id(store: MetadataStore, root: str) -> str | None:
     """Identity of this incarnation, untrimmed as Java reads it; None when the cluster has none."""
-    try:
-        node = await store.get(Paths(root).instance_id)
-    except NoNodeError:
-        return None
-    return node.data.decode("utf-8", "replace")
+    node = await find_node(store, Paths(root).instance_id)
+    return node.data.decode("utf-8", "replace") if node is not None else None
 
 
 async def init_cluster(
@@ -92,11 +89,8 @@ async def init_cluster(
 
 async def is_restore_unfinished(store: MetadataStore, root: str) -> bool:
     """Whether what is at ``root`` is a part of a cluster, which a restore has begun to bring back; one read."""
-    try:
-        node = await store.get(root)
-    except NoNodeError:
-        return False
-    return node.data.startswith(RESTORE_MARK)
+    node = await find_node(store, root)
+    return node is not None and node.data.startswith(RESTORE_MARK)
 
 
 def unfinished_restore_text(root: str) -> str:

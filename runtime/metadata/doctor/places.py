@@ -19,7 +19,7 @@ from runtime.metadata.paths import (
     PULSAR_AUDITOR,
     READ_ONLY,
 )
-from runtime.metadata.replication.format import is_group_name, parse_mark_name, parse_vote_name
+from runtime.metadata.replication.format import parse_group_name, parse_mark_name, parse_vote_name
 from runtime.metadata.replication.switches import PeriodicCheck
 
 FORBIDDEN_LEDGER_ID = 2**63 - 1
@@ -160,7 +160,7 @@ def _under_replication_place(path: str, rest: str) -> Place:
 
 def _mark_place(path: str, parts: list[str]) -> Place:
     groups, below = parts[:_MARK_GROUPS], parts[_MARK_GROUPS:]
-    if not all(map(is_group_name, groups)):
+    if None in map(parse_group_name, groups):
         return Place(path, Kind.STRAY)
     if not below:
         return Place(path, Kind.MARK_DIRECTORY)

@@ -12,9 +12,9 @@ import re
 import msgspec
 
 from runtime.config import LayoutConfig
-from runtime.errors import ConfigurationError, MetadataFormatError, NoNodeError, RefusedError
+from runtime.errors import ConfigurationError, MetadataFormatError, RefusedError
 from runtime.metadata.paths import Paths, flat_ledger, long_ledger, short_ledger
-from runtime.metadata.store import MetadataStore
+from runtime.metadata.store import MetadataStore, decode_node, find_node
 from storage.ids import LEDGER_ID_MAX
 
 SHORT_ID_LIMIT = 2**31 - 1
@@ -165,14 +165,12 @@ async def read_layout(
 ) -> LedgerLayout | None:
     """The cluster's layout; None when no LAYOUT is recorded. MetadataFormatError names the node."""
     path = Paths(root).layout
-    try:
-        node = await store.get(path)
-    except NoNodeError:
+    node = await find_node(store, path)
+    if node is None:
         return None
-    try:
-        return decode_layout(node.data, is_shaded_factory_allowed=is_shaded_factory_allowed)
-    except MetadataFormatError as error:
-        raise MetadataFormatError(f"{path}: {error}", path) from error
+    return decode_node(
+        path, node, lambda data: decode_layout(data, is_shaded_factory_allowed=is_shaded_factory_allowed)
+    )
 
 
 def choose_tree(

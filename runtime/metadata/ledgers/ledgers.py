@@ -223,9 +223,9 @@ class LedgerStore:
                 for ledger_id in ids:
                     yield ledger_id
 
-    async def count(self, subtree: str | None = None, *, window: int = WINDOW) -> int:
+    async def count(self, subtree: str | None = None) -> int:
         """How many ids ``list_ids`` gives."""
-        buckets = self._buckets(subtree, window)
+        buckets = self._buckets(subtree, WINDOW)
         async with contextlib.aclosing(buckets):
             return sum([len(ids) async for ids in buckets])
 

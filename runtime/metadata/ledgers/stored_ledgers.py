@@ -62,10 +62,8 @@ def describe_stored(ledger_id: int, path: str, node: Node) -> StoredLedger:
         return StoredLedger(ledger_id, path, node, problem=str(error))
 
 
-async def scan_stored(
-    store: MetadataStore, ledgers: LedgerStore, *, window: int = WINDOW
-) -> AsyncGenerator[StoredLedger, None]:
-    """Every ledger, ascending, with at most ``window`` reads under way; what is deleted meanwhile is left out."""
+async def scan_stored(store: MetadataStore, ledgers: LedgerStore) -> AsyncGenerator[StoredLedger, None]:
+    """Every ledger, ascending; what is deleted meanwhile is left out."""
 
     async def read(ledger_id: int) -> StoredLedger | None:
         try:
@@ -73,8 +71,8 @@ async def scan_stored(
         except LedgerNotFoundError:
             return None
 
-    ids = ledgers.list_ids(window=window)
-    found = pipelined(ids, read, window)
+    ids = ledgers.list_ids()
+    found = pipelined(ids, read, WINDOW)
     async with contextlib.aclosing(ids), contextlib.aclosing(found):
         async for ledger in found:
             if ledger is not None:

@@ -7,12 +7,15 @@ unlike Java's read-only commands.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
-from runtime.errors import ClusterNotFoundError, MetadataFormatError, NodeExistsError, NoNodeError
+from runtime.errors import ClusterNotFoundError, NodeExistsError, NoNodeError
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.format import check_layout, encode_layout
-from runtime.metadata.store import MetadataStore
+from runtime.metadata.store import MetadataStore, decode_node
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +48,16 @@ class UnderReplicationTree:
         await self._add(self._paths.under_replicated_ledgers)
         await self._add(self._paths.replication_locks)
 
+    async def create_node(
+        self, path: str, data: bytes, *, is_ephemeral: bool = False, is_open_acl: bool = False
+    ) -> None:
+        """Create a node below, after the directories if they are missing; NodeExistsError."""
+        try:
+            await self._store.create(path, data, is_ephemeral=is_ephemeral, is_open_acl=is_open_acl)
+        except NoNodeError:
+            await self.create()
+            await self._store.create(path, data, is_ephemeral=is_ephemeral, is_open_acl=is_open_acl)
+
     async def create_root(self) -> bool:
         """Create the topmost node alone; False when it is there. ClusterNotFoundError when there is no cluster."""
         try:
@@ -54,11 +67,7 @@ class UnderReplicationTree:
 
     async def _check_layout(self) -> None:
         path = self._paths.under_replication_layout
-        node = await self._store.get(path)
-        try:
-            check_layout(node.data)
-        except MetadataFormatError as error:
-            raise MetadataFormatError(f"{path}: {error}", path) from error
+        decode_node(path, await self._store.get(path), check_layout)
 
     async def _add(self, path: str, data: bytes = b"") -> bool:
         try:
@@ -82,3 +91,14 @@ class ForeignNames:
         self._told.add(path)
         ending = "; further ones are not told of" if len(self._told) == _TOLD_MAX else ""
         self._report(f"{path} is not {what}: it is passed over and left alone{ending}")
+
+    def parsed(self, directory: str, names: Iterable[str], parse: Callable[[str], T | None], what: str) -> dict[str, T]:
+        """The names that mean something, with what they mean; the others are skipped."""
+        found = {}
+        for name in names:
+            meaning = parse(name)
+            if meaning is None:
+                self.skip(f"{directory}/{name}", what)
+            else:
+                found[name] = meaning
+        return found

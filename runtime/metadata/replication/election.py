@@ -26,7 +26,7 @@ from runtime.metadata.replication.format import (
     encode_vote,
     parse_vote_name,
 )
-from runtime.metadata.store import ANY_VERSION, MetadataStore, Node, Watch
+from runtime.metadata.store import ANY_VERSION, MetadataStore, Node, Watch, children_of, find_node, read_or_problem
 
 logger = logging.getLogger(__name__)
 
@@ -147,11 +147,8 @@ class AuditorElection:
     async def _find_own_vote(self) -> bool:
         """After a lost answer: a vote of this session with our name in it, the first if there are several."""
         for name in await self._votes():
-            try:
-                node = await self._store.get(self._path(name))
-            except NoNodeError:
-                continue
-            if node.stat.ephemeral_owner == self._store.session_id and node.data == self._payload:
+            node = await find_node(self._store, self._path(name))
+            if node and node.stat.ephemeral_owner == self._store.session_id and node.data == self._payload:
                 self._vote, self._is_vote_in_doubt = name, False
                 return True
         self._is_vote_in_doubt = False
@@ -210,14 +207,8 @@ class AuditorElection:
 
 
 def votes_among(names: Sequence[str], directory: str, foreign: ForeignNames) -> list[str]:
-    """Names of votes in the order of their numbers; others, any of which ends every Java elector, are told of."""
-    numbers: dict[str, int] = {}
-    for name in names:
-        number = parse_vote_name(name)
-        if number is None:
-            foreign.skip(f"{directory}/{name}", "a vote")
-        else:
-            numbers[name] = number
+    """Names of votes in the order of their numbers; others, any of which ends every Java elector, are skipped."""
+    numbers = foreign.parsed(directory, names, parse_vote_name, "a vote")
     return sorted(numbers, key=lambda name: (numbers[name], name))
 
 
@@ -227,10 +218,7 @@ async def list_candidates(store: MetadataStore, root: str, foreign: ForeignNames
     Nothing is created. The name in the directory's own node is not asked: it outlives its auditor.
     """
     directory = Paths(root).auditor_election
-    try:
-        names = await store.children(directory)
-    except NoNodeError:
-        return []
+    names = await children_of(store, directory)
     found = (await _read_candidate(store, directory, name) for name in votes_among(names, directory, foreign))
     return [candidate async for candidate in found if candidate is not None]
 
@@ -239,11 +227,7 @@ async def read_auditor(store: MetadataStore, root: str, foreign: ForeignNames) -
     """The auditor: the first vote, else Pulsar's auditor; None when there is neither. Two operations."""
     directory = Paths(root).auditor_election
     for _ in range(_ATTEMPTS_MAX):
-        try:
-            names = await store.children(directory)
-        except NoNodeError:
-            names = []
-        votes = votes_among(names, directory, foreign)
+        votes = votes_among(await children_of(store, directory), directory, foreign)
         if not votes:
             return await read_pulsar_auditor(store, root)
         if candidate := await _read_candidate(store, directory, votes[0]):
@@ -259,13 +243,8 @@ async def read_pulsar_auditor(store: MetadataStore, root: str) -> Candidate | No
 async def _read_candidate(
     store: MetadataStore, directory: str, vote: str, decode: Callable[[bytes], str] = decode_vote
 ) -> Candidate | None:
-    path = f"{directory}/{vote}"
-    try:
-        node = await store.get(path)
-    except NoNodeError:
+    found = await read_or_problem(store, f"{directory}/{vote}", decode)
+    if found is None:
         return None
-    try:
-        bookie_id, problem = decode(node.data), None
-    except MetadataFormatError as error:
-        bookie_id, problem = None, MetadataFormatError(f"{path}: {error}", path)
-    return Candidate(vote, bookie_id, node.stat.ephemeral_owner, node.stat.ctime_ms, problem)
+    stat, bookie_id, problem = found
+    return Candidate(vote, bookie_id, stat.ephemeral_owner, stat.ctime_ms, problem)

@@ -148,9 +148,9 @@ def parse_vote_name(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def is_group_name(name: str) -> bool:
-    """Whether it is the name of an interior node: 16 bits of a ledger id."""
-    return _GROUP.fullmatch(name) is not None
+def parse_group_name(name: str) -> int | None:
+    """16 bits of a ledger id, None for a name that is not that of an interior node."""
+    return int(name, 16) if _GROUP.fullmatch(name) else None
 
 
 def _text(data: bytes, what: str) -> str:

@@ -32,7 +32,7 @@ from runtime.metadata.paths import Paths
 from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
 from runtime.metadata.replication.format import decode_lock, encode_lock, parse_mark_name
-from runtime.metadata.store import MetadataStore, Node, Watch
+from runtime.metadata.store import MetadataStore, Node, Watch, children_of, read_or_problem
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class ReplicationLocks:
         path = self._paths.replication_lock(ledger_id)
         sessions_lost_count = self._sessions_lost_count
         try:
-            await self._create(path)
+            await self._tree.create_node(path, self._payload, is_ephemeral=True)
         except NodeExistsError:
             return None
         except (MetadataUnavailableError, asyncio.CancelledError):
@@ -186,13 +186,6 @@ class ReplicationLocks:
         for lock in list(self._held.values()):
             await lock.release()
 
-    async def _create(self, path: str) -> None:
-        try:
-            await self._store.create(path, self._payload, is_ephemeral=True)
-        except NoNodeError:
-            await self._tree.create()
-            await self._store.create(path, self._payload, is_ephemeral=True)
-
     async def _give_back(self, ledger_id: int) -> None:
         del self._held[ledger_id]
         sessions_lost_count = self._sessions_lost_count
@@ -228,37 +221,21 @@ async def read_lock_holder(store: MetadataStore, root: str, ledger_id: int) -> s
 
 async def _read_lock(store: MetadataStore, paths: Paths, ledger_id: int) -> HeldLock | None:
     path = paths.replication_lock(ledger_id)
-    try:
-        node = await store.get(path)
-    except NoNodeError:
+    found = await read_or_problem(store, path, decode_lock)
+    if found is None:
         return None
-    try:
-        holder, problem = decode_lock(node.data), None
-    except MetadataFormatError as error:
-        holder, problem = None, MetadataFormatError(f"{path}: {error}", path)
-    return HeldLock(ledger_id, holder, path, node.stat.ephemeral_owner, node.stat.ctime_ms, problem)
+    stat, holder, problem = found
+    return HeldLock(ledger_id, holder, path, stat.ephemeral_owner, stat.ctime_ms, problem)
 
 
 async def list_locked_ids(store: MetadataStore, root: str, foreign: ForeignNames) -> list[int]:
     """Ids of all ledgers whose lock is held, ascending. One operation; nothing is created."""
     directory = Paths(root).replication_locks
-    try:
-        names = await store.children(directory)
-    except NoNodeError:
-        return []
-    ids = []
-    for name in names:
-        ledger_id = parse_mark_name(name)
-        if ledger_id is None:
-            foreign.skip(f"{directory}/{name}", "a replication lock")
-        else:
-            ids.append(ledger_id)
-    return sorted(ids)
+    names = await children_of(store, directory)
+    return sorted(foreign.parsed(directory, names, parse_mark_name, "a replication lock").values())
 
 
-async def list_held_locks(
-    store: MetadataStore, root: str, foreign: ForeignNames, window: int = _READS_IN_FLIGHT_MAX
-) -> AsyncGenerator[HeldLock, None]:
+async def list_held_locks(store: MetadataStore, root: str, foreign: ForeignNames) -> AsyncGenerator[HeldLock, None]:
     """Every lock that is held, by ledger id; one operation each and one for all. Close the iterator to stop early."""
     paths = Paths(root)
 
@@ -266,7 +243,7 @@ async def list_held_locks(
         return await _read_lock(store, paths, ledger_id)
 
     ledger_ids = await list_locked_ids(store, root, foreign)
-    async with aclosing(pipelined(each_of(ledger_ids), read, window)) as locks:
+    async with aclosing(pipelined(each_of(ledger_ids), read, _READS_IN_FLIGHT_MAX)) as locks:
         async for lock in locks:
             if lock is not None:
                 yield lock

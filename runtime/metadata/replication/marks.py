@@ -31,9 +31,9 @@ from runtime.metadata.replication.format import (
     UnderReplicationMark,
     decode_mark,
     encode_mark,
-    is_group_name,
+    parse_group_name,
 )
-from runtime.metadata.store import CreateNode, MetadataStore
+from runtime.metadata.store import CreateNode, MetadataStore, children_of, decode_node, find_node, read_or_problem
 from runtime.ports import Clock
 
 LEVELS = 4
@@ -116,14 +116,10 @@ class UnderReplicationMarks:
     async def _merge(self, ledger_id: int, missing_bookies: Sequence[str]) -> MarkOutcome | None:
         """Add to the present mark by compare-and-set; None when it must be tried again from the start."""
         path = self._paths.mark(ledger_id)
-        try:
-            node = await self._store.get(path)
-        except NoNodeError:
+        node = await find_node(self._store, path)
+        if node is None:
             return await self._create_in_directory(ledger_id, missing_bookies)
-        try:
-            mark = decode_mark(node.data)
-        except MetadataFormatError as error:
-            raise MetadataFormatError(f"{path}: {error}", path) from error
+        mark = decode_node(path, node, decode_mark)
         added = tuple(dict.fromkeys(each for each in missing_bookies if each not in mark.missing_bookies))
         if not added:
             return MarkOutcome.UNCHANGED
@@ -191,16 +187,11 @@ class UnderReplicationMarks:
 
 async def read_mark(store: MetadataStore, root: str, ledger_id: int) -> ListedMark | None:
     """The mark of a ledger, None when it has none. One operation."""
-    path = Paths(root).mark(ledger_id)
-    try:
-        node = await store.get(path)
-    except NoNodeError:
+    found = await read_or_problem(store, Paths(root).mark(ledger_id), decode_mark)
+    if found is None:
         return None
-    try:
-        mark, problem = decode_mark(node.data), None
-    except MetadataFormatError as error:
-        mark, problem = None, MetadataFormatError(f"{path}: {error}", path)
-    return ListedMark(ledger_id, mark, node.stat.version, node.stat.mtime_ms, problem)
+    stat, mark, problem = found
+    return ListedMark(ledger_id, mark, stat.version, stat.mtime_ms, problem)
 
 
 async def list_marks(
@@ -265,19 +256,9 @@ async def _joined(listings: AsyncGenerator[tuple[str, list[str]], None]) -> Asyn
 
 async def list_groups(store: MetadataStore, directory: str, foreign: ForeignNames) -> list[str]:
     """Names of the interior nodes in a directory, sorted; none when it is gone. One operation."""
-    try:
-        names = await store.children(directory)
-    except NoNodeError:
-        return []
-    return groups_among(names, directory, foreign)
+    return groups_among(await children_of(store, directory), directory, foreign)
 
 
 def groups_among(names: Sequence[str], directory: str, foreign: ForeignNames) -> list[str]:
-    """Those names that carry 16 bits of a ledger id; the others are told of."""
-    groups = []
-    for name in names:
-        if is_group_name(name):
-            groups.append(name)
-        else:
-            foreign.skip(f"{directory}/{name}", "a directory of marks")
-    return groups
+    """Those names that are 16 bits of a ledger id; the others are skipped."""
+    return list(foreign.parsed(directory, names, parse_group_name, "a directory of marks"))

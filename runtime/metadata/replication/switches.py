@@ -6,6 +6,7 @@ Looking creates nothing. The delay is never deleted: a running Java auditor woul
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import re
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from runtime.errors import BadVersionError, ConflictError, MetadataFormatError, 
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.directories import UnderReplicationTree
 from runtime.metadata.replication.format import decode_check_time, encode_check_time
-from runtime.metadata.store import ANY_VERSION, MetadataStore, Node, Watch
+from runtime.metadata.store import ANY_VERSION, MetadataStore, Node, Watch, decode_node, find_node
 
 DELAY_S_MAX = 2**31 - 1
 """Java reads the delay as an int of 32 bits."""
@@ -63,22 +64,15 @@ class ReplicationSwitches:
 
     async def switched_off(self) -> SwitchedOff | None:
         """Since when, and why, replication is off; None while it is on. One operation."""
-        try:
-            node = await self._store.get(self._paths.replication_disabled)
-        except NoNodeError:
-            return None
-        return SwitchedOff(node.stat.ctime_ms, node.data)
+        node = await find_node(self._store, self._paths.replication_disabled)
+        return SwitchedOff(node.stat.ctime_ms, node.data) if node is not None else None
 
     async def disable(self, note: bytes = b"") -> bool:
         """Switch replication off; False when it was off. One operation in a tree that is there.
 
         Java takes any node for the switch and never reads it, so a note may lie in it. ClusterNotFoundError.
         """
-        try:
-            await self._create(self._paths.replication_disabled, note)
-        except NodeExistsError:
-            return False
-        return True
+        return await self._create(self._paths.replication_disabled, note)
 
     async def enable(self) -> bool:
         """Switch replication on; False when it was on. One operation."""
@@ -103,11 +97,8 @@ class ReplicationSwitches:
 
     async def recovery_delay(self) -> RecoveryDelay | None:
         """The delay, None before any auditor ran or set it. One operation; MetadataFormatError."""
-        try:
-            node = await self._store.get(self._paths.lost_bookie_recovery_delay)
-        except NoNodeError:
-            return None
-        return RecoveryDelay(self._parse_delay(node.data), node.stat.version)
+        node = await find_node(self._store, self._paths.lost_bookie_recovery_delay)
+        return RecoveryDelay(self._parse_delay(node.data), node.stat.version) if node is not None else None
 
     async def set_recovery_delay(self, seconds: int) -> None:
         """Set the delay. One operation, three when there was none (in a tree that is there).
@@ -116,20 +107,12 @@ class ReplicationSwitches:
         """
         if not 0 <= seconds <= DELAY_S_MAX:
             raise ValueError(f"a delay of {seconds} s is not within 0 and {DELAY_S_MAX}")
-        data = str(seconds).encode("ascii")
-        for _ in range(_ATTEMPTS_MAX):
-            try:
-                await self._store.set(self._paths.lost_bookie_recovery_delay, data, ANY_VERSION)
-            except NoNodeError:
-                if await self._init_delay(data):
-                    return
-            else:
-                return
-        raise _contended(self._paths.lost_bookie_recovery_delay)
+        await self._put(self._paths.lost_bookie_recovery_delay, str(seconds).encode("ascii"), is_open_acl=True)
 
     async def init_recovery_delay(self, seconds: int) -> bool:
         """Store the first value, as an auditor does at its start; False when there is one, which stays."""
-        return await self._init_delay(str(seconds).encode("ascii"))
+        data = str(seconds).encode("ascii")
+        return await self._create(self._paths.lost_bookie_recovery_delay, data, is_open_acl=True)
 
     async def rewrite_recovery_delay(self) -> RecoveryDelay | None:
         """Write the delay as it is, which makes the auditor audit at once; None when there is none. Two operations.
@@ -170,14 +153,6 @@ class ReplicationSwitches:
 
         return self._store.watch_node(self._paths.lost_bookie_recovery_delay, look)
 
-    async def _init_delay(self, data: bytes) -> bool:
-        """With an open ACL whatever the others have: Java's tools write it without logging in."""
-        try:
-            await self._create(self._paths.lost_bookie_recovery_delay, data, is_open_acl=True)
-        except NodeExistsError:
-            return False
-        return True
-
     def _parse_delay(self, data: bytes) -> int:
         text = data.decode("utf-8", "replace")
         if not _DELAY.fullmatch(text) or not 0 <= int(text) <= DELAY_S_MAX:
@@ -190,36 +165,33 @@ class ReplicationSwitches:
     async def check_time_ms(self, check: PeriodicCheck) -> int | None:
         """When the check last ran to its end, None when it never did. One operation; MetadataFormatError."""
         path = self._check_path(check)
-        try:
-            return decode_check_time((await self._store.get(path)).data)
-        except NoNodeError:
-            return None
-        except MetadataFormatError as error:
-            raise MetadataFormatError(f"{path}: {error}", path) from error
+        node = await find_node(self._store, path)
+        return decode_node(path, node, decode_check_time) if node is not None else None
 
     async def set_check_time_ms(self, check: PeriodicCheck, time_ms: int) -> None:
         """Say when the check ran; an auditor reads it when it starts. One operation, two the first time."""
-        path, data = self._check_path(check), encode_check_time(time_ms)
-        for _ in range(_ATTEMPTS_MAX):
-            try:
-                await self._store.set(path, data, ANY_VERSION)
-            except NoNodeError:
-                try:
-                    await self._create(path, data)
-                except NodeExistsError:
-                    continue
-            return
-        raise _contended(path)
+        await self._put(self._check_path(check), encode_check_time(time_ms))
 
     def _check_path(self, check: PeriodicCheck) -> str:
         return f"{self._paths.under_replication}/{check.value}"
 
-    async def _create(self, path: str, data: bytes, *, is_open_acl: bool = False) -> None:
+    async def _put(self, path: str, data: bytes, *, is_open_acl: bool = False) -> None:
+        """Set a node, or create it. ``is_open_acl``: for the delay, which Java's tools write without logging in."""
+        for _ in range(_ATTEMPTS_MAX):
+            with contextlib.suppress(NoNodeError):
+                await self._store.set(path, data, ANY_VERSION)
+                return
+            if await self._create(path, data, is_open_acl=is_open_acl):
+                return
+        raise _contended(path)
+
+    async def _create(self, path: str, data: bytes, *, is_open_acl: bool = False) -> bool:
+        """Whether the node was created; False: there is one already."""
         try:
-            await self._store.create(path, data, is_open_acl=is_open_acl)
-        except NoNodeError:
-            await self._tree.create()
-            await self._store.create(path, data, is_open_acl=is_open_acl)
+            await self._tree.create_node(path, data, is_open_acl=is_open_acl)
+        except NodeExistsError:
+            return False
+        return True
 
 
 def _contended(path: str) -> ConflictError:
