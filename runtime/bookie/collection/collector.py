@@ -128,15 +128,10 @@ class GarbageCollector:
         self._is_requested = True
         self._changed.set()
 
-    def suspend_major(self, *, is_suspended: bool = True) -> None:
-        """Stop major compactions and begin none, or no longer so. Deleting ledgers and empty logs goes on."""
+    def suspend(self, kind: CompactionKind, *, is_suspended: bool = True) -> None:
+        """Stop compactions of this kind until they are no longer suspended. Ledgers and empty logs still go."""
         for compaction in self._compactions:
-            compaction.suspend(CompactionKind.MAJOR, is_suspended=is_suspended)
-
-    def suspend_minor(self, *, is_suspended: bool = True) -> None:
-        """Stop minor compactions and begin none, or no longer so."""
-        for compaction in self._compactions:
-            compaction.suspend(CompactionKind.MINOR, is_suspended=is_suspended)
+            compaction.suspend(kind, is_suspended=is_suspended)
 
     def note_disk_level(self, level: DiskState) -> None:
         """The fullest ledger disk is so full now (storage section 7.5)."""

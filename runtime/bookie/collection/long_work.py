@@ -34,19 +34,17 @@ class CompactionKind(enum.StrEnum):
 
 
 class CompactionState(msgspec.Struct):
-    """What has happened so far, and what was asked for. Times are those of a monotonic clock, in seconds."""
+    """When compactions last ran, by a monotonic clock in seconds, and the kinds that an operator suspended."""
 
     last_minor_s: float
     last_major_s: float
-    is_minor_suspended: bool = False
-    is_major_suspended: bool = False
+    suspended: frozenset[CompactionKind] = frozenset()
 
 
 class DiskReaction(msgspec.Struct, frozen=True):
     """What the state of the disks means for the rounds (storage section 7.5)."""
 
-    is_major_suspended: bool = False
-    is_minor_suspended: bool = False
+    suspended: frozenset[CompactionKind] = frozenset()
     is_forced: bool = False
     is_room_scarce: bool = False
 
@@ -56,25 +54,29 @@ class DiskReaction(msgspec.Struct, frozen=True):
         is_scarce, is_full = level is not DiskState.WRITABLE, level is DiskState.FULL
         if config.is_forced_when_full:
             return cls(is_forced=is_scarce, is_room_scarce=is_full)
-        return cls(is_major_suspended=is_scarce, is_minor_suspended=is_full, is_room_scarce=is_full)
-
-    def applied_to(self, state: CompactionState) -> CompactionState:
-        """What was asked for, and what the disks ask for on top of it."""
-        return msgspec.structs.replace(
-            state,
-            is_major_suspended=state.is_major_suspended or self.is_major_suspended,
-            is_minor_suspended=state.is_minor_suspended or self.is_minor_suspended,
-        )
+        suspended = {CompactionKind.MAJOR: is_scarce, CompactionKind.MINOR: is_full}
+        return cls(frozenset(kind for kind in suspended if suspended[kind]), is_room_scarce=is_full)
 
 
 def due_compaction(
-    config: GarbageCollectionConfig, state: CompactionState, now_s: float, *, is_forced: bool
+    config: GarbageCollectionConfig,
+    state: CompactionState,
+    now_s: float,
+    *,
+    by_disks: frozenset[CompactionKind] = frozenset(),
+    is_forced: bool,
 ) -> CompactionKind | None:
-    """Major if it is due, else minor if that is, else none. A suspended one does not run even when forced."""
-    if not state.is_major_suspended and _is_due(config, config.major, state.last_major_s, now_s, is_forced=is_forced):
-        return CompactionKind.MAJOR
-    if not state.is_minor_suspended and _is_due(config, config.minor, state.last_minor_s, now_s, is_forced=is_forced):
-        return CompactionKind.MINOR
+    """Major if it is due, else minor if that is, else none. A suspended one does not run even when forced.
+
+    ``by_disks``: kinds that the disks suspend, in addition to those that an operator did.
+    """
+    for kind, compaction, last_s in (
+        (CompactionKind.MAJOR, config.major, state.last_major_s),
+        (CompactionKind.MINOR, config.minor, state.last_minor_s),
+    ):
+        is_suspended = kind in state.suspended | by_disks
+        if not is_suspended and _is_due(config, compaction, last_s, now_s, is_forced=is_forced):
+            return kind
     return None
 
 
@@ -121,11 +123,8 @@ class DirectoryCompaction:
     # -- what it is told ----------------------------------------------------------------------------------------
 
     def suspend(self, kind: CompactionKind, *, is_suspended: bool) -> None:
-        """Stop this kind and run none any more, or no longer so."""
-        if kind is CompactionKind.MAJOR:
-            self._state.is_major_suspended = is_suspended
-        else:
-            self._state.is_minor_suspended = is_suspended
+        """Stop this kind and run none until it is no longer suspended."""
+        self._state.suspended = self._state.suspended | {kind} if is_suspended else self._state.suspended - {kind}
         self._stop_suspended()
 
     def note_disks(self, reaction: DiskReaction) -> None:
@@ -136,7 +135,8 @@ class DirectoryCompaction:
     async def begin_due(self, *, is_forced: bool) -> None:
         """Begin one if any is due. One that runs goes on, unless it is minor and a major one is forced."""
         is_forced |= self._disks.is_forced
-        kind = due_compaction(self._config, self._disks.applied_to(self._state), self._now_s(), is_forced=is_forced)
+        by_disks = self._disks.suspended
+        kind = due_compaction(self._config, self._state, self._now_s(), by_disks=by_disks, is_forced=is_forced)
         if kind is None:
             return
         if not await self.is_at_rest():
@@ -181,8 +181,7 @@ class DirectoryCompaction:
     # -- one compaction -----------------------------------------------------------------------------------------
 
     def _stop_suspended(self) -> None:
-        state = self._disks.applied_to(self._state)
-        is_suspended = state.is_major_suspended if self._kind is CompactionKind.MAJOR else state.is_minor_suspended
+        is_suspended = self._kind in self._state.suspended | self._disks.suspended
         if is_suspended and self._running is not None and not self._running.done() and not self._running.cancelling():
             logger.info("%s compaction of %s stops: it is suspended", self._kind, self._directory.path)
             self._metrics.compactions_stopped_count += 1

@@ -256,9 +256,7 @@ class CookieCheckService:
 
         Only after it is noted that entries are at risk: a folder with a cookie looks as if nothing had happened.
         """
-        data = encode_cookie(cookie)
-        for path in self._config.all_directories:
-            write_version(self._file_system, path, data)
+        self._write_everywhere(cookie)
         if stored_version is None:
             await self._store.create(cookie)
         logger.warning("bookie %s: folders were emptied; what was in them comes from other bookies", cookie.bookie_id)
@@ -270,9 +268,7 @@ class CookieCheckService:
         else is in them, the next start stamps them again. BadVersionError, NodeExistsError when somebody else wrote the
         cookie meanwhile; OSError.
         """
-        data = encode_cookie(cookie)
-        for path in self._config.all_directories:
-            write_version(self._file_system, path, data)
+        self._write_everywhere(cookie)
         if stored_version is None:
             await self._store.create(cookie)
             logger.info("new bookie %s: its cookie is stored", cookie.bookie_id)
@@ -280,10 +276,12 @@ class CookieCheckService:
             await self._store.write(cookie, stored_version)
             logger.warning("bookie %s has no ledgers yet and more folders now: its cookie names them", cookie.bookie_id)
 
+    def _write_everywhere(self, cookie: Cookie) -> None:
+        data = encode_cookie(cookie)
+        for path in self._config.all_directories:
+            write_version(self._file_system, path, data)
+
 
 def _depends_on_ledgers(evidence: Evidence) -> bool:
     """Whether settings, cookies or places differ, so that it matters what the folders hold."""
-    cookies = [*evidence.cookies_on_disk, *([evidence.stored] if evidence.stored is not None else [])]
-    return any(evidence.expected.differences(cookie) for cookie in cookies) or any(
-        folder.place is not None and folder.place != evidence.places[folder.path] for folder in evidence.folders
-    )
+    return any(map(evidence.expected.differences, evidence.known_cookies)) or bool(evidence.misplaced_folders)

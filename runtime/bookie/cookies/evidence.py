@@ -94,6 +94,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(folder.cookie for folder in self.folders if folder.cookie is not None)
 
     @property
+    def known_cookies(self) -> tuple[Cookie, ...]:
+        """The cookies that can be read: the VERSION files, and the stored one."""
+        return self.cookies_on_disk if self.stored is None else (*self.cookies_on_disk, self.stored)
+
+    @property
     def has_ledgers(self) -> bool:
         """Whether any folder holds something of a ledger, or nobody has looked."""
         return any(folder.has_files and folder.has_ledgers is not False for folder in self.folders)
@@ -149,7 +154,7 @@ def is_expansion(evidence: Evidence) -> bool:
     Superset rule of metadata section 7.3, and more: a bookie that holds ledgers is never expanded, for they would be
     looked for in other folders from then on.
     """
-    known = [*evidence.cookies_on_disk, *([evidence.stored] if evidence.stored is not None else [])]
+    known = evidence.known_cookies
     if not known or evidence.has_ledgers or not all(map(evidence.expected.is_superset_of, known)):
         return False
     before = [cookie for cookie in known if evidence.expected.differences(cookie)]

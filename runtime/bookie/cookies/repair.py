@@ -36,8 +36,7 @@ def require_own_folders(evidence: Evidence) -> None:
             raise _refused(f"{folder.path} belongs to bookie {cookie.bookie_id} of instance {cookie.instance_id}")
         if folder.place is not None and folder.place != evidence.places[folder.path]:
             raise _refused(f"{folder.path} stood at another position of the list when the bookie last ran")
-    known = [*evidence.cookies_on_disk, *([evidence.stored] if evidence.stored is not None else [])]
-    if not all(is_same_shape(evidence.expected, cookie) for cookie in known):
+    if not all(is_same_shape(evidence.expected, cookie) for cookie in evidence.known_cookies):
         raise _refused("the settings name another number or order of folders than the cookies")
     if not evidence.cookies_on_disk and not _agrees(evidence):
         raise _refused(f"no folder has a VERSION file of bookie {own}")

@@ -18,6 +18,7 @@ import msgspec
 from runtime.errors import MetadataFormatError
 from runtime.ledger.metadata_format import decode_ledger_metadata
 from runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader, ArchiveNode, ArchiveWriter
+from runtime.metadata.doctor.places import LEDGER_LIKE
 from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.paths import AVAILABLE, COOKIES, ID_PREFIX, INSTANCE_ID, LAYOUT, READ_ONLY
 from runtime.metadata.store import NODE_BYTES_MAX, MetadataStore
@@ -33,7 +34,6 @@ _VOTES = f"{UNDER_REPLICATION}/auditorelection"
 _LOCKS = f"{UNDER_REPLICATION}/locks"
 _LEADER = f"{UNDER_REPLICATION}/leader"
 _READ_ONLY_BOOKIES = f"{AVAILABLE}/{READ_ONLY}"
-_LEDGER_LIKE = re.compile(r"(?:\d+/)*L\d+", re.ASCII)
 _TOP_LEVEL = {
     LedgerTree.FLAT: re.compile(r"L\d{10,}", re.ASCII),
     LedgerTree.LEGACY_HIERARCHICAL: re.compile(r"\d{2}", re.ASCII),
@@ -114,7 +114,7 @@ class SurveyedLedger(msgspec.Struct, frozen=True):
 
 def look_at_ledger(path: str, data: bytes, tree: LedgerTree) -> SurveyedLedger | None:
     """What the node at ``path`` below the root is as a ledger; None when it is none and looks like none."""
-    if not _LEDGER_LIKE.fullmatch(path):
+    if not LEDGER_LIKE.fullmatch(path):
         return None
     ledger_id = tree.parse_ledger_path(path)
     if ledger_id is None:

@@ -24,7 +24,7 @@ from runtime.metadata.replication.switches import PeriodicCheck
 
 FORBIDDEN_LEDGER_ID = 2**63 - 1
 
-_LEDGER_LIKE = re.compile(r"(?:\d+/)*L\d+", re.ASCII)
+LEDGER_LIKE = re.compile(r"(?:\d+/)*L\d+", re.ASCII)
 _DIGITS = re.compile(r"\d+(?:/\d+)*", re.ASCII)
 _HIGH_ORDER_NAME = re.compile(rf"{HIGH_ORDER_PREFIX}(\d{{1,19}})", re.ASCII)
 _ID_NAME = re.compile(rf"{ID_PREFIX}(-?\d{{1,10}})", re.ASCII)
@@ -91,7 +91,7 @@ def is_below_stray(path: str, tree: LedgerTree) -> bool:
     Ledgers are, wherever they lie.
     """
     parent = path.rpartition("/")[0]
-    return place_of(parent, tree).kind in _STRAYS and not (_DIGITS.fullmatch(path) or _LEDGER_LIKE.fullmatch(path))
+    return place_of(parent, tree).kind in _STRAYS and not (_DIGITS.fullmatch(path) or LEDGER_LIKE.fullmatch(path))
 
 
 _STRAYS = {Kind.STRAY, Kind.STRAY_AT_ROOT, Kind.STRAY_IN_LEDGERS, Kind.STRAY_VOTE}
@@ -182,7 +182,7 @@ _BELOW: dict[str, Callable[[str, str], Place]] = {
 
 
 def _ledger_place(path: str, tree: LedgerTree) -> Place:
-    if _LEDGER_LIKE.fullmatch(path):
+    if LEDGER_LIKE.fullmatch(path):
         ledger_id = tree.parse_ledger_path(path)
         if ledger_id is not None:
             return Place(path, Kind.LEDGER, ledger_id)

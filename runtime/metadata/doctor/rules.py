@@ -18,7 +18,8 @@ from runtime.metadata.cluster.root import RESTORE_MARK
 from runtime.metadata.doctor.catalogue import MetadataFinding, finding
 from runtime.metadata.doctor.ledgers import examine_ledger
 from runtime.metadata.doctor.places import FORBIDDEN_LEDGER_ID, Kind, Place
-from runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerLayout, LedgerTree, decode_layout
+from runtime.metadata.ledgers.ids import HIGH_ORDER_MAX
+from runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerTree, decode_layout
 from runtime.metadata.replication.format import (
     check_layout,
     decode_check_time,
@@ -27,7 +28,7 @@ from runtime.metadata.replication.format import (
     decode_pulsar_auditor,
     decode_vote,
 )
-from runtime.metadata.replication.switches import DELAY_S_MAX, PeriodicCheck
+from runtime.metadata.replication.switches import PeriodicCheck, parse_delay
 from runtime.metadata.store import Node
 
 DISABLED_LONG_MS = 24 * 60 * 60 * 1000
@@ -39,8 +40,6 @@ IDS_NEARLY_USED_UP = SHORT_ID_LIMIT - SHORT_ID_LIMIT // 10
 """From here on a layout without long ids has a tenth of its ids left."""
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_DELAY = re.compile(r"[+-]?\d{1,10}", re.ASCII)
-_HIGH_ORDER_MAX = 2**31 - 1
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -107,12 +106,8 @@ def _examine_layout(path: str, _: Place, node: Node, around: Surroundings) -> It
     except MetadataFormatError as error:
         yield finding("layout-unreadable", path, sentence(error))
         return
-    yield from _compare_layout(path, layout, around)
-
-
-def _compare_layout(path: str, layout: LedgerLayout, around: Surroundings) -> Iterator[MetadataFinding]:
     wanted = around.wanted_tree
-    if wanted not in {None, layout.tree} and wanted is not None:
+    if wanted is not None and wanted is not layout.tree:
         problem = f"It records {layout.tree.value}, and the metadata URI says {wanted.value}."
         yield finding("layout-differs-from-uri", path, problem)
 
@@ -154,7 +149,7 @@ def _examine_cookie_name(path: str, place: Place, _: Node, __: Surroundings) -> 
 def _examine_ids(path: str, place: Place, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
     if place.number is None:
         yield from _examine_counter(path, node, around)
-    elif place.number > _HIGH_ORDER_MAX:
+    elif place.number > HIGH_ORDER_MAX:
         yield finding(
             "high-order-out-of-range", path, f"{place.number} does not fit into the high half of a ledger id."
         )
@@ -261,11 +256,11 @@ def _examine_disabled(path: str, _: Place, node: Node, around: Surroundings) -> 
 
 
 def _examine_delay(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
-    text = node.data.decode("utf-8", "replace")
-    if not _DELAY.fullmatch(text) or not 0 <= int(text) <= DELAY_S_MAX:
+    seconds = parse_delay(node.data)
+    if seconds is None:
         yield finding("delay-unreadable", path, f"{shown(node.data)} is not a number of seconds.")
-    elif int(text) > DELAY_LONG_S:
-        yield finding("delay-very-long", path, f"An auditor waits {int(text)} s before it acts on a lost bookie.")
+    elif seconds > DELAY_LONG_S:
+        yield finding("delay-very-long", path, f"An auditor waits {seconds} s before it acts on a lost bookie.")
 
 
 def _examine_check_time(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _HIGH_ORDERS_KEPT = 3
 _HIGH_ORDER_NAME = re.compile(HIGH_ORDER_PREFIX + r"(\d{1,19})", re.ASCII)
-_HIGH_ORDER_MAX = 2**31 - 1
+HIGH_ORDER_MAX = 2**31 - 1
 """Higher ones do not fit into an id of 63 bits."""
 
 _STEPS_MAX = 1_000_000
@@ -74,11 +74,11 @@ class LedgerIdGenerator:
                 await self._create_high_order(1)
                 continue
             high = highs[-1]
-            if high > _HIGH_ORDER_MAX:
+            if high > HIGH_ORDER_MAX:
                 path = self._high_order_path(high)
                 raise MetadataFormatError(f"{path}: it leaves no ledger ids below 2^63", path)
             low = await self._count(self._high_order_path(high))
-            if low is None and high == _HIGH_ORDER_MAX:
+            if low is None and high == HIGH_ORDER_MAX:
                 raise MetadataFormatError(f"the cluster at {self._paths.root} has run out of ledger ids")
             if low is None:
                 await self._create_high_order(high + 1)
@@ -143,7 +143,7 @@ class RestoredIds:
         Where an id chosen by hand leaves nothing above it: the greatest that follows one in use and is free itself.
         """
         used = self._highs | {self._begun_high}
-        return max(high + 1 for high in used if high < _HIGH_ORDER_MAX and high + 1 not in used)
+        return max(high + 1 for high in used if high < HIGH_ORDER_MAX and high + 1 not in used)
 
 
 def least_new_id(tree: LedgerTree, ids: RestoredIds) -> int | None:

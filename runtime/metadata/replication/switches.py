@@ -154,11 +154,11 @@ class ReplicationSwitches:
         return self._store.watch_node(self._paths.lost_bookie_recovery_delay, look)
 
     def _parse_delay(self, data: bytes) -> int:
-        text = data.decode("utf-8", "replace")
-        if not _DELAY.fullmatch(text) or not 0 <= int(text) <= DELAY_S_MAX:
-            path = self._paths.lost_bookie_recovery_delay
+        seconds = parse_delay(data)
+        if seconds is None:
+            path, text = self._paths.lost_bookie_recovery_delay, data.decode("utf-8", "replace")
             raise MetadataFormatError(f"{path}: {text!r} is not a number of seconds", path)
-        return int(text)
+        return seconds
 
     # --- when checks ran -----------------------------------------------------------------------------------------
 
@@ -192,6 +192,12 @@ class ReplicationSwitches:
         except NodeExistsError:
             return False
         return True
+
+
+def parse_delay(data: bytes) -> int | None:
+    """Seconds; None for bytes that Java does not read as a delay."""
+    text = data.decode("utf-8", "replace")
+    return int(text) if _DELAY.fullmatch(text) and 0 <= int(text) <= DELAY_S_MAX else None
 
 
 def _contended(path: str) -> ConflictError:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from runtime.bookie.collection.compaction import LogScanner
+from runtime.bookie.collection.long_work import CompactionKind
 from runtime.bookie.disks.rules import DiskState
 from runtime.bookie.integrity.preboot_check import set_integrity_flag
 from runtime.config import CompactionConfig, MajorCompactionConfig
@@ -221,15 +222,15 @@ async def test_suspended_compaction_still_deletes_what_nobody_uses(metadata_uri:
         await bookie.write(range(100, 120))
         await bookie.delete_metadata(range(100, 115))
         collector = bookie.collector
-        collector.suspend_major()
-        collector.suspend_minor()
+        collector.suspend(CompactionKind.MAJOR)
+        collector.suspend(CompactionKind.MINOR)
         await collector.force()
         assert collector.metrics.logs_removed_count >= 3
         assert collector.metrics.copied_entries_count == 0
-        collector.suspend_minor(is_suspended=False)
+        collector.suspend(CompactionKind.MINOR, is_suspended=False)
         await collector.force()
         assert collector.metrics.minor_compactions_count == 1
-        collector.suspend_major(is_suspended=False)
+        collector.suspend(CompactionKind.MAJOR, is_suspended=False)
         await collector.force()
         assert collector.metrics.major_compactions_count == 1
         assert collector.metrics.copied_entries_count > 0

@@ -28,6 +28,11 @@ def config(*, minor: bool = True, major: bool = True, is_allowed: bool = False) 
     )
 
 
+def suspended(*, minor: bool, major: bool) -> frozenset[CompactionKind]:
+    chosen = {CompactionKind.MINOR: minor, CompactionKind.MAJOR: major}
+    return frozenset(kind for kind, is_suspended in chosen.items() if is_suspended)
+
+
 @pytest.mark.parametrize(
     ("is_minor_due", "is_major_due", "is_minor_suspended", "is_major_suspended", "is_minor_on", "is_major_on"),
     list(itertools.product((False, True), repeat=6)),
@@ -46,8 +51,7 @@ def test_every_combination(
     state = CompactionState(
         last_minor_s=NOW_S - (101 if is_minor_due else 99),
         last_major_s=NOW_S - (1001 if is_major_due else 999),
-        is_minor_suspended=is_minor_suspended,
-        is_major_suspended=is_major_suspended,
+        suspended=suspended(minor=is_minor_suspended, major=is_major_suspended),
     )
     settings = config(minor=is_minor_on, major=is_major_on, is_allowed=is_allowed)
     kind = due_compaction(settings, state, NOW_S, is_forced=is_forced)
@@ -88,16 +92,18 @@ def test_reaction_to_each_state_of_the_disks(level: DiskState, is_forced_when_fu
     reaction = DiskReaction.to(level, settings)
     is_full, is_scarce = level is DiskState.FULL, level is not DiskState.WRITABLE
     assert reaction.is_forced == (is_scarce and is_forced_when_full)
-    assert reaction.is_major_suspended == (is_scarce and not is_forced_when_full)
-    assert reaction.is_minor_suspended == (is_full and not is_forced_when_full)
+    assert reaction.suspended == suspended(
+        minor=is_full and not is_forced_when_full, major=is_scarce and not is_forced_when_full
+    )
     assert reaction.is_room_scarce == is_full
 
 
 @pytest.mark.parametrize(("by_disks", "by_operator"), list(itertools.product((False, True), repeat=2)))
 def test_what_the_disks_suspend_and_what_an_operator_does_add_up(by_disks: bool, by_operator: bool) -> None:
-    asked = CompactionState(1, 2, is_minor_suspended=by_operator, is_major_suspended=not by_operator)
-    applied = DiskReaction(is_minor_suspended=by_disks, is_major_suspended=by_disks).applied_to(asked)
-    assert applied == CompactionState(
-        1, 2, is_minor_suspended=by_operator or by_disks, is_major_suspended=not by_operator or by_disks
-    )
-    assert asked == CompactionState(1, 2, is_minor_suspended=by_operator, is_major_suspended=not by_operator)
+    state = CompactionState(0, 0, suspended(minor=by_operator, major=not by_operator))
+    due = due_compaction(config(), state, NOW_S, by_disks=suspended(minor=by_disks, major=by_disks), is_forced=False)
+    if by_disks:
+        assert due is None
+    else:
+        assert due is (CompactionKind.MAJOR if by_operator else CompactionKind.MINOR)
+    assert state.suspended == suspended(minor=by_operator, major=not by_operator)

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from runtime.bookie.collection.logs import find_rows_naming
+from runtime.bookie.collection.long_work import CompactionKind
 from runtime.bookie.disks.rules import DiskState
 from runtime.config import CompactionConfig, GarbageCollectionConfig, MajorCompactionConfig
 from storage.adapters.child_pool import ChildProcesses
@@ -131,17 +132,17 @@ async def test_a_compaction_that_is_suspended_stops_at_once_and_goes_on_later(
     async with compacting(metadata_uri, tmp_path, config) as (bookie, forced):
         before = finished_logs(tmp_path, 0)
         metrics = bookie.collector.metrics
-        bookie.collector.suspend_minor()
+        bookie.collector.suspend(CompactionKind.MINOR)
         await rounds(bookie, 1)
         assert metrics.compactions_running == 1  # it is a major one
-        bookie.collector.suspend_major()
+        bookie.collector.suspend(CompactionKind.MAJOR)
         await forced
         assert (metrics.compactions_running, metrics.compactions_stopped_count) == (0, 1)
         let_it_copy(bookie)
         await rounds(bookie, 2)
         assert metrics.copied_entries_count == 1
         await bookie.require_readable([*KEPT, *OTHERS])
-        bookie.collector.suspend_major(is_suspended=False)
+        bookie.collector.suspend(CompactionKind.MAJOR, is_suspended=False)
         await bookie.collector.force()
         assert before.isdisjoint(finished_logs(tmp_path, 0))
         await bookie.require_readable([*KEPT, *OTHERS])
@@ -182,7 +183,7 @@ async def test_a_round_that_is_forced_does_not_wait_for_a_compaction(metadata_ur
         collector, metrics = bookie.collector, bookie.collector.metrics
         await bookie.write(LEDGERS)
         await bookie.delete_metadata(GONE)
-        collector.suspend_major()
+        collector.suspend(CompactionKind.MAJOR)
         forced = [asyncio.create_task(collector.force())]
         await until(lambda: metrics.copied_entries_count == 1)
         before = [finished_logs(tmp_path, directory) for directory in range(DIRECTORIES)]
@@ -194,7 +195,7 @@ async def test_a_round_that_is_forced_does_not_wait_for_a_compaction(metadata_ur
         await until(lambda: metrics.compactions_running == 1)  # those of the other directories end after the round
         assert metrics.copied_entries_count == 1
 
-        collector.suspend_major(is_suspended=False)
+        collector.suspend(CompactionKind.MAJOR, is_suspended=False)
         forced.append(asyncio.create_task(collector.force()))  # the minor one gives way
         await until(lambda: metrics.rounds_count == 3)
         await until(lambda: metrics.compactions_running == 1)
