@@ -184,7 +184,7 @@ class BookieServer:
         try:
             self.port = await listener.open(self._ports.listen, self._identity.bind_host, config.port)
         except OSError as error:
-            raise port_error(error, config, self._ports.file_system, self._ports.host) from error
+            raise _port_error(error, config, self._ports.file_system, self._ports.host) from error
         self.bookie_id = self._identity.bookie_id(self.port)
         # A bookie that fails answers nothing more, however long the rest of its stop takes.
         self._failed.add_done_callback(lambda _: listener.stop())
@@ -353,7 +353,7 @@ def _retrieve(failed: asyncio.Future[None]) -> None:
     failed.exception()
 
 
-def port_error(error: OSError, config: BookieConfig, file_system: FileSystem, host: Host) -> ConfigurationError:
+def _port_error(error: OSError, config: BookieConfig, file_system: FileSystem, host: Host) -> ConfigurationError:
     """The error to raise. Only a new bookie may take another port: the cookie of an existing one names its port."""
     if error.errno != errno.EADDRINUSE:
         return ConfigurationError(f"port {config.port} cannot be opened: {os.strerror(error.errno or 0)}")

@@ -98,7 +98,7 @@ async def test_the_parts_of_a_running_bookie_follow_its_settings(bookie_config: 
         assert collector is not None
         assert server.repair is not None
         throttles = [directory._compactor._throttle for directory in collector._directories]
-        collector_budget = collector._overreplicated._store._budget  # type: ignore[attr-defined]
+        collector_budget = collector._passes.overreplicated._store._budget  # type: ignore[attr-defined]
         scan_budget = server.repair._ports.ledgers._store._budget  # type: ignore[attr-defined]
         server.reload(msgspec.structs.replace(FASTER, storage=bookie_config.storage))
         assert {throttle._per_s_max for throttle in throttles} == {5000}
