@@ -1,4 +1,4 @@
-"""The program that a child process runs: ``python -P -m storage.child_main MODULE``. It makes the child's adapters.
+"""The program of a child process: ``python -P -m storage.adapters.child_main MODULE``. It makes the child's adapters.
 
 It answers the tasks on standard input with the handlers of the module, until standard input or the reader of its
 standard output is gone. So it ends with its parent, however that ended.

@@ -1,6 +1,6 @@
 """Child processes over pipes: the adapter of the ``Children`` port, and the only module that starts processes.
 
-A child is ``python -P -m storage.child_main MODULE``. The pool uses no thread: it waits for all pipes at once.
+A child is ``python -P -m storage.adapters.child_main MODULE``. The pool uses no thread: it waits for all pipes at once.
 """
 
 from __future__ import annotations
