@@ -71,6 +71,10 @@ class Change:
         if self._lock is not None and not self._lock.is_held:
             self._lock = await self._take_lock()
 
+    def leave_lock(self) -> None:
+        """ZooKeeper does not answer: leave the lock to the end of the session, which comes with that of the command."""
+        self._lock = None
+
     async def release_lock(self) -> None:
         """Give the lock back, if there is one."""
         if self._lock is not None:
@@ -119,6 +123,7 @@ async def open_change(
             except BaseException as error:
                 _end(context, trail, change, _describe(error))
                 if isinstance(error, MetadataUnavailableError):
+                    change.leave_lock()
                     raise _cut_off(plan, error) from error
                 raise
             _end(context, trail, change, change.result)

@@ -113,7 +113,10 @@ class LedgerRepair:
             except BkctlError as error:
                 return _failed(ledger_id, FailureReason.ERROR, str(error))
             finally:
-                await lock.release()
+                if self._tools.outage.is_lasting:
+                    self._tools.locks.leave(lock)
+                else:
+                    await lock.release()
         finished = await self._finished_by_others(ledger_id, failed)
         return finished or _failed(ledger_id, FailureReason.LOCK_LOST, f"{LOCK_LOSSES_MAX} times in a row")
 

@@ -52,6 +52,11 @@ class OutageWait:
         self._deadline_ns = 0
         self._one_probes = asyncio.Lock()
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the store was away at the last attempt."""
+        return self._outage is not None
+
     async def outlast(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of ``work``, which is done again from its beginning after each outage; MetadataOutageError."""
         for _ in range(ATTEMPTS_MAX - 1):

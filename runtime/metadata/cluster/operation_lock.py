@@ -97,8 +97,12 @@ class OperationLock:
             return  # the node may be another's by now
         self._is_held = False
         for path in self._paths:
-            with contextlib.suppress(MetadataError):
+            try:
                 await self._store.delete(path)
+            except MetadataUnavailableError:
+                return  # each further delete would wait as long
+            except MetadataError:
+                continue
 
     def _note_session_lost(self) -> None:
         self._is_held = False

@@ -165,6 +165,13 @@ class ReplicationLocks:
                         await self._store.delete(path)
                 self._in_doubt.pop(ledger_id, None)
 
+    def leave(self, lock: ReplicationLock) -> None:
+        """Give a lock back without waiting for ZooKeeper: ``settle`` or the end of the session deletes its node."""
+        if lock.is_held:
+            lock.note_lost()
+            del self._held[lock.ledger_id]
+            self._in_doubt[lock.ledger_id] = None
+
     def _note_doubt(self, ledger_id: int, sessions_lost_count: int) -> None:
         if sessions_lost_count == self._sessions_lost_count:
             self._in_doubt[ledger_id] = None

@@ -270,7 +270,9 @@ async def test_a_source_that_failed_in_the_outage_is_asked_again_after_it(scene:
     assert (await stage.check(ledger_id)).is_clean
 
 
-async def test_an_outage_that_is_too_long_ends_the_run_and_the_next_one_does_the_rest(scene: Scene) -> None:
+async def test_an_outage_that_is_too_long_ends_the_run_and_the_next_one_does_the_rest(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     stage = scene.stage
     await stage.start("b2", "b3")
     lengths = (10, 10, 5)  # the newest comes first
@@ -285,6 +287,7 @@ async def test_an_outage_that_is_too_long_ends_the_run_and_the_next_one_does_the
     with pytest.raises(MetadataOutageError, match=r"away for more than 0\.5 s"):
         await running
     assert [outage.is_over for outage in (await scene.next_outage(),)] == [False]
+    assert "replication lock" not in caplog.text, "it is left, without waiting for an answer that cannot come"
     last = scene.moments[-1]
     assert (last.ledgers_done, last.ledgers_total) == (1, 3)
     scene.link.restore()

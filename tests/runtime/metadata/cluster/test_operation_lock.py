@@ -14,7 +14,7 @@ from runtime.metadata.cluster.operation_lock import (
     operation_lock_path,
     operations_on_bookies,
 )
-from runtime.metadata.store import Node, NodeStat
+from runtime.metadata.store import ANY_VERSION, Node, NodeStat
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
@@ -44,6 +44,26 @@ async def test_one_at_a_time(store: ZooKeeperStore, other_store: ZooKeeperStore,
         pass
     assert operation_lock_path(root).rpartition("/")[2] not in await store.children(DIRECTORY)
     assert await store.exists(root) is None
+
+
+class _IsSilent(CountingStore):
+    """A store that does not answer deletes."""
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
+        self.counts["delete"] += 1
+        raise MetadataUnavailableError(f"{path}: no answer from ZooKeeper in 15 s", path)
+
+
+async def test_a_release_without_an_answer_waits_for_one_time_out_at_most(store: ZooKeeperStore, root: str) -> None:
+    async with await acquire_operation_lock(store, root, ME):
+        pass  # the directory of the locks is there now
+    silent = _IsSilent(store)
+    lock = await lock_bookies(silent, root, ME, ["b1:3181", "b2:3181", "b3:3181"])
+    with silent.counted() as counts:
+        await lock.release()
+        await lock.release()
+    assert counts["delete"] == 1
+    assert not lock.is_held
 
 
 @pytest.mark.parametrize("data", [b"\xff", b'{"operation":"\x80"}'])

@@ -117,6 +117,27 @@ async def test_closing_releases_everything(store: ZooKeeperStore, root: str) -> 
     assert not any(lock is None or lock.is_held for lock in held)
 
 
+async def test_a_lock_that_is_left_costs_nothing_now_and_is_given_back_before_the_next_one(
+    store: ZooKeeperStore, root: str
+) -> None:
+    counting = CountingStore(store)
+    await store.create(root, make_parents=True)
+    locks = ReplicationLocks(counting, root, "ours")
+    lock = await locks.acquire(5)
+    assert lock is not None
+    await counting.quiet()
+    with counting.counted() as counts:
+        locks.leave(lock)
+        locks.leave(lock)
+        await lock.release()
+    assert not counts
+    assert (lock.is_held, locks.holds(5)) == (False, False)
+    assert await read_lock_holder(store, root, 5) == "ours"
+    assert await locks.acquire(6) is not None
+    assert await read_lock_holder(store, root, 5) is None
+    assert await locks.acquire(5) is not None
+
+
 async def test_a_session_lost_during_the_create_gives_no_lock(
     store: ZooKeeperStore, other_store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper, root: str
 ) -> None:

@@ -71,9 +71,11 @@ def test_a_detached_server_outlives_its_starter(tmp_path: Path) -> None:
     assert answer.stderr == ""
     port, pid = (int(word) for word in answer.stdout.split())
     try:
-        command = [sys.executable, "-c", "import asyncio, sys\nfrom runtime.metadata.zookeeper.embedded import is_serving\n"
-                   f"sys.exit(not asyncio.run(is_serving({port})))"]  # fmt: skip
-        subprocess.run(command, check=True)
+        code = (
+            "import asyncio, sys\nfrom runtime.metadata.zookeeper.embedded import is_serving\n"
+            f"sys.exit(not asyncio.run(is_serving({port})))"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
         assert os.getsid(pid) == pid
     finally:
         os.kill(pid, signal.SIGKILL)
