@@ -52,11 +52,6 @@ class RequestBudget:
             self._timer = None
         self._give_turns()
 
-    @property
-    def in_flight_count(self) -> int:
-        """Operations under way."""
-        return self._in_flight_count
-
     async def run(self, operation: Callable[[], Awaitable[T]]) -> T:
         """The result of an operation that is begun when its turn has come."""
         await self._acquire()

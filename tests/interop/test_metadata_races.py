@@ -19,7 +19,7 @@ from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.election import AuditorElection, read_auditor
-from runtime.metadata.replication.lock import ReplicationLocks, read_lock_holder
+from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
 from runtime.metadata.replication.work import ReplicationWork
 from runtime.metadata.zookeeper.store import ZooKeeperStore
@@ -27,6 +27,7 @@ from runtime.net.host import canonical_host_name
 from runtime.net.loop import LoopClock
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import NEW, create_ledger, ids_of, init_by_java, new_metadata, uri_of
+from tests.runtime.metadata.replication_stage import holder_of
 
 DEADLINE_S = 60.0
 
@@ -281,7 +282,7 @@ async def test_a_lock_of_one_side_keeps_the_other_off(
     assert await peer.locks.acquire(5) is None
     assert await peer.work.pick() is None
     # Both sides call the same machine by the same name.
-    assert await read_lock_holder(store, root, 5) == canonical_host_name()
+    assert await holder_of(ReplicationLocks(store, root, "reader"), 5) == canonical_host_name()
     await java.close()  # as a worker that stops, or dies: its lock goes with the session
     picked = await asyncio.wait_for(peer.work.next(), DEADLINE_S)
     assert picked.ledger_id == 5

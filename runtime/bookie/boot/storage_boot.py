@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from runtime.bookie.cookies.folders import record_places
-from runtime.bookie.integrity.preboot_check import PrebootCheck, needs_preboot_check, read_integrity_flag
+from runtime.bookie.integrity.preboot_check import needs_preboot_check, note_open_ledgers, read_integrity_flag
 from runtime.bookie.ports import BookiePorts
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.metadata.ledgers.ledgers import LedgerStore
@@ -121,7 +121,6 @@ class StorageBoot:
         is_unnoted = await self._workers.run(BOOT_LANE, needs_preboot_check, first)
         is_journal_short = self._marks.is_unclean and not self._config.journal.is_data_written
         if is_unnoted or self._marks.are_entries_at_risk or is_journal_short:
-            check = PrebootCheck(storage, bookie_id, self._workers, BOOT_LANE, flush)
-            await check.run(store, ledgers)
+            await note_open_ledgers(storage, bookie_id, store, ledgers, self._workers, flush)
             is_due = True
         return is_due

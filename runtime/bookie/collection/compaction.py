@@ -26,7 +26,6 @@ from runtime.bookie.collection.compaction_survivors import (
     COMPACTION_LANE,
     ActiveLogSurvivors,
     NewLogSurvivors,
-    NoSurvivors,
     Survivors,
     relocate,
 )
@@ -196,7 +195,7 @@ class Compactor:
         LogInUseError: an entry is.
         """
         async with self.holding(log_id):
-            return await self._compact(CompactionSource(self._fs, self._engine, log_id), NoSurvivors())
+            return await self._compact(CompactionSource(self._fs, self._engine, log_id), Survivors())
 
     async def _compact(self, source: CompactionSource, survivors: Survivors) -> frozenset[LedgerId] | None:
         try:

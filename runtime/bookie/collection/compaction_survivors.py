@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.ports import Workers
@@ -32,11 +32,16 @@ _SYNC_ENTRIES_MAX: Final = 16_384
 along with its own, and objects by the hundred thousand make the interpreter stop to look for garbage among them."""
 
 
-class Survivors(Protocol):
-    """Takes the entries of one log that are in use."""
+class LogInUseError(EntryLogError):
+    """Entries of a log that was to be deleted are in use."""
+
+
+class Survivors:
+    """Takes the entries of one log that are in use. This one is for a log from which no entry should be copied."""
 
     async def take(self, entries: Sequence[SourceEntry]) -> None:
-        """Copy some, given in file order. CorruptFileError, EntryLogError, OSError."""
+        """Copy some, given in file order. CorruptFileError, EntryLogError, OSError; here LogInUseError."""
+        raise LogInUseError(f"ledger {entries[0].ledger_id} entry {entries[0].entry_id} in it is in use")
 
     async def finish(self) -> None:
         """Make all copies durable and the index point at them. Raises as ``take``, and IndexFailedError."""
@@ -45,25 +50,7 @@ class Survivors(Protocol):
         """Let go after a failure; the log that is compacted stays as it is. Safe to repeat."""
 
 
-class LogInUseError(EntryLogError):
-    """Entries of a log that was to be deleted are in use."""
-
-
-class NoSurvivors:
-    """For a log of which nothing is to be copied: LogInUseError if something would have to be."""
-
-    async def take(self, entries: Sequence[SourceEntry]) -> None:
-        """See ``Survivors``."""
-        raise LogInUseError(f"ledger {entries[0].ledger_id} entry {entries[0].entry_id} in it is in use")
-
-    async def finish(self) -> None:
-        """See ``Survivors``."""
-
-    async def abandon(self) -> None:
-        """See ``Survivors``."""
-
-
-class ActiveLogSurvivors:
+class ActiveLogSurvivors(Survivors):
     """Copies to the active log."""
 
     def __init__(
@@ -103,7 +90,7 @@ class ActiveLogSurvivors:
                 await self._workers.run(CHECKPOINT_LANE, self._engine.sync_logs)
 
 
-class NewLogSurvivors:
+class NewLogSurvivors(Survivors):
     """Copies to a log that takes the place of the source, in steps that can be finished after a crash.
 
     ``replace`` takes the steps that come when the new log is finished. It scans it: the moves of a whole log, kept from

@@ -15,9 +15,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-import msgspec
-
 from runtime.bookie.integrity.rules import LedgerMark, ledger_mark
+from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.metadata.ledgers.ledgers import LedgerStore
 from runtime.metadata.store import MetadataStore, Versioned
 from runtime.ports import Workers
@@ -31,60 +30,42 @@ logger = logging.getLogger(__name__)
 _PROGRESS_STEP = 10_000
 
 
-class PrebootReport(msgspec.Struct, frozen=True):
-    """What the check found: ledgers read, those that name this bookie, and those whose end is open."""
+async def note_open_ledgers(
+    storage: LedgerStorage,
+    bookie_id: str,
+    store: MetadataStore,
+    ledgers: LedgerStore,
+    workers: Workers,
+    write_rows: Callable[[], Awaitable[None]],
+) -> None:
+    """The whole check. ``write_rows``: a checkpoint of what was noted, awaited.
 
-    ledgers_read: int
-    ledgers_here: int
-    ledgers_in_limbo: int
-
-
-class PrebootCheck:
-    """The check of one boot. ``write_rows``: a checkpoint of what was noted, awaited."""
-
-    def __init__(
-        self,
-        storage: LedgerStorage,
-        bookie_id: str,
-        workers: Workers,
-        lane: str,
-        write_rows: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._storage = storage
-        self._bookie_id = bookie_id
-        self._workers = workers
-        self._lane = lane
-        self._write_rows = write_rows
-
-    async def run(self, store: MetadataStore, ledgers: LedgerStore) -> PrebootReport:
-        """All of it; MetadataError when a ledger could not be listed or read, StorageError, OSError."""
-        first = self._storage.engines[0]
-        await self._workers.run(self._lane, first.write_flags, NEEDS_INTEGRITY_CHECK)
-        # What was created before the crash is seen, whichever server answers.
-        await store.sync(ledgers.root)
-        read_count = here_count = limbo_count = 0
-        async for ledger_id, found in ledgers.read_all():
-            read_count += 1
-            if read_count % _PROGRESS_STEP == 0:
-                logger.info("integrity check: %d ledgers read", read_count)
-            # What cannot be read may name any bookie.
-            mark = ledger_mark(found.value, self._bookie_id) if isinstance(found, Versioned) else LedgerMark(True, True)
-            if mark.needs_row:
-                here_count += 1
-                limbo_count += mark.needs_limbo
-                self._storage.engine_of(ledger_id).create_row(
-                    ledger_id, is_fenced=mark.needs_limbo, is_limbo=mark.needs_limbo
-                )
-        await self._write_rows()
-        await self._workers.run(self._lane, set_integrity_flag, first, is_needed=True)
-        logger.warning(
-            "integrity check: of %d ledgers %d name this bookie, and of %d the end is open: nothing of these is "
-            "denied until they are repaired",
-            read_count,
-            here_count,
-            limbo_count,
-        )
-        return PrebootReport(read_count, here_count, limbo_count)
+    MetadataError when a ledger could not be listed or read, StorageError, OSError.
+    """
+    first = storage.engines[0]
+    await workers.run(CHECKPOINT_LANE, first.write_flags, NEEDS_INTEGRITY_CHECK)
+    # What was created before the crash is seen, whichever server answers.
+    await store.sync(ledgers.root)
+    read_count = here_count = limbo_count = 0
+    async for ledger_id, found in ledgers.read_all():
+        read_count += 1
+        if read_count % _PROGRESS_STEP == 0:
+            logger.info("integrity check: %d ledgers read", read_count)
+        # What cannot be read may name any bookie.
+        mark = ledger_mark(found.value, bookie_id) if isinstance(found, Versioned) else LedgerMark(True, True)
+        if mark.needs_row:
+            here_count += 1
+            limbo_count += mark.needs_limbo
+            storage.engine_of(ledger_id).create_row(ledger_id, is_fenced=mark.needs_limbo, is_limbo=mark.needs_limbo)
+    await write_rows()
+    await workers.run(CHECKPOINT_LANE, set_integrity_flag, first, is_needed=True)
+    logger.warning(
+        "integrity check: of %d ledgers %d name this bookie, and of %d the end is open: nothing of these is "
+        "denied until they are repaired",
+        read_count,
+        here_count,
+        limbo_count,
+    )
 
 
 def read_integrity_flag(engine: LedgerDirectoryEngine) -> bool:

@@ -180,10 +180,6 @@ class ReplicationLocks:
         """Whether the lock is this session's; no operation."""
         return ledger_id in self._held
 
-    async def holder_of(self, ledger_id: int) -> str | None:
-        """Who says to hold the lock, usually a host name; None when it is free. MetadataFormatError."""
-        return await read_lock_holder(self._store, self._paths.root, ledger_id)
-
     async def look_at(self, ledger_id: int) -> HeldLock | None:
         """The lock as it is stored, of any holder; None when it is free."""
         return await _read_lock(self._store, self._paths, ledger_id)
@@ -219,7 +215,7 @@ class ReplicationLocks:
 
 
 async def read_lock_holder(store: MetadataStore, root: str, ledger_id: int) -> str | None:
-    """As ``ReplicationLocks.holder_of``, for who takes no lock."""
+    """Who says to hold the lock of a ledger, usually a host name; None when it is free. MetadataFormatError."""
     lock = await _read_lock(store, Paths(root), ledger_id)
     if lock is not None and lock.problem is not None:
         raise lock.problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
-from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.replication.lock import ReplicationLocks, read_lock_holder
 from runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
 from runtime.metadata.replication.work import ReplicationWork
 from runtime.metadata.store import MetadataStore
@@ -60,3 +60,7 @@ class ReplicationStage:
 
     async def text(self, ledger_id: int) -> str:
         return (await self.store.get(self.paths.mark(ledger_id))).data.decode()
+
+
+async def holder_of(locks: ReplicationLocks, ledger_id: int) -> str | None:
+    return await read_lock_holder(locks._store, locks._paths.root, ledger_id)

@@ -104,7 +104,7 @@ def test_cancelling_and_failing_loses_no_place(seed: int) -> None:
             if chance.random() < 0.3:
                 chance.choice(tasks).cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert budget.in_flight_count == 0
+        assert budget._in_flight_count == 0
         assert operations.order == sorted(operations.order)
         last = [asyncio.create_task(budget.run(operations.named(1000 + number))) for number in range(4)]
         await asyncio.sleep(1.0 + BURST_S)
@@ -121,7 +121,7 @@ def test_a_turn_that_was_given_to_somebody_cancelled_goes_on() -> None:
         second.cancel()
         assert await third == 2
         assert first.done()
-        assert budget.in_flight_count == 0
+        assert budget._in_flight_count == 0
 
     run_simulated(run())
 

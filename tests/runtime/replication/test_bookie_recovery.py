@@ -24,6 +24,7 @@ from runtime.replication.fragments import EntryRange
 from runtime.replication.recovery_report import FailureReason
 from tests.runtime.client.world import segments
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of
+from tests.runtime.metadata.replication_stage import holder_of
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage, length_of
 
@@ -51,7 +52,7 @@ async def test_t1_a_dead_member_is_replaced_and_the_copies_are_good(stage: Stage
     assert (report.ledgers, report.ledgers_repaired, report.fragments, report.entries) == (1, 1, 1, 10)
     assert report.bytes_copied == sum(map(len, bodies(stage, "b4", ledger_id).values()))
     assert report.is_complete
-    assert await stage.locks.holder_of(ledger_id) is None
+    assert await holder_of(stage.locks, ledger_id) is None
     assert (await stage.check(ledger_id)).is_clean
 
 
@@ -336,7 +337,7 @@ async def test_t16_a_ledger_locked_by_somebody_else_is_reported_and_not_touched(
     assert report.failures_by_reason == {"somebody else holds the replication lock": (ids[1],)}
     assert "this-host" in report.failures[0].detail
     assert stage.bookies["b3"].holds(ids[1]) == []
-    assert await stage.locks.holder_of(ids[1]) == "this-host", "the other one's lock is still there"
+    assert await holder_of(stage.locks, ids[1]) == "this-host", "the other one's lock is still there"
     await lock.release()
     assert (await stage.recover("b1")).is_complete
 
@@ -776,5 +777,5 @@ async def until_connected(stage: Stage, ledger_id: int) -> None:
 async def until_free(stage: Stage, ledger_id: int) -> None:
     """Wait until the lock has gone with its session."""
     async with asyncio.timeout(20):
-        while await stage.locks.holder_of(ledger_id) is not None:  # noqa: ASYNC110
+        while await holder_of(stage.locks, ledger_id) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)

@@ -13,14 +13,14 @@ from runtime.errors import (
     SessionExpiredError,
 )
 from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.lock import ReplicationLocks, list_held_locks, list_locked_ids, read_lock_holder
+from runtime.metadata.replication.lock import ReplicationLocks, list_held_locks, list_locked_ids
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.host import canonical_host_name
 from tests.counting_store import CountingStore
 from tests.runtime.golden_metadata import java_nodes, java_vectors
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of
-from tests.runtime.metadata.replication_stage import ReplicationStage
+from tests.runtime.metadata.replication_stage import ReplicationStage, holder_of
 
 
 async def new_locks(store: ZooKeeperStore, root: str, holder: str = "myhost.example.com") -> ReplicationLocks:
@@ -58,7 +58,7 @@ async def test_a_lock_that_somebody_else_deletes_is_lost_and_not_taken_from_the_
             await asyncio.sleep(0.01)
     assert not ours.holds(7)
     await lock.release()
-    assert await ours.holder_of(7) == "theirs"
+    assert await holder_of(ours, 7) == "theirs"
     assert next_lock.is_held
     assert kept.is_held
     assert ours.holds(8)
@@ -70,19 +70,19 @@ async def test_one_holder_at_a_time(store: ZooKeeperStore, other_store: ZooKeepe
     assert lock is not None
     assert await theirs.acquire(7) is None
     assert await ours.acquire(7) is None
-    assert await theirs.holder_of(7) == "ours"
+    assert await holder_of(theirs, 7) == "ours"
     other_lock = await theirs.acquire(8)
     assert other_lock is not None
     await lock.release()
     await lock.release()
     assert not lock.is_held
-    assert await ours.holder_of(7) is None
+    assert await holder_of(ours, 7) is None
     taken = await theirs.acquire(7)
     assert taken is not None
     async with taken:
         assert taken.is_held
-        assert await ours.holder_of(7) == "theirs"
-    assert await ours.holder_of(7) is None
+        assert await holder_of(ours, 7) == "theirs"
+    assert await holder_of(ours, 7) is None
 
 
 async def test_many_at_once(store: ZooKeeperStore, root: str) -> None:
@@ -105,7 +105,7 @@ async def test_a_lost_session_loses_the_lock(
     successor = await theirs.acquire(7)
     assert successor is not None
     await lock.release()
-    assert await ours.holder_of(7) is not None, "releasing a lost lock must not remove its next holder's"
+    assert await holder_of(ours, 7) is not None, "releasing a lost lock must not remove its next holder's"
     assert successor.is_held
 
 
@@ -132,9 +132,9 @@ async def test_a_lock_that_is_left_costs_nothing_now_and_is_given_back_before_th
         await lock.release()
     assert not counts
     assert (lock.is_held, locks.holds(5)) == (False, False)
-    assert await read_lock_holder(store, root, 5) == "ours"
+    assert await holder_of(ReplicationLocks(store, root, "reader"), 5) == "ours"
     assert await locks.acquire(6) is not None
-    assert await read_lock_holder(store, root, 5) is None
+    assert await holder_of(ReplicationLocks(store, root, "reader"), 5) is None
     assert await locks.acquire(5) is not None
 
 
@@ -147,13 +147,13 @@ async def test_a_session_lost_during_the_create_gives_no_lock(
     with pytest.raises(SessionExpiredError, match="session expired"):
         await locks.acquire(7)
     assert not locks.holds(7)
-    assert await theirs.holder_of(7) is None
+    assert await holder_of(theirs, 7) is None
     taken = await theirs.acquire(7)
     assert taken is not None
     await locks.settle()
     await locks.close()
     assert taken.is_held
-    assert await theirs.holder_of(7) == "theirs"
+    assert await holder_of(theirs, 7) == "theirs"
 
 
 class _LosesAnswers(CountingStore):
@@ -186,16 +186,16 @@ async def test_a_lock_that_we_may_hold_without_knowing_is_given_back(store: ZooK
     losing.losing = "create"
     with pytest.raises(MetadataUnavailableError):
         await locks.acquire(2)
-    assert await locks.holder_of(2) == "ours"
+    assert await holder_of(locks, 2) == "ours"
     assert not locks.holds(2)
     with losing.counted() as counts:
         assert await locks.acquire(3)
     assert counts == {"exists": 1, "delete": 1, "create": 1, "watched": 1}
-    assert await locks.holder_of(2) is None
+    assert await holder_of(locks, 2) is None
     losing.losing = "delete"
     await lock.release()
     assert not lock.is_held
-    assert await locks.holder_of(1) == "ours"
+    assert await holder_of(locks, 1) == "ours"
     with losing.counted() as counts:
         again = await locks.acquire(1)
         assert again is not None
@@ -218,7 +218,7 @@ async def test_doubt_never_takes_a_lock_from_somebody_else(
     await store.delete(f"{root}/underreplication/locks/urL0000000001")
     assert await theirs.acquire(1)
     await locks.settle()
-    assert await locks.holder_of(1) == "theirs"
+    assert await holder_of(locks, 1) == "theirs"
 
 
 async def test_no_cluster_and_a_foreign_tree(store: ZooKeeperStore, root: str) -> None:
@@ -257,13 +257,13 @@ async def test_all_holders(store: ZooKeeperStore, other_store: ZooKeeperStore, r
     assert counts == {"children": 1}
     assert len(stage.foreign_told) == 3
     with pytest.raises(MetadataFormatError, match="urL0000000005"):
-        await theirs.holder_of(5)
+        await holder_of(theirs, 5)
 
 
 async def test_nobody_holds_a_lock_where_no_tree_is(store: ZooKeeperStore, root: str) -> None:
     await store.create(root, make_parents=True)
     assert [lock async for lock in list_held_locks(store, root, ForeignNames())] == []
-    assert await read_lock_holder(store, root, 1) is None
+    assert await holder_of(ReplicationLocks(store, root, "reader"), 1) is None
     assert await store.children(root) == []
 
 

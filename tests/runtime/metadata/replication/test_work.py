@@ -8,14 +8,14 @@ from collections.abc import Awaitable
 import pytest
 
 from runtime.errors import ConflictError, SessionExpiredError
-from runtime.metadata.replication.lock import ReplicationLocks, read_lock_holder
+from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.switches import ReplicationSwitches
 from runtime.metadata.replication.work import PickedLedger, _shuffled
 from runtime.metadata.store import NodeStat
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.conftest import expire, session_of
-from tests.runtime.metadata.replication_stage import ReplicationStage
+from tests.runtime.metadata.replication_stage import ReplicationStage, holder_of
 
 A, B = "10.0.0.1:3181", "10.0.0.2:3181"
 
@@ -41,12 +41,12 @@ async def test_pick_and_finish_and_what_they_cost(store: ZooKeeperStore, root: s
         picked = await picked_by(stage.work.pick())
     once = {"exists": 2, "children": 5, "create": 1, "watched": 1}
     assert counts == once, "the switch, four levels and the locks are read once; the lock is watched"
-    assert await read_lock_holder(store, root, picked.ledger_id) == "myhost.example.com"
+    assert await holder_of(ReplicationLocks(store, root, "reader"), picked.ledger_id) == "myhost.example.com"
     with stage.store.counted() as counts:
         assert await stage.work.finish(picked)
     assert counts == {"delete": 3, "exists": 2}, "mark, directory, lock; the directory and the one above are looked at"
     assert picked.ledger_id not in await stage.ids()
-    assert await read_lock_holder(store, root, picked.ledger_id) is None
+    assert await holder_of(ReplicationLocks(store, root, "reader"), picked.ledger_id) is None
     seen = {picked.ledger_id}
     with stage.store.counted() as counts:
         for _ in range(9):

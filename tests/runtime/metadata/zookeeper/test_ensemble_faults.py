@@ -29,6 +29,7 @@ from tests.processes import (
     run_bkctl,
     start_bkctl,
 )
+from tests.runtime.metadata.replication_stage import holder_of
 from tests.zookeeper_servers import Ensemble, ZooKeeperServer
 
 DEADLINE_S = 60.0
@@ -141,7 +142,7 @@ async def test_a_session_and_its_lock_outlive_the_leader(ensemble: Ensemble) -> 
                 assert node is not None, "absent is not what a lost leader means"
         assert store.session_id == session_id
         assert lock.is_held
-        assert await locks.holder_of(1) == "me"
+        assert await holder_of(locks, 1) == "me"
         await store.delete(path)
 
 
