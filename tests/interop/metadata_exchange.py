@@ -56,7 +56,7 @@ async def init_by_java(java: JavaMetadata, tree: LedgerTree) -> None:
 
 def uri_of(tree: LedgerTree, metadata_uri: str) -> str:
     """The test's URI with the layout in its name, where it has one there."""
-    name = "null" if tree is LedgerTree.LEGACY_HIERARCHICAL else tree.uri_name
+    name = tree.uri_name
     return f"zk+{name}:{metadata_uri.partition(':')[2]}"
 
 

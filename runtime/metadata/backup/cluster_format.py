@@ -116,10 +116,9 @@ async def nuke_cluster(store: MetadataStore, root: str, tree: LedgerTree, *, bef
 
 def unknown_children_error(root: str, names: list[str]) -> RefusedError:
     """Why nuke leaves the cluster alone."""
-    shown = ", ".join(f"{root}/{name}" for name in names[:_NAMES_SHOWN_MAX])
-    more = f" and {len(names) - _NAMES_SHOWN_MAX} more" if len(names) > _NAMES_SHOWN_MAX else ""
+    shown = _shown([f"{root}/{name}" for name in names])
     return RefusedError(
-        f"nothing was changed: {shown}{more} is not BookKeeper's under this layout: remove it first if it is of no use"
+        f"nothing was changed: {shown} is not BookKeeper's under this layout: remove it first if it is of no use"
     )
 
 
@@ -131,8 +130,11 @@ async def _replace(store: MetadataStore, path: str, data: bytes, before_each: Ca
     await store.create(path, data)
 
 
+def _shown(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN_MAX} more" if len(names) > _NAMES_SHOWN_MAX else ""
+    return ", ".join(names[:_NAMES_SHOWN_MAX]) + more
+
+
 def _counted(names: list[str], noun: str) -> str:
-    shown = ", ".join(names[:_NAMES_SHOWN_MAX])
-    if len(names) > _NAMES_SHOWN_MAX:
-        shown += f" and {len(names) - _NAMES_SHOWN_MAX} more"
+    shown = _shown(names)
     return f"{noun} {shown} is" if len(names) == 1 else f"{len(names)} {noun}s ({shown}) are"

@@ -40,8 +40,8 @@ class LedgerTree(enum.Enum):
 
     @property
     def uri_name(self) -> str:
-        """Name in metadata URIs."""
-        return self.value
+        """Name in metadata URIs; the legacy layout has none of its own."""
+        return "null" if self is LedgerTree.LEGACY_HIERARCHICAL else self.value
 
     @property
     def factory(self) -> str:
@@ -192,14 +192,9 @@ def choose_tree(
     elif wanted is not None and wanted is not recorded.tree:
         raise ConfigurationError(
             f"the metadata URI says {wanted.value}, but the cluster was created as {recorded.tree.value}: "
-            f"use zk+{_uri_name(recorded.tree)}:// or zk+null://"
+            f"use zk+{recorded.tree.uri_name}:// or zk+null://"
         )
     return recorded.tree
-
-
-def _uri_name(tree: LedgerTree) -> str:
-    """The legacy layout has no name in URIs."""
-    return "null" if tree is LedgerTree.LEGACY_HIERARCHICAL else tree.uri_name
 
 
 def _tree_of_type(manager_type: str | None) -> LedgerTree:
