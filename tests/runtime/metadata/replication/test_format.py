@@ -27,7 +27,7 @@ from runtime.metadata.replication.format import (
 from runtime.metadata.replication.switches import PeriodicCheck
 from tests.runtime.golden_metadata import java_vectors
 
-_GOLDEN = Path(__file__).parent.parent.parent / "golden" / "metadata" / "under_replication.json"
+_GOLDEN = Path(__file__).parents[3] / "golden" / "metadata" / "under_replication.json"
 _CHECKS = {check.value for check in PeriodicCheck}
 
 
