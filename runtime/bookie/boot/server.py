@@ -32,7 +32,7 @@ from runtime.bookie.disks.modes import BookieModes, ModeFiles, sentence
 from runtime.bookie.disks.monitor import DiskMonitor
 from runtime.bookie.disks.rules import DiskState, DiskVerdict
 from runtime.bookie.identity import BookieNames, resolve_identity
-from runtime.bookie.integrity.refill import IntegrityProgress, RepairTools
+from runtime.bookie.integrity.refill import IntegrityProgress, IntegrityTools
 from runtime.bookie.integrity.repair import IntegrityService
 from runtime.bookie.live_settings import LiveSettings
 from runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
@@ -291,7 +291,7 @@ class BookieServer:
     def _new_repair(
         self, storage: LedgerStorage, checkpoints: CheckpointService, peers: ClientPorts
     ) -> IntegrityService:
-        tools = RepairTools(
+        tools = IntegrityTools(
             bookie_id=self.bookie_id,
             storage=storage,
             ports=peers,

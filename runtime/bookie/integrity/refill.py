@@ -83,7 +83,7 @@ class ByteRate:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RepairTools:
+class IntegrityTools:
     """What the repair of a bookie works with. ``allows_add``: whether there is room for entries of a ledger."""
 
     bookie_id: str
@@ -98,7 +98,7 @@ class RepairTools:
 class LedgerRefill:
     """Fills ledgers of one bookie, one call for each."""
 
-    def __init__(self, tools: RepairTools, rate: ByteRate) -> None:
+    def __init__(self, tools: IntegrityTools, rate: ByteRate) -> None:
         self._tools = tools
         self._ports = tools.ports
         self._rate = rate

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
 from runtime.bookie.integrity.preboot_check import set_integrity_flag
-from runtime.bookie.integrity.refill import ByteRate, LedgerRefill, RepairTools
+from runtime.bookie.integrity.refill import ByteRate, IntegrityTools, LedgerRefill
 from runtime.bookie.integrity.rules import is_end_in_doubt, needs_recovery
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.client.ports import credentials_of
@@ -45,7 +45,7 @@ RETRY_DELAY_FACTOR_MAX: Final = 100
 class IntegrityService:
     """Repairs one bookie whenever that is due, until no entry is missing. The progress may be read at any time."""
 
-    def __init__(self, tools: RepairTools, config: IntegrityConfig) -> None:
+    def __init__(self, tools: IntegrityTools, config: IntegrityConfig) -> None:
         self._bookie_id = tools.bookie_id
         self._storage = tools.storage
         self._ports = tools.ports
