@@ -24,6 +24,9 @@ LONG_MODULES = (
 """These start first, so that no worker is still busy with one when the others have finished. Their tests share no
 fixture, so each test may run on another worker. The tests of any other module stay together on one worker."""
 
+WAITING_MODULES = ("tests/runtime/bookie/disks/test_start_on_full_disk.py",)
+"""These take minutes and hardly any CPU time. They start next, each on one worker, while the others use the cores."""
+
 ONE_WORKER_FOLDERS = ("tests/spark_reports/",)
 """The tests of such a folder share a fixture that costs ten seconds of CPU time in each worker: a Spark session."""
 
@@ -42,15 +45,16 @@ def ring_of(item: pytest.Item) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long modules first, then modules that start processes, then the rest."""
+    """Long modules first, then those that wait, then modules that start processes, then the rest."""
+    first = LONG_MODULES + WAITING_MODULES
     ranks: dict[str, int] = {}
     for item in items:
         module, ring = _module_of(item.nodeid), ring_of(item)
         item.user_properties.append(("ring", ring))
-        if module in LONG_MODULES:
-            ranks[module] = LONG_MODULES.index(module)
+        if module in first:
+            ranks[module] = first.index(module)
         else:
-            rank = len(LONG_MODULES) + (ring == "unit")
+            rank = len(first) + (ring == "unit")
             ranks[module] = min(rank, ranks.get(module, rank))
     items.sort(key=lambda item: ranks[_module_of(item.nodeid)])
 
