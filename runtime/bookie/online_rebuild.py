@@ -104,12 +104,10 @@ class OnlineRebuild:
         open; the next start finishes what was begun."""
         self._on_failed = on_failed
         self._parts = parts
+        self._ports = ports
         self._filesystem = ports.file_system
-        self._open_index = ports.open_index
-        self._children = ports.children
         self._config = config
         self._workers = ports.workers
-        self._clock = ports.clock
         self._is_running = False
         self._is_stopped = False
         self.work_done = 0
@@ -207,7 +205,7 @@ class OnlineRebuild:
             ledger_directory=os.path.abspath(current_directory(self._config.ledger_directories[position])),
             known_ledgers=known_ledgers,
         )
-        with self._children.pool(CHILD_MODULE, folder, 1) as pool:
+        with self._ports.children.pool(CHILD_MODULE, folder, 1) as pool:
             ((_, built),) = pool.run([task], BuiltLocations, self._advance)
         return built
 
@@ -234,7 +232,7 @@ class OnlineRebuild:
         for ledger_ids in in_batches(doubted.limbo, ROWS_PER_TURN):
             for ledger_id in ledger_ids:
                 engine.create_row(ledger_id, **doubted.flags(ledger_id))
-            await self._clock.sleep(0)
+            await self._ports.clock.sleep(0)
         await self._parts.path.checkpoints.settle()
 
     def _exchange(self, engine: LedgerDirectoryEngine, path: str, position: int, sizes: dict[str, int]) -> None:
@@ -242,11 +240,11 @@ class OnlineRebuild:
         if self._log_sizes(position) != sizes:
             # Every way in is shut; whoever opens another one must not lose entries by that.
             raise StorageError("the old index stays: entries were stored while the index was built; try again")
-        commit_rebuilt(self._filesystem, self._open_index, path)
+        commit_rebuilt(self._filesystem, self._ports.open_index, path)
 
         def open_new() -> SealedIndex:
             finish_swap(self._filesystem, path)
-            return open_sealed_index(self._filesystem, self._open_index, path, seal_file_name(path))
+            return open_sealed_index(self._filesystem, self._ports.open_index, path, seal_file_name(path))
 
         engine.exchange_locations(open_new)
 

@@ -42,22 +42,18 @@ class BookiePorts:
     """Name and version of this program, as published in the registration."""
 
 
+@dataclasses.dataclass(frozen=True)
 class BookieMetadata:
     """The bookie's session with the metadata store, and where its cluster is there."""
 
-    def __init__(self, store: MetadataStore, uri: MetadataUri, config: BookieConfig, live: LiveSettings) -> None:
-        self.store = store
-        self.uri = uri
-        self._config = config
-        self._live = live
+    store: MetadataStore
+    uri: MetadataUri
+    config: BookieConfig
+    live: LiveSettings
 
     async def open_ledgers(self) -> LedgerStore:
         """The ledgers' metadata, read within the budget that the settings give to scans."""
-        budget = share_of_budget(self._config.zookeeper)
-        self._live.on_change(lambda changed: budget.set_rate(changed.zookeeper.scan_operations_per_s_max or None))
-        return await open_ledger_store(
-            BudgetedStore(self.store, budget),
-            self.uri.root,
-            self.uri.tree,
-            layout_config=self._config.zookeeper.layout,
-        )
+        budget = share_of_budget(self.config.zookeeper)
+        self.live.on_change(lambda changed: budget.set_rate(changed.zookeeper.scan_operations_per_s_max or None))
+        budgeted, layout_config = BudgetedStore(self.store, budget), self.config.zookeeper.layout
+        return await open_ledger_store(budgeted, self.uri.root, self.uri.tree, layout_config=layout_config)

@@ -7,6 +7,7 @@ names, so that paths ascend when compared component by component. A node that co
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import AsyncGenerator, Callable
 
 import msgspec
@@ -105,50 +106,41 @@ async def _child_paths(store: NodeReader, path: str, is_skipped: Callable[[str],
     return [child for child in paths if not is_skipped(child)]
 
 
-async def delete_tree(store: MetadataStore, path: str, *, before_each: Callable[[], None], window: int = WINDOW) -> int:
-    """Delete the node at ``path`` and all below it, ephemeral nodes of others too; how many were deleted.
+async def delete_tree(store: MetadataStore, path: str, *, before_each: Callable[[], None]) -> None:
+    """Delete the node at ``path`` and all below it, ephemeral nodes of others too.
 
     ``before_each`` is called before every deletion and may raise. What others create meanwhile is deleted as well;
     NotEmptyError when they are faster for too long. An absent node counts as deleted, so this can be run again.
     """
-    deleted_count = 0
     for _ in range(_DELETE_ROUNDS_MAX):
         before_each()
         try:
             await store.delete(path)
         except NoNodeError:
-            return deleted_count
+            return
         except NotEmptyError:
-            deleted_count += await _delete_below(store, path, before_each, window)
+            await _delete_below(store, path, before_each)
         else:
-            return deleted_count + 1
+            return
     raise NotEmptyError(f"{path}: others keep creating nodes below it", path)
 
 
-async def _delete_below(store: MetadataStore, path: str, before_each: Callable[[], None], window: int) -> int:
+async def _delete_below(store: MetadataStore, path: str, before_each: Callable[[], None]) -> None:
     """Delete leaves with many requests under way, then what turned out to have children, one after the other."""
 
-    async def delete_leaf(child: str) -> str | None:
-        """The path if it has children."""
+    async def has_children(child: str) -> bool:
+        """Whether a node has children; without any it is deleted."""
         before_each()
         try:
             await store.delete(child)
-        except NoNodeError:
-            return ""
         except NotEmptyError:
-            return child
-        return None
+            return True
+        except NoNodeError:
+            pass
+        return False
 
-    deleted_count = 0
-    parents: list[str] = []
     paths = await _child_paths(store, path, nothing_skipped)
-    results = pipelined(each_of(paths), delete_leaf, window)
-    async with contextlib.aclosing(results):
-        async for parent in results:
-            if parent is None:
-                deleted_count += 1
-            elif parent:
-                parents.append(parent)
-    for parent in parents:
-        deleted_count += await delete_tree(store, parent, before_each=before_each, window=window)
-    return deleted_count
+    async with contextlib.aclosing(pipelined(each_of(paths), has_children, WINDOW)) as results:
+        kept = [is_parent async for is_parent in results]
+    for parent in itertools.compress(paths, kept):
+        await delete_tree(store, parent, before_each=before_each)

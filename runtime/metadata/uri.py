@@ -12,7 +12,7 @@ import urllib.parse
 import msgspec
 
 from runtime.errors import ConfigurationError
-from runtime.metadata.ledgers.layout import LedgerTree
+from runtime.metadata.ledgers.layout import LedgerTree, tree_of_factory
 
 EXAMPLE = "zk+hierarchical://localhost:2181/ledgers"
 PULSAR_EXAMPLE = "metadata-store:zk:localhost:2181"
@@ -24,7 +24,6 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _PATH = re.compile(r"(?:[A-Za-z0-9_.!~*'();:@&=+$,/-]|%[0-9A-Fa-f]{2}|[^\x00-\x7f])*")
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _PATH_SAFE = "/-_.!~*'();:@&=+$,"
-_SHADED_PREFIX = "dlshade."
 _PULSAR_SCHEME = "metadata-store:"
 _PULSAR_BACKENDS = ("oxia", "etcd", "rocksdb", "memory")
 """Backends of Pulsar other than ZooKeeper. As in Pulsar, any other text is a list of ZooKeeper servers."""
@@ -132,8 +131,8 @@ def legacy_metadata_uri(servers: str, root: str | None = None, factory_class: st
     """
     name = _ANY_TREE
     if factory_class is not None:
-        plain_name = factory_class.removeprefix(_SHADED_PREFIX)
-        name = next((name for name, tree in _URI_NAMES.items() if tree.factory == plain_name), "")
+        tree = tree_of_factory(factory_class, is_shaded_factory_allowed=True)
+        name = next((name for name in _URI_NAMES if _URI_NAMES[name] is tree), "")
     if not name:
         raise ConfigurationError(
             f"ledgerManagerFactoryClass = {factory_class}: no metadata URI can be made of it; "

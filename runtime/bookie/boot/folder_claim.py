@@ -6,7 +6,6 @@ Nothing is changed before both checks have passed. Source: metadata section 7.3,
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
 
 from runtime.bookie.cookies.check import (
     CookieCheck,
@@ -16,14 +15,10 @@ from runtime.bookie.cookies.check import (
     require_no_ledgers,
 )
 from runtime.bookie.identity import BookieNames, former_bookie_ids
-from runtime.bookie.ports import BookiePorts
+from runtime.bookie.ports import BookieMetadata, BookiePorts
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
-from runtime.config import BookieConfig
 from runtime.metadata.bookies.cookies import Cookie, CookieStore
 from runtime.metadata.cluster.root import read_cluster_info
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.uri import MetadataUri
 from storage.dirty_marks import CrashRisk, leave_dirty_marks
 from storage.engine.ledger_storage import lock_directories
 from storage.filenames import current_directory
@@ -34,15 +29,15 @@ class FolderClaim:
     """The steps, in the order of the methods. They raise CookieError or ConfigurationError with the fix,
     DirectoryLockedError, MetadataError, OSError."""
 
-    def __init__(self, ports: BookiePorts, config: BookieConfig, store: MetadataStore, uri: MetadataUri) -> None:
+    def __init__(self, ports: BookiePorts, metadata: BookieMetadata) -> None:
+        config = metadata.config
         self._ports = ports
         self._config = config
-        self._store = store
-        self._uri = uri
+        self._metadata = metadata
         self._service = CookieCheckService(
             ports.file_system,
             config.storage,
-            CookieStore(store, uri.root),
+            CookieStore(metadata.store, metadata.uri.root),
             functools.partial(ports.workers.run, CHECKPOINT_LANE),
             is_expansion_allowed=config.is_storage_expansion_allowed,
             is_loss_accepted=config.integrity.stamps_missing_cookies,
@@ -50,8 +45,8 @@ class FolderClaim:
 
     async def check(self, bookie_id: str, port: int) -> BookieNames:
         """Check the cookies; also before the locks, because a lock file would already be a change."""
-        cluster = await read_cluster_info(self._store, self._uri.root, self._config.zookeeper.layout)
-        ports = self._ports
+        ports, metadata = self._ports, self._metadata
+        cluster = await read_cluster_info(metadata.store, metadata.uri.root, self._config.zookeeper.layout)
         former_ids = await ports.workers.run(CHECKPOINT_LANE, former_bookie_ids, self._config, port, ports.host)
         cookie = expected_cookie(self._config.storage, bookie_id, cluster.instance_id)
         await self._service.check(cookie, former_ids)
@@ -61,13 +56,13 @@ class FolderClaim:
         """Lock the folders; the caller releases them."""
         return lock_directories(self._ports.file_system, self._config.storage)
 
-    async def check_again(self, names: BookieNames, open_ledgers: Callable[[], Awaitable[LedgerStore]]) -> CookieCheck:
+    async def check_again(self, names: BookieNames) -> CookieCheck:
         """Check the cookies of the locked folders, and whether ledgers name a bookie that looks new."""
         check = await self._service.check(names.cookie, names.known_as[1:])
         if check.depends_on_references:
             is_loss_accepted = self._config.integrity.stamps_missing_cookies
-            ledgers = await open_ledgers()
-            check = await require_no_ledgers(check, self._store, ledgers, is_loss_accepted=is_loss_accepted)
+            ledgers = await self._metadata.open_ledgers()
+            check = await require_no_ledgers(check, self._metadata.store, ledgers, is_loss_accepted=is_loss_accepted)
         return check
 
     async def stamp(self, names: BookieNames, check: CookieCheck, machine_boot: str) -> Cookie:

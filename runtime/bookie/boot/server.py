@@ -192,10 +192,10 @@ class BookieServer:
 
     async def _open_storage(self, metadata: BookieMetadata) -> tuple[BookieNames, StorageBoot, LedgerStorage]:
         run, workers = self._stages.run, self._ports.workers
-        claim = FolderClaim(self._ports, self._config, metadata.store, metadata.uri)
+        claim = FolderClaim(self._ports, metadata)
         names = await run("check the cookies", claim.check(self.bookie_id, self.port))
         locks = await run("lock the folders", claim.lock(), release)
-        check = await run("check the cookies again", claim.check_again(names, metadata.open_ledgers))
+        check = await run("check the cookies again", claim.check_again(names))
         cookie = await run("stamp the folders", claim.stamp(names, check, self._machine_boot))
         marks = read_dirty_marks(self._ports.file_system, self._ledger_folders, self._machine_boot)
         boot = StorageBoot(self._ports, self._config.storage, marks, self._room)

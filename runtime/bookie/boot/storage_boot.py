@@ -38,10 +38,7 @@ class StorageBoot:
     """The boot of one storage. ``marks``: what the process before left in the folders, which are locked."""
 
     def __init__(self, ports: BookiePorts, config: StorageConfig, marks: DirtyMarks, room: DiskRoom) -> None:
-        self._file_system = ports.file_system
-        self._open_index = ports.open_index
-        self._clock = ports.clock
-        self._workers = ports.workers
+        self._ports = ports
         self._config = config
         self._marks = marks
         self._room = room
@@ -53,8 +50,8 @@ class StorageBoot:
         """
         if self._marks.is_unclean:
             logger.warning("Unclean shutdown detected: the journal brings back what was written to it")
-        open_all = functools.partial(LedgerStorage.open, self._file_system, self._open_index, self._config)
-        opening = asyncio.ensure_future(self._workers.run(BOOT_LANE, open_all, self._clock.now_ms(), locks))
+        open_all = functools.partial(LedgerStorage.open, self._ports.file_system, self._ports.open_index, self._config)
+        opening = asyncio.ensure_future(self._ports.workers.run(BOOT_LANE, open_all, self._ports.clock.now_ms(), locks))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -68,10 +65,10 @@ class StorageBoot:
 
         When this is cancelled the lane stops soon after, and the files are as a kill would leave them.
         """
-        record_places(self._file_system, self._config)
+        record_places(self._ports.file_system, self._config)
         if self._marks.are_entries_at_risk:
-            forget_marks_of_lost_journals(self._file_system, self._config)
-        began_ns = self._clock.monotonic_ns()
+            forget_marks_of_lost_journals(self._ports.file_system, self._config)
+        began_ns = self._ports.clock.monotonic_ns()
         is_stopping = False
 
         def require_going() -> None:
@@ -80,7 +77,7 @@ class StorageBoot:
 
         replay = functools.partial(storage.replay, room=self._room, require_going=require_going)
         try:
-            report = await self._workers.run(BOOT_LANE, replay)
+            report = await self._ports.workers.run(BOOT_LANE, replay)
         except asyncio.CancelledError:
             is_stopping = True
             raise
@@ -90,7 +87,7 @@ class StorageBoot:
             report.ledger_key_count,
             report.fence_count,
             report.file_count,
-            (self._clock.monotonic_ns() - began_ns) / 1e9,
+            (self._ports.clock.monotonic_ns() - began_ns) / 1e9,
         )
         if report.unflushed_bytes:
             logger.warning("no room on the disk for %d bytes of these: the journals keep them", report.unflushed_bytes)
@@ -117,10 +114,10 @@ class StorageBoot:
         MetadataError, StorageError, OSError.
         """
         first = storage.engines[0]
-        is_due = await self._workers.run(BOOT_LANE, read_integrity_flag, first)
-        is_unnoted = await self._workers.run(BOOT_LANE, needs_preboot_check, first)
+        is_due = await self._ports.workers.run(BOOT_LANE, read_integrity_flag, first)
+        is_unnoted = await self._ports.workers.run(BOOT_LANE, needs_preboot_check, first)
         is_journal_short = self._marks.is_unclean and not self._config.journal.is_data_written
         if is_unnoted or self._marks.are_entries_at_risk or is_journal_short:
-            await note_open_ledgers(storage, bookie_id, store, ledgers, self._workers, flush)
+            await note_open_ledgers(storage, bookie_id, store, ledgers, self._ports.workers, flush)
             is_due = True
         return is_due

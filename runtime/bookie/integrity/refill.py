@@ -46,18 +46,17 @@ class RefillOutcome(msgspec.Struct, frozen=True):
         return self.entries_lacking == 0
 
 
-class IntegrityProgress:
+class IntegrityProgress(msgspec.Struct):
     """Counters of the repair since the start of the process, for the metrics."""
 
-    def __init__(self) -> None:
-        self.is_due = False
-        self.rounds = 0
-        self.ledgers_in_limbo = 0
-        self.ledgers_checked = 0
-        self.ledgers_failed = 0
-        """Ledgers that the last round could not repair."""
-        self.entries_fetched = 0
-        self.bytes_fetched = 0
+    is_due: bool = False
+    rounds: int = 0
+    ledgers_in_limbo: int = 0
+    ledgers_checked: int = 0
+    ledgers_failed: int = 0
+    """Ledgers that the last round could not repair."""
+    entries_fetched: int = 0
+    bytes_fetched: int = 0
 
 
 class ByteRate:

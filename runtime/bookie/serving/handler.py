@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import struct
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -289,7 +290,7 @@ def _join(
     status, body = outcome.status, outcome.body
     if job.entry_id == INVALID_ENTRY_ID and status is Status.OK:
         known = [last for last in (cached, outcome.last_entry) if last is not None]
-        body = max(known, key=_entry_id_of)[1] if known else None
+        body = max(known, key=operator.itemgetter(0))[1] if known else None
         status = Status.OK if known else Status.NO_SUCH_ENTRY
     is_statement = status is Status.NO_SUCH_ENTRY or (status is Status.OK and job.entry_id == INVALID_ENTRY_ID)
     may_lack_entries = may_lack_entries or _may_lack_entries(job.engine, job.ledger_id)
@@ -305,7 +306,3 @@ def _may_lack_entries(engine: LedgerDirectoryEngine, ledger_id: int) -> bool:
 def _no_such_ledger(engine: LedgerDirectoryEngine) -> Status:
     """What to say of a ledger without a row: a fact, unless rows may be missing."""
     return Status.UNKNOWN_LEDGER_STATE if engine.negatives_are_unknown else Status.NO_SUCH_LEDGER
-
-
-def _entry_id_of(last: tuple[int, bytes]) -> int:
-    return last[0]

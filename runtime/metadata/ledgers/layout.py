@@ -141,7 +141,7 @@ def decode_layout(data: bytes, *, is_shaded_factory_allowed: bool = False) -> Le
     tree = (
         _OLD_NAMES.get(name)
         if format_version == _OLD_FORMAT_VERSION
-        else _tree_of_factory(name, is_shaded_factory_allowed=is_shaded_factory_allowed)
+        else tree_of_factory(name, is_shaded_factory_allowed=is_shaded_factory_allowed)
     )
     if tree is None:
         raise MetadataFormatError(f"LAYOUT names {name!r}, a ledger layout that bkctl does not know")
@@ -150,7 +150,8 @@ def decode_layout(data: bytes, *, is_shaded_factory_allowed: bool = False) -> Le
     return LedgerLayout(tree=tree, format_version=format_version)
 
 
-def _tree_of_factory(name: str, *, is_shaded_factory_allowed: bool) -> LedgerTree | None:
+def tree_of_factory(name: str, *, is_shaded_factory_allowed: bool) -> LedgerTree | None:
+    """The tree of a Java class, None for an unknown one. MetadataFormatError for a repackaged one unless allowed."""
     plain_name = name.removeprefix(_SHADED_PREFIX)
     tree = next((tree for tree in LedgerTree if tree.factory == plain_name), None)
     if tree is not None and plain_name != name and not is_shaded_factory_allowed:

@@ -34,7 +34,6 @@ from runtime.metadata.pipeline import pipelined
 from runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned
 
 WINDOW = ZooKeeperConfig().in_flight_max
-_TREE = ""
 _SUBTREES_ENOUGH = 4096
 _CREATOR_TOKEN_FORMAT_MIN = 3
 
@@ -234,7 +233,7 @@ class LedgerStore:
         return self._listing(window, is_every_node_synced=True).parts()
 
     async def _buckets(self, subtree: str | None, window: int) -> AsyncGenerator[Sequence[int], None]:
-        start = node_at(self._tree, subtree or _TREE)
+        start = node_at(self._tree, subtree or "")
         if start is None:
             raise ValueError(f"{subtree!r} is no subtree of a {self._tree.value} ledger tree")
         parts = self._listing(window).buckets(start)
