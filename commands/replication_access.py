@@ -131,7 +131,7 @@ def progress_reporter(progress: Progress) -> Callable[[RecoveryProgress], None]:
 
 def waiting_sentence(bookie_id: str) -> str:
     """Why nothing seems to happen while the session of a killed bookie lasts."""
-    return f"bookie {bookie_id} does not answer but is still registered: waiting for its session to end"
+    return f"bookie {bookie_id} does not respond but is still registered: waiting for its session to end"
 
 
 def plan_body(plan: RecoveryPlan) -> dict[str, object]:

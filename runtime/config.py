@@ -39,7 +39,7 @@ class ZooKeeperSaslConfig(msgspec.Struct, frozen=True, kw_only=True):
     mechanism: Annotated[SaslMechanism, Setting(
         "SASL mechanism; GSSAPI needs the kerberos package and a cached ticket")] = SaslMechanism.DIGEST_MD5
     username: Annotated[str | None, Setting("User name for DIGEST-MD5")] = None
-    password: Annotated[str | None, Setting("Where the password is: file:PATH or env:VARIABLE",
+    password: Annotated[str | None, Setting("Location of the password: file:PATH or env:VARIABLE",
         is_secret=True, variable="BKCTL_ZOOKEEPER_SASL_PASSWORD")] = None
     service: Annotated[str, Setting("First part of the servers' principal, for GSSAPI")] = "zookeeper"
     principal: Annotated[str | None, Setting("Principal of this client, for GSSAPI", unset="that of the ticket")] = None
@@ -48,15 +48,15 @@ class ZooKeeperSaslConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ZooKeeperTlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """TLS of the connections to ZooKeeper, all files PEM; Java has JVM properties (zookeeper.ssl.*) for it."""
 
-    ca_file: Annotated[str | None, Setting("PEM file of the authorities that sign the servers' certificates",
+    ca_file: Annotated[str | None, Setting("PEM file of the CA certificates that sign the servers' certificates",
         unset="those of the system")] = None
     certificate_file: Annotated[str | None, Setting("PEM file of this client's certificate and its chain")] = None
     key_file: Annotated[str | None, Setting("PEM file of the certificate's private key",
         unset="certificate_file")] = None
-    key_password: Annotated[str | None, Setting("Where the password of the private key is: file:PATH or env:VARIABLE",
+    key_password: Annotated[str | None, Setting("Location of the private key's password: file:PATH or env:VARIABLE",
         is_secret=True, variable="BKCTL_ZOOKEEPER_KEY_PASSWORD")] = None
     is_hostname_checked: Annotated[bool, Setting(
-        "Require that a server's certificate names the host of the metadata URI")] = True
+        "Require that a server's certificate matches the host of the metadata URI")] = True
 
 
 class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
     has_secure_acl: Annotated[bool, Setting("Create nodes that only the authenticated user may use",
         java=Java("zkEnableSecurity"))] = False
     digest: Annotated[str | None, Setting(
-        "Where USER:PASSWORD of the digest authentication is: file:PATH or env:VARIABLE", is_secret=True)] = None
+        "Location of USER:PASSWORD for digest authentication: file:PATH or env:VARIABLE", is_secret=True)] = None
     sasl: ZooKeeperSaslConfig | None = None
     tls: ZooKeeperTlsConfig | None = None
     layout: LayoutConfig = LayoutConfig()
@@ -112,7 +112,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
         unit="attempts", low=1)] = 20
     ensemble_changes_without_progress_max: Annotated[int, Setting(
         "Ensemble changes without a confirmed entry before a writer fails", unit="changes", low=1)] = 20
-    suspect_bookie_s: Annotated[float, Setting("How long a failed bookie is used last, for reads and in new ensembles",
+    suspect_bookie_s: Annotated[float, Setting("How long a failed bookie is a last resort for reads and new ensembles",
         unit="s", above=0)] = 30.0
 
 
@@ -209,7 +209,7 @@ class GarbageCollectionConfig(msgspec.Struct, frozen=True, kw_only=True):
         "ZooKeeper operations per second of garbage collection; 0: no limit", unit="operations/s", low=0,
         java=Java("gcMetadataOpRateLimit", "decimal"), is_live=True)] = 1000.0
     overreplicated_wait_s: Annotated[float, Setting(
-        "Time between two searches for copies that the metadata no longer names; 0 or less: never", unit="s",
+        "Time between two searches for copies that the metadata no longer references; 0 or less: never", unit="s",
         java=Java("gcOverreplicatedLedgerWaitTime", "ms"))] = 86_400.0
     overreplicated_in_flight_max: Annotated[int, Setting("Ledgers that such a search checks at once",
         unit="ledgers", low=1, java=Java("gcOverreplicatedLedgerMaxConcurrentRequests"))] = 1000
@@ -252,8 +252,8 @@ class GarbageCollectionConfig(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             if compaction.threshold > 1:
                 raise ValueError(
-                    f"the {name} compaction threshold ({name}CompactionThreshold) is {compaction.threshold:g}, but a "
-                    "log is at most wholly in use: give at most 1"
+                    f"the {name} compaction threshold ({name}CompactionThreshold) is {compaction.threshold:g}; "
+                        "it must be at most 1 (the whole log in use)"
                 )
             if compaction.interval_s < self.wait_s:
                 raise ValueError(

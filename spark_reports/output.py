@@ -41,9 +41,7 @@ def new_report(directory: str | None) -> Iterator[None]:
                 for path in made:
                     os.rmdir(path)
             if isinstance(error, OSError) and error.errno:
-                raise SparkReportError(
-                    f"{directory}: the report cannot be written: {os.strerror(error.errno)}"
-                ) from error
+                raise SparkReportError(f"{directory}: cannot write the report: {os.strerror(error.errno)}") from error
             raise
 
 
@@ -63,11 +61,11 @@ def _prepared(directory: str) -> Iterator[None]:
         os.makedirs(directory, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise RefusedError(f"{directory} cannot take the report: {error.strerror}") from error
+        raise RefusedError(f"cannot write the report to {directory}: {error.strerror}") from error
     try:
         _lock(directory, descriptor)
         if os.listdir(descriptor):
-            raise RefusedError(f"{directory} is not empty: name a new folder for the report")
+            raise RefusedError(f"{directory} is not empty: choose a new directory for the report")
         yield
     finally:
         os.close(descriptor)
@@ -77,6 +75,6 @@ def _lock(directory: str, descriptor: int) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise RefusedError(f"another report is being written to {directory}: name a new folder for this one") from error
+        raise RefusedError(f"another report is being written to {directory}: choose a different directory") from error
     except OSError:
         pass  # a file system without locks: what is found in the folder must do

@@ -90,8 +90,8 @@ def _check_spark_home() -> None:
     home = os.environ.get("SPARK_HOME")
     if home is not None and not os.access(os.path.join(home, "bin", "spark-submit"), os.X_OK):
         raise ConfigurationError(
-            f"SPARK_HOME={home} is no Spark installation: there is no bin/spark-submit; unset SPARK_HOME to use the "
-            "Spark that bkctl was installed with"
+            f"SPARK_HOME={home} is not a Spark installation: it has no bin/spark-submit; unset SPARK_HOME to use "
+            "the Spark that bkctl was installed with"
         )
 
 
@@ -124,7 +124,7 @@ def _logged_on_failure(log_path: str) -> Iterator[None]:
     try:
         yield
     except Exception:
-        _LOG.debug("what Spark said:\n%s", _read(log_path))
+        _LOG.debug("output of Spark:\n%s", _read(log_path))
         raise
 
 

@@ -11,13 +11,13 @@ ADOPTION_ADVICE: Final = "run `bkctl storage adopt` with the settings of this bo
 """A Java bookie has written here, and its index is not ours."""
 
 JAVA_INDEX_ADVICE: Final = (
-    "leave it to Java's shell to check and rebuild its own index; if this bookie is to be ours, "
-    "run `bkctl storage adopt` with its settings"
+    "use Java's shell to check and rebuild its own index; to run this bookie with bkctl, run `bkctl storage "
+    "adopt` with its settings"
 )
 """The folders are a Java bookie's, or were handed back to be one's: whoever looks at our index there finds none."""
 
 LOST_DATA_ADVICE: Final = (
-    "copy its ledgers from the other bookies with `bkctl decommission`, then start it with empty folders"
+    "run `bkctl decommission`, which copies its ledgers from the other bookies, then start it with empty directories"
 )
 """A journal is lost or damaged: what was acknowledged may be nowhere on this bookie, so it may not deny an entry."""
 

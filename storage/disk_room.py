@@ -83,8 +83,8 @@ def file_limit_advice(error: BaseException) -> str:
     if not is_of_index and not _is_caused_by(error, frozenset({errno.EFBIG})):
         return ""
     return (
-        "; this is no full disk but a limit on the size of files: raise it (`ulimit -f`), or set smaller files "
-        "(`journalMaxSizeMB`, `logSizeLimit`)"
+        "; the disk is not full, but the file size limit is reached: raise it (`ulimit -f`), or use smaller "
+        "files (`journalMaxSizeMB`, `logSizeLimit`)"
     )
 
 

@@ -406,7 +406,7 @@ class Cluster:
                 starting[bookie.id] = said
             for bookie_id, said in starting.items():
                 text = b""
-                while b" serves on port " not in text:
+                while b" listening on port " not in text:
                     assert self._is_running(bookie_id), f"bookie {bookie_id} did not start:\n{text.decode()}"
                     time.sleep(0.02)
                     text += said.read()

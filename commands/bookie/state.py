@@ -68,7 +68,7 @@ async def bookie_row(
     endpoints = [f"{endpoint.protocol}://{endpoint.host}:{endpoint.port}" for endpoint in info.endpoints]
     row |= {"endpoints": endpoints, "version": info.version}
     if info.rpc_address is None:
-        return row | {"problem": "its registration names no port for ledger requests"}
+        return row | {"problem": "its registration has no port for ledger requests"}
     row["address"] = str(info.rpc_address)
     return row if bookies is None else row | await _answer(bookies, bookie_id)
 

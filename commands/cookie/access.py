@@ -78,7 +78,7 @@ def require_unnamed(references: BookieReferences, bookie_id: str, advice: str) -
     if count:
         ids = ", ".join(map(str, references.first_ledger_ids[bookie_id]))
         raise RefusedError(
-            f"nothing was changed: {counted(count, 'ledger names', 'ledgers name')} bookie {bookie_id} ({ids}"
+            f"nothing was changed: {counted(count, 'ledger references', 'ledgers reference')} bookie {bookie_id} ({ids}"
             f"{', ...' if count > len(references.first_ledger_ids[bookie_id]) else ''}): {advice}"
         )
     if references.unreadable_count:

@@ -99,7 +99,7 @@ def _require_filled_folders(state: MigrationState, naming_old: int) -> None:
     """Under the new id, which no ledger names yet, an emptied disk would not be told from a new one."""
     empty = next((folder.path for folder in state.folders if not folder.has_files), None)
     if naming_old and empty is not None:
-        raise RefusedError(f"nothing was changed: {empty} is empty although ledgers name bookie {state.old_id}")
+        raise RefusedError(f"nothing was changed: {empty} is empty, but ledgers reference bookie {state.old_id}")
 
 
 def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:

@@ -179,7 +179,7 @@ class LocalCluster:
         if process is None:
             raise MetadataUnavailableError(f"ZooKeeper ended as soon as it served: see {self._log(ZOOKEEPER)}")
         started.append((ZOOKEEPER, process))
-        self._say(f"ZooKeeper serves on port {state.zookeeper_port} (pid {process.pid})")
+        self._say(f"ZooKeeper listening on port {state.zookeeper_port} (pid {process.pid})")
 
     def _remember_zookeeper(self, pid: int) -> None:
         """Before it serves: a kill of this command in that second would leave a server that ``down`` does not know."""

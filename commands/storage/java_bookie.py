@@ -62,8 +62,8 @@ def require_version_files(own: OwnStorage) -> None:
     for directory in own.config.all_directories:
         if read_folder(own.file_system, directory).cookie is None:
             raise RefusedError(
-                f"nothing was changed: {directory} has no VERSION file that can be read: bkctl cookie verify says why, "
-                "and what to do"
+                f"nothing was changed: {directory} has no readable VERSION file: run bkctl cookie verify for the cause "
+                "and the fix"
             )
 
 

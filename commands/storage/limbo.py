@@ -153,8 +153,8 @@ def _require_settled(survey: LimboSurvey) -> None:
     """RefusedError where more may be lost than the rows say, or the end of a limbo would not last."""
     if survey.dirty_path is not None:
         raise RefusedError(
-            f"nothing was changed: {survey.dirty_path} says that the bookie did not stop in order: start it once more, "
-            "and stop it"
+            f"nothing was changed: {survey.dirty_path} exists, so the bookie did not shut down cleanly: start it "
+            "again, and stop it"
         )
     if survey.is_unnoted:
         raise RefusedError(

@@ -45,7 +45,7 @@ def resolve_identity(config: BookieConfig, machine: Host) -> BookieIdentity:
     """Host and id from the settings and this machine's name; ConfigurationError for an address nobody could use."""
     if config.bookie_id is not None and not is_valid_bookie_id(config.bookie_id):
         raise ConfigurationError(
-            f"{config.bookie_id!r} is no bookie id: use letters, digits, '.', '-', '_' and ':' (and not 'readonly')"
+            f"{config.bookie_id!r} is not a bookie id: use letters, digits, '.', '-', '_' and ':' (and not 'readonly')"
         )
     host = config.advertised_address or _own_host(config, machine)
     if config.bookie_id is None and not is_valid_bookie_id(host):
@@ -53,8 +53,8 @@ def resolve_identity(config: BookieConfig, machine: Host) -> BookieIdentity:
     is_loopback = _is_loopback(host, machine)
     if is_loopback and not config.is_loopback_allowed:
         raise ConfigurationError(
-            f"the bookie's address {host} reaches this machine only: set --advertised-address to one that clients "
-            "reach, or allow it with --set allowLoopback=true"
+            f"{host} is a loopback address and cannot be reached by other hosts: set --advertised-address, or "
+            "allow it with --set allowLoopback=true"
         )
     # The interface's own address: the advertised one need not be of this machine.
     interface = config.listening_interface
@@ -93,8 +93,8 @@ def _own_host(config: BookieConfig, machine: Host) -> str:
     name = _canonical_name(address, machine)
     if name is None:
         raise ConfigurationError(
-            f"this host's address {address} has no name, and useHostNameAsBookieID asks for one: set --bookie-id or "
-            "--advertised-address"
+            f"this host's address {address} has no host name, which useHostNameAsBookieID requires: set "
+            "--bookie-id or --advertised-address"
         )
     return name.partition(".")[0] if config.is_host_name_short else name
 
@@ -113,7 +113,7 @@ def _own_address(config: BookieConfig, machine: Host) -> str:
 
 def _address_of_interface(name: str, machine: Host) -> str:
     if len(name.encode()) > _INTERFACE_NAME_BYTES_MAX:
-        raise ConfigurationError(f"listeningInterface = {name}: there is no such interface")
+        raise ConfigurationError(f"listeningInterface = {name}: no such interface")
     try:
         return machine.address_of_interface(name)
     except OSError as error:
@@ -133,7 +133,7 @@ def _is_loopback(host: str, machine: Host) -> bool:
     try:
         address = machine.address_of(host)
     except OSError as error:
-        raise ConfigurationError(f"the bookie's address {host} cannot be resolved ({error.strerror})") from error
+        raise ConfigurationError(f"cannot resolve the bookie's address {host} ({error.strerror})") from error
     except UnicodeError as error:  # an empty part between dots, or one of more than 63 letters
-        raise ConfigurationError(f"the bookie's address {host} cannot be resolved (no host has such a name)") from error
+        raise ConfigurationError(f"cannot resolve the bookie's address {host} (no such host)") from error
     return ipaddress.ip_address(address).is_loopback

@@ -48,9 +48,9 @@ class LiveSettings:
             self._values[name] = fresh[name]
         # Without the values: they are not in use, and may say where secrets are.
         if others := [name for name in changed if name not in LIVE]:
-            logger.warning("settings changed that need a restart: %s", ", ".join(others))
+            logger.warning("settings changed that take effect after a restart: %s", ", ".join(others))
         if not changed:
-            logger.info("settings reloaded: no setting of the bookie has changed")
+            logger.info("settings reloaded: no bookie setting has changed")
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -150,7 +150,7 @@ class LedgerClient:
         ensemble = ensemble or choose_ensemble(writable, size, (), randomness)
         if ensemble is None:
             raise NotEnoughBookiesError(
-                None, f"an ensemble of {size} bookies was asked for, {len(writable)} are writable"
+                None, f"{size} writable bookies are needed for an ensemble, only {len(writable)} are registered"
             )
         return ensemble
 
@@ -193,11 +193,12 @@ class LedgerClient:
 def quorum_warning(write_quorum_size: int, ack_quorum_size: int) -> str | None:
     """Why these quorums are risky, in a sentence for the user; None when they are not (protocol section 2.3)."""
     if write_quorum_size == 1:
-        return "write quorum 1: each entry is on one bookie alone; with that bookie, its entries are lost"
+        return "write quorum 1: each entry has a single copy; if that bookie fails, its entries are lost"
     if ack_quorum_size == 1:
         return (
-            "ack quorum 1: one bookie down blocks the recovery of this ledger, because every bookie must then state "
-            f"what it lacks; prefer an ack quorum of {write_quorum_size if write_quorum_size == 2 else 'two or more'}"
+            "ack quorum 1: one unavailable bookie blocks the recovery of this ledger, because every bookie must "
+            "confirm which entries it does not have; prefer an ack quorum of "
+            f"{write_quorum_size if write_quorum_size == 2 else 'two or more'}"
         )
     return None
 
@@ -238,5 +239,5 @@ def _credentials(
         raise LedgerPasswordError(ledger_id, "the password is wrong; no bookie was asked")
     known = metadata.digest_type or digest_type
     if known is None:
-        raise ConfigurationError(f"ledger {ledger_id}: its metadata names no digest type; say which one it uses")
+        raise ConfigurationError(f"ledger {ledger_id}: its metadata has no digest type; specify the one it uses")
     return LedgerCredentials(ledger_id, known, password)

@@ -50,8 +50,8 @@ class Replacements:
             names = ", ".join(sorted(set(failed.values())))
             raise NotEnoughBookiesError(
                 self._ledger_id,
-                f"no writable bookie is left to take the place of {names} ({len(self._writable)} are registered as "
-                "writable in all; one that has died stays so until its session ends)",
+                f"no writable bookie is left to replace {names} ({len(self._writable)} are registered as "
+                "writable; a failed one stays registered until its session expires)",
             )
         return chosen
 

@@ -49,7 +49,7 @@ class Replies(Generic[K, R]):
     async def next(self, timeout_s: float | None = None) -> tuple[K, R | BookieError] | None:
         """The next answer; None when ``timeout_s`` passes first. Without it the port's own time-out is the limit."""
         if not self._arrived:
-            assert self.outstanding > 0, "somebody must be able to answer"
+            assert self.outstanding > 0, "there is at least one bookie to ask"
             await self._wait(timeout_s)
             if not self._arrived:
                 return None
@@ -151,7 +151,7 @@ class EntryReader:
             return error
         sentences = [str(failure).removeprefix(f"ledger {error.ledger_id}: ") for failure in failures]
         each = "; ".join(sentence.removeprefix(f"entry {entry_id}: ") for sentence in sentences)
-        return DigestMismatchError(error.ledger_id, f"entry {entry_id}: no bookie gives a sound copy: {each}")
+        return DigestMismatchError(error.ledger_id, f"entry {entry_id}: no bookie has a good copy: {each}")
 
     def _judge(self, bookie_id: str, entry_id: int, outcome: ReadReply | BkctlError) -> DecodedEntry | BkctlError:
         if not isinstance(outcome, ReadReply):

@@ -109,7 +109,7 @@ async def update_record(
             if copy.current is written:
                 return written.value
             # Another loop over this copy went past us: is the change still in what it wrote?
-    raise ConflictError(f"{record.name}: changed by others {attempts_max} times in a row; nothing was written")
+    raise ConflictError(f"{record.name}: changed by other processes {attempts_max} times in a row; nothing was written")
 
 
 def back_off_s(failures: int, first_s: float, max_s: float, clock: Clock) -> float:

@@ -141,7 +141,7 @@ class LedgerReader:
         _check_range(self.ledger_id, first, last)
         if last > self.last_add_confirmed:
             raise LedgerReadError(
-                self.ledger_id, f"entry {last} was asked for, only {self.last_add_confirmed} is confirmed"
+                self.ledger_id, f"entry {last} is beyond the last confirmed entry, {self.last_add_confirmed}"
             )
         async with contextlib.aclosing(self._pipelined(first, last)) as found:
             async for entry in found:
@@ -217,7 +217,7 @@ async def told_by_bookies(ledger_id: int, asking: Awaitable[int]) -> int:
     try:
         return await asking
     except BookieError as error:
-        raise LedgerReadError(ledger_id, f"how far it is confirmed is unknown: {error}") from error
+        raise LedgerReadError(ledger_id, f"the last confirmed entry is unknown: {error}") from error
 
 
 def _check_range(ledger_id: int, first: int, last: int) -> None:

@@ -67,7 +67,7 @@ class LedgerRecovery:
         except UnauthorizedError as error:
             raise LedgerPasswordError(self._ledger_id, str(error)) from error
         except (BookieError, LedgerError) as error:
-            raise LedgerRecoveryError(self._ledger_id, f"recovery stopped, it can be tried again: {error}") from error
+            raise LedgerRecoveryError(self._ledger_id, f"recovery stopped, it can be retried: {error}") from error
         await self._close(snapshot, last_entry_id, length, segments)
         return self._copy.current
 
@@ -154,7 +154,7 @@ class LedgerRecovery:
                 if negatives_missing == 0:
                     return None
         assert error is not None, "a write set has at least one member"
-        raise LedgerRecoveryError(self._ledger_id, f"whether entry {entry_id} exists is unknown: {error}") from error
+        raise LedgerRecoveryError(self._ledger_id, f"entry {entry_id} may or may not exist: {error}") from error
 
     async def _length_at(self, snapshot: LedgerMetadata, entry_id: int) -> int:
         """Exact ledger length (payload bytes) up to ``entry_id``, from its own header (protocol section 6.4).
@@ -174,7 +174,8 @@ class LedgerRecovery:
         def transform(metadata: LedgerMetadata) -> LedgerMetadata:
             if metadata.state is not LedgerState.IN_RECOVERY or metadata.last_segment != snapshot.last_segment:
                 raise LedgerRecoveryError(
-                    self._ledger_id, "somebody changed its state or last segment meanwhile, which is not allowed"
+                    self._ledger_id,
+                    "another process changed its state or last segment during the recovery",
                 )
             # Earlier segments are taken as they are stored now: re-replication may have moved copies meanwhile.
             return to_closed(metadata, last_entry_id, length, (*metadata.segments[:-1], *segments))

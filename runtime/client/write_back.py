@@ -73,7 +73,7 @@ class WriteBack:
             await self._pipeline.progress()
         self._raise_failure()
         expected = self._pipeline.last_add_confirmed + self._pipeline.pending_count + 1
-        assert entry.entry_id == expected, "recovered entries come without a gap"
+        assert entry.entry_id == expected, "recovered entries have no gaps"
         body = self._credentials.codec.encode(entry.entry_id, self._start, entry.length, entry.payload)
         self._pipeline.submit(entry.entry_id, body, len(entry.payload)).add_done_callback(_see)
 
@@ -167,7 +167,7 @@ class WriteBack:
         if self._changes_without_progress > self._ports.config.ensemble_changes_without_progress_max:
             raise NotEnoughBookiesError(
                 self._credentials.ledger_id,
-                f"{self._changes_without_progress - 1} ensemble changes in a row, and nothing was stored",
+                f"{self._changes_without_progress - 1} ensemble changes in a row without a stored entry",
             )
 
 

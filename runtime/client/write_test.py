@@ -164,11 +164,11 @@ async def _read_back(client: LedgerClient, writer: LedgerWriter, config: WriteTe
     expected_id = 0
     async for entry in reader:
         if entry.entry_id != expected_id or entry.payload != payload_of(expected_id, config.entry_bytes):
-            raise LedgerReadError(writer.ledger_id, f"entry {expected_id} was read back changed")
+            raise LedgerReadError(writer.ledger_id, f"entry {expected_id} differs from what was written")
         expected_id += 1
     if expected_id != config.entry_count:
         raise LedgerReadError(
-            writer.ledger_id, f"{config.entry_count} entries were acknowledged, {expected_id} were read back"
+            writer.ledger_id, f"{config.entry_count} entries were acknowledged, but {expected_id} were read back"
         )
     return expected_id
 

@@ -113,14 +113,14 @@ class LedgerWriter:
         payload_bytes = len(payload)
         if payload_bytes > self._payload_bytes_max:
             raise EntryTooLargeError(
-                f"ledger {self.ledger_id}: an entry of {payload_bytes} bytes is above the limit of "
+                f"ledger {self.ledger_id}: an entry of {payload_bytes} bytes exceeds the limit of "
                 f"{self._payload_bytes_max}"
             )
         pipeline = self._pipeline
         if not self._has_room():
             raise TooManyPendingAddsError(
                 self.ledger_id,
-                f"{pipeline.pending_count} adds of {pipeline.pending_bytes} bytes wait for their answers",
+                f"{pipeline.pending_count} adds of {pipeline.pending_bytes} bytes are not answered yet",
             )
         entry_id = self._last_add_pushed + 1
         length = self._length + payload_bytes
@@ -149,7 +149,7 @@ class LedgerWriter:
         if not is_late and status == Status.FENCED:
             self._give_up(lambda entry_id: self._fenced(entry_id, f"bookie {bookie_id}"))
         elif not is_late and status == Status.UNAUTHORIZED:
-            self._give_up(lambda _: LedgerPasswordError(self.ledger_id, f"bookie {bookie_id} refuses the password"))
+            self._give_up(lambda _: LedgerPasswordError(self.ledger_id, f"bookie {bookie_id} rejects the password"))
         else:
             logger.info("ledger %d: bookie %s failed: %s", self.ledger_id, bookie_id, status.name)
             self._ports.suspects.add(bookie_id)
@@ -198,7 +198,7 @@ class LedgerWriter:
         if self._changes_without_progress > self._ports.config.ensemble_changes_without_progress_max:
             raise NotEnoughBookiesError(
                 self.ledger_id,
-                f"{self._changes_without_progress - 1} ensemble changes in a row, and nothing was stored",
+                f"{self._changes_without_progress - 1} ensemble changes in a row without a stored entry",
             )
 
     def _yield_to_other(self, metadata: LedgerMetadata) -> None:
@@ -206,7 +206,7 @@ class LedgerWriter:
         if metadata.is_closed:
             self._stop(
                 lambda _: LedgerClosedError(
-                    self.ledger_id, f"somebody closed it at entry {metadata.last_entry_id}; the add is in doubt"
+                    self.ledger_id, f"another client closed it at entry {metadata.last_entry_id}; the add may be lost"
                 )
             )
         else:
@@ -214,7 +214,8 @@ class LedgerWriter:
 
     def _fenced(self, entry_id: int, source: str) -> LedgerFencedError:
         return LedgerFencedError(
-            self.ledger_id, f"somebody recovers it, says {source}; whether entry {entry_id} is kept is theirs to tell"
+            self.ledger_id,
+            f"{source} says that another client recovers it; that decides whether entry {entry_id} is kept",
         )
 
     # ---- the end ---------------------------------------------------------------------------------------------------
@@ -234,7 +235,7 @@ class LedgerWriter:
     def abandon(self) -> None:
         """Stop without touching the metadata: the ledger stays open until somebody recovers it."""
         if self._is_open:
-            self._stop(lambda _: LedgerClosedError(self.ledger_id, "the client was closed; the add is in doubt"))
+            self._stop(lambda _: LedgerClosedError(self.ledger_id, "the client was closed; the add may be lost"))
 
     async def close(self) -> None:
         """Make the end of the ledger final: pending adds fail with LedgerClosedError, the metadata becomes CLOSED.
@@ -245,7 +246,7 @@ class LedgerWriter:
         write without an answer may have been done, which only a read can tell.
         """
         if self._is_open:
-            self._stop(lambda _: LedgerClosedError(self.ledger_id, "the writer was closed; the add is in doubt"))
+            self._stop(lambda _: LedgerClosedError(self.ledger_id, "the writer was closed; the add may be lost"))
         await asyncio.shield(self._start_closing())
 
     def _start_closing(self) -> asyncio.Task[None]:
@@ -264,7 +265,7 @@ class LedgerWriter:
         def is_needed(metadata: LedgerMetadata) -> bool:
             if metadata.is_closed and (metadata.last_entry_id, metadata.length) != (last_entry_id, length):
                 raise ConflictError(
-                    f"ledger {self.ledger_id}: somebody closed it at entry {metadata.last_entry_id} "
+                    f"ledger {self.ledger_id}: another client closed it at entry {metadata.last_entry_id} "
                     f"({metadata.length} bytes), this writer ended at entry {last_entry_id} ({length} bytes)"
                 )
             return not metadata.is_closed
@@ -280,8 +281,8 @@ class LedgerWriter:
             )
         except MetadataUnavailableError as error:
             raise MetadataUnavailableError(
-                f"ledger {self.ledger_id}: its end, entry {last_entry_id}, may not be stored; acknowledged entries are "
-                f"safe, and whoever reads it next with recovery closes it ({error})",
+                f"ledger {self.ledger_id}: its end, entry {last_entry_id}, may not be recorded; acknowledged "
+                f"entries are safe, and the next reader that opens it with recovery closes it ({error})",
                 error.path,
             ) from error
 

@@ -63,7 +63,7 @@ def replace_bookies(metadata: LedgerMetadata, first_entry_id: int, replacements:
     recovery's changes stay private until ``to_closed`` publishes them.
     """
     if metadata.is_closed:
-        raise ValueError("a closed ledger takes no new segment")
+        raise ValueError("a closed ledger accepts no new segment")
     last = metadata.last_segment
     if first_entry_id < last.first_entry_id:
         raise ValueError(f"a segment at entry {first_entry_id} would precede the last one at {last.first_entry_id}")
@@ -84,7 +84,7 @@ def replace_in_segment(
         raise ValueError(f"no segment starts at entry {first_entry_id}")
     index = starts.index(first_entry_id)
     if not metadata.is_closed and index == len(starts) - 1:
-        raise ValueError("the last segment of an unclosed ledger is not ours to change")
+        raise ValueError("the last segment of an open ledger must not be changed here")
     segments = list(metadata.segments)
     segments[index] = Segment(first_entry_id, _replace(segments[index].ensemble, replacements))
     return msgspec.structs.replace(metadata, segments=tuple(segments))
@@ -116,7 +116,7 @@ def to_closed(
     ``segments`` are those that recovery changed in private: they appear with the close and not before (protocol 6).
     """
     if metadata.is_closed:
-        raise ValueError("the ledger is closed already")
+        raise ValueError("the ledger is already closed")
     if last_entry_id < INVALID_ENTRY_ID or length < 0 or (last_entry_id == INVALID_ENTRY_ID and length > 0):
         raise ValueError(f"a ledger cannot end at entry {last_entry_id} with length {length}")
     closed = msgspec.structs.replace(
@@ -163,21 +163,21 @@ def find_regression(present: LedgerMetadata, following: LedgerMetadata, source: 
     ledger was created stays, and segments go on where the present ones end.
     """
     if present.state > following.state:
-        return f"it is {present.state.name} by now, in {source} {following.state.name}: a state never moves back"
+        return f"its state is {present.state.name}, in {source} {following.state.name}: a state never moves back"
     if present.is_closed and has_other_end(present, following):
         return _other_end(present, following, source)
     if _fixed_at_creation(present) != _fixed_at_creation(following):
-        return f"{source}'s is another ledger of the same id"
+        return f"{source} has a different ledger with the same id"
     if following.is_closed and following.last_entry_id < present.last_segment.first_entry_id - 1:
         last_known = present.last_segment.first_entry_id - 1
-        return f"it has entries up to {last_known} at least, in {source} it ends at {following.last_entry_id}"
-    return None if _goes_on(present, following) else f"its segments went another way than in {source}"
+        return f"it has entries up to at least {last_known}, but in {source} it ends at {following.last_entry_id}"
+    return None if _goes_on(present, following) else f"its segments differ from those in {source}"
 
 
 def _other_end(present: LedgerMetadata, following: LedgerMetadata, source: str) -> str:
     if present.last_entry_id != following.last_entry_id:
-        return f"it is closed at entry {present.last_entry_id}, in {source} at {following.last_entry_id}"
-    return f"it is closed with {present.length} bytes, in {source} with {following.length}"
+        return f"it is closed at entry {present.last_entry_id}, but in {source} at {following.last_entry_id}"
+    return f"it is closed with {present.length} bytes, but in {source} with {following.length}"
 
 
 def _goes_on(present: LedgerMetadata, following: LedgerMetadata) -> bool:

@@ -50,7 +50,7 @@ def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
         case 3:
             body = _to_record(metadata).SerializeToString()
             return header + _encode_varint(len(body)) + body
-    raise ValueError(f"there is no ledger metadata version {metadata.format_version}")
+    raise ValueError(f"ledger metadata version {metadata.format_version} is unknown")
 
 
 def decode_ledger_metadata(data: bytes) -> LedgerMetadata:
@@ -60,7 +60,7 @@ def decode_ledger_metadata(data: bytes) -> LedgerMetadata:
         raise MetadataFormatError(f"{_WHAT}: {fault}")
     for bookie_id in metadata.bookies():
         if not is_valid_bookie_id(bookie_id):
-            raise MetadataFormatError(f"{_WHAT}: {bookie_id!r} is no bookie id")
+            raise MetadataFormatError(f"{_WHAT}: {bookie_id!r} is not a bookie id")
     return metadata
 
 
@@ -86,7 +86,7 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
     end = data.find(b"\n", len(HEADER), len(HEADER) + _VERSION_CHARACTERS_MAX + 1)
     number = data[len(HEADER) : end]
     if end < 0 or not number.isdigit():
-        raise MetadataFormatError(f"{_WHAT}: the header names no version")
+        raise MetadataFormatError(f"{_WHAT}: the header has no version")
     return int(number), data[end + 1 :]
 
 
@@ -126,7 +126,7 @@ def _parse_delimited(body: bytes) -> LedgerRecord:
     else:
         raise MetadataFormatError(f"{_WHAT}: the length is damaged")
     if start + length > len(body):
-        raise MetadataFormatError(f"{_WHAT}: {len(body) - start} bytes where {length} are announced")
+        raise MetadataFormatError(f"{_WHAT}: {len(body) - start} bytes instead of {length}")
     from google.protobuf.message import DecodeError  # noqa: PLC0415  see _record_type
 
     try:
@@ -227,7 +227,7 @@ def _encode_lines(metadata: LedgerMetadata) -> str:
     ):
         # Java drops these in silence, and the ledger can then not be repaired any more.
         raise ValueError(
-            "version 1 of ledger metadata holds neither ack quorum, password, digest type, ctime nor custom metadata"
+            "version 1 of ledger metadata has no ack quorum, password, digest type, ctime or custom metadata"
         )
     length = metadata.length if metadata.is_closed else 0
     lines = [f"{metadata.write_quorum_size}\n{metadata.ensemble_size}\n{length}\n"]
@@ -270,5 +270,5 @@ def _decode_lines(text: str) -> LedgerMetadata:
 def _parse_number(text: str) -> int:
     """As Java does: no spaces, no underscores, no more than 64 bits."""
     if not _NUMBER.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return int(text)

@@ -112,13 +112,13 @@ def check_path(path: str) -> None:
     if not is_root and (parts[0] or len(parts) < 2 or any(part in {"", ".", ".."} for part in parts[1:])):
         raise MetadataError(f"{path!r} is not the path of a node", path)
     if _SEGMENT_FORBIDDEN.search(path):
-        raise MetadataError(f"{path!r} has a character that no node may be named with", path)
+        raise MetadataError(f"{path!r} has a character that is not allowed in node names", path)
 
 
 def check_data(path: str, data: bytes) -> None:
     """MetadataError when a node cannot hold so much."""
     if len(data) > NODE_BYTES_MAX:
-        raise MetadataError(f"{path}: {len(data)} bytes are more than a node holds ({NODE_BYTES_MAX})", path)
+        raise MetadataError(f"{path}: {len(data)} bytes exceed the size limit of a node ({NODE_BYTES_MAX})", path)
 
 
 class Watch(Protocol):

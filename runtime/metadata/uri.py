@@ -54,7 +54,7 @@ def parse_metadata_uri(text: str) -> MetadataUri:
     servers = _parse_servers(authority)
     if not rest.startswith("//") or not servers:
         raise ConfigurationError(
-            f"metadata URI {text!r} names no ZooKeeper server: write {EXAMPLE}, or {PULSAR_EXAMPLE} as Pulsar does"
+            f"metadata URI {text!r} has no ZooKeeper server: write {EXAMPLE}, or {PULSAR_EXAMPLE} as in Pulsar"
         )
     return MetadataUri(servers=servers, root=_parse_root(text, slash + path), tree=tree)
 
@@ -65,14 +65,14 @@ def _parse_pulsar_uri(text: str) -> MetadataUri:
     for backend in _PULSAR_BACKENDS:
         if url.lower().startswith(f"{backend}:"):
             raise ConfigurationError(
-                f"metadata URI {text!r}: the metadata is in {backend!r}, and bkctl supports only ZooKeeper; "
-                f"for ZooKeeper write {PULSAR_EXAMPLE}"
+                f"metadata URI {text!r}: the metadata is in {backend!r}, but bkctl supports only ZooKeeper; for "
+                f"ZooKeeper write {PULSAR_EXAMPLE}"
             )
     url = url[len("zk:") :] if url.lower().startswith("zk:") else url
     authority, slash, path = url.partition("/")
     servers = _parse_servers(authority)
     if not servers:
-        raise ConfigurationError(f"metadata URI {text!r} names no ZooKeeper server: write {PULSAR_EXAMPLE}")
+        raise ConfigurationError(f"metadata URI {text!r} has no ZooKeeper server: write {PULSAR_EXAMPLE}")
     chroot = slash + path if path else ""  # Pulsar does not decode it
     root = chroot + ROOT_DEFAULT
     if not _is_usable_root(root):
@@ -89,17 +89,17 @@ def _parse_scheme(text: str) -> LedgerTree | None:
     backend, *types = (scheme[1] if scheme else "").lower().rstrip("+").split("+")
     if backend != "zk":
         is_backend = scheme is not None and not text[scheme.end() :][:1].isdigit()  # not host:port
-        why = f"{backend!r} is a backend that bkctl does not know; for ZooKeeper " if is_backend else ""
+        why = f"bkctl does not support the backend {backend!r}; for ZooKeeper " if is_backend else ""
         raise ConfigurationError(f"metadata URI {text!r} does not start with zk: {why}write {EXAMPLE}")
     name = types[0] if types else _ANY_TREE
     if name == LedgerTree.LEGACY_HIERARCHICAL.value:
         raise ConfigurationError(
-            f"metadata URI {text!r}: {name!r} is no ledger layout in a URI; write zk+{_ANY_TREE}://, "
-            "which takes what the cluster records"
+            f"metadata URI {text!r}: {name!r} is not a ledger layout in a URI; write zk+{_ANY_TREE}:// to use "
+            "the recorded layout"
         )
     if name != _ANY_TREE and name not in _URI_NAMES:
         known = ", ".join([*_URI_NAMES, _ANY_TREE])
-        raise ConfigurationError(f"metadata URI {text!r}: {name!r} is no ledger layout ({known})")
+        raise ConfigurationError(f"metadata URI {text!r}: {name!r} is not a ledger layout ({known})")
     return _URI_NAMES.get(name)
 
 
@@ -109,13 +109,13 @@ def _parse_root(text: str, raw_path: str) -> str:
         raise ConfigurationError(f"metadata URI {text!r}: the path must be percent-encoded (%20 is a space)")
     root = urllib.parse.unquote(raw_path)
     if root in {"", "/"}:
-        raise ConfigurationError(f"metadata URI {text!r}: '{root}' is no ledgers root: write {EXAMPLE}")
+        raise ConfigurationError(f"metadata URI {text!r}: '{root}' is not a ledgers root: write {EXAMPLE}")
     if root.endswith("/"):
         raise ConfigurationError(
-            f"metadata URI {text!r}: '{root}' is no ledgers root since it ends with a slash: write it without"
+            f"metadata URI {text!r}: '{root}' is not a ledgers root because it ends with a slash: remove the slash"
         )
     if not _is_usable_root(root):
-        raise ConfigurationError(f"metadata URI {text!r}: {root!r} is no ledgers root: write {EXAMPLE}")
+        raise ConfigurationError(f"metadata URI {text!r}: {root!r} is not a ledgers root: write {EXAMPLE}")
     return root
 
 
@@ -135,7 +135,7 @@ def legacy_metadata_uri(servers: str, root: str | None = None, factory_class: st
         name = next((name for name in _URI_NAMES if _URI_NAMES[name] is tree), "")
     if not name:
         raise ConfigurationError(
-            f"ledgerManagerFactoryClass = {factory_class}: no metadata URI can be made of it; "
-            f"set metadataServiceUri=zk+{_ANY_TREE}://..., which takes what the cluster records"
+            f"ledgerManagerFactoryClass = {factory_class}: cannot be converted to a metadata URI; set "
+            f"metadataServiceUri=zk+{_ANY_TREE}://... to use the recorded layout"
         )
     return f"zk+{name}://{servers.replace(',', ';')}{ROOT_DEFAULT if root is None else root}"

@@ -84,7 +84,7 @@ class BookieListener:
         if self._handler is None:
             return None
         if len(self._connections) >= self._limits.connections_max:
-            self._log.report(f"connection from {connection.peer} refused", f"{len(self._connections)} are open")
+            self._log.report(f"connection from {connection.peer} rejected", f"{len(self._connections)} are open")
             return None
         self._connections[connection] = None
         if self._sweep_timer is None:
@@ -110,7 +110,7 @@ class BookieListener:
             connection.check_progress()
 
     def _pause_all(self) -> None:
-        logger.debug("requests under way use up their memory: nothing is read from %d peers", len(self._connections))
+        logger.debug("memory for requests in progress is used up: paused reading from %d peers", len(self._connections))
         for connection in self._connections:
             connection.pause_reading()
 

@@ -65,7 +65,7 @@ class LaneWorkers:
     def run(self, lane: str, function: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> Awaitable[T]:
         """Queue a job; RuntimeError after ``close``. A job whose future was cancelled before its turn never runs."""
         if self._is_closed:
-            raise RuntimeError(f"lane {lane} takes no more jobs: the workers are closed")
+            raise RuntimeError(f"lane {lane} accepts no jobs: the workers are closed")
         queue = self._lanes.get(lane)
         if queue is None:
             queue = self._lanes[lane] = _Lane(self._loop, f"lane-{lane}")

@@ -221,7 +221,7 @@ def _read_reply(answer: ReadAnswer, bookie_id: BookieId) -> ReadReply | BookieEr
     if answer.status is not Status.OK:
         return error_of(answer.status, bookie_id)
     if answer.body is None:
-        return error_of(Status.IO_ERROR, bookie_id, "a positive answer without an entry")
+        return error_of(Status.IO_ERROR, bookie_id, "a positive response without an entry")
     return ReadReply(answer.body, answer.max_last_add_confirmed)
 
 
@@ -236,7 +236,7 @@ def _entry_list(answer: ListEntriesAnswer, bookie_id: BookieId) -> EntryList | B
     if answer.status is not Status.OK:
         return error_of(answer.status, bookie_id)
     if answer.entries is None:
-        return error_of(Status.IO_ERROR, bookie_id, "a list of entries that cannot be read")
+        return error_of(Status.IO_ERROR, bookie_id, "cannot parse the list of entries")
     return answer.entries
 
 
@@ -244,5 +244,5 @@ def _bookie_info(answer: BookieInfoAnswer, bookie_id: BookieId) -> BookieInfo | 
     if answer.status is not Status.OK:
         return error_of(answer.status, bookie_id)
     if answer.total_bytes is None or answer.free_bytes is None:
-        return error_of(Status.IO_ERROR, bookie_id, "the answer lacks a number that was asked for")
+        return error_of(Status.IO_ERROR, bookie_id, "the response has no value for a number that was requested")
     return BookieInfo(answer.total_bytes, answer.free_bytes)

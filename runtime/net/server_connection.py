@@ -205,7 +205,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Called ``SWEEPS_PER_STALL`` times in the time that a peer may stand still; then the connection is closed."""
         standing = self._standing()
         if self._standstill.look(standing) >= SWEEPS_PER_STALL and standing is not None:
-            self._shared.log.report(f"connection from {self.peer} closed", f"the peer stands still {standing.debt}")
+            self._shared.log.report(f"connection from {self.peer} closed", f"the peer {standing.debt}")
             self.abort()
 
     # Responder.
@@ -325,9 +325,9 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _standing(self) -> Standing | None:
         if self._queue.is_blocked:
-            return Standing("and takes no answers", self._queue.block_count, -self._queue.transport_bytes)
+            return Standing("is not reading responses", self._queue.block_count, -self._queue.transport_bytes)
         if self._splitter.unfinished_bytes and not self._is_reading_paused:
-            return Standing("within a frame", self._splitter.gathered_count, self._splitter.unfinished_bytes)
+            return Standing("stopped within a frame", self._splitter.gathered_count, self._splitter.unfinished_bytes)
         return None
 
     @property

@@ -31,4 +31,4 @@ class BookieCodec:
 
 
 def _decode_binary(payload: bytes) -> Call:
-    return Junk(f"the peer speaks wire protocol v{payload[0]}, which is not served yet (Java: useV2WireProtocol=false)")
+    return Junk(f"the peer uses wire protocol v{payload[0]}, which is not supported (Java: useV2WireProtocol=false)")

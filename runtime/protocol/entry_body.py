@@ -68,8 +68,8 @@ class EntryCodec:
         if found_ledger_id != self.ledger_id or (entry_id is not None and found_entry_id != entry_id):
             wanted = "the last entry" if entry_id is None else f"entry {entry_id}"
             raise EntryDigestError(
-                f"ledger {self.ledger_id}: {wanted} was asked for, "
-                f"entry {found_entry_id} of ledger {found_ledger_id} came"
+                f"ledger {self.ledger_id}: requested {wanted}, received entry {found_entry_id} of ledger "
+                f"{found_ledger_id}"
             )
         return DecodedEntry(found_entry_id, last_add_confirmed, length, payload)
 
@@ -78,7 +78,7 @@ class EntryCodec:
         entry = self.decode(entry_id, body)
         if entry.length < 0:
             raise EntryDigestError(
-                f"ledger {self.ledger_id}: the header of entry {entry_id} states the impossible length {entry.length}"
+                f"ledger {self.ledger_id}: the header of entry {entry_id} has the impossible length {entry.length}"
             )
         return entry
 
@@ -97,5 +97,5 @@ class EntryCodec:
         if self._digest.compute(head, b"") != packet[_LAC_HEAD.size : end]:
             raise EntryDigestError(f"ledger {self.ledger_id}: the digest of a LAC packet does not match")
         if found_ledger_id != self.ledger_id:
-            raise EntryDigestError(f"ledger {self.ledger_id}: a LAC packet of ledger {found_ledger_id} came")
+            raise EntryDigestError(f"ledger {self.ledger_id}: received a LAC packet of ledger {found_ledger_id}")
         return int(last_add_confirmed)

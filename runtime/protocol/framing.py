@@ -151,5 +151,5 @@ class FrameSplitter:
 
 def _length_error(payload_bytes: int) -> ProtocolError:
     if payload_bytes == 0:
-        return ProtocolError("an empty frame is no message")
-    return ProtocolError(f"a frame of {payload_bytes} bytes is longer than the limit allows")
+        return ProtocolError("an empty frame is not a message")
+    return ProtocolError(f"a frame of {payload_bytes} bytes exceeds the limit")

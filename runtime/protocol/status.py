@@ -41,16 +41,16 @@ class Status(enum.IntEnum):
 _ERRORS: dict[Status, tuple[type[BookieError], str]] = {
     Status.NO_SUCH_LEDGER: (NoSuchLedgerError, "no such ledger"),
     Status.NO_SUCH_ENTRY: (NoSuchEntryError, "no such entry"),
-    Status.BAD_REQUEST: (BadRequestError, "the request was refused as malformed"),
+    Status.BAD_REQUEST: (BadRequestError, "the request was rejected as malformed"),
     Status.IO_ERROR: (BookieIOError, "input/output error"),
     Status.UNAUTHORIZED: (UnauthorizedError, "wrong ledger password"),
-    Status.BAD_VERSION: (BadRequestError, "the protocol version was refused"),
+    Status.BAD_VERSION: (BadRequestError, "the protocol version was rejected"),
     Status.FENCED: (FencedError, "the ledger is fenced"),
     Status.READ_ONLY: (BookieReadOnlyError, "the bookie is read-only"),
     Status.TOO_MANY_REQUESTS: (TooManyRequestsError, "too many requests"),
     Status.UNKNOWN_LEDGER_STATE: (UnknownLedgerStateError, "the bookie may have lost entries of the ledger"),
     Status.UNAVAILABLE: (BookieUnavailableError, "no connection"),
-    Status.TIMEOUT: (BookieTimeoutError, "no answer in time"),
+    Status.TIMEOUT: (BookieTimeoutError, "no response in time"),
 }
 
 

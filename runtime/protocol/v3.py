@@ -132,7 +132,7 @@ def decode_response(payload: bytes) -> Answer:
     except DecodeError as error:
         raise ProtocolError("the bytes are not a v3 response") from error
     if not message.IsInitialized():
-        raise ProtocolError("a v3 response lacks a required field")
+        raise ProtocolError("a v3 response misses a required field")
     header = message.header
     status = _STATUS_OF_CODE[message.status]
     decode = _ANSWER_DECODERS.get(header.operation)
@@ -144,7 +144,7 @@ def decode_response(payload: bytes) -> Answer:
 def _decode_add_answer(message: Response, txn_id: int, status: Status) -> Answer:
     if status is Status.OK:
         if not message.HasField("addResponse"):
-            raise ProtocolError("a positive answer to an add names no entry")
+            raise ProtocolError("a positive response to an add has no entry")
         status = _STATUS_OF_CODE[message.addResponse.status]
     return AddAnswer(txn_id, status)
 

@@ -164,7 +164,7 @@ def decode_request(payload: bytes) -> Call:
     except DecodeError as error:
         raise ProtocolError("the bytes are not a v3 request") from error
     if not message.IsInitialized():
-        raise ProtocolError("a v3 request lacks a required field")
+        raise ProtocolError("a v3 request misses a required field")
     header = message.header
     decode = _DECODERS.get(header.operation)
     if decode is None:
@@ -242,7 +242,7 @@ def _decode_start_tls(message: Request, header: BKPacketHeader) -> StartTlsCall:
 
 def _demand(message: Request, field: str) -> None:
     if not message.HasField(field):
-        raise ProtocolError(f"a v3 request lacks its {field}")
+        raise ProtocolError(f"a v3 request misses its {field}")
 
 
 _DECODERS: Final[dict[int, Callable[[Request, BKPacketHeader], BookieCall | HandshakeCall | RefusedCall]]] = {

@@ -197,7 +197,7 @@ _COUNTS = tuple(name for name in BookieReplication.__struct_fields__ if name not
 def under_replicated_ledger(verdict: LedgerVerdict) -> UnderReplicatedLedger:
     """Sum up one ledger of which at least one write set misses copies."""
     affected = [row for row in verdict.rows if row.replication in UNDER_REPLICATED_STATES]
-    assert affected, "only a ledger that misses copies is summed up"
+    assert affected, "only a ledger that misses copies is summarized"
     first = affected[0].write_set
     assert first.ledger_state is not None
     assert first.ack_quorum_size is not None

@@ -94,7 +94,7 @@ class BookieRecovery:
                     on_wait(bookie_id)
             if self._ports.clock.monotonic_ns() >= deadline_ns:
                 waited = f"after {self._config.registration_wait_s:g} s"
-                raise RefusedError(f"bookie {registered[0]} does not answer but is still registered {waited}")
+                raise RefusedError(f"bookie {registered[0]} does not respond but is still registered {waited}")
             await self._ports.clock.sleep(0.5)
 
     async def registered(self, bookie_ids: Collection[str]) -> list[str]:
@@ -156,7 +156,7 @@ class BookieRecovery:
             if bookie_id in {*registrations.writable, *registrations.read_only}:
                 continue
             if await self._cookies.find(bookie_id) is None:
-                raise BookieNotFoundError(f"bookie {bookie_id} is unknown: no cookie, and no ledger names it")
+                raise BookieNotFoundError(f"bookie {bookie_id} is unknown: no cookie, and no ledger references it")
 
     async def run(
         self, plan: RecoveryPlan, on_progress: Callable[[RecoveryProgress], None] | None = None

@@ -269,7 +269,7 @@ def _marked_different(copies: list[Copy]) -> list[Copy]:
         copy
         if copy.entry is None or (copy.entry.length, copy.entry.payload) == standing
         else msgspec.structs.replace(
-            copy, state=CopyState.DIFFERENT, reason="payload or length is not that of the other copies"
+            copy, state=CopyState.DIFFERENT, reason="payload or length differs from the other copies"
         )
         for copy in copies
     ]

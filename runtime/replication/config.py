@@ -17,16 +17,16 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     ledgers_in_parallel: Annotated[int, Setting(
         "Ledgers processed at once; a recovery holds the replication lock of each", unit="ledgers", low=1)] = 16
-    bytes_in_flight_max: Annotated[int, Setting("Bytes of entries that are read or written at once",
+    bytes_in_flight_max: Annotated[int, Setting("Bytes of entries in flight",
         unit="bytes", low=1)] = 64 * 1024 * 1024
-    entries_in_flight_max: Annotated[int, Setting("Entries that are read or written at once",
+    entries_in_flight_max: Annotated[int, Setting("Entries in flight",
         unit="entries", low=1)] = 512
     attempts_max: Annotated[int, Setting("Requests to a registered bookie before it counts as failed or overloaded",
         unit="attempts", low=1)] = 7
     backoff_first_s: Annotated[float, Setting("Pause after the first failed request; it doubles after each further one",
         unit="s", above=0)] = 0.25
     backoff_max_s: Annotated[float, Setting("Longest pause between two requests", unit="s", above=0)] = 5.0
-    silence_pause_s: Annotated[float, Setting("How long a registered bookie that did not answer twice is not asked",
+    silence_pause_s: Annotated[float, Setting("How long a registered bookie that did not respond twice is skipped",
         unit="s", above=0)] = 10.0
     late_copy_wait_s: Annotated[float, Setting(
         "Pause before a missing copy in an open ledger is checked again, since its add may be in flight", unit="s",

@@ -120,7 +120,7 @@ class CopyReader:
         if bookie_id in self._asking_again and attempts > 1:
             await self._wait_for_outcome(bookie_id)
         if bookie_id in self._asking_again or self._is_silent(bookie_id):
-            return Copy(bookie_id, CopyState.UNREACHABLE, "it does not answer")
+            return Copy(bookie_id, CopyState.UNREACHABLE, "it does not respond")
         return await self._ask(bookie_id, credentials, entry_id, attempts)
 
     async def _ask(self, bookie_id: str, credentials: LedgerCredentials, entry_id: int, attempts: int) -> Copy:

@@ -49,7 +49,7 @@ class DecommissionPlan(msgspec.Struct, frozen=True):
     @property
     def kept(self) -> str:
         """The end of a sentence about what forbids to delete the cookie."""
-        return "" if self.cookie_version is None else ": its cookie is kept"
+        return "" if self.cookie_version is None else ": its cookie was not deleted"
 
 
 class DecommissionReport(msgspec.Struct, frozen=True):
@@ -203,8 +203,9 @@ class Decommission:
     ) -> str | None:
         """Which ledgers forbid to delete the cookie, or None."""
         if remaining:
-            ledgers = "1 ledger still names" if len(remaining) == 1 else f"{len(remaining)} ledgers still name"
-            return f"{ledgers} bookie {plan.bookie_id}, or may{plan.kept}"
+            count = len(remaining)
+            ledgers = "1 ledger still references" if count == 1 else f"{count} ledgers still reference"
+            return f"{ledgers} bookie {plan.bookie_id} (or could not be checked){plan.kept}"
         unproven = await self._unproven(plan.bookie_id, accepted)
         return f"no longer proven lost: {named_reasons(unproven)}{plan.kept}" if unproven else None
 
@@ -226,7 +227,7 @@ class Decommission:
         except RefusedError as error:
             return f"{error}{plan.kept}", False
         except BadVersionError:
-            return f"the cookie of bookie {plan.bookie_id} was written meanwhile: it is kept", False
+            return f"the cookie of bookie {plan.bookie_id} changed in the meantime: it was not deleted", False
         except NoNodeError:
             return None, self._is_delete_in_doubt  # deleted by us if the answer was lost, else by another process
         return None, True

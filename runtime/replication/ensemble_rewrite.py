@@ -86,7 +86,7 @@ class EnsembleRewrite:
         """RefusedError for ids that cannot be."""
         for bookie_id in (source, destination):
             if not is_valid_bookie_id(bookie_id):
-                raise RefusedError(f"nothing was changed: {bookie_id!r} is no bookie id")
+                raise RefusedError(f"nothing was changed: {bookie_id!r} is not a bookie id")
         if source == destination:
             raise RefusedError(f"nothing was changed: both ids are {source}")
         self._ports = ports
@@ -104,12 +104,12 @@ class EnsembleRewrite:
         live = (await self._registration.snapshot()).live
         if self._source in live:
             raise RefusedError(
-                f"nothing was changed: bookie {self._source} is registered: two bookies are not one; stop it first"
+                f"nothing was changed: bookie {self._source} is registered, so the ids are two bookies; stop it first"
             )
         if self._destination not in live:
             raise RefusedError(
-                f"nothing was changed: bookie {self._destination} is not registered, so it cannot prove what it holds: "
-                "start it first"
+                f"nothing was changed: bookie {self._destination} is not registered, so its entries cannot be "
+                "checked: start it first"
             )
 
     async def survey(self, on_progress: Callable[[int], None] | None = None) -> RewriteSurvey:
@@ -165,15 +165,15 @@ class EnsembleRewrite:
                     f"{difference}"
                 )
         if (present_count := await self._probe(survey.probes)) > 0:
-            return f"{self._destination} holds all of {present_count} sampled entries of {self._source}"
+            return f"{self._destination} has all of {present_count} sampled entries of {self._source}"
         if not survey.probes:
-            return f"no entry is at stake: {self._source} holds none of these ledgers"
+            return f"no entry is affected: {self._source} has none of these ledgers"
         if not has_equal_cookies:
             raise RefusedError(
-                f"nothing was changed: nothing tells that {self._destination} is {self._source}: it has none of the "
-                "entries asked for, which may not exist, and there are no two cookies to compare"
+                f"nothing was changed: nothing proves that {self._destination} is {self._source}: it has none of "
+                "the sampled entries, which may not exist, and there are no two cookies to compare"
             )
-        return f"the cookies of {self._source} and {self._destination} name the same folders of the same instance"
+        return f"the cookies of {self._source} and {self._destination} have the same directories of the same instance"
 
     def decide(self, _: int, stored: StoredLedger | None) -> Step:
         """What to do with a ledger as it is now."""
@@ -221,8 +221,9 @@ class EnsembleRewrite:
                 present_count += 1
             elif probe.is_certain or copy.state is not CopyState.MISSING:
                 raise RefusedError(
-                    f"nothing was changed: {self._source} should hold entry {probe.entry_id} of ledger "
-                    f"{probe.ledger_id}, and {self._destination} does not show it ({copy.state.value}: {copy.reason})"
+                    f"nothing was changed: {self._source} should have entry {probe.entry_id} of ledger "
+                    f"{probe.ledger_id}, but {self._destination} does not have it ({copy.state.value}: "
+                    f"{copy.reason})"
                 )
         return present_count
 
@@ -281,7 +282,7 @@ def rewrite_bookie(metadata: LedgerMetadata, source: str, destination: str, *, h
             segments.append(segment)
             continue
         if destination in ensemble or ensemble.count(source) > 1:
-            return Rewrite(obstacle=f"the segment at entry {segment.first_entry_id} would name {destination} twice")
+            return Rewrite(obstacle=f"the segment at entry {segment.first_entry_id} would have {destination} twice")
         is_open_end = index == len(metadata.segments) - 1 and not metadata.is_closed
         if is_open_end and not has_open_ends:
             is_end_left = True

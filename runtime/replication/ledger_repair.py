@@ -148,9 +148,9 @@ class LedgerRepair:
     async def _why_locked(self, ledger_id: int) -> str:
         lock = await self._tools.locks.look_at(ledger_id)
         holder = "an unknown host" if lock is None or lock.holder is None else lock.holder
-        sentence = f"held by {holder}, waited {self._config.lock_wait_s:g} s"
+        sentence = f"held by {holder}, gave up after {self._config.lock_wait_s:g} s"
         if lock is not None and not lock.session_id:
-            sentence += f"; no session owns {lock.path}, so it is never released: run bkctl metadata doctor"
+            sentence += f"; no session owns {lock.path}, so it never expires: run bkctl metadata doctor"
         return sentence
 
 
@@ -208,7 +208,7 @@ class _Repair:
                 if self._failures:
                     self._require_lock()  # when the session ends, bookies are missing that are not dead
                 return self._result(metadata)
-        detail = f"{self._config.metadata_attempts_max} attempts in a row were overtaken"
+        detail = f"another process changed it first, {self._config.metadata_attempts_max} times in a row"
         return _failed(self._ledger_id, FailureReason.CONFLICT, detail)
 
     def _fragment_at(self, metadata: LedgerMetadata, place: _Place) -> Fragment | None:
@@ -227,7 +227,7 @@ class _Repair:
         """The stored metadata. Failures that it no longer supports are forgotten."""
         versioned = await self._ports.ledgers.read(self._ledger_id)
         if versioned.value.state < self._state:
-            raise ConflictError(f"ledger {self._ledger_id}: its state went backwards, somebody restored old metadata")
+            raise ConflictError(f"ledger {self._ledger_id}: its state went backwards; older metadata was restored")
         self._state = versioned.value.state
         self._failures = {
             place: found

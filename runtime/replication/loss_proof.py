@@ -128,7 +128,7 @@ def _stored_entries(fragment: Fragment, sizes: tuple[int, int]) -> Iterator[int]
 def _sentence(entry_id: int, copy: Copy) -> str:
     if copy.state is CopyState.PRESENT:
         return f"bookie {copy.bookie_id} has a good copy of entry {entry_id}"
-    return f"bookie {copy.bookie_id} does not deny having entry {entry_id}: {copy.reason}"
+    return f"bookie {copy.bookie_id} may have entry {entry_id}: {copy.reason}"
 
 
 def named_reasons(reasons: Sequence[tuple[int, str]], count_max: int = 5) -> str:

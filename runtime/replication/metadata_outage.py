@@ -88,7 +88,7 @@ class OutageWait:
     async def _answers(self, error: MetadataUnavailableError) -> bool:
         left_s = (self._deadline_ns - self._clock.monotonic_ns()) / 1e9
         if left_s <= 0:
-            raise MetadataOutageError(f"ZooKeeper was away for more than {self._wait_max_s:g} s: {error}") from error
+            raise MetadataOutageError(f"ZooKeeper was unavailable for over {self._wait_max_s:g} s: {error}") from error
         try:
             async with asyncio.timeout(left_s):
                 await self._probe()

@@ -23,7 +23,7 @@ class FailureReason(enum.Enum):
     UNREADABLE = "surviving copies cannot be read"
     NOT_ENOUGH_BOOKIES = "no bookie to copy to"
     NOT_CLOSED = "the ledger could not be closed"
-    LOCKED = "somebody else holds the replication lock"
+    LOCKED = "another process has the replication lock"
     LOCK_LOST = "the replication lock was lost"
     METADATA_UNREADABLE = "the ledger metadata cannot be read"
     CONFLICT = "the ledger metadata kept changing"
@@ -56,7 +56,7 @@ class LedgerOutcome(enum.Enum):
     """What became of one ledger of a plan: exactly one of these."""
 
     REPAIRED = "repaired"
-    REPAIRED_BY_OTHERS = "repaired by others"
+    REPAIRED_BY_OTHERS = "repaired by another process"
     """It named the failed bookies no more when its turn came: another recovery, or its own writer, was faster."""
     DELETED = "deleted"
     FAILED = "failed"
@@ -214,7 +214,7 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
 
     bookie_ids: tuple[str, ...]
     ledgers: int
-    """Ledgers of the plan: the sum of those repaired, repaired by others, deleted and failed."""
+    """Ledgers of the plan: the sum of those repaired, repaired by another process, deleted and failed."""
     ledgers_repaired: int
     """Ledgers of which this run rewrote a segment, or which it closed, and which nothing is left to do for."""
     ledgers_repaired_by_others: int

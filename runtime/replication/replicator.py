@@ -213,7 +213,7 @@ class _StripeCopy:
 
     def _record_failure(self, entry_id: int, found: dict[str, Copy]) -> None:
         answers = ", ".join(f"{copy.bookie_id}: {copy.reason}" for copy in found.values())
-        reason = f"entry {entry_id}: {answers or 'no other bookie ever held it'}"
+        reason = f"entry {entry_id}: {answers or 'no other bookie ever had it'}"
         states = {copy.state for copy in found.values()}
         if CopyState.UNREACHABLE in states:
             # Silence costs a time-out for every further entry: the range is reported unprobed.
@@ -275,6 +275,6 @@ class _StripeCopy:
         copy = await self._tools.copies.read(self._job.target, self._job.credentials, entry_id)
         lease.resize(len(copy.body))
         if copy.entry is None:
-            self._give_up_target(f"bookie {self._job.target}: copy of entry {entry_id} not readable: {copy.reason}")
+            self._give_up_target(f"bookie {self._job.target}: cannot read its copy of entry {entry_id}: {copy.reason}")
         elif zlib.crc32(copy.entry.payload) != self._fingerprints[position]:
-            self._give_up_target(f"bookie {self._job.target}: holds another entry {entry_id}")
+            self._give_up_target(f"bookie {self._job.target}: has a different entry {entry_id}")

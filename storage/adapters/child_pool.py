@@ -127,9 +127,7 @@ class _Pool:
         try:
             child = _Child(self._module, self._directory, self._end_s_max)
         except OSError as error:
-            raise ChildFailedError(
-                f"a child process ({self._module}) could not be started ({error.strerror})"
-            ) from error
+            raise ChildFailedError(f"cannot start a child process ({self._module}): {error.strerror}") from error
         self._children.append(child)
         if self._is_stopped:  # by another thread, which may not have seen this child
             child.kill()
@@ -188,6 +186,6 @@ class _Child:
         try:
             status = self._process.wait(self._end_s_max)
         except subprocess.TimeoutExpired:
-            raise ChildFailedError(f"a child process ({self._module}) says nothing any more") from None
-        how = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
+            raise ChildFailedError(f"a child process ({self._module}) stopped responding") from None
+        how = f"was killed by signal {-status}" if status < 0 else f"exited with code {status}"
         raise ChildFailedError(f"a child process ({self._module}) {how}")

@@ -136,7 +136,7 @@ def _mapped(path: str, error: Exception) -> StorageError:
     if isinstance(error, plyvel.CorruptionError) or sentence.endswith(_LOST_OR_CUT):
         return IndexDamagedError(f"{path}: {sentence}")
     if f"lock {os.path.join(path, 'LOCK')}:" in sentence:
-        return DirectoryLockedError(f"{path}: the index database is open elsewhere ({sentence})")
+        return DirectoryLockedError(f"{path}: another process has opened the index database ({sentence})")
     for text, number in _NO_ROOM.items():
         if sentence.endswith(text):
             return IndexFullError(f"{path}: {sentence}", number)

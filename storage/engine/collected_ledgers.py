@@ -29,7 +29,7 @@ HEADER: Final = b"bkctl.collected1"
 RECORD_BYTES: Final = 16
 
 COLLECTED_ADVICE: Final = (
-    "fences of this bookie are lost: take it out of service with `bkctl decommission`, then start it with empty folders"
+    "fences of this bookie are lost: remove it with `bkctl decommission`, then start it with empty directories"
 )
 
 
@@ -116,7 +116,7 @@ class CollectedLedgers:
     def append(self, ledger_id: LedgerId) -> None:
         """Make the record of a ledger durable. StorageError when that cannot be said: its copy must stay then."""
         if self.is_rewrite_due:
-            raise StorageError(f"{self.path}: an earlier write has failed; the file is to be replaced first")
+            raise StorageError(f"{self.path}: an earlier write failed; the file must be replaced first")
         self.is_rewrite_due = True
         record = encode_collected([ledger_id])
         try:
@@ -131,7 +131,7 @@ class CollectedLedgers:
                 finally:
                     file.close()
         except OSError as error:
-            raise StorageError(f"{self.path}: {error.strerror}; the copy of ledger {ledger_id} stays") from error
+            raise StorageError(f"{self.path}: {error.strerror}; kept the copy of ledger {ledger_id}") from error
         self._end_bytes += RECORD_BYTES
         self.is_rewrite_due = False
 

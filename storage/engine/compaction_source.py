@@ -88,7 +88,7 @@ class CompactionSource:
         frame = decode_frame_start(data[first - LENGTH_BYTES : first + 16])
         body = data[first : first + entry.size_bytes]
         if frame != FrameStart(entry.size_bytes, entry.ledger_id, entry.entry_id) or len(body) != entry.size_bytes:
-            reason = f"entry {entry.ledger_id}:{entry.entry_id} is not what it was a moment ago"
+            reason = f"entry {entry.ledger_id}:{entry.entry_id} changed while it was compacted"
             raise CorruptFileError(self._path, entry.offset, reason)
         return body
 

@@ -438,5 +438,5 @@ class LedgerDirectoryEngine:
             )
         self._was_full = True
         raise MemtableFullError(
-            f"the write cache has no room for the {len(body)} bytes of entry {ledger_id}:{entry_id}"
+            f"the write cache has no space for the {len(body)} bytes of entry {ledger_id}:{entry_id}"
         )

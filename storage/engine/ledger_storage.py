@@ -337,8 +337,8 @@ def _require_routing(config: StorageConfig, engines: Sequence[LedgerDirectoryEng
         if ledger_id is not None:
             right = config.ledger_directories[ledger_id % len(engines)]
             raise MisplacedLedgerError(
-                f"{config.ledger_directories[position]} holds ledger {ledger_id}, which is looked for in {right}: the "
-                "ledger directories are not those it was stored with, in number and order; put the old list back"
+                f"{config.ledger_directories[position]} has ledger {ledger_id}, which belongs in {right}: the "
+                "number or order of the ledger directories changed; restore the old list"
             )
 
 

@@ -152,7 +152,7 @@ class EntryRelocation:
 
         A read that looked its location up before this looks it up once more.
         """
-        assert log_id not in self._log_writer.unfinished_log_ids, "a log that is written to is never removed"
+        assert log_id not in self._log_writer.unfinished_log_ids, "a log that is being written is never removed"
         path = os.path.join(self.directory, entry_log_file_name(log_id))
         if self._filesystem.exists(path):
             self._filesystem.remove(path)

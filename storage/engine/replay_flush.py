@@ -87,6 +87,6 @@ class ReplayFlush:
         cache_bytes = (max(needed_bytes.values()) + self._config.entry_log.entry_bytes_max) * len(self._engines)
         detail = f"{reason.filename}: {reason.strerror}" if isinstance(reason, OSError) else str(reason)
         return NoRoomToStartError(
-            f"{detail}: the journals hold more than the write cache can keep until there is room; make room, or start "
-            f"with --set {_CACHE_KEY}={-(-cache_bytes // MEBIBYTE)}"
+            f"{detail}: the journals have more entries than the write cache can hold until space is freed; free "
+            f"disk space, or start with --set {_CACHE_KEY}={-(-cache_bytes // MEBIBYTE)}"
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _LEDGERS_TOLD_MAX: Final = 10
-_SURPLUS: Final = "it holds more than its ledgers map names"
+_SURPLUS: Final = "it has entries that its ledgers map does not list"
 
 
 class LogFindings(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,22 +68,22 @@ def judge_log(findings: LogFindings) -> LogDamage | None:
         return _judge_by_map(findings)
     if findings.gaps:
         gap = findings.gaps[0]
-        return LogDamage(f"{gap.size_bytes} bytes from offset {gap.offset} on are no entries", None)
+        return LogDamage(f"{gap.size_bytes} bytes from offset {gap.offset} on are not entries", None)
     if not _is_torn_by_crash(findings):
-        return LogDamage(f"its last {findings.dropped_bytes} bytes are no entries", None)
+        return LogDamage(f"its last {findings.dropped_bytes} bytes are not entries", None)
     return None
 
 
 def _judge_by_map(findings: LogFindings) -> LogDamage | None:
     stated, found = findings.ledgers_map, findings.found_bytes
     if stated is None:
-        return LogDamage("its ledgers map cannot be read", None)
+        return LogDamage("cannot read its ledgers map", None)
     lacking = tuple(sorted(each for each in stated if found.get(each, 0) < stated[each]))
     misread = tuple(sorted(each for each in found if found[each] > stated.get(each, 0)))
     if not lacking and not misread:
         return None
     missing_bytes = sum(stated[each] - found.get(each, 0) for each in lacking)
-    reason = f"{missing_bytes} bytes that its ledgers map names are not there" if lacking else _SURPLUS
+    reason = f"{missing_bytes} bytes that its ledgers map lists are missing" if lacking else _SURPLUS
     # The id of misread bytes need never have existed: it is no ledger that lacks something.
     seen = f" (damaged bytes read as entries of {listed(misread)})" if misread else ""
     return LogDamage(reason + seen, lacking, misread)

@@ -67,11 +67,11 @@ class EntryLogScan:
         try:
             file = self._fs.open(self._path)
         except OSError as error:
-            raise EntryLogError(f"{self._path}: cannot be scanned: {without_path(error)}") from error
+            raise EntryLogError(f"{self._path}: cannot scan: {without_path(error)}") from error
         try:
             yield from self._entries(ReadWindow(file))
         except OSError as error:
-            raise EntryLogError(f"{self._path}: cannot be scanned: {without_path(error)}") from error
+            raise EntryLogError(f"{self._path}: cannot scan: {without_path(error)}") from error
         finally:
             file.close()
 
@@ -194,7 +194,7 @@ class EntryLogReader:
             finally:
                 file.close()
         except OSError as error:
-            raise EntryLogError(f"{path}: ledgers map cannot be read: {without_path(error)}") from error
+            raise EntryLogError(f"{path}: cannot read the ledgers map: {without_path(error)}") from error
 
     def forget(self, log_id: EntryLogId) -> None:
         """Let go of a log that was removed; call it after the removal. Reads under way end with what they began."""
@@ -247,7 +247,7 @@ class EntryLogReader:
         self, frame: bytes, frame_bytes: int, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId
     ) -> bytes:
         if len(frame) < frame_bytes:
-            raise self._damage(location, ledger_id, entry_id, f"only {len(frame)} of {frame_bytes} bytes are there")
+            raise self._damage(location, ledger_id, entry_id, f"only {len(frame)} of {frame_bytes} bytes are present")
         return frame[LENGTH_BYTES:frame_bytes]
 
     def _error(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId, reason: str) -> EntryLogError:

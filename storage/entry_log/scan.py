@@ -82,11 +82,11 @@ class LogScan:
         try:
             file = self._fs.open(self._path)
         except OSError as error:
-            raise EntryLogError(f"{self._path}: cannot be scanned: {without_path(error)}") from error
+            raise EntryLogError(f"{self._path}: cannot scan: {without_path(error)}") from error
         try:
             yield from self._entries(ReadWindow(file, self._window_bytes))
         except OSError as error:
-            raise EntryLogError(f"{self._path}: cannot be scanned: {without_path(error)}") from error
+            raise EntryLogError(f"{self._path}: cannot scan: {without_path(error)}") from error
         finally:
             file.close()
 

@@ -103,7 +103,7 @@ class EntryLogWriter:
         try:
             log_id = self._claim_log_id()
         except OSError as error:
-            raise EntryLogError(f"{self._directory}: no entry log id can be claimed: {error}") from error
+            raise EntryLogError(f"{self._directory}: cannot reserve an entry log id: {error}") from error
         self._is_overtaken = True
         return log_id
 
@@ -289,12 +289,12 @@ class EntryLogWriter:
     @contextlib.contextmanager
     def _failing_for_good(self) -> Iterator[None]:
         if self._failure is not None:
-            raise EntryLogError(f"{self._directory}: entry log failed before: {self._failure}") from self._failure
+            raise EntryLogError(f"{self._directory}: an earlier write failed: {self._failure}") from self._failure
         try:
             yield
         except OSError as error:
             self._failure = error
-            raise EntryLogError(f"{self._directory}: entry log cannot be written: {error}") from error
+            raise EntryLogError(f"{self._directory}: cannot write the entry log: {error}") from error
 
 
 def _find_last_log_id(fs: FileSystem, directory: str) -> EntryLogId:

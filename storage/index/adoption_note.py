@@ -43,7 +43,7 @@ class ChangeUnderWay(NamedTuple):
     @property
     def advice(self) -> str:
         """What to do, as the end of a sentence."""
-        return f"{self.path} says that a change was cut off: end it with `bkctl storage {self.command}`"
+        return f"{self.path} records an unfinished change: run `bkctl storage {self.command}` to finish it"
 
 
 def find_change_under_way(fs: FileSystem, config: StorageConfig) -> ChangeUnderWay | None:
@@ -90,9 +90,9 @@ def require_nothing_written_since(fs: FileSystem, config: StorageConfig, path: s
     """AdoptionRefusedError when a bookie has run since the change began."""
     if note.newest != _newest(fs, config):
         raise AdoptionRefusedError(
-            f"nothing was changed: {path} tells of a change that was cut off, and a bookie has written since: then the "
-            f"newest files were {', '.join(note.newest)}; what it wrote is in its own index alone; put back what is in "
-            f"the folders {note.aside}, remove {path}, and begin again"
+            f"nothing was changed: {path} records an unfinished change, but a bookie has written since then: the "
+            f"newest files were {', '.join(note.newest)}; what it wrote is only in its own index. Move back the "
+            f"files in the directories {note.aside}, remove {path}, and start again"
         )
 
 

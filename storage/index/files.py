@@ -81,13 +81,13 @@ def decode_log(data: bytes) -> Iterator[bytes]:
         checksum, size_bytes, kind = _HEADER.unpack_from(data, offset)
         end = offset + _HEADER.size + size_bytes
         if end > offset - offset % _BLOCK_BYTES + _BLOCK_BYTES:
-            raise ValueError(f"a record at offset {offset} that runs over its block")
+            raise ValueError(f"a record at offset {offset} that crosses its block")
         if end > len(data):
             return
         if checksum != _masked(crc32c(memoryview(data)[offset + _HEADER.size - 1 : end])):
             raise ValueError(f"a record at offset {offset} does not match its checksum")
         if (kind in {_WHOLE, _FIRST}) is bool(parts) or kind > _LAST or kind == 0:
-            raise ValueError(f"a part of a record at offset {offset} that does not belong there")
+            raise ValueError(f"a fragment at offset {offset} that does not belong there")
         parts.append(data[offset + _HEADER.size : end])
         offset = end
         if kind in {_WHOLE, _LAST}:
@@ -146,7 +146,7 @@ def checked_block(data: bytes) -> bytes:
     """A block without its trailer; ValueError unless it is whole and not compressed, as none of ours is."""
     block, trailer = data[:-BLOCK_TRAILER_BYTES], data[-BLOCK_TRAILER_BYTES:]
     if len(trailer) < BLOCK_TRAILER_BYTES or trailer[0] != 0:
-        raise ValueError("a block that is cut or compressed")
+        raise ValueError("a block that is truncated or compressed")
     if int.from_bytes(trailer[1:], "little") != _masked(crc32c(trailer[:1], crc32c(block))):
         raise ValueError("a block does not match its checksum")
     return block
@@ -159,7 +159,7 @@ def _apply_change(change: bytes, manifest: Manifest) -> None:
         if tag == _TAG_COMPARATOR:
             name, position = _sized(change, position)
             if name != _COMPARATOR:
-                raise ValueError("keys in another order")
+                raise ValueError("keys out of order")
         elif tag == _TAG_LOG:
             manifest.log_number, position = _varint(change, position)
         elif tag == _TAG_PREVIOUS_LOG:
@@ -215,7 +215,7 @@ def _sized(data: bytes, position: int) -> tuple[bytes, int]:
     size_bytes, position = _varint(data, position)
     end = position + size_bytes
     if end > len(data):
-        raise ValueError("a length that leads behind the end")
+        raise ValueError("a length beyond the end")
     return data[position:end], end
 
 

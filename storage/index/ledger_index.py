@@ -274,10 +274,10 @@ def _decode_row(path: str, ledger_id: LedgerId, value: bytes) -> LedgerRow | Non
     try:
         data.ParseFromString(value)
     except DecodeError as error:
-        raise IndexDamagedError(f"{path}: the row of ledger {ledger_id} cannot be read: {value.hex()}") from error
+        raise IndexDamagedError(f"{path}: cannot parse the row of ledger {ledger_id}: {value.hex()}") from error
     # The C parser of protobuf lets a message pass that lacks required fields.
     if not data.IsInitialized():
-        raise IndexDamagedError(f"{path}: the row of ledger {ledger_id} lacks a field: {value.hex()}")
+        raise IndexDamagedError(f"{path}: the row of ledger {ledger_id} misses a field: {value.hex()}")
     if not data.exists:
         return None
     return LedgerRow(

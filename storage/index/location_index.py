@@ -144,7 +144,7 @@ class LocationIndex:
             self._rows = open_rows()
             self.is_lost = False
         except (StorageError, OSError) as error:
-            raise IndexFailedError(f"{self._rows.path}: the new index cannot be opened ({error})") from error
+            raise IndexFailedError(f"{self._rows.path}: cannot open the new index ({error})") from error
 
     def close(self) -> None:
         """Close the database; safe to repeat."""

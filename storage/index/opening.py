@@ -84,8 +84,8 @@ def open_or_view_index(filesystem: FileSystem, open_index: OpenIndexStore, path:
         return view_sealed_index(filesystem, open_index, path, record_path)
     except ValueError as error:
         raise NoRoomToStartError(
-            f"{path}: {mebibytes(free_bytes)} MiB are free, {mebibytes(needed_bytes)} MiB are needed to open this "
-            f"index, which must be mended ({error}): make room"
+            f"{path}: {mebibytes(free_bytes)} MiB are free, but {mebibytes(needed_bytes)} MiB are needed to open "
+            f"this index, which must be repaired ({error}): free disk space"
         ) from error
 
 
@@ -121,5 +121,5 @@ def _require_no_history(filesystem: FileSystem, ledger_directory: str, index_pat
         # Rebuilt from the logs alone, a Java bookie's index would lack what only its own says.
         advice = ADOPTION_ADVICE if java_index.names else REBUILD_ADVICE
         raise IndexMissingError(
-            f"{index_path} is missing although {witness} exists: stored entries would be denied; {advice}"
+            f"{index_path} is missing, but {witness} exists, so stored entries would be reported as missing; {advice}"
         )

@@ -215,7 +215,7 @@ def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: 
             kept.drop()  # its owner goes on writing: what was kept is outdated
             raise
         except IndexMissingError as error:
-            raise IndexMissingError(f"{error}, though {record.number} batches were sealed there") from error
+            raise IndexMissingError(f"{error}, but {record.number} batches were sealed there") from error
         try:
             number = _verified_end(store, path, record)
             filesystem.sync_directory(path)
@@ -298,7 +298,7 @@ def _verified_end(store: IndexStore, path: str, record: SealRecord) -> int:
         last = number
         expected = number + 1
     if expected <= record.number:
-        raise IndexDamagedError(f"{path}: batch {expected} of the recorded {record.floor} to {record.number} is lost")
+        raise IndexDamagedError(f"{path}: batch {expected} of recorded {record.floor} to {record.number} is missing")
     return last
 
 

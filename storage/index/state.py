@@ -66,7 +66,7 @@ def inspect_index(
             witness = find_history(filesystem, ledger_directory)
             if witness is None:
                 return IndexState(IndexCondition.NEW)
-            return IndexState(IndexCondition.MISSING, f"{path} is missing although {witness} exists")
+            return IndexState(IndexCondition.MISSING, f"{path} is missing, but {witness} exists")
         rows = open_or_view_index(filesystem, open_index, path, record_path)
         try:
             if database == LEDGERS_DATABASE:

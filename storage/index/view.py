@@ -105,7 +105,7 @@ class IndexView:
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:  # noqa: ARG002
         """StorageError."""
-        raise StorageError(f"{self._path}: opened for reading alone")
+        raise StorageError(f"{self._path}: opened read-only")
 
     def close(self) -> None:
         """Nothing is open."""
@@ -182,12 +182,12 @@ def open_view(filesystem: FileSystem, path: str) -> IndexView:
         raise IndexMissingError(f"{path}: no index database")
     manifest_name = filesystem.read_file(os.path.join(path, _CURRENT)).decode("ascii", "replace").strip()
     if _MANIFEST_NAME.fullmatch(manifest_name) is None or manifest_name not in names:
-        raise ValueError(f"{_CURRENT} names no manifest")
+        raise ValueError(f"{_CURRENT} references no manifest")
     try:
         manifest = decode_manifest(filesystem.read_file(os.path.join(path, manifest_name)))
         rows = _logged_rows(filesystem, path, names, manifest.log_number, manifest.previous_log_number)
     except (IndexError, KeyError) as error:
-        raise ValueError("a change or a batch that is not whole") from error
+        raise ValueError("an incomplete change or batch") from error
     paths = {int(found[1]): os.path.join(path, name) for name in names if (found := _TABLE_NAME.fullmatch(name))}
     tables = list(manifest.tables.values())
     missing = [table.number for table in tables if table.number not in paths]

@@ -44,16 +44,16 @@ def require_whole_file(window: ReadWindow, path: str, journal: CatalogedJournal)
     """Raise CorruptFileError unless the file has its header and the length that the writer gave it."""
     version = decode_version(window.read(VERSION_HEADER_BYTES, 0))
     if window.size_bytes < HEADER_BYTES or not JOURNAL_VERSION_MIN <= version <= JOURNAL_VERSION_MAX:
-        raise CorruptFileError(path, 0, "no journal header, though acknowledged entries may follow,")
+        raise CorruptFileError(path, 0, "no journal header, but acknowledged entries may follow,")
     if version < PADDING_VERSION_MIN and (journal.has_checksums or not journal.is_loose):
-        raise CorruptFileError(path, 0, f"version {version}, in a file that was begun as a later one,")
+        raise CorruptFileError(path, 0, f"version {version}, in a file that was started with a later one,")
     if journal.is_loose and journal.end_offset == 0:
         return  # It grew without a sync.
     size_bytes = window.size_bytes
     last_step = size_bytes - size_bytes % journal.step_bytes
     # A crash can leave a part of a step, but then nothing was written there yet.
     if size_bytes < journal.step_bytes or window.skip_zeros(last_step) < size_bytes:
-        raise CorruptFileError(path, size_bytes, f"file cut: it grows by {journal.step_bytes} bytes, and ends")
+        raise CorruptFileError(path, size_bytes, f"truncated: it grows by {journal.step_bytes} bytes, and ends")
 
 
 class GroupDamage:
@@ -107,7 +107,7 @@ class GroupDamage:
         """
         size_bytes = self._window.size_bytes
         if self._journal.has_checksums and size_bytes - size_bytes % self._journal.step_bytes <= offset:
-            raise CorruptFileError(self._path, offset, "file cut: it is always longer than its data, which ends")
+            raise CorruptFileError(self._path, offset, "truncated: it is always longer than its data, which ends")
 
     def require_end(self, offset: int) -> None:
         """Raise CorruptFileError if the data ends before the place where the writer noted its end."""
@@ -118,16 +118,16 @@ class GroupDamage:
         """Raise CorruptFileError if something stands behind that was written later than the group."""
         data_end = self._window.data_end(offset)
         if data_end > group_start + self._unsynced_bytes_max:
-            raise CorruptFileError(self._path, offset, f"{reason}, with too much data behind it for one group,")
+            raise CorruptFileError(self._path, offset, f"{reason}, followed by too much data for one group,")
         next_start = self._next_group(offset, data_end)
         if next_start is None and self._journal.has_checksums:
             next_start = self._next_checksum(group_start, data_end)
         if next_start is not None:
-            raise CorruptFileError(self._path, offset, f"{reason}, with a later group behind it (at {next_start}),")
+            raise CorruptFileError(self._path, offset, f"{reason}, followed by a later group (at {next_start}),")
 
     def _require_unfinished(self, offset: int, reason: str) -> None:
         if self._journal.end_offset > 0:
-            raise CorruptFileError(self._path, offset, f"{reason}, in a file that was complete,")
+            raise CorruptFileError(self._path, offset, f"{reason}, in a complete file,")
 
     def _is_written_as_read(self, group_start: int, offset: int, size_bytes: int) -> bool:
         """Whether the sectors of all length words up to here were written: then the words are what was meant.

@@ -258,4 +258,4 @@ def _require_replayable(records: Sequence[bytes], lengths: Sequence[int]) -> Non
                 decode_record(record, 0, VERSION_MAX)
     # Zeros sort before everything: where the least record does not begin with them, none does.
     if min(records).startswith(_ZERO_IDS) and any(map(is_zero_filled, records)):
-        raise ValueError("a record of zeros alone, which replay could not tell from a hole")
+        raise ValueError("a record of zeros only, which replay could not distinguish from a hole")

@@ -30,13 +30,13 @@ class ItemKind(enum.Enum):
     """What an item is."""
 
     RECORD = "a record"
-    ZERO_RECORD = "a record of zeros alone"
+    ZERO_RECORD = "a record of zeros only"
     PADDING = "padding"
     ZEROS = "a length word of zero"
     END = "the end of the file, or a part of a length word before it"
-    CUT_RECORD = "a record that reaches behind the file"
-    CUT_PADDING = "padding that reaches behind the file, zeros as far as it goes"
-    BAD = "what no writer writes"
+    CUT_RECORD = "a record that extends beyond the file"
+    CUT_PADDING = "padding that extends beyond the file, zeros up to its end"
+    BAD = "bytes that no writer writes"
 
 
 class JournalItem(msgspec.Struct, frozen=True, gc=False):
@@ -88,7 +88,7 @@ def _read_record(window: ReadWindow, version: int, offset: int, length: int) -> 
     end = offset + LENGTH_BYTES + length
     # Compared before anything is allocated: the word may be garbage (H20).
     if end > window.size_bytes:
-        reason = f"record of {length} bytes, which the file does not hold,"
+        reason = f"record of {length} bytes, which the file does not contain,"
         return JournalItem(ItemKind.CUT_RECORD, offset, reason=reason)
     data = window.read(length, offset + LENGTH_BYTES)
     if is_zero_filled(data):
@@ -109,7 +109,7 @@ def _read_padding(window: ReadWindow, offset: int) -> JournalItem:
     elif end > window.size_bytes:
         is_over_data = window.skip_zeros(_behind_checksum(window, zeros)) < window.size_bytes
         kind, end = (ItemKind.BAD if is_over_data else ItemKind.CUT_PADDING), offset
-        reason = f"padding of {count} bytes reaches behind the file" + (", over data," if is_over_data else "")
+        reason = f"padding of {count} bytes extends beyond the file" + (", over data," if is_over_data else "")
     return JournalItem(kind, end, reason=reason, evidence_bytes=PADDING_HEADER_BYTES)
 
 

@@ -87,7 +87,7 @@ def write_last_mark(
             if record != mark:
                 fs.write_file_atomically(record_path, encode_mark_record(mark))
         except OSError as error:
-            failures.append(OSError(error.errno, f"the log mark cannot be written: {error.strerror}", mark_path))
+            failures.append(OSError(error.errno, f"cannot write the log mark: {error.strerror}", mark_path))
     if len(failures) == len(ledger_directories):
         [first, *_] = failures
         raise StorageError(f"{first.filename}: {first.strerror}") from first

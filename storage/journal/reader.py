@@ -48,8 +48,8 @@ class JournalEndReason(enum.Enum):
 
     ZEROS = "zeros up to the end of the file"
     END_OF_FILE = "end of the file"
-    TORN_RECORD = "a record that the file does not hold whole"
-    HOLE = "zeros with data behind them"
+    TORN_RECORD = "a record that the file does not contain completely"
+    HOLE = "zeros followed by data"
 
 
 class JournalEnd(msgspec.Struct, frozen=True):
@@ -122,7 +122,7 @@ class JournalScan:
             version = self._file_version = self._version(window)
             offset = max(self._start_offset, data_start(version))
             if offset > max(window.size_bytes, HEADER_BYTES):
-                raise CorruptFileError(self.path, window.size_bytes, f"file cut: the log mark is {offset}, it ends")
+                raise CorruptFileError(self.path, window.size_bytes, f"truncated: the log mark is {offset}, it ends")
             yield from self._units(window, version, offset)
         finally:
             file.close()
@@ -140,7 +140,7 @@ class JournalScan:
     def _version(self, window: ReadWindow) -> int:
         version = decode_version(window.read(VERSION_HEADER_BYTES, 0))
         if not VERSION_MIN <= version <= VERSION_MAX:
-            raise CorruptFileError(self.path, 0, f"journal version {version} is not known")
+            raise CorruptFileError(self.path, 0, f"unknown journal version {version}")
         return version
 
     def _units(self, window: ReadWindow, version: int, offset: int) -> Iterator[JournalGroup | JournalRecord]:
@@ -267,7 +267,7 @@ class JournalScan:
         # was reported then, and the file has not grown since (storage section 3.9).
         is_replayed_before = is_resumed and offset % JOURNAL_BLOCK_BYTES != 0
         if not is_newest and not is_replayed_before:
-            raise CorruptFileError(self.path, offset, f"zeros with data behind them, up to offset {data_end},")
+            raise CorruptFileError(self.path, offset, f"zeros followed by data, up to offset {data_end},")
         self._dropped_bytes += data_end - offset
         self._finish(JournalEndReason.HOLE, offset, window.size_bytes)
 
@@ -313,5 +313,5 @@ def journals_to_replay(
 def _missing(directory: str, journal_id: JournalId, named_by: str) -> JournalError:
     path = os.path.join(directory, journal_file_name(journal_id))
     return JournalError(
-        f"{path} is missing, though {named_by} names it: acknowledged entries may be in it; {LOST_DATA_ADVICE}"
+        f"{path} is missing, but {named_by} references it: acknowledged entries may be in it; {LOST_DATA_ADVICE}"
     )

@@ -93,7 +93,7 @@ class JournalWriter:
                 with contextlib.suppress(JournalFullError):
                     journal._begin()
         except OSError as error:
-            raise JournalFailedError(f"{directory}: cannot begin a journal: {error}") from error
+            raise JournalFailedError(f"{directory}: cannot create a journal: {error}") from error
         return journal
 
     @property
@@ -159,7 +159,7 @@ class JournalWriter:
             try:
                 self._fs.remove(path)
             except OSError as error:
-                raise JournalError(f"{path}: cannot be deleted: {error}") from error
+                raise JournalError(f"{path}: cannot delete: {error}") from error
         return len(surplus)
 
     def release(self, mark: LogMark) -> None:
@@ -177,7 +177,7 @@ class JournalWriter:
 
     def _begin(self) -> None:
         if self._is_held:
-            raise JournalFullError(f"{self._directory}: no journal before what the last one holds is flushed")
+            raise JournalFullError(f"{self._directory}: no new journal before the contents of the last one are flushed")
         with self._reporting_no_room():
             file = _begin_file(self._fs, self._directory, self._config, self._first_id, None)
         self._take(self._first_id, file)
@@ -262,7 +262,7 @@ class JournalWriter:
 
     def _require_usable(self) -> None:
         if self._failure is not None:
-            raise JournalFailedError(f"{self._path}: journal failed before: {self._failure}") from self._failure
+            raise JournalFailedError(f"{self._path}: an earlier write failed: {self._failure}") from self._failure
 
     @contextlib.contextmanager
     def _reporting_no_room(self) -> Iterator[None]:
@@ -271,7 +271,7 @@ class JournalWriter:
         except OSError as error:
             if is_out_of_room(error):
                 raise JournalFullError(
-                    f"{self._path}: no room for the journal: {error}{file_limit_advice(error)}"
+                    f"{self._path}: no space for the journal: {error}{file_limit_advice(error)}"
                 ) from error
             raise
 
@@ -288,7 +288,7 @@ class JournalWriter:
             # Rule: a failed sync is final. The kernel may have dropped the pages it could not write, so that a second
             # sync would succeed without them.
             self._failure = error
-            raise JournalFailedError(f"{self._path}: journal failed: {error}") from error
+            raise JournalFailedError(f"{self._path}: journal write failed: {error}") from error
 
 
 def _begin_file(
@@ -349,4 +349,4 @@ def _sync_data(file: File) -> None:
     try:
         file.sync_data()
     except OSError as error:
-        raise JournalFailedError(f"{file.path}: cannot be synced: {error}") from error
+        raise JournalFailedError(f"{file.path}: cannot sync: {error}") from error

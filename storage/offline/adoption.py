@@ -165,8 +165,9 @@ def locate_logs(fs: FileSystem, config: StorageConfig, *, is_unique: bool) -> Lo
             path = os.path.join(directory, entry_log_file_name(log_id))
             if is_unique and log_id in positions and min(fs.size(path), sizes_bytes[log_id]) > HEADER_BYTES:
                 raise AdoptionRefusedError(
-                    f"nothing was changed: {path} has the id of an entry log in {directories[positions[log_id]]}, and "
-                    "an index file does not say which of them it means: these are not the folders of one bookie"
+                    f"nothing was changed: {path} has the id of an entry log in "
+                    f"{directories[positions[log_id]]}, and an index file does not say which of them it refers "
+                    "to: these are not the directories of one bookie"
                 )
             if fs.size(path) >= sizes_bytes.get(log_id, 0):
                 positions[log_id], sizes_bytes[log_id] = position, fs.size(path)
@@ -180,14 +181,14 @@ def _java_indexes(fs: FileSystem, config: StorageConfig) -> dict[str, JavaIndex]
 def _require_one_kind(fs: FileSystem, config: StorageConfig, *, has_idx: bool, has_databases: bool) -> None:
     if has_idx and has_databases:
         raise AdoptionRefusedError(
-            "nothing was changed: there are .idx files and RocksDB folders: a conversion from one to the other was cut "
-            "off, and neither is complete; end it with Java's own shell first"
+            "nothing was changed: there are .idx files and RocksDB directories: a conversion from one to the "
+            "other was interrupted, and neither is complete; finish it with Java's own shell first"
         )
     own = [path for folder in index_folders(config) for path in _own_paths(folder) if fs.exists(path)]
     if own and (has_idx or has_databases):
         raise AdoptionRefusedError(
-            f"nothing was changed: beside the Java index there is {own[0]}, so this bookie has run with bkctl already; "
-            "move the Java index elsewhere if bkctl wrote last"
+            f"nothing was changed: {own[0]} exists in addition to the Java index, so this bookie has already run "
+            "with bkctl; move the Java index elsewhere if bkctl wrote last"
         )
 
 
@@ -209,8 +210,9 @@ def _is_without_index(fs: FileSystem, config: StorageConfig) -> bool:
     ):
         return True
     raise AdoptionRefusedError(
-        "nothing was changed: the entry logs hold entries, but there is no index, neither .idx files nor the RocksDB "
-        "folders of a Java bookie; name its index folders, or see `bkctl storage index rebuild --help`"
+        "nothing was changed: the entry logs have entries, but there is no index, neither .idx files nor the "
+        "RocksDB directories of a Java bookie; configure its index directories, or see `bkctl storage index "
+        "rebuild --help`"
     )
 
 

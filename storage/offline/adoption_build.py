@@ -217,7 +217,7 @@ class IndexBuild:
             return f"no entry can be at the location {place.log_id:x}:{place.offset}"
         size_bytes = self._logs.sizes_bytes.get(place.log_id)
         if size_bytes is None:
-            return f"its entry log {entry_log_file_name(place.log_id)} is not there"
+            return f"its entry log {entry_log_file_name(place.log_id)} is missing"
         if place.offset + ENTRY_BYTES_MIN > size_bytes:
             return f"its entry log {entry_log_file_name(place.log_id)} ends before offset {place.offset}"
         return None
@@ -263,8 +263,8 @@ def _merged(path: str, one: LedgerRow, other: LedgerRow) -> LedgerRow:
     keys = {row.master_key for row in (one, other) if not is_placeholder_key(row.master_key)}
     if len(keys) > 1:
         raise AdoptionRefusedError(
-            f"nothing was changed: {path} names another key of its ledger than the index file in another folder does; "
-            "move the one that is wrong elsewhere"
+            f"nothing was changed: {path} has a different key of its ledger than the index file in another "
+            "directory; move the wrong one elsewhere"
         )
     lacs = [row.explicit_lac for row in (one, other) if row.explicit_lac is not None]
     return LedgerRow(

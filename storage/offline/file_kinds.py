@@ -32,26 +32,28 @@ class FileKind(msgspec.Struct, frozen=True):
 
 
 _FIXED = {
-    filenames.VERSION: FileKind("cookie", "whose folder this is"),
+    filenames.VERSION: FileKind("cookie", "cookie"),
     filenames.LAST_ID: FileKind("hint", "newest entry log id"),
-    filenames.DIRTY: FileKind("marker", "the bookie runs, or did not stop in order"),
+    filenames.DIRTY: FileKind("marker", "the bookie is running, or did not shut down cleanly"),
     filenames.BOOKIE_STATUS: FileKind("status", "read-only or writable, kept over restarts"),
     filenames.LOCK: FileKind("lock", "held by a bkctl process"),
-    filenames.JOURNAL_CATALOG: FileKind("record", "which journals bkctl wrote, and where they end"),
-    filenames.PLACE: FileKind("record", "position of this folder in the settings"),
+    filenames.JOURNAL_CATALOG: FileKind("record", "list of the journals that bkctl wrote, and where they end"),
+    filenames.PLACE: FileKind("record", "position of this directory in the settings"),
     filenames.QUARANTINE: FileKind("record", "entry logs that are known to be damaged"),
-    filenames.COLLECTED: FileKind("record", "fences of ledgers that exist and whose copy was collected here"),
-    filenames.MIXED_LOGS: FileKind("record", "which entry logs may hold ledgers of other folders, since an adoption"),
-    filenames.MIGRATION: FileKind("note", "a change of the bookie id is under way", "end it with bkctl cookie migrate"),
-    filenames.ADOPTION: FileKind("note", "an adoption is under way", "end it with bkctl storage adopt"),
-    filenames.HANDING_BACK: FileKind("note", "a hand-back is under way", "end it with bkctl storage hand-back"),
+    filenames.COLLECTED: FileKind("record", "fences of existing ledgers whose copy was collected here"),
+    filenames.MIXED_LOGS: FileKind("record", "entry logs that may have ledgers of other directories (adopted)"),
+    filenames.MIGRATION: FileKind(
+        "note", "an unfinished change of the bookie id", "finish it with bkctl cookie migrate"
+    ),
+    filenames.ADOPTION: FileKind("note", "an unfinished adoption", "finish it with bkctl storage adopt"),
+    filenames.HANDING_BACK: FileKind("note", "an unfinished hand-back", "finish it with bkctl storage hand-back"),
     filenames.LEDGERS_DATABASE: FileKind("index", "ledger rows: keys, fences, LACs (LevelDB)"),
-    filenames.LOCATIONS_DATABASE: FileKind("index", "where each entry is (LevelDB)"),
-    filenames.seal_file_name(filenames.LEDGERS_DATABASE): FileKind("seal", "what the ledger rows must hold"),
-    filenames.seal_file_name(filenames.LOCATIONS_DATABASE): FileKind("seal", "what the locations must hold"),
+    filenames.LOCATIONS_DATABASE: FileKind("index", "location of each entry (LevelDB)"),
+    filenames.seal_file_name(filenames.LEDGERS_DATABASE): FileKind("seal", "checksums of the ledger rows"),
+    filenames.seal_file_name(filenames.LOCATIONS_DATABASE): FileKind("seal", "checksums of the locations"),
     "metadata-cache": FileKind("java cache", "collector's cache of a Java bookie (RocksDB); not used here"),
 }
-_BESIDE_JAVA_INDEX = "a Java bookie would use it: take it over with bkctl storage adopt"
+_BESIDE_JAVA_INDEX = "a Java bookie would use it: convert it with bkctl storage adopt"
 _MARK = re.compile(r"lastMark(\.[0-9]+)?")
 _MARK_RECORD = re.compile(r"bkctl\.mark(\.[0-9]+)?")
 _JAVA_DATABASE_COPY = re.compile(r"(ledgers|locations)\.(BACKUP|PREV|TEMP|backup).*")
@@ -68,25 +70,23 @@ def describe_file(roles: frozenset[FolderRole], name: str) -> FileKind:
 def _journal(roles: frozenset[FolderRole], name: str) -> FileKind | None:
     if filenames.parse_journal_file_name(name) is not None:
         is_here = FolderRole.JOURNAL in roles
-        return FileKind(
-            "journal", "what was acknowledged, in order", None if is_here else "no journal folder: not read"
-        )
+        return FileKind("journal", "journal (write-ahead log)", None if is_here else "no journal directory: not read")
     if not name.endswith(".txn"):
         return None
     return FileKind(
-        "stray", "named like a journal, and none", "a Java bookie does not start, or takes it for a journal"
+        "stray", "not a journal, but named like one", "a Java bookie does not start, or treats it as a journal"
     )
 
 
 def _entry_log(roles: frozenset[FolderRole], name: str) -> FileKind | None:
     if filenames.parse_entry_log_file_name(name) is not None:
         is_here = FolderRole.LEDGER in roles
-        return FileKind("entry log", "entries of many ledgers", None if is_here else "no ledger folder: not read")
+        return FileKind("entry log", "entries of many ledgers", None if is_here else "no ledger directory: not read")
     if filenames.parse_claimed_entry_log_id(name) is not None:
-        return FileKind("compaction", "an entry log that a compaction was writing; the collector ends or deletes it")
+        return FileKind("compaction", "an unfinished compaction's entry log; the collector finishes or deletes it")
     if not name.endswith((".log", ".log.compacting", ".compacted")):
         return None
-    return FileKind("stray", "named like an entry log, and none", "it breaks Java's tools and confuses its collector")
+    return FileKind("stray", "not an entry log, only named like one", "it breaks Java's tools and its collector")
 
 
 def _java_index(name: str) -> FileKind | None:
@@ -111,7 +111,7 @@ def _mark(name: str) -> FileKind | None:
 
 def _leftover(name: str) -> FileKind:
     if name.startswith("ldb-"):
-        return FileKind("leftover", "an index that was being opened, rebuilt or adopted; the next run sees to it")
+        return FileKind("leftover", "an index that was being opened, rebuilt or adopted; the next run cleans it up")
     if name.endswith(filenames.TEMPORARY_SUFFIX):
         return FileKind("temporary", "a file that was being written when its writer was killed")
     return _UNKNOWN
@@ -119,7 +119,7 @@ def _leftover(name: str) -> FileKind:
 
 def _aside(name: str) -> FileKind | None:
     if name.startswith(filenames.JAVA_INDEX_ASIDE):
-        return FileKind("kept", "the Java index before its adoption; not needed any more")
+        return FileKind("kept", "the Java index before its adoption; no longer needed")
     if name.startswith(filenames.OWN_INDEX_ASIDE):
-        return FileKind("kept", "bkctl's index before it was handed back; not needed any more")
+        return FileKind("kept", "bkctl's index before it was handed back; no longer needed")
     return None

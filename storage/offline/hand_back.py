@@ -80,13 +80,13 @@ def needs_hand_back(fs: FileSystem, config: StorageConfig) -> bool:
     """
     folders = [current_directory(each) for each in config.ledger_directories]
     if fs.exists(os.path.join(folders[0], ADOPTION)):
-        raise AdoptionRefusedError("nothing was changed: an adoption was cut off here: end it with bkctl storage adopt")
+        raise AdoptionRefusedError("nothing was changed: an adoption is unfinished: finish it with bkctl storage adopt")
     if fs.exists(_note_path(config)):
         return True
     dirty = next((path for folder in folders if fs.exists(path := os.path.join(folder, DIRTY))), None)
     if dirty is not None:
         raise AdoptionRefusedError(
-            f"nothing was changed: {dirty} says that the bookie did not stop in order: start it once more, and stop it"
+            f"nothing was changed: {dirty} exists, so the bookie did not shut down cleanly: start it again, and stop it"
         )
     for folder in folders:
         damaged = [entry_log_file_name(log_id) for log_id in read_quarantine(fs, folder)]
@@ -212,11 +212,12 @@ def _require_nothing_unknown(storage: LedgerStorage) -> None:
     limbo = [str(ledger_id) for ledger_id, row in _rows(storage) if row.is_limbo]
     if limbo or storage.engines[0].read_flags():
         what = (
-            f"{len(limbo)} ledgers may lack entries here ({', '.join(limbo[:_LEDGERS_TOLD_MAX])} ...)" if limbo else ""
+            f"{len(limbo)} ledgers may miss entries here ({', '.join(limbo[:_LEDGERS_TOLD_MAX])} ...)" if limbo else ""
         )
         raise AdoptionRefusedError(
-            f"nothing was changed: {what or 'an integrity check is due'}; Java would deny what is missing: start the "
-            "bookie and let its integrity check end, or take the bookie out of service with bkctl decommission"
+            f"nothing was changed: {what or 'an integrity check is due'}; Java would report missing entries as "
+            "nonexistent: start the bookie and wait until its integrity check is complete, or remove it with "
+            "bkctl decommission"
         )
 
 
@@ -237,8 +238,9 @@ def _require_whole_logs(fs: FileSystem, config: StorageConfig, on_progress: Call
 
 def _damaged(folder: str, logs: Sequence[str]) -> AdoptionRefusedError:
     return AdoptionRefusedError(
-        f"nothing was changed: entry logs in {folder} are damaged ({', '.join(logs)}), and Java's index rebuild would "
-        "deny what it cannot read in them; take the bookie out of service with bkctl decommission"
+        f"nothing was changed: entry logs in {folder} are damaged ({', '.join(logs)}), and after Java's index "
+        "rebuild their unreadable entries would be reported as nonexistent; remove the bookie with bkctl "
+        "decommission"
     )
 
 

@@ -39,7 +39,7 @@ def decode_idx_header(data: bytes) -> IdxHeader:
         raise ValueError(f"it has {len(data)} bytes, its header alone has {HEADER_BYTES}")
     magic, version, key_bytes = _START.unpack_from(data)
     if magic != _MAGIC or not 0 <= version <= VERSION_MAX:
-        raise ValueError("it does not begin like an index file")
+        raise ValueError("it does not start like an index file")
     master_key, offset = _counted(data, _START.size, key_bytes)
     state, offset = _word(data, offset)
     explicit_lac = b""

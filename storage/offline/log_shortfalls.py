@@ -49,7 +49,7 @@ class LogShortfall(msgspec.Struct, frozen=True):
         ledgers = "1 ledger" if len(self.ledger_ids) == 1 else f"{len(self.ledger_ids)} ledgers"
         what = f"{entries} of {ledgers} ({listed(self.ledger_ids)})"
         was, lay = ("was", "lies") if self.entry_count == 1 else ("were", "lie")
-        return f"there is no such log: {what} {was} in it" if self.is_missing else f"{what} {lay} behind its end"
+        return f"there is no such log: {what} {was} in it" if self.is_missing else f"{what} {lay} beyond its end"
 
 
 class LogShortfalls:

@@ -75,7 +75,7 @@ def _probe_log(
     try:
         file = fs.open(os.path.join(task.directory, name))
     except OSError as error:
-        return [(position, f"the log cannot be opened ({error.strerror})") for position in range(len(rows))]
+        return [(position, f"cannot open the log ({error.strerror})") for position in range(len(rows))]
     try:
         frames, reasons = _read_frames(file, rows["offset"].astype(np.int64))
         size_bytes = file.size()
@@ -93,7 +93,7 @@ def _probe_log(
             reason = f"found {ids[position, 0]}:{ids[position, 1]} instead"
         elif reason is None and not is_sized[position]:
             reason = f"its size word is {sizes[position]}"
-        found.append((position, reason or "the log does not hold it whole"))
+        found.append((position, reason or "the log has only a part of it"))
     return found
 
 
@@ -112,7 +112,7 @@ def _read_frames(
             is_possible = start + LENGTH_BYTES >= BODY_OFFSET_MIN
             data = file.pread(_WINDOW_BYTES if is_dense else FRAME_START_BYTES, start) if is_possible else b""
         except OSError as error:
-            reasons[first] = f"the log cannot be read ({error.strerror})"
+            reasons[first] = f"cannot read the log ({error.strerror})"
             data = b""
         last_start = start + len(data) - FRAME_START_BYTES
         behind = int(np.searchsorted(offsets, last_start + LENGTH_BYTES, "right"))

@@ -174,7 +174,7 @@ class StorageCheck:
                 yield StorageFinding("journals", scan.path, reason, record.offset, _FOREIGN_RECORD_ADVICE)
                 return False
             if record.kind is JournalRecordKind.UNKNOWN:
-                reason = f"a record of a type that is not known ({record.entry_id})"
+                reason = f"a record of an unknown type ({record.entry_id})"
                 yield StorageFinding("journals", scan.path, reason, record.offset, is_problem=False)
         return True
 
@@ -213,15 +213,15 @@ class StorageCheck:
             if found.damage is not None:
                 yield StorageFinding("entry logs", path, _damage(found.damage), way_out=f"see {_RUNBOOK}")
             elif found.dropped_bytes:
-                reason = f"{found.dropped_bytes} bytes at its end are no whole entry: never synced"
+                reason = f"{found.dropped_bytes} bytes at its end are not a complete entry: never synced"
                 yield StorageFinding("entry logs", path, reason, is_problem=False)
             elif log_id in quarantined:
-                reason = f"the collector leaves it alone: {quarantined[log_id]}"
+                reason = f"the collector skips it: {quarantined[log_id]}"
                 yield StorageFinding("entry logs", path, reason, way_out=f"see {_RUNBOOK}")
             misread = found.damage.misread_ids if found.damage is not None else ()
             elsewhere = sorted(each for each in found.ledger_ids.difference(misread) if each % count != position)
             if elsewhere and mixed is not None and log_id > mixed:
-                reason = f"it holds entries of ledgers that are looked for elsewhere ({listed(elsewhere)})"
+                reason = f"it has entries of ledgers that belong elsewhere ({listed(elsewhere)})"
                 yield StorageFinding("entry logs", path, reason, way_out=_ELSEWHERE_ADVICE)
 
     def _of_collected(self, folder: str) -> Iterator[StorageFinding]:
@@ -322,11 +322,11 @@ _KEEP_INDEX_ADVICE: Final = (
     "docs/runbooks/corrupt-log.md"
 )
 _ELSEWHERE_ADVICE: Final = (
-    "give the ledger folders as they were, in number and order; if they are, these ids are damaged: see "
+    "restore the ledger directories, in number and order; if they did not change, these ids are damaged: see "
     "docs/runbooks/corrupt-log.md"
 )
 _FOREIGN_RECORD_ADVICE: Final = (
-    f"give the journal folders as they were, in number and order; if they are: {LOST_DATA_ADVICE}"
+    f"restore the journal directories, in number and order; if they did not change: {LOST_DATA_ADVICE}"
 )
 _MISSING_RUNBOOK: Final = "docs/runbooks/missing-log.md"
 _RUNBOOK: Final = "docs/runbooks/corrupt-log.md"
@@ -358,10 +358,10 @@ def _of_marks(marks: JournalMarks) -> Iterator[StorageFinding]:
     for file in marks.files:
         if file.state is MarkState.DAMAGED:
             # Another directory's record counts, or everything is replayed: neither loses anything.
-            yield StorageFinding("marks", file.path, "its checksum does not fit: it is not believed", is_problem=False)
+            yield StorageFinding("marks", file.path, "its checksum does not match: it is ignored", is_problem=False)
         elif file.state is MarkState.SHORT:
             yield StorageFinding(
-                "marks", file.path, "shorter than a mark: what a killed Java bookie leaves", is_problem=False
+                "marks", file.path, "shorter than a mark: left by a Java bookie that was killed", is_problem=False
             )
 
 

@@ -210,7 +210,7 @@ class LocationRebuild:
                 checks = list(read_checks(self._filesystem, self._work, table.number))
                 blocks = -(-table.row_count // BLOCK_ROW_COUNT)
                 if len(checks) != blocks or not _holds(store, checks):
-                    raise IndexDamagedError(f"{self._work}: the new index does not hold what was written; run it again")
+                    raise IndexDamagedError(f"{self._work}: the new index differs from what was written; try again")
                 self._watch.advance(table.row_count)
         finally:
             store.close()
@@ -229,9 +229,8 @@ class LocationRebuild:
         directories = self._config.ledger_directories
         right = directories[log.misplaced_ledger_id % len(directories)]
         raise MisplacedLedgerError(
-            f"{os.path.join(self._directory, name)} holds ledger {log.misplaced_ledger_id}, which is looked for in "
-            f"{right}: the ledger directories are not those it was stored with, in number and order; put the old list "
-            "back"
+            f"{os.path.join(self._directory, name)} has ledger {log.misplaced_ledger_id}, which belongs in "
+            f"{right}: the number or order of the ledger directories changed; restore the old list"
         )
 
 

@@ -93,7 +93,7 @@ def write_ledgers(
             store.write(batch)
             watch.advance(len(batch))
         if list(store.scan(b"", b"\xff" * 9)) != encoded:
-            raise IndexDamagedError(f"{folder}: the new index does not hold what was written; run it again")
+            raise IndexDamagedError(f"{folder}: the new index differs from what was written; try again")
     finally:
         store.close()
 

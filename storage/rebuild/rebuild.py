@@ -290,7 +290,7 @@ def _is_due(state: IndexState, name: str, chosen: Sequence[str] | None) -> bool:
 
 def _require_ledger_rows(state: IndexState) -> None:
     if state.is_lost:
-        raise IndexDamagedError(f"{state.detail}: the locations cannot be built without the ledger rows; build both")
+        raise IndexDamagedError(f"{state.detail}: the locations cannot be built without the ledger rows; rebuild both")
 
 
 def _has_lost_rows(plan: DirectoryPlan) -> bool:

@@ -133,7 +133,7 @@ def test_global_options_stand_on_either_side_and_no_server_is_code_6(run_main: R
     result = run_main(*arguments)
     assert result.exit_code == 6
     assert result.stdout == ""
-    assert "no ZooKeeper server answers at 127.0.0.1:1 (waited 0.2 s)" in result.stderr
+    assert "no ZooKeeper server responds at 127.0.0.1:1 (waited 0.2 s)" in result.stderr
     assert f"now {NO_SERVER} from --metadata-uri" in result.stderr
     assert result.stderr.count("\n") == 1
 
@@ -153,7 +153,7 @@ def test_any_other_word_after_recover_is_a_bookie_id(run_main: RunMain, words: t
     server = ("-u", NO_SERVER, "--timeout", "100ms")
     short, full = run_main(*server, "recover", *words), run_main(*server, "recover", "failed-bookie", *words)
     assert (short.exit_code, short.stderr) == (full.exit_code, full.stderr)
-    assert (short.exit_code, "no ZooKeeper server answers" in short.stderr) == (6, True)
+    assert (short.exit_code, "no ZooKeeper server responds" in short.stderr) == (6, True)
 
 
 def test_names_of_subcommands_of_recover_are_no_bookie_ids(run_main: RunMain) -> None:

@@ -57,6 +57,6 @@ def test_a_recovery_waits_as_long_as_it_is_set_for_a_registration_to_expire(
     words = (command, NOT_LISTENING, "--yes", "-u", metadata_uri, "--config", "c.toml")
     by_file = run_main(*words)
     assert by_file.exit_code == 3
-    assert f"bookie {NOT_LISTENING} does not answer but is still registered after 0.25 s" in by_file.stderr
+    assert f"bookie {NOT_LISTENING} does not respond but is still registered after 0.25 s" in by_file.stderr
     by_variable = run_main(*words, BKCTL_REPLICATION_REGISTRATION_WAIT_S="0.125")
     assert "is still registered after 0.125 s" in by_variable.stderr

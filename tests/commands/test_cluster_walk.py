@@ -177,7 +177,11 @@ def test_wrong_input_has_its_own_exit_code_and_changes_nothing(cluster: Cluster)
         (3, f"bookie {first} is up and serving; stop it first", ("decommission", first, "--yes")),
         (4, "create one with bkctl cluster init", ("cluster", "info", "-u", cluster.metadata_uri + "-other")),
         (5, f"there is a cluster at {parse_metadata_uri(cluster.metadata_uri).root} already", ("cluster", "init")),
-        (7, "an ensemble of 4 bookies was asked for, 3 are writable", ("ledger", "write-test", "-E", "4")),
+        (
+            7,
+            "4 writable bookies are needed for an ensemble, only 3 are registered",
+            ("ledger", "write-test", "-E", "4"),
+        ),
         (13, "was created as hierarchical", ("ledger", "list", "-u", cluster.metadata_uri.replace("hier", "longhier"))),
     ):
         result = cluster.run(*arguments)
@@ -303,7 +307,7 @@ def test_processes_live_and_die_as_told(start_dev_cluster: Callable[[int], DevCl
     assert {server["state"] for server in (down["zookeeper"], *down["bookies"])} == {"stopped"}
     assert not any(is_alive(bookie.pid) for bookie in cluster.bookies)
     with open(down["bookies"][1]["log"], encoding="utf-8") as log:
-        assert "stopped in order" in log.read()
+        assert "shut down cleanly" in log.read()
     assert cluster.run("bookie", "list", "--timeout", "1s").exit_code == 6
 
     cluster.up(3)

@@ -46,7 +46,7 @@ def pulsar(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[PulsarClust
     )  # fmt: skip
     assert bookie.stderr is not None
     try:
-        talk = list(itertools.takewhile(lambda line: "serves on port" not in line, bookie.stderr))
+        talk = list(itertools.takewhile(lambda line: "listening on port" not in line, bookie.stderr))
         assert bookie.poll() is None, talk
         yield PulsarCluster(uri, chroot, server, f"127.0.0.1:{port}")
     finally:

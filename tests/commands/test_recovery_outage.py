@@ -160,7 +160,7 @@ def test_an_outage_that_is_too_long_ends_it_with_the_command_that_continues(
     ):
         assert scene.end_of(process) == 6, scene.said()
     said = scene.said()
-    assert "ZooKeeper was away for more than 1 s" in said
+    assert "ZooKeeper was unavailable for over 1 s" in said
     assert "another cluster" not in said
     left = scene.referencing(scene.dead)
     assert 0 < len(left) < scene.planned

@@ -69,8 +69,8 @@ async def test_a_wrong_spark_home_is_named(stage: Stage, tmp_path: Path) -> None
     result = stage.audit("--spark", spark_home=tmp_path)
     assert (result.exit_code, result.stdout) == (13, "")
     assert result.stderr == (
-        f"error: SPARK_HOME={tmp_path} is no Spark installation: there is no bin/spark-submit; unset SPARK_HOME to use "
-        "the Spark that bkctl was installed with\n"
+        f"error: SPARK_HOME={tmp_path} is not a Spark installation: it has no bin/spark-submit; unset SPARK_HOME "
+        "to use the Spark that bkctl was installed with\n"
     )
 
 

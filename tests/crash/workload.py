@@ -180,7 +180,7 @@ class Workload:
         self._storage.release_checkpoint(checkpoint)
 
     def _fail_checkpoint(self) -> None:
-        """A checkpoint whose entry log cannot be synced once; what it held stays in memory and in the journal."""
+        """A checkpoint whose entry log cannot sync once; what it held stays in memory and in the journal."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(EntryLogWriter, "sync", _failing)
             with contextlib.suppress(OSError, StorageError):

@@ -71,7 +71,7 @@ class SharedFolders:
 
     @contextlib.contextmanager
     def java(self, storage: str) -> Iterator[None]:
-        """The Java bookie with this storage class, stopped in order at the end."""
+        """The Java bookie with this storage class, shut down cleanly at the end."""
         self.configure(storage)
         bookie = JavaBookie(self.conf, self.log)
         try:

@@ -256,7 +256,7 @@ class ModelMetadataStore:
                 await store._wait_connected(0, "/")
         except TimeoutError:
             await store.close()
-            raise MetadataUnavailableError("no ZooKeeper server answers") from None
+            raise MetadataUnavailableError("no ZooKeeper server responds") from None
         except BaseException:
             await store.close()
             raise
@@ -377,7 +377,7 @@ class ModelMetadataStore:
                             raise
         except TimeoutError:
             waited = f"{self._config.operation_timeout_s:g} s"
-            raise MetadataUnavailableError(f"{path}: no answer from ZooKeeper in {waited}", path) from None
+            raise MetadataUnavailableError(f"{path}: no response from ZooKeeper in {waited}", path) from None
         except _ConnectionLostError:
             raise MetadataUnavailableError(f"{path}: the connection was lost before the answer", path) from None
 

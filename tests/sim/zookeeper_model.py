@@ -176,7 +176,7 @@ class ModelZooKeeper:
         if is_sequential:
             path += f"{parent.children_created_count:010d}"
         if path in self.nodes:
-            raise NodeExistsError(f"{path}: node exists already", path)
+            raise NodeExistsError(f"{path}: node already exists", path)
         if parent.owner:
             raise MetadataError(f"{path}: an ephemeral node has no children", path)
         self.zxid += 1
@@ -196,7 +196,7 @@ class ModelZooKeeper:
             if parent not in coming and self._node(parent, node.path).owner:
                 raise MetadataError(f"{node.path}: an ephemeral node has no children", node.path)
             if node.path in self.nodes or node.path in coming:
-                raise NodeExistsError(f"{node.path}: node exists already", node.path)
+                raise NodeExistsError(f"{node.path}: node already exists", node.path)
             coming.add(node.path)
         for node in nodes:
             self.create(node.path, node.data, owner=0, is_sequential=False)
@@ -253,4 +253,4 @@ def _parent(path: str) -> str:
 
 def _check_version(path: str, node: ModelNode, expected_version: int) -> None:
     if expected_version not in {ANY_VERSION, node.version}:
-        raise BadVersionError(f"{path}: changed by somebody else meanwhile", path)
+        raise BadVersionError(f"{path}: changed by another process in the meantime", path)

@@ -28,7 +28,7 @@ def test_a_report_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_with_the_folder(tmp_path: Path) -> None:
     directory = tmp_path / "report"
     with (
-        pytest.raises(SparkReportError, match="report: the report cannot be written: No space left on device"),
+        pytest.raises(SparkReportError, match="report: cannot write the report: No space left on device"),
         new_report(str(directory)),
         open("/dev/full", "wb", buffering=0) as disk,
     ):
@@ -60,5 +60,8 @@ def test_two_reports_in_one_folder_do_not_mix(tmp_path: Path) -> None:
 
 def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(RefusedError, match="cannot take the report: Not a directory"), new_report(f"{tmp_path}/file/x"):
+    with (
+        pytest.raises(RefusedError, match="Not a directory"),
+        new_report(f"{tmp_path}/file/x"),
+    ):
         pass

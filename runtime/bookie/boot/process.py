@@ -89,4 +89,4 @@ async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: OnSe
         gc.collect()
         gc.freeze()  # what boot allocated lives as long as the process: no collection need look at it again
         await server.serve_until(stop)
-    logger.info("bookie %s stopped in order", server.bookie_id)
+    logger.info("bookie %s shut down cleanly", server.bookie_id)

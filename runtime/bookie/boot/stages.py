@@ -27,7 +27,7 @@ class Stages:
         try:
             result = await work
         except BaseException:
-            logger.debug("boot stopped at: %s", name)
+            logger.debug("boot failed at: %s", name)
             raise
         if undo is not None:
             self._undo.push_async_callback(self._undo_one, name, undo, result)

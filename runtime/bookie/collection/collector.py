@@ -218,7 +218,7 @@ class GarbageCollector:
             failed_count += sum(task.result() for task in tasks)
         except Exception:
             # Whatever it is: a bookie serves on without its collector, and the next round tries again.
-            logger.exception("a round of the garbage collector failed")
+            logger.exception("a garbage collection round failed")
             failed_count += 1
         self.metrics.rounds_count += 1
         self.metrics.rounds_failed_count += failed_count > 0
@@ -259,7 +259,7 @@ class GarbageCollector:
             self._last_overreplicated_s = self._now_s()
             deleted_count += await self._passes.overreplicated.collect(ledgers)
         if deleted_count:
-            logger.info("%d ledgers are deleted", deleted_count)
+            logger.info("deleted %d ledgers", deleted_count)
             await self._flush_deletions()
 
     async def _flush_deletions(self) -> None:

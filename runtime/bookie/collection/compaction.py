@@ -86,7 +86,7 @@ class LogScanner:
                 yield message
         except (ChildFailedError, OSError) as error:
             cause = error.cause if isinstance(error, ChildFailedError) else error
-            raise EntryLogError(f"{task.directory}: its entry logs cannot be scanned: {cause}") from error
+            raise EntryLogError(f"{task.directory}: cannot scan its entry logs: {cause}") from error
         finally:
             pool.stop()  # the lane may still wait for the child
             await self._workers.run(lane, undo.close)
@@ -215,7 +215,7 @@ class Compactor:
         self._metrics.logs_removed_count += 1
         self._metrics.reclaimed_bytes += size_bytes
         logger.info(
-            "%s: entry log %s is deleted, %d bytes",
+            "%s: deleted entry log %s, %d bytes",
             self._engine.ledger_directory,
             entry_log_file_name(log_id),
             size_bytes,
@@ -229,7 +229,7 @@ class Compactor:
         directory = self._engine.ledger_directory
         removed_count = await self._workers.run(COMPACTION_LANE, remove_unfinished_logs, self._fs, directory)
         if removed_count:
-            logger.info("%s: %d unfinished logs of a compaction are deleted", directory, removed_count)
+            logger.info("%s: deleted %d unfinished compaction logs", directory, removed_count)
         return await self._workers.run(COMPACTION_LANE, list_compacted_logs, self._fs, directory)
 
     async def resume(self, compacted: CompactedLog) -> None:
@@ -241,7 +241,7 @@ class Compactor:
             await self._require_whole(compacted)
             await self._replace(compacted)
         self._metrics.compactions_resumed_count += 1
-        logger.info("%s: the compaction into it is finished", compacted.path)
+        logger.info("%s: finished the compaction into it", compacted.path)
 
     async def _require_whole(self, compacted: CompactedLog) -> None:
         """It may have lain there for long, and the index is to name nothing that is damaged. Raises like ``resume``."""
@@ -271,12 +271,14 @@ class Compactor:
                 for move in moves:
                     if move.from_location.offset <= source_offset:
                         # An id that was changed in place is that of another entry now, which the map does not tell.
-                        reason = f"entry {move.ledger_id}:{move.entry_id} is not where it was in the log it replaces"
+                        reason = (
+                            f"entry {move.ledger_id}:{move.entry_id} is not at its place in the log that is replaced"
+                        )
                         raise CorruptFileError(compacted.path, move.to_location.offset, reason)
                     source_offset = move.from_location.offset
                 yield moves
         if not is_complete:
-            raise CorruptFileError(compacted.path, 0, "the log does not agree with its own map")
+            raise CorruptFileError(compacted.path, 0, "the log does not match its own ledgers map")
 
     def _survivors_of(self, source: CompactionSource) -> Survivors:
         if self._config.is_transactional:

@@ -125,26 +125,26 @@ class ClusterGuard:
         await self._store.sync(self._root)
         stat = await self._store.exists(self._root)
         if stat is None:
-            raise MetadataError(f"{self._root} is gone: nothing of this bookie is taken for deleted", self._root)
+            raise MetadataError(f"{self._root} is missing; skipping garbage collection", self._root)
         if self._root_ctime_ms is None:
             self._root_ctime_ms = stat.ctime_ms
         instance_id = await read_instance_id(self._store, self._root)
         if instance_id != self._instance_id:
             raise MetadataError(
-                f"the cluster at {self._root} has the instance id {instance_id}, this bookie belongs to "
-                f"{self._instance_id}: nothing of it is taken for deleted",
+                f"the cluster at {self._root} has instance id {instance_id}, but this bookie belongs to "
+                f"{self._instance_id}; skipping garbage collection",
                 self._root,
             )
         if stat.ctime_ms != self._root_ctime_ms:
             raise MetadataError(
-                f"{self._root} was created again: nothing of this bookie is taken for deleted before it is restarted",
+                f"{self._root} was created again; skipping garbage collection until this bookie is restarted",
                 self._root,
             )
         if await is_restore_unfinished(self._store, self._root):
             raise MetadataError(unfinished_restore_text(self._root), self._root)
         if await CookieStore(self._store, self._root).find(self._bookie_id) is None:
             raise MetadataError(
-                f"the cluster at {self._root} has no cookie of {self._bookie_id}: nothing of it is taken for deleted",
+                f"the cluster at {self._root} has no cookie of {self._bookie_id}; skipping garbage collection",
                 self._root,
             )
 
@@ -197,7 +197,7 @@ class LedgerCollector:
         try:
             await self._local.release_fences(gone)
         except OSError as error:
-            logger.warning("cannot remove the fences of deleted ledgers, the next round tries again: %s", error)
+            logger.warning("cannot remove the fences of deleted ledgers; the next round tries again: %s", error)
         return deleted_count
 
     async def _unlisted(self, ledgers: LedgerStore, local_ids: Sequence[LedgerId]) -> list[LedgerId]:
@@ -215,7 +215,7 @@ class LedgerCollector:
                 failed_count += 1
                 self._metrics.ledgers_kept_count += len(here)
                 logger.warning(
-                    "ledgers %d to %d cannot be listed, those that are here stay: %s",
+                    "cannot list ledgers %d to %d; keeping the local ones: %s",
                     part.first_ledger_id,
                     part.last_ledger_id,
                     part.error,
@@ -224,7 +224,10 @@ class LedgerCollector:
         is_empty = not listed_count and not failed_count
         is_believed, self._was_nothing_listed = not is_empty or self._was_nothing_listed, is_empty
         if unlisted and not is_believed:
-            logger.warning("the cluster lists no ledger at all: if the next garbage collection finds none, all here go")
+            logger.warning(
+                "the cluster lists no ledgers; if the next garbage collection finds none either, all local ledgers "
+                "will be deleted"
+            )
             return []
         return unlisted
 
@@ -276,7 +279,7 @@ async def _select(
         selected = [ledger_id async for ledger_id in answers if ledger_id is not None]
     if unknown:
         ledger_id, error = unknown[0]
-        logger.warning("%d ledgers stay, of which ledger %d: %s", len(unknown), ledger_id, error)
+        logger.warning("kept %d ledgers that could not be checked, for example %d: %s", len(unknown), ledger_id, error)
     return selected
 
 

@@ -251,7 +251,7 @@ class DirectoryCollector:
                 ledger_id, entry_id, location = rows[0]
                 await self._put_in_quarantine(
                     log_id,
-                    f"the index names entries in it that a scan does not find, the first is ledger {ledger_id} entry "
+                    f"the index has entries in it that a scan does not find, first ledger {ledger_id} entry "
                     f"{entry_id} at offset {location.offset}",
                 )
                 continue
@@ -302,7 +302,7 @@ class DirectoryCollector:
     def _note_failure(self, log_id: EntryLogId, error: StorageError | OSError) -> None:
         self._failures_count += 1
         logger.warning(
-            "%s: entry log %s stays for now: %s",
+            "%s: keeping entry log %s for now: %s",
             self._engine.ledger_directory,
             entry_log_file_name(log_id),
             sentence(error),
@@ -331,7 +331,7 @@ class DirectoryCollector:
             await self._record_quarantine()
         for log_id, reason in self._quarantined.items():
             name = entry_log_file_name(log_id)
-            logger.error("%s: entry log %s is left alone: %s", self._engine.ledger_directory, name, reason)
+            logger.error("%s: skipping entry log %s: %s", self._engine.ledger_directory, name, reason)
 
     async def _put_in_quarantine(self, log_id: EntryLogId, reason: str) -> None:
         self._quarantine[log_id] = reason
@@ -340,7 +340,7 @@ class DirectoryCollector:
         self._copied.pop(log_id, None)
         directory = self._engine.ledger_directory
         name = entry_log_file_name(log_id)
-        logger.error("%s: entry log %s is damaged and will be left alone: %s", directory, name, reason)
+        logger.error("%s: entry log %s is damaged and will be skipped from now on: %s", directory, name, reason)
         await self._record_quarantine()
 
     async def _quarantine_by_reads(self, finished: AbstractSet[EntryLogId]) -> None:
@@ -365,7 +365,7 @@ class DirectoryCollector:
         try:
             await self._workers.run(COMPACTION_LANE, write_quarantine, self._fs, directory, dict(self._quarantine))
         except OSError as error:
-            logger.error("%s: the quarantine cannot be recorded: %s", directory, sentence(error))
+            logger.error("%s: cannot record the quarantine: %s", directory, sentence(error))
 
 
 async def find_rows_naming(

@@ -193,7 +193,7 @@ class DirectoryCompaction:
             await asyncio.wait([self._running])
 
     async def _run(self, kind: CompactionKind) -> None:
-        logger.info("%s compaction of %s begins", kind.value, self._directory.path)
+        logger.info("%s compaction of %s started", kind.value, self._directory.path)
         await self._trying(self._compact(self._config.major if kind is CompactionKind.MAJOR else self._config.minor))
         note_compaction(self._state, kind, self._now_s())
         if kind is CompactionKind.MAJOR:

@@ -44,10 +44,10 @@ _SEPARATORS = frozenset("\t\n\r,")
 class CookieDecision(enum.Enum):
     """What to do with folders that may be used."""
 
-    BOOT = "all cookies are there and match"
-    STAMP = "a new bookie: write the cookie everywhere"
-    EXPAND = "a bookie without ledgers has more folders now: write the cookie everywhere"
-    REFILL = "folders were emptied: note that first, then write the cookie everywhere"
+    BOOT = "all cookies are present and match"
+    STAMP = "new bookie: write the cookie everywhere"
+    EXPAND = "a bookie without ledgers has additional directories: write the cookie everywhere"
+    REFILL = "directories are empty: record that, then write the cookie everywhere"
 
 
 class CookieCheck(msgspec.Struct, frozen=True):
@@ -82,7 +82,8 @@ def require_cookie_path(path: str) -> None:
     """ConfigurationError for a folder that no cookie can name."""
     if not _SEPARATORS.isdisjoint(path) or path != path.strip() or not _is_text(path):
         raise ConfigurationError(
-            f"folder {path!r} cannot be named in a cookie: no commas, tabs, line ends or outer blanks, and UTF-8"
+            f"directory {path!r} cannot be written in a cookie: it must be UTF-8 without commas, tabs, newlines "
+            "and surrounding blanks"
         )
 
 
@@ -114,7 +115,7 @@ def decide(evidence: Evidence, *, is_loss_accepted: bool = False) -> CookieDecis
 def cookie_error(finding: CookieFinding) -> CookieError:
     """A finding as the error that keeps a bookie from starting."""
     return CookieError(
-        f"{finding.sentence} (bkctl cookie verify, with the same settings, shows what differs and what mends it)"
+        f"{finding.sentence} (run bkctl cookie verify with the same settings to see the differences and the fix)"
     )
 
 
@@ -132,7 +133,7 @@ async def require_no_ledgers(
     bookie_id = check.evidence.bookie_id
     references = await find_references(store, ledgers, [bookie_id])
     logger.info(
-        "bookie %s has empty folders: %d ledgers read, to see whether one names it",
+        "bookie %s has empty directories: checked %d ledgers for references to it",
         bookie_id,
         references.ledgers_scanned,
     )
@@ -152,18 +153,16 @@ async def require_same_cookie(store: CookieStore, config: StorageConfig, cookie:
     try:
         stored = await store.find(bookie_id)
     except MetadataFormatError as error:
-        raise RegistrationError(
-            f"the stored cookie of bookie {bookie_id} cannot be read ({error}): {advice}"
-        ) from error
+        raise RegistrationError(f"cannot read the stored cookie of bookie {bookie_id} ({error}): {advice}") from error
     known = None if stored is None else spelled_as(config, stored.value)
     if known is None:
         raise RegistrationError(
-            f"bookie {bookie_id} no longer has a cookie, so it was decommissioned or its cookie was deleted: {advice}"
+            f"bookie {bookie_id} no longer has a cookie: it was decommissioned, or its cookie was deleted: {advice}"
         )
     differences = ", ".join(difference.field for difference in cookie.differences(known))
     if differences:
         raise RegistrationError(
-            f"bookie {bookie_id} has another cookie than when this process started ({differences}): {advice}"
+            f"the cookie of bookie {bookie_id} changed since this process started ({differences}): {advice}"
         )
 
 
@@ -259,7 +258,7 @@ class CookieCheckService:
         self._write_everywhere(cookie)
         if stored_version is None:
             await self._store.create(cookie)
-        logger.warning("bookie %s: folders were emptied; what was in them comes from other bookies", cookie.bookie_id)
+        logger.warning("bookie %s: directories are empty; restoring their data from other bookies", cookie.bookie_id)
 
     async def stamp(self, cookie: Cookie, stored_version: int | None) -> None:
         """Write the cookie of a new bookie (``stored_version`` None) or an expanded one: folders first, the store last.
@@ -271,10 +270,10 @@ class CookieCheckService:
         self._write_everywhere(cookie)
         if stored_version is None:
             await self._store.create(cookie)
-            logger.info("new bookie %s: its cookie is stored", cookie.bookie_id)
+            logger.info("created cookie for new bookie %s", cookie.bookie_id)
         else:
             await self._store.write(cookie, stored_version)
-            logger.warning("bookie %s has no ledgers yet and more folders now: its cookie names them", cookie.bookie_id)
+            logger.warning("bookie %s has no ledgers: added its new directories to the cookie", cookie.bookie_id)
 
     def _write_everywhere(self, cookie: Cookie) -> None:
         data = encode_cookie(cookie)

@@ -39,8 +39,8 @@ def diagnose_loss(evidence: Evidence) -> CookieFinding | None:
         if ledger_path in empty and index_path not in empty:
             return CookieFinding(
                 Cause.EMPTIED_VOLUME,
-                f"emptied volume: {ledger_path} is empty, and {index_path} still names the entry logs that were in it: "
-                "empty it, too",
+                f"empty directory: {ledger_path} is empty, but {index_path} still references the entry logs that "
+                "were in it: empty the index directory, too",
                 verify_again(),
             )
     filled = tuple(
@@ -57,7 +57,7 @@ def _unusable_folder(evidence: Evidence) -> CookieFinding | None:
         if folder.trouble is not None:
             return CookieFinding(
                 Cause.UNUSABLE_FOLDER,
-                f"{folder.path} cannot be used: {folder.trouble}",
+                f"cannot use {folder.path}: {folder.trouble}",
                 verify_again(),
             )
     return None
@@ -70,7 +70,7 @@ def _migration(evidence: Evidence) -> CookieFinding | None:
             old, new = folder.migration
             return CookieFinding(
                 Cause.MIGRATION_CUT_OFF,
-                f"migration cut off: the cookie of bookie {old} was being moved to {new}, and that was not finished",
+                f"interrupted migration: the cookie of bookie {old} was being moved to {new}",
                 Remedy(("cookie", "migrate", "--from", old, "--to", new), has_settings=True, without=("--bookie-id",)),
             )
     return None
@@ -82,7 +82,10 @@ def _two_bookies(evidence: Evidence) -> CookieFinding | None:
         return None
     return CookieFinding(
         Cause.TWO_BOOKIES,
-        f"two bookies on one id: a running bookie is registered as {evidence.bookie_id}, and these folders are not its",
+        (
+            f"two bookies with one id: a running bookie is registered as {evidence.bookie_id}, and these directories "
+            "do not belong to it"
+        ),
         Remedy(("bookie", "start", "--bookie-id", "AN-ID-OF-ITS-OWN"), has_settings=True, without=("--bookie-id",)),
     )
 
@@ -99,15 +102,15 @@ def _instance(evidence: Evidence) -> CookieFinding | None:
     remedy = Remedy(("cluster", "instance-id"), has_settings=False)
     if evidence.stored is not None and stored != own:
         what_happened = (
-            "the id was replaced under a cluster that has bookies; put the old INSTANCEID back"
+            "the instance id was replaced while the cluster had bookies; restore the old INSTANCEID"
             if stored is not None
-            else "there was no INSTANCEID when the bookie joined, and somebody made one; if the ledgers are those of "
-            "that time, remove it"
+            else "the cluster had no INSTANCEID when the bookie joined, and one was added since; if the ledgers are "
+            "those of that time, remove it"
         )
         return CookieFinding(
             Cause.NEW_INSTANCE,
-            f"new instance: the cluster's instance id is {own or 'none'}, but the stored cookie of bookie "
-            f"{evidence.bookie_id} is of instance {stored or 'none'}: {what_happened}",
+            f"different instance: the cluster's instance id is {own or 'none'}, but the stored cookie of bookie "
+            f"{evidence.bookie_id} has instance id {stored or 'none'}: {what_happened}",
             remedy,
         )
     if not foreign:
@@ -115,9 +118,9 @@ def _instance(evidence: Evidence) -> CookieFinding | None:
     path, instance_id = foreign[0]
     return CookieFinding(
         Cause.WRONG_CLUSTER,
-        f"wrong cluster: {path} belongs to a bookie of instance {instance_id or 'none'}, and the cluster of the "
-        f"settings is instance {own or 'none'}; name the cluster that the folders belong to in the metadata URI, or, "
-        "if that one was formatted, use empty folders",
+        f"wrong cluster: {path} belongs to a bookie of instance {instance_id or 'none'}, but the configured "
+        f"cluster is instance {own or 'none'}; set the metadata URI of the cluster that the directories belong "
+        "to, or, if that cluster was formatted, use empty directories",
         remedy,
     )
 
@@ -135,8 +138,8 @@ def _other_id_on_disk(evidence: Evidence) -> CookieFinding | None:
         return _new_address(evidence, first.bookie_id)
     return CookieFinding(
         Cause.FOLDER_OF_ANOTHER,
-        f"{others[0].path} belongs to bookie {first.bookie_id}, not to {own}: the wrong disk is mounted there, or the "
-        "settings name a folder of another bookie",
+        f"{others[0].path} belongs to bookie {first.bookie_id}, not to {own}: the wrong disk is mounted there, "
+        "or a directory of another bookie is configured",
         Remedy(("cookie", "show", first.bookie_id)) if first.bookie_id in evidence.other_cookies else verify_again(),
     )
 
@@ -150,8 +153,8 @@ def _new_address(evidence: Evidence, other: str) -> CookieFinding:
         remedy = Remedy(("bookie", "start", "--bookie-id", other), has_settings=True, without=("--bookie-id",))
     return CookieFinding(
         Cause.NEW_ADDRESS,
-        f"new address: the folders belong to bookie {other}, and by the settings it would now be {own}; while ledgers "
-        f"name {other} it must keep that id, which need not be its address",
+        f"new address: the directories belong to bookie {other}, but the settings give the id {own}; while "
+        f"ledgers reference {other} the bookie must keep that id, which need not be its address",
         remedy,
     )
 
@@ -166,8 +169,8 @@ def _former_id(evidence: Evidence) -> CookieFinding | None:
     verb = "decommission" if evidence.is_named(other) else "cookie delete"
     return CookieFinding(
         Cause.ADDRESS_OF_ANOTHER,
-        f"the address of this host belongs to bookie {other} in the cluster, and these folders are not its; if that "
-        f"bookie is gone for good, remove it, else give this one an id of its own (--bookie-id)",
+        f"the address of this host belongs to bookie {other} in the cluster, but these directories do not; if "
+        "that bookie has failed permanently, remove it, otherwise give this one its own id (--bookie-id)",
         Remedy((*verb.split(), other)),
     )
 

@@ -37,7 +37,7 @@ def bare_folder(evidence: Evidence) -> CookieFinding | None:
         return None
     return _emptied_volume(
         evidence,
-        f"{evidence.bare_folders[0].path} holds nothing but its VERSION file, although {_ledgers_name(count)} bookie "
+        f"{evidence.bare_folders[0].path} has only its VERSION file, although {_ledgers_name(count)} bookie "
         f"{evidence.bookie_id}",
     )
 
@@ -60,8 +60,8 @@ def _changed_since_stored(evidence: Evidence, known: Cookie) -> CookieFinding:
     if _lacks_index_folders(evidence.expected, known):
         finding = CookieFinding(
             Cause.INDEX_FOLDERS_UNNAMED,
-            f"the cookie of bookie {own} has layout {known.layout_version}, which cannot name index folders, and the "
-            "settings have them apart from the ledger folders (as an upgrade to 4.16 finds it)",
+            f"the cookie of bookie {own} has layout {known.layout_version}, which has no index directories, but "
+            "they are configured separately from the ledger directories (usual after an upgrade to 4.16)",
             from_config("update", evidence),
         )
     elif not any(folder.is_stamped for folder in evidence.folders):
@@ -69,14 +69,14 @@ def _changed_since_stored(evidence: Evidence, known: Cookie) -> CookieFinding:
     elif is_expansion(evidence):
         finding = CookieFinding(
             Cause.FOLDERS_CHANGED,
-            f"the settings name more folders than the cookie of bookie {own} ({_lists(evidence, known)}); it holds no "
-            "ledger yet, so its cookie can follow",
+            f"more directories are configured than the cookie of bookie {own} has ({_lists(evidence, known)}); "
+            "the bookie has no ledgers yet, so the cookie can be updated",
             Remedy(("cookie", "expand"), has_settings=True),
         )
     elif len(on_disk) == len(evidence.folders) and not any(map(evidence.expected.differences, on_disk)):
         finding = CookieFinding(
             Cause.DIFFERENT_COOKIE,
-            f"the stored cookie of bookie {own} names other folders than its VERSION files and its settings do "
+            f"the stored cookie of bookie {own} has other directories than its VERSION files and settings "
             f"({_lists(evidence, known)})",
             from_config("update", evidence),
         )
@@ -106,13 +106,13 @@ def _moved_folder(evidence: Evidence, known: Cookie) -> CookieFinding:
         reason = f"and {at_fault} has no cookie" if lost else "and the cluster has no cookie for it"
         return CookieFinding(
             Cause.MOVED_FOLDER,
-            f"the settings name other folders than the cookie of bookie {expected.bookie_id} "
-            f"({_lists(evidence, known)}), {reason}: name the folders that it had",
+            f"other directories are configured than the cookie of bookie {expected.bookie_id} has "
+            f"({_lists(evidence, known)}), {reason}: configure the directories that it had",
             _old_lists(evidence, known),
         )
     return CookieFinding(
         Cause.MOVED_FOLDER,
-        f"moved folder: the settings name folders of bookie {expected.bookie_id} under another name "
+        f"moved directory: directories of bookie {expected.bookie_id} are configured under another name "
         f"({_lists(evidence, known)}); its VERSION files are in them",
         from_config("update", evidence),
     )
@@ -121,8 +121,8 @@ def _moved_folder(evidence: Evidence, known: Cookie) -> CookieFinding:
 def _taken_id(evidence: Evidence, known: Cookie) -> CookieFinding:
     return CookieFinding(
         Cause.TWO_BOOKIES,
-        f"two bookies on one id: {evidence.bookie_id} is known to this cluster with other folders "
-        f"({_lists(evidence, known)}), and these hold none of its cookies",
+        f"two bookies with one id: this cluster has {evidence.bookie_id} with other directories "
+        f"({_lists(evidence, known)}), and the configured ones have none of its cookies",
         Remedy(("bookie", "start", "--bookie-id", "AN-ID-OF-ITS-OWN"), has_settings=True, without=("--bookie-id",)),
     )
 
@@ -130,9 +130,10 @@ def _taken_id(evidence: Evidence, known: Cookie) -> CookieFinding:
 def _changed_shape(evidence: Evidence, known: Cookie) -> CookieFinding:
     return CookieFinding(
         Cause.FOLDERS_CHANGED,
-        f"the folders of bookie {evidence.bookie_id} have changed in number or order ({_lists(evidence, known)}): a "
-        "ledger's folder follows from its id and that list, so entries would be looked for on the wrong disk. Put the "
-        "old list back; to use other disks, decommission the bookie and start it anew with empty folders",
+        f"the number or order of the directories of bookie {evidence.bookie_id} changed "
+        f"({_lists(evidence, known)}). They determine where each ledger is stored, so entries would be looked "
+        "for on the wrong disk. Restore the old list; to use other disks, decommission the bookie and start it "
+        "again with empty directories",
         _old_lists(evidence, known),
     )
 
@@ -146,10 +147,10 @@ def _changed_places(evidence: Evidence) -> CookieFinding | None:
     folder = evidence.misplaced_folders[0]
     return CookieFinding(
         Cause.FOLDERS_CHANGED,
-        f"the folders of bookie {evidence.bookie_id} have changed in number or order, whatever its cookie says: "
-        f"{folder.path} was {_words(folder.place)} and would be {_words(evidence.places[folder.path])}; entries would "
-        "be looked for on the wrong disk. Put the old list back; to use other disks, decommission the bookie and "
-        "start it anew with empty folders",
+        f"the number or order of the directories of bookie {evidence.bookie_id} changed, although its cookie "
+        f"matches: {folder.path} was {_words(folder.place)} and would be {_words(evidence.places[folder.path])}; "
+        "entries would be looked for on the wrong disk. Restore the old list; to use other disks, decommission "
+        "the bookie and start it again with empty directories",
         Remedy(("bookie", "start", *_options_of_places(evidence)), has_settings=True, without=tuple(_LISTS.values())),
     )
 
@@ -165,13 +166,13 @@ def _swapped_volumes(evidence: Evidence) -> CookieFinding | None:
         return None
     rightful = {places[folder.path]: folder.path for folder in folders}
     changes = "; ".join(
-        f"what is at {folder.path} was {_words(folder.place)}, the place of {rightful[folder.place or ()]}"
+        f"the volume at {folder.path} was {_words(folder.place)}, the place of {rightful[folder.place or ()]}"
         for folder in folders
     )
     return CookieFinding(
         Cause.SWAPPED_VOLUMES,
-        f"volumes mounted at each other's place: {changes}; entries would be looked for on the wrong disk. Mount them "
-        "back, or give the folders each other's names, and check again",
+        f"swapped volumes: {changes}; entries would be looked for on the wrong disk. Mount them at their old "
+        "places, or swap the configured directories, and check again",
         verify_again(),
     )
 
@@ -188,7 +189,10 @@ def _lacking_version(evidence: Evidence) -> CookieFinding | None:
         if evidence.has_stored and filled.place is not None:
             return CookieFinding(
                 Cause.LOST_VERSION,
-                f"{filled.path} has lost its VERSION file; what else it holds says that it is a folder of this bookie",
+                (
+                    f"the VERSION file in {filled.path} is missing; its other files show that it is a directory of "
+                    "this bookie"
+                ),
                 from_config("update", evidence),
             )
         return _foreign_files(filled)
@@ -201,13 +205,13 @@ def _lacking_version(evidence: Evidence) -> CookieFinding | None:
 
 def _missing_disk(evidence: Evidence, folder: FolderState, *, is_index: bool) -> CookieFinding:
     way_out = (
-        f"Only if the index is gone for good: make the folder, and {_INDEX_ADVICE}"
+        f"Only if the index is lost permanently: create the directory, and {_INDEX_ADVICE}"
         if is_index
-        else f"Only if the data is gone for good: bkctl {' '.join(remove_bookie(evidence).words)}"
+        else f"Only if the data is lost permanently: bkctl {' '.join(remove_bookie(evidence).words)}"
     )
     return CookieFinding(
         Cause.MISSING_DISK,
-        f"missing disk: {folder.path} is not there, although bookie {evidence.bookie_id} is known to have it: mount "
+        f"missing disk: {folder.path} does not exist, but bookie {evidence.bookie_id} stored data there: mount "
         f"its disk and check again. {way_out}",
         verify_again(),
     )
@@ -217,30 +221,31 @@ def emptied_index(evidence: Evidence, folder: FolderState) -> CookieFinding:
     """An index folder that is empty beside its ledger folder, which holds all that an index is made from."""
     return CookieFinding(
         Cause.EMPTIED_VOLUME,
-        f"emptied volume: {_is_empty(evidence, folder)}: its disk is not mounted, or was emptied. It held an index "
-        f"alone, which is made from the ledger folders, and these are not empty: if it is gone, {_INDEX_ADVICE}",
+        f"empty directory: {_is_empty(evidence, folder)}: its disk is not mounted, or was wiped. It had only an "
+        "index, which can be rebuilt from the ledger directories, and these are not empty: if it is lost, "
+        f"{_INDEX_ADVICE}",
         Remedy(("storage", "index", "rebuild"), has_settings=True),
     )
 
 
 def _is_empty(evidence: Evidence, folder: FolderState) -> str:
     lost = "" if evidence.has_stored else ", and the cluster has no cookie for it either"
-    return f"{folder.path} is empty, although bookie {evidence.bookie_id} is known to have stored there{lost}"
+    return f"{folder.path} is empty, but bookie {evidence.bookie_id} stored data there{lost}"
 
 
 def _emptied_volume(evidence: Evidence, what: str) -> CookieFinding:
     return CookieFinding(
         Cause.EMPTIED_VOLUME,
-        f"emptied volume: {what}: its disk is not mounted, or was emptied. If the data is gone, the bookie must leave "
-        "the cluster first, so that its ledgers are copied from other bookies; then it starts anew with all its "
-        "folders empty. Or it stays, and fetches what it lost: start it with dataIntegrityChecking=true and "
-        "dataIntegrityStampMissingCookies=true",
+        f"empty directory: {what}: its disk is not mounted, or was wiped. If the data is lost, either "
+        "decommission the bookie, so that its ledgers are re-replicated from other bookies, and start it as a "
+        "new one with empty directories; or keep it and let it restore its data from its peers: start it with "
+        "dataIntegrityChecking=true and dataIntegrityStampMissingCookies=true",
         remove_bookie(evidence),
     )
 
 
 def _ledgers_name(count: int) -> str:
-    return f"{count} ledger{'s name' if count != 1 else ' names'}"
+    return f"{count} ledger{'s reference' if count != 1 else ' references'}"
 
 
 def _new_bookie(evidence: Evidence, lacking: list[FolderState]) -> CookieFinding | None:
@@ -255,8 +260,8 @@ def _new_bookie(evidence: Evidence, lacking: list[FolderState]) -> CookieFinding
 def _emptied_though_named(evidence: Evidence, count: int) -> CookieFinding:
     return CookieFinding(
         Cause.EMPTIED_VOLUME,
-        f"emptied volume: the folders are empty and the cluster has no cookie for {evidence.bookie_id}, but "
-        f"{_ledgers_name(count)} it: as a new bookie it would deny entries that others rely on",
+        f"empty directory: the directories are empty and the cluster has no cookie for {evidence.bookie_id}, but "
+        f"{_ledgers_name(count)} it: as a new bookie it would report entries as missing that it has acknowledged",
         remove_bookie(evidence),
     )
 
@@ -264,7 +269,7 @@ def _emptied_though_named(evidence: Evidence, count: int) -> CookieFinding:
 def _foreign_files(folder: FolderState) -> CookieFinding:
     return CookieFinding(
         Cause.FOREIGN_FILES,
-        f"{folder.path} holds files but no cookie: choose an empty folder, or put its VERSION file back",
+        f"{folder.path} has files but no cookie: configure an empty directory, or restore its VERSION file",
         verify_again(),
     )
 
@@ -279,8 +284,8 @@ def _outdated_version(evidence: Evidence) -> CookieFinding | None:
                 return _changed_shape(evidence, folder.cookie)
             return CookieFinding(
                 Cause.OUTDATED_VERSION,
-                f"the VERSION file in {folder.path} names other folders than the stored cookie and the settings "
-                f"({_lists(evidence, folder.cookie)}): a change of the cookie was cut off",
+                f"the VERSION file in {folder.path} has other directories than the stored cookie and the "
+                f"settings ({_lists(evidence, folder.cookie)}): a change of the cookie was interrupted",
                 from_config("update", evidence),
             )
     return None
@@ -297,11 +302,11 @@ def _lost_cookie(evidence: Evidence) -> CookieFinding | None:
     why = (
         "it was deleted by hand, or when the bookie was decommissioned"
         if evidence.is_named(own)
-        else "no ledger names it, so it was decommissioned; to use the folders anew, empty them"
+        else "no ledger references it, so it was decommissioned; to use the directories again, empty them"
     )
     return CookieFinding(
         Cause.LOST_COOKIE,
-        f"lost stored cookie: the cluster has no cookie for bookie {own} although its folders hold its data: {why}",
+        f"missing stored cookie: the cluster has no cookie for bookie {own}, but its directories have data: {why}",
         from_config("create", evidence),
     )
 

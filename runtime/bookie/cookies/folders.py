@@ -123,7 +123,7 @@ def read_folder(file_system: FileSystem, path: str) -> FolderState:
             return _read_current(file_system, path, filenames.current_directory(path))
     except FileNotFoundError:
         if file_system.exists(path):
-            return FolderState(path=path, trouble="it is, or holds, a link that leads nowhere")
+            return FolderState(path=path, trouble="it is, or contains, a broken link")
         return FolderState(path=path, is_present=False)
     except OSError as error:
         return FolderState(path=path, trouble=error.strerror or str(error))

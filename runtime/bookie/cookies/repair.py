@@ -29,20 +29,20 @@ def require_own_folders(evidence: Evidence) -> None:
     for folder in evidence.folders:
         cookie = folder.cookie
         if folder.trouble is not None or not folder.is_present or folder.migration is not None:
-            raise _refused(f"{folder.path} is not in order")
+            raise _refused(f"{folder.path} has problems")
         if cookie is None and not _is_proved_otherwise(evidence, folder):
-            raise _refused(f"nothing in {folder.path} proves that it is a folder of bookie {own}")
+            raise _refused(f"nothing in {folder.path} proves that it is a directory of bookie {own}")
         if cookie is not None and (cookie.bookie_id, cookie.instance_id or None) != (own, instance_id):
             raise _refused(f"{folder.path} belongs to bookie {cookie.bookie_id} of instance {cookie.instance_id}")
         if folder.place is not None and folder.place != evidence.places[folder.path]:
-            raise _refused(f"{folder.path} stood at another position of the list when the bookie last ran")
+            raise _refused(f"{folder.path} was at another position of the list when the bookie last ran")
     if not all(is_same_shape(evidence.expected, cookie) for cookie in evidence.known_cookies):
-        raise _refused("the settings name another number or order of folders than the cookies")
+        raise _refused("the settings have another number or order of directories than the cookies")
     if not evidence.cookies_on_disk and not _agrees(evidence):
-        raise _refused(f"no folder has a VERSION file of bookie {own}")
+        raise _refused(f"no directory has a VERSION file of bookie {own}")
     empty = next((folder for folder in evidence.folders if not folder.has_files), None)
     if evidence.is_named(own) and empty is not None:
-        raise _refused(f"{empty.path} is empty although ledgers name bookie {own}")
+        raise _refused(f"{empty.path} is empty, but ledgers reference bookie {own}")
 
 
 def _is_proved_otherwise(evidence: Evidence, folder: FolderState) -> bool:
@@ -59,11 +59,11 @@ def require_matching_folders(evidence: Evidence) -> None:
     require_own_folders(evidence)
     for folder in evidence.folders:
         if folder.cookie is None or evidence.expected.differences(folder.cookie):
-            raise _refused(f"the VERSION file in {folder.path} does not say what the settings say")
+            raise _refused(f"the VERSION file in {folder.path} does not match the settings")
 
 
 def _refused(reason: str) -> RefusedError:
-    return RefusedError(f"nothing was changed: {reason}; bkctl cookie verify tells more")
+    return RefusedError(f"nothing was changed: {reason}; run bkctl cookie verify for details")
 
 
 def restamp(file_system: FileSystem, evidence: Evidence) -> None:
@@ -110,7 +110,7 @@ async def examine_migration(evidence: Evidence, old_id: str, cookies: CookieStor
     old = msgspec.structs.replace(new, bookie_id=old_id)
     notes = {folder.migration for folder in evidence.folders} - {None}
     if notes - {(old_id, new.bookie_id)}:
-        raise _refused("another change of the bookie id is under way in these folders")
+        raise _refused("another change of the bookie id is in progress in these directories")
     stored_old, stored_new = await cookies.find(old_id), await cookies.find(new.bookie_id)
     state = MigrationState(
         old_id=old_id,
@@ -121,13 +121,13 @@ async def examine_migration(evidence: Evidence, old_id: str, cookies: CookieStor
         is_begun=bool(notes),
     )
     if stored_new is not None and new.differences(stored_new.value):
-        raise _refused(f"bookie {new.bookie_id} has a cookie that names other folders: it is another bookie")
+        raise _refused(f"bookie {new.bookie_id} has a cookie with other directories: it is another bookie")
     if stored_old is not None and old.differences(stored_old.value):
-        raise _refused(f"the stored cookie of bookie {old_id} names other folders or another instance")
+        raise _refused(f"the stored cookie of bookie {old_id} has other directories or another instance")
     for folder in evidence.folders:
         _require_old_or_new(folder, old, new)
         if folder.place is not None and folder.place != evidence.places[folder.path]:
-            raise _refused(f"{folder.path} stood at another position of the list when the bookie last ran")
+            raise _refused(f"{folder.path} was at another position of the list when the bookie last ran")
     if state.is_done or state.is_begun:
         if stored_old is None and stored_new is None:
             raise _refused(f"the cluster has a cookie neither for bookie {old_id} nor for {new.bookie_id}")
@@ -137,15 +137,15 @@ async def examine_migration(evidence: Evidence, old_id: str, cookies: CookieStor
     if stored_old is None:
         raise _refused(f"the cluster has no cookie for bookie {old_id}")
     if not all(folder.cookie is not None and folder.cookie.bookie_id == old_id for folder in evidence.folders):
-        raise _refused(f"not all folders belong to bookie {old_id}")
+        raise _refused(f"not all directories belong to bookie {old_id}")
     return state
 
 
 def _require_old_or_new(folder: FolderState, old: Cookie, new: Cookie) -> None:
     if folder.trouble is not None or folder.cookie is None:
-        raise _refused(f"{folder.path} has no VERSION file that can be read")
+        raise _refused(f"{folder.path} has no readable VERSION file")
     if old.differences(folder.cookie) and new.differences(folder.cookie):
-        raise _refused(f"the VERSION file in {folder.path} names another bookie, instance or other folders")
+        raise _refused(f"the VERSION file in {folder.path} has another bookie, instance or other directories")
 
 
 async def migrate(

@@ -31,11 +31,11 @@ class ReadOnlyReason(enum.Enum):
     """Why a bookie takes no ordinary adds."""
 
     FORCED = "by its settings (forceReadOnlyBookie)"
-    MANUAL = "set by hand, as its file BOOKIE_STATUS says"
+    MANUAL = "set by an operator (file BOOKIE_STATUS)"
     DISK_FULL = "a disk is full"
-    NO_ROOM = "a checkpoint has no room"
-    JOURNAL_FULL = "a journal has no room"
-    REBUILD = "its index is being built anew"
+    NO_ROOM = "no space for a checkpoint"
+    JOURNAL_FULL = "no space for a journal"
+    REBUILD = "its index is being rebuilt"
 
 
 _NOTHING_CAN_BE_STORED = {ReadOnlyReason.NO_ROOM, ReadOnlyReason.JOURNAL_FULL, ReadOnlyReason.REBUILD}
@@ -121,7 +121,7 @@ class BookieModes:
         if not self.is_disk_full:
             self._add(
                 ReadOnlyReason.NO_ROOM,
-                f"{sentence(error)}; the journal holds what was not flushed{file_limit_advice(error)}",
+                f"{sentence(error)}; what was not flushed is in the journal{file_limit_advice(error)}",
             )
             for callback in self._no_room_callbacks:
                 callback()
@@ -144,7 +144,7 @@ class BookieModes:
 
     def begin_rebuild(self) -> None:
         """The entry logs must not change: no add at all from now on, of recovery and high priority neither."""
-        assert self._reasons, "only a read-only bookie rebuilds its index while it serves"
+        assert self._reasons, "only a read-only bookie can rebuild its index while it runs"
         self._reasons.add(ReadOnlyReason.REBUILD)
 
     def end_rebuild(self) -> None:
@@ -179,10 +179,10 @@ class BookieModes:
             return
         if not self._is_read_only_mode_enabled:
             raise NoWritableDiskError(
-                f"{reason.value} ({detail}), and read-only mode is switched off (readOnlyModeEnabled=false)"
+                f"{reason.value} ({detail}), and read-only mode is disabled (readOnlyModeEnabled=false)"
             )
         self._reasons.add(reason)
-        logger.warning("read-only until there is room: %s (%s); reads go on", reason.value, detail)
+        logger.warning("%s (%s): switched to read-only until space is freed", reason.value, detail)
         self._changed.set()
 
     def _remove(self, reason: ReadOnlyReason) -> None:
@@ -190,7 +190,7 @@ class BookieModes:
             return
         self._reasons.discard(reason)
         still = ", ".join(other.value for other in self.reasons)
-        logger.warning("there is room again: %s%s", self.mode.value, f" ({still})" if still else "")
+        logger.warning("disk space is available again: %s%s", self.mode.value, f" ({still})" if still else "")
         self._changed.set()
 
 
@@ -243,4 +243,4 @@ class ModeFiles:
         status = self._modes.status(self._clock.now_ms())
         error = await self._workers.run(DISKS_LANE, write_bookie_status, self._file_system, self._folders, status)
         if error is not None:
-            logger.warning("the mode of the bookie is not noted everywhere: %s", sentence(error))
+            logger.warning("cannot write the mode of the bookie to every directory: %s", sentence(error))

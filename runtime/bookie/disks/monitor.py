@@ -24,7 +24,7 @@ DISKS_LANE: Final = "disks"
 """Of its own: a disk that hangs must not stop what still works."""
 
 _STATE_WORDS = {
-    DiskState.WRITABLE: "has room",
+    DiskState.WRITABLE: "has space",
     DiskState.ALMOST_FULL: "is almost full",
     DiskState.FULL: "is full",
 }
@@ -96,7 +96,7 @@ class DiskMonitor:
         try:
             space = self._file_system.space(directory)
         except OSError as error:
-            raise DiskUnusableError(f"{directory}: the disk cannot be used any more ({error.strerror})") from error
+            raise DiskUnusableError(f"{directory}: cannot use the disk ({error.strerror})") from error
         if space.is_read_only:
-            raise DiskUnusableError(f"{directory}: the disk cannot be written to any more (mounted read-only)")
+            raise DiskUnusableError(f"{directory}: cannot write to the disk (mounted read-only)")
         return DiskSample(directory, space.total_bytes, space.usable_bytes)

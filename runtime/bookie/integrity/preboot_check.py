@@ -50,7 +50,7 @@ async def note_open_ledgers(
     async for ledger_id, found in ledgers.read_all():
         read_count += 1
         if read_count % _PROGRESS_STEP == 0:
-            logger.info("integrity check: %d ledgers read", read_count)
+            logger.info("integrity check: checked %d ledgers", read_count)
         # What cannot be read may name any bookie.
         mark = ledger_mark(found.value, bookie_id) if isinstance(found, Versioned) else LedgerMark(True, True)
         if mark.needs_row:
@@ -60,8 +60,8 @@ async def note_open_ledgers(
     await write_rows()
     await workers.run(CHECKPOINT_LANE, set_integrity_flag, first, is_needed=True)
     logger.warning(
-        "integrity check: of %d ledgers %d name this bookie, and of %d the end is open: nothing of these is "
-        "denied until they are repaired",
+        "integrity check: of %d ledgers, %d have data on this bookie (%d open); missing entries are reported as "
+        "unknown until restored",
         read_count,
         here_count,
         limbo_count,
@@ -75,7 +75,7 @@ def read_integrity_flag(engine: LedgerDirectoryEngine) -> bool:
     """
     flags = engine.read_flags()
     if flags & ~(NEEDS_INTEGRITY_CHECK | LEDGERS_NOTED):
-        raise IndexDamagedError(f"the storage flags are {flags:#x}: some are not known here, a newer bkctl set them")
+        raise IndexDamagedError(f"unknown storage flags {flags:#x}: they were written by a newer bkctl")
     return bool(flags & NEEDS_INTEGRITY_CHECK)
 
 

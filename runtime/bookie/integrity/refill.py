@@ -167,13 +167,13 @@ class LedgerRefill:
                 reasons.append(f"bookie {bookie_id}: the copy is damaged ({error})")
             else:
                 return reply.body, ""
-        return None, "; ".join(reasons) or "no other bookie was to have a copy"
+        return None, "; ".join(reasons) or "the metadata gives no other bookie with a copy"
 
     async def _store(self, job: _Job, entry_id: int, body: bytes) -> str:
         """Put a copy into the write cache; returns why that cannot be done, or nothing."""
         while True:
             if not self._tools.allows_add(job.ledger_id):
-                return "there is no room for it on the disk here"
+                return "no disk space for it on this bookie"
             # The collector may have dropped the row meanwhile, or it never was: without it nothing can be stored.
             job.engine.create_row(job.ledger_id, is_fenced=False, is_limbo=False)
             try:

@@ -115,9 +115,9 @@ class IntegrityService:
                 if not pending:
                     break
                 first = pending[0]
-                reason = f"{len(pending)} ledgers still lack entries, first ledger {first}: {self._failures[first]}"
+                reason = f"{len(pending)} ledgers still miss entries, first ledger {first}: {self._failures[first]}"
             progress.ledgers_failed = len(pending or ())
-            logger.warning("integrity check: %s; tried again in %.0f s", reason, delay_s)
+            logger.warning("integrity check: %s; next attempt in %.0f s", reason, delay_s)
             await self._ports.clock.sleep(delay_s)
             delay_s = min(delay_s * 2, self._config.retry_delay_s * RETRY_DELAY_FACTOR_MAX)
         await self._checkpoints.settle()
@@ -125,7 +125,7 @@ class IntegrityService:
         progress.is_due = False
         progress.ledgers_failed = 0
         logger.warning(
-            "integrity check: nothing lacks any more; %d entries (%d bytes) came from other bookies",
+            "integrity check complete: restored %d entries (%d bytes) from other bookies",
             progress.entries_fetched,
             progress.bytes_fetched,
         )
@@ -238,8 +238,9 @@ class IntegrityService:
 
 def _way_out(doubting: Sequence[str]) -> str:
     return (
-        f"no further round will end that, as all these bookies doubt their copies: {', '.join(doubting)}; if you know "
-        "that one of them has lost nothing, see `bkctl storage limbo end` for that one (docs/runbooks/lost-index.md)"
+        "no further round can complete it, because each of these bookies may have lost its copies: "
+        f"{', '.join(doubting)}; if you are certain that one of them has lost nothing, see `bkctl storage limbo "
+        "end` for that one (docs/runbooks/lost-index.md)"
     )
 
 

@@ -163,11 +163,11 @@ class CheckpointService:
     def _note_failure(self, error: StorageError | OSError) -> None:
         self._has_failed = True
         if is_disk_failing(error):
-            raise DiskUnusableError(f"a disk has failed: {sentence(error)}") from error
+            raise DiskUnusableError(f"a disk failed: {sentence(error)}") from error
         if is_out_of_room(error):
             self._modes.note_disk_full(error)
         else:
-            logger.error("checkpoint failed, the journal keeps what it held: %s", sentence(error))
+            logger.error("checkpoint failed; its entries stay in the journal: %s", sentence(error))
 
     async def _wait_due(self) -> bool:
         """True when a checkpoint is due, False when the service is to stop."""

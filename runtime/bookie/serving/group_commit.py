@@ -265,7 +265,9 @@ class GroupCommit:
                 has_found_none = True
                 self._on_disk_room(error)
                 if self._has_given_up_room.is_set():
-                    raise JournalFailedError(f"stopped with records that found no room: {error}") from error
+                    raise JournalFailedError(
+                        f"stopped with records that the journal had no space for: {error}"
+                    ) from error
             else:
                 break
             await _wait(self._has_given_up_room, self._retry_delay_s)

@@ -192,7 +192,7 @@ class BookieRequestHandler:
         try:
             space = self._disk_space()
         except OSError as error:
-            logger.error("disk space cannot be read: %s", error)
+            logger.error("cannot read the disk space: %s", error)
             connection.answer(call, Status.IO_ERROR)
         else:
             connection.answer(call, BookieInfoAnswer(call.txn_id, Status.OK, space.total_bytes, space.free_bytes))
@@ -262,7 +262,7 @@ class BookieRequestHandler:
             try:
                 entries = await list_entries(self._workers, engine, ledger_id)
             except (StorageError, OSError) as error:
-                logger.error("ledger %d: its entries cannot be listed: %s", ledger_id, error)
+                logger.error("ledger %d: cannot list its entries: %s", ledger_id, error)
         if engine.ledger(ledger_id) is None:
             status, entries = _no_such_ledger(engine), None
         elif may_lack or _may_lack_entries(engine, ledger_id):  # whatever is not in the list would be denied

@@ -82,12 +82,12 @@ class LedgerHandles:
         if is_plain_add and ledger_id in engine.collected:
             raise LedgerCollectedError(f"ledger {ledger_id} is closed, and its copy was collected")
         if engine.is_deletion_pending(ledger_id):
-            raise DeletionPendingError(f"ledger {ledger_id} was deleted, and no checkpoint has ended since")
+            raise DeletionPendingError(f"ledger {ledger_id} was deleted, and no checkpoint has finished since")
         engine.set_master_key(ledger_id, master_key)
         row = engine.ledger(ledger_id)
         assert row is not None, "set_master_key creates the row"
         if row.master_key != master_key:
-            raise MasterKeyMismatchError(f"ledger {ledger_id} has a master key, and none was shown")
+            raise MasterKeyMismatchError(f"ledger {ledger_id} has a master key, but the request has none")
         journal = self.journal_of(ledger_id)
         journal.append_silently(encode_ledger_key_record(ledger_id, row.master_key))
         handle = LedgerHandle(ledger_id, row.master_key, engine, journal)

@@ -154,14 +154,14 @@ class _Turn:
                 is_end_known = True
             except (StorageError, OSError) as error:
                 # The entry itself may still be readable: its answer then goes out without a LAC.
-                errors += ((f"ledger {job.ledger_id}: the last entry cannot be read", str(error)),)
+                errors += ((f"ledger {job.ledger_id}: cannot read the last entry", str(error)),)
         if job.entry_id == INVALID_ENTRY_ID:
             status = Status.OK if is_end_known else Status.IO_ERROR
             return ReadOutcome(status, None, last_entry, is_end_known, errors=errors)
         try:
             bodies = self._read(job)
         except (StorageError, OSError) as error:
-            errors += ((f"ledger {job.ledger_id} entry {job.entry_id} cannot be read", str(error)),)
+            errors += ((f"cannot read ledger {job.ledger_id} entry {job.entry_id}", str(error)),)
             return ReadOutcome(Status.IO_ERROR, None, last_entry, is_end_known, errors=errors)
         if not bodies:
             return ReadOutcome(Status.NO_SUCH_ENTRY, None, last_entry, is_end_known, errors=errors)

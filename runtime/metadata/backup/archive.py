@@ -181,11 +181,11 @@ class ArchiveReader:
             yield node
         end = self._decode(line, ArchiveEnd)
         if not previous:
-            raise self._damaged("it holds nothing")
+            raise self._damaged("it is empty")
         if end.sha256 != before or end.nodes != nodes_count:
-            raise self._damaged("its hash or its count does not fit")
+            raise self._damaged("its hash or its count does not match")
         if self._read_line(is_end_expected=True):
-            raise self._damaged("there is more behind its end")
+            raise self._damaged("there is data after its end")
         self.end = end
 
     def _rewind(self) -> ArchiveHeader:
@@ -199,7 +199,7 @@ class ArchiveReader:
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise self._damaged(str(error)) from error
         if not line.endswith(b"\n") and not (is_end_expected and not line):
-            raise self._damaged("it ends too early")
+            raise self._damaged("it is truncated")
         self._hash.update(line)
         return line
 
@@ -221,7 +221,7 @@ class ArchiveReader:
             raise self._damaged("it does not begin with the root")
 
     def _damaged(self, reason: str) -> MetadataFormatError:
-        return MetadataFormatError(f"{self.path} is no sound backup: {reason}")
+        return MetadataFormatError(f"backup {self.path} is damaged: {reason}")
 
     def close(self) -> None:
         """Close the file."""
@@ -259,4 +259,4 @@ class _Stream(io.RawIOBase):
 
 
 def _taken(path: str) -> ConflictError:
-    return ConflictError(f"{path} exists already: a backup never replaces a file")
+    return ConflictError(f"{path} already exists: a backup never overwrites a file")

@@ -118,9 +118,9 @@ def look_at_ledger(path: str, data: bytes, tree: LedgerTree) -> SurveyedLedger |
         return None
     ledger_id = tree.parse_ledger_path(path)
     if ledger_id is None:
-        return SurveyedLedger(None, f"{path}: no ledger may be stored there")
+        return SurveyedLedger(None, f"{path}: no ledger can be stored there")
     if len(data) > NODE_BYTES_MAX:
-        return SurveyedLedger(ledger_id, f"ledger {ledger_id}: {len(data)} bytes are more than a node holds")
+        return SurveyedLedger(ledger_id, f"ledger {ledger_id}: {len(data)} bytes exceed the size limit of a node")
     try:
         decode_ledger_metadata(data)
     except MetadataFormatError as error:

@@ -33,21 +33,21 @@ async def require_nobody_connected(store: MetadataStore, root: str) -> None:
     bookies += await children_of(store, paths.read_only)
     if bookies:
         raise RefusedError(
-            f"nothing was changed: {_counted(bookies, 'bookie')} registered at {root}: stop all bookies first "
-            "(one that was killed stays registered until its ZooKeeper session ends)"
+            f"nothing was changed: {_counted(bookies, 'bookie')} registered at {root}: stop all bookies first (a "
+            "killed bookie stays registered until its ZooKeeper session expires)"
         )
     holders = [f"{paths.auditor_election}/{name}" for name in await children_of(store, paths.auditor_election)]
     holders += [f"{paths.replication_locks}/{name}" for name in await children_of(store, paths.replication_locks)]
     holders += [path for path in (paths.pulsar_auditor,) if await store.exists(path) is not None]
     if holders:
         raise RefusedError(
-            f"nothing was changed: an auditor or replication worker still runs, it holds {holders[0]}: "
-            "stop autorecovery first"
+            f"nothing was changed: an auditor or replication worker is still running and has {holders[0]}: stop "
+            "autorecovery first"
         )
     if running := await operations_on_bookies(store, root):
         raise RefusedError(
-            f"nothing was changed: {running[0]} is running: wait until it ends, or stop it "
-            "(one that was killed counts until its ZooKeeper session ends)"
+            f"nothing was changed: {running[0]} is running: wait until it ends, or stop it (a killed one counts "
+            "until its ZooKeeper session expires)"
         )
 
 
@@ -118,7 +118,7 @@ def unknown_children_error(root: str, names: list[str]) -> RefusedError:
     """Why nuke leaves the cluster alone."""
     shown = _shown([f"{root}/{name}" for name in names])
     return RefusedError(
-        f"nothing was changed: {shown} is not BookKeeper's under this layout: remove it first if it is of no use"
+        f"nothing was changed: {shown} does not belong to BookKeeper: remove it first if it is not needed"
     )
 
 

@@ -85,9 +85,9 @@ class Fate(enum.Enum):
     """What becomes of a node of the archive."""
 
     CREATED = "created"
-    SAME = "there already"
+    SAME = "already present"
     ADVANCED = "advanced to the state in the archive"
-    CONFLICT = "left as the cluster has it"
+    CONFLICT = "kept as it is in the cluster"
     SKIPPED = "not restored"
 
 
@@ -123,7 +123,7 @@ async def read_archive(
     """Read all of it; MetadataFormatError when it is damaged."""
     tree = next((tree for tree in LedgerTree if tree.value == reader.header.layout), None)
     if tree is None:
-        raise MetadataFormatError(f"{reader.path} is of the unknown layout {reader.header.layout!r}")
+        raise MetadataFormatError(f"{reader.path} has the unknown layout {reader.header.layout!r}")
     ids = RestoredIds()
     faults: list[str] = []
     faults_count = ledgers_count = nodes_count = 0
@@ -145,7 +145,7 @@ async def read_archive(
                 on_progress(nodes_count)
     assert reader.end is not None
     if reader.end.ledgers != ledgers_count:
-        raise MetadataFormatError(f"{reader.path} is no sound backup: it counts {reader.end.ledgers} ledgers")
+        raise MetadataFormatError(f"backup {reader.path} is damaged: it should have {reader.end.ledgers} ledgers")
     return ArchiveSummary(
         reader.header, tree, reader.end.sha256, nodes_count, ledgers_count, ids, tuple(faults), faults_count
     )
@@ -155,7 +155,7 @@ async def look_at_target(store: MetadataStore, root: str, archive: ArchiveSummar
     """Whether the archive may go to ``root``; RefusedError, ConflictError. Layouts must have been compared before."""
     if archive.header.root != root:
         raise RefusedError(
-            f"nothing was changed: the backup is of {archive.header.root}, the metadata URI names {root}"
+            f"nothing was changed: the backup is of {archive.header.root}, but the metadata URI has {root}"
         )
     await store.sync(root)
     node = await find_node(store, root)
@@ -164,8 +164,8 @@ async def look_at_target(store: MetadataStore, root: str, archive: ArchiveSummar
     if node.data.startswith(RESTORE_MARK):
         if node.data != _mark(archive):
             raise ConflictError(
-                f"nothing was changed: a restore of another backup into {root} has not ended: end that one first, "
-                "or remove its work with bkctl cluster nuke"
+                f"nothing was changed: a restore of another backup into {root} is unfinished: finish that one "
+                "first, or remove what it restored with bkctl cluster nuke"
             )
         return RestoreTarget(root, is_fresh=True)
     if node.stat.children_count == 0:
@@ -173,8 +173,9 @@ async def look_at_target(store: MetadataStore, root: str, archive: ArchiveSummar
     instance_id = await read_instance_id(store, root)
     if instance_id != archive.header.instance_id:
         raise RefusedError(
-            f"nothing was changed: the backup is of instance {archive.header.instance_id}, but the cluster at {root} "
-            f"is instance {instance_id}: a backup is restored into its own cluster, or where none is"
+            f"nothing was changed: the backup is of instance {archive.header.instance_id}, but the cluster at "
+            f"{root} is instance {instance_id}: a backup can be restored only into its own cluster, or where no "
+            "cluster exists"
         )
     return RestoreTarget(root, is_fresh=False)
 
@@ -299,10 +300,10 @@ class ClusterRestore:
                 return NodeFate(node.path, Fate.CREATED, self._is_ledger(node))
             present = await self._find(node)
         if present is None:
-            return NodeFate(node.path, Fate.CONFLICT, self._is_ledger(node), "somebody deletes it at this moment")
+            return NodeFate(node.path, Fate.CONFLICT, self._is_ledger(node), "another process is deleting it")
         fate = self._compare(node, present)
         if fate.fate is Fate.ADVANCED and not await self._replace(node, present):
-            return NodeFate(node.path, Fate.CONFLICT, fate.is_ledger, "somebody changes it at this moment")
+            return NodeFate(node.path, Fate.CONFLICT, fate.is_ledger, "another process is changing it")
         return fate
 
     async def _find(self, node: ArchiveNode) -> Node | None:
@@ -343,11 +344,11 @@ class ClusterRestore:
         if present.data == node.data:
             return NodeFate(node.path, Fate.SAME, is_ledger)
         if not is_ledger:
-            return NodeFate(node.path, Fate.CONFLICT, is_ledger, "it has other contents")
+            return NodeFate(node.path, Fate.CONFLICT, is_ledger, "its content differs")
         try:
             reason = find_obstacle(decode_ledger_metadata(present.data), decode_ledger_metadata(node.data))
         except MetadataFormatError as error:
-            reason = f"the cluster's own cannot be read ({error}): delete that node first to have it restored"
+            reason = f"the cluster's own cannot be read ({error}): delete that node first to restore it"
         return NodeFate(node.path, Fate.CONFLICT if reason else Fate.ADVANCED, is_ledger, reason or "")
 
     def _is_ledger(self, node: ArchiveNode) -> bool:
@@ -364,7 +365,7 @@ def find_obstacle(present: LedgerMetadata, archived: LedgerMetadata) -> str | No
     nobody knows which one is newer.
     """
     if present.state is archived.state and not (present.is_closed and has_other_end(present, archived)):
-        return f"it is {present.state.name} in both, but they differ: the cluster's is taken for the newer one"
+        return f"it is {present.state.name} in both, but they differ: the cluster's version is treated as the newer one"
     return find_regression(present, archived, "the backup")
 
 
@@ -375,7 +376,7 @@ def _mark(archive: ArchiveSummary) -> bytes:
 def find_node_fault(node: ArchiveNode, tree: LedgerTree) -> str | None:
     """Why a node that is no ledger is left out by a restore; None for one that is brought back."""
     if len(node.data) > NODE_BYTES_MAX:
-        return f"{node.path}: {len(node.data)} bytes are more than a node holds"
+        return f"{node.path}: {len(node.data)} bytes exceed the size limit of a node"
     place = place_of(node.path, tree)
     top = node.path.partition("/")[0]
     if place.kind is Kind.STRAY_IN_LEDGERS and child_kind(top, tree) is not ChildKind.LEDGERS:

@@ -97,7 +97,7 @@ def decode_cookie(data: bytes) -> Cookie:
     except UnicodeDecodeError as error:
         raise MetadataFormatError("cookie: not UTF-8") from error
     if _LAYOUT_VERSION.fullmatch(first_line) is None:
-        raise MetadataFormatError("cookie: the first line is no layout version")
+        raise MetadataFormatError("cookie: the first line is not a layout version")
     layout_version = int(first_line)
     if layout_version < LAYOUT_VERSION_MIN:
         raise MetadataFormatError(f"cookie: layout version {layout_version} is too old")
@@ -140,7 +140,7 @@ def _parse_directories(text: str) -> tuple[str, ...]:
     count, _, names = text.partition("\t")
     directories = tuple(names.split("\t"))
     if count != str(len(directories)):
-        raise MetadataFormatError(f"cookie: {text!r} is no list of folders")
+        raise MetadataFormatError(f"cookie: {text!r} is not a list of directories")
     return directories
 
 

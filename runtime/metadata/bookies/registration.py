@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 _RETRY_DELAY_S = 1.0
 _UNREGISTER_TIMEOUT_S = 1.0
 """A stopping bookie has better things to do than to wait for ZooKeeper: the end of the session does the same."""
-_SILENT = "ZooKeeper does not answer"
+_SILENT = "ZooKeeper does not respond"
 _EXPIRY_ROUNDING_S = 3.0
 """A server ends a session at its next tick (2 s by default); unlike a Java bookie, ours is back before that."""
 
@@ -118,7 +118,7 @@ class RegistrationClient:
         """Where a registered bookie takes ledger requests; errors as ``service_info``."""
         info = await self.service_info(bookie_id)
         if info.rpc_address is None:
-            raise BookieUnavailableError(bookie_id, "its registration names no port for ledger requests")
+            raise BookieUnavailableError(bookie_id, "its registration has no port for ledger requests")
         return info.rpc_address
 
     async def _ids(self, directory: str) -> list[str]:
@@ -135,7 +135,7 @@ def _is_usable(directory: str, name: str) -> bool:
     """One stray node must not break a listing, as it does in Java (metadata section 9.4)."""
     if is_valid_bookie_id(name):
         return True
-    logger.warning("%s/%s is no bookie id and is left out; it makes Java clients hang: remove it", directory, name)
+    logger.warning("%s/%s is not a bookie id; ignored, but it makes Java clients hang: remove it", directory, name)
     return False
 
 
@@ -272,7 +272,9 @@ class BookieRegistration:
         except NoNodeError:
             pass
         except MetadataError as error:
-            logger.warning("bookie %s: its old registration stays until the session ends: %s", self._bookie_id, error)
+            logger.warning(
+                "bookie %s: its old registration stays until its session expires: %s", self._bookie_id, error
+            )
 
     async def _hold(self, path: str) -> None:
         """Own an ephemeral node at ``path`` (metadata section 8.3). A node of our own session is kept as it is."""
@@ -282,8 +284,8 @@ class BookieRegistration:
                 return
             if not stat.ephemeral_owner:
                 raise RegistrationError(
-                    f"{path} is no registration but a node that no session ever ends: somebody made it by hand; "
-                    "delete it (bkctl metadata doctor tells of such nodes)"
+                    f"{path} is not a registration but a persistent node that was created by hand; delete it "
+                    "(bkctl metadata doctor lists such nodes)"
                 )
             await self._wait_for_expiry(path)
         try:
@@ -304,8 +306,8 @@ class BookieRegistration:
         if await self._store.exists(root) is None:
             return str(ClusterNotFoundError(root))
         return (
-            f"{self._paths.available} is not there, so no bookie may join {root}: a restore or a nuke may not have "
-            "ended; bkctl metadata doctor tells the way out"
+            f"{self._paths.available} is missing, so no bookie can register in {root}: a restore or nuke may be "
+            "unfinished; run bkctl metadata doctor"
         )
 
     async def _wait_for_expiry(self, path: str) -> None:

@@ -91,7 +91,7 @@ def decode_service_info(bookie_id: str, data: bytes) -> BookieServiceInfo:
     if not data:
         address = parse_host_and_port(bookie_id)
         if address is None:
-            raise MetadataFormatError(f"bookie {bookie_id} publishes no address, and its id is not host:port")
+            raise MetadataFormatError(f"bookie {bookie_id} has registered no address, and its id is not host:port")
         return BookieServiceInfo((Endpoint(bookie_id, *address, RPC_PROTOCOL),))
     from google.protobuf.message import DecodeError  # noqa: PLC0415
 
@@ -100,11 +100,11 @@ def decode_service_info(bookie_id: str, data: bytes) -> BookieServiceInfo:
     try:
         record = BookieServiceRecord.FromString(data)
     except DecodeError as error:
-        raise MetadataFormatError(f"the registration of bookie {bookie_id} is not readable") from error
+        raise MetadataFormatError(f"cannot parse the registration of bookie {bookie_id}") from error
     endpoints = []
     for endpoint in record.endpoints:
         if not all(endpoint.HasField(name) for name in ("id", "port", "host", "protocol")):
-            raise MetadataFormatError(f"the registration of bookie {bookie_id} lacks a field of its endpoint")
+            raise MetadataFormatError(f"the endpoint in the registration of bookie {bookie_id} misses a field")
         if not all(isinstance(text, str) for text in (endpoint.id, endpoint.host, endpoint.protocol)):
             raise MetadataFormatError(f"the registration of bookie {bookie_id} is not UTF-8")
         endpoints.append(

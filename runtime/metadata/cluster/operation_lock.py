@@ -59,14 +59,14 @@ class OperationHolder(msgspec.Struct, frozen=True):
         return f"'{self.operation}' by {self.user} on {self.host}, process {self.pid}, since {self.since}"
 
 
-_SHORT_OPERATIONS = OperationHolder("one operation after the other, each of a moment: try again")
+_SHORT_OPERATIONS = OperationHolder("the two operations must run one after the other: try again")
 
 
 class OperationLockedError(ConflictError):
     """Another operation changes the cluster, or a bookie of it, at this moment."""
 
     def __init__(self, path: str, holder: OperationHolder, bookie_id: str | None = None) -> None:
-        subject = "changes this cluster" if bookie_id is None else f"is at work on bookie {bookie_id}"
+        subject = "is changing this cluster" if bookie_id is None else f"is working on bookie {bookie_id}"
         super().__init__(f"another operation {subject}: {holder} (lock {path})")
         self.holder = holder
 
@@ -89,7 +89,7 @@ class OperationLock:
         """SessionExpiredError once the session that took the lock is gone: ask before every step that relies on it."""
         if not self._is_held:
             path = self._paths[0]
-            raise SessionExpiredError(f"{path}: the operation lock went with the ZooKeeper session", path)
+            raise SessionExpiredError(f"{path}: the operation lock was lost with the ZooKeeper session", path)
 
     async def release(self) -> None:
         """Give the lock back; if that fails, the end of the session does it."""
@@ -118,7 +118,8 @@ def operation_lock_path(root: str) -> str:
     """Node of the lock for one ledgers root; RefusedError where it would lie inside the cluster's own tree."""
     if f"{DIRECTORY}/".startswith(f"{root}/"):
         raise RefusedError(
-            f"nothing was changed: {root} cannot be the root of a cluster that bkctl changes: its locks are kept there"
+            f"nothing was changed: {root} cannot be the root of a cluster that bkctl changes: its locks are "
+            "stored there"
         )
     return f"{DIRECTORY}/{urllib.parse.quote(root.removeprefix('/'), safe='')}"
 
@@ -205,7 +206,11 @@ async def _take(store: MetadataStore, path: str, holder: OperationHolder) -> boo
         return False
     except MetadataAuthError as error:
         raise MetadataAuthError(
-            f"no permission to create {path}: let an administrator create {DIRECTORY} with rights for this user", path
+            (
+                f"no permission to create {path}: ask an administrator to create {DIRECTORY} with permission for "
+                "this user"
+            ),
+            path,
         ) from error
     except MetadataUnavailableError:
         # The answer may have been lost, not the request.
@@ -234,4 +239,4 @@ async def _read_holder(store: MetadataStore, path: str) -> OperationHolder | Non
     except NoNodeError:
         return None
     except (MetadataAuthError, JsonTextError):
-        return OperationHolder("an operation that tells nothing of itself")
+        return OperationHolder("an operation without a description")

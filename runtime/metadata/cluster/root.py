@@ -96,8 +96,8 @@ async def is_restore_unfinished(store: MetadataStore, root: str) -> bool:
 def unfinished_restore_text(root: str) -> str:
     """What that means, and the ways out."""
     return (
-        f"a restore into {root} has not ended, what is there is a part of the cluster: run bkctl cluster restore again "
-        "with the same backup, or remove its work with bkctl cluster nuke"
+        f"a restore into {root} is unfinished, so only a part of the cluster is there: run bkctl cluster restore "
+        "again with the same backup, or remove what it restored with bkctl cluster nuke"
     )
 
 

@@ -94,15 +94,15 @@ def _absences(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFinding]:
         if path not in snapshot.present
     }
     if paths.available in absent:
-        yield finding("directory-missing", paths.available, "The directory of registered bookies is not there.")
+        yield finding("directory-missing", paths.available, "The directory of registered bookies is missing.")
     if paths.layout in absent:
-        yield finding("layout-missing", paths.layout, "Nothing says by which layout the ledgers are stored.")
+        yield finding("layout-missing", paths.layout, "The layout of the ledgers is not recorded.")
     if paths.instance_id in absent:
         yield finding("instance-id-missing", paths.instance_id, "The cluster has no instance id.")
     if paths.cookies in absent and is_at_work:
-        yield finding("cookies-missing", paths.cookies, "The directory of cookies is not there.")
+        yield finding("cookies-missing", paths.cookies, "The directory of cookies is missing.")
     if snapshot.votes and paths.lost_bookie_recovery_delay not in snapshot.present:
-        problem = "An auditor is elected, and the node that it made at its start is not there."
+        problem = "An auditor is elected, but the node that it created at its start is missing."
         yield finding("delay-missing", paths.lost_bookie_recovery_delay, problem)
 
 
@@ -121,10 +121,10 @@ def _cookie_faults(paths: Paths, snapshot: Snapshot, cookies: dict[str, Cookie])
             continue
         cookies[name] = cookie
         if cookie.bookie_id != name:
-            problem = f"It is the cookie of {cookie.bookie_id!r}, under the name of {name!r}."
+            problem = f"It is the cookie of {cookie.bookie_id!r}, stored as {name!r}."
             yield finding("cookie-names-another-bookie", path, problem)
         if is_instance_known and (cookie.instance_id or None) != (instance_id or None):
-            problem = f"It names instance {cookie.instance_id or 'none'}, and the cluster is {instance_id or 'none'}."
+            problem = f"It has instance {cookie.instance_id or 'none'}, but the cluster is {instance_id or 'none'}."
             yield finding("cookie-of-another-instance", path, problem)
 
 
@@ -141,7 +141,7 @@ def _shared_folders(paths: Paths, snapshot: Snapshot, cookies: Mapping[str, Cook
         for pair in itertools.pairwise(names):
             if pair not in told:
                 told.add(pair)
-                problem = f"The cookie of {pair[0]} names folder {folder} of host {host} too."
+                problem = f"The cookie of {pair[0]} also has directory {folder} of host {host}."
                 yield finding("cookies-share-folders", paths.cookie(pair[1]), problem)
 
 
@@ -166,7 +166,7 @@ def _registration_faults(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataF
     for name in sorted(writable.keys() & read_only.keys()):
         sessions = writable[name].stat.ephemeral_owner, read_only[name].stat.ephemeral_owner
         if sessions[0] != sessions[1]:
-            problem = "Sessions {:#x} and {:#x} hold its two registrations.".format(*sessions)
+            problem = "Sessions {:#x} and {:#x} own its two registrations.".format(*sessions)
             yield finding("registered-by-two-sessions", paths.read_only_bookie(name), problem)
     if paths.available in snapshot.present:  # else that is the finding
         yield from _down_bookies(paths, snapshot, writable.keys() | read_only.keys())
@@ -188,7 +188,7 @@ def _down_bookies(paths: Paths, snapshot: Snapshot, registered: Set[str]) -> Ite
             yield finding("bookie-down", paths.cookie(name), f"Bookie {name} is not registered.")
             continue
         count = reference.ledgers_count
-        named = "1 ledger names it" if count == 1 else f"{count} ledgers name it"
+        named = "1 ledger references it" if count == 1 else f"{count} ledgers reference it"
         path = paths.cookie(name) if name in cookies else reference.first_paths[0]
         has_lost_cookie = snapshot.cookies is not None and name not in cookies
         if has_lost_cookie:
@@ -205,7 +205,7 @@ def _election_faults(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFindi
     }
     if not votes:
         if snapshot.votes is not None and not has_leader and (snapshot.writable or snapshot.read_only):
-            yield finding("no-auditor", paths.auditor_election, "There is no vote.")
+            yield finding("no-auditor", paths.auditor_election, "There are no election candidates.")
         return
     if has_leader:
         yield finding(
@@ -219,7 +219,7 @@ def _election_faults(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFindi
     except MetadataFormatError:
         return  # found by itself
     if _hint(snapshot.elected) != candidate:
-        problem = f"The lowest vote is that of {candidate}, and {shown(snapshot.elected.data)} took office last."
+        problem = f"The lowest vote is that of {candidate}, but {shown(snapshot.elected.data)} was elected last."
         yield finding("auditor-not-in-office", paths.auditor_election, problem)
 
 

@@ -22,11 +22,11 @@ def examine_ledger(path: str, ledger_id: int, data: bytes) -> Iterator[MetadataF
     try:
         metadata = decode_unsound_metadata(data)
     except MissingEndError:
-        yield finding("closed-without-end", path, "It is closed, and says not where it ends.", ledger_id)
+        yield finding("closed-without-end", path, "It is closed, but has no last entry id.", ledger_id)
         return
     except MetadataFormatError as error:
         text = str(error).replace("\n", " ")[:300].rstrip(".")
-        yield finding("unreadable-ledger", path, f"Not readable as {text}.", ledger_id)
+        yield finding("unreadable-ledger", path, f"Cannot be parsed as {text}.", ledger_id)
         return
     for find in _FAULTS:
         for rule_id, problem in find(metadata):
@@ -43,7 +43,7 @@ def _quorum_faults(metadata: LedgerMetadata) -> Iterator[Fault]:
 
 def _digest_faults(metadata: LedgerMetadata) -> Iterator[Fault]:
     if metadata.password is not None and metadata.digest_type is None:
-        yield "password-without-digest", "There is a password, and no digest type."
+        yield "password-without-digest", "It has a password, but no digest type."
     if metadata.format_version == 1:
         yield "ledger-format-one", "It is stored in version 1, without password and digest type."
 
@@ -65,20 +65,20 @@ def _ensemble_faults(metadata: LedgerMetadata) -> Iterator[Fault]:
     invalid: dict[str, None] = {}
     for segment in metadata.segments:
         if len(segment.ensemble) != metadata.ensemble_size:
-            counts = f"{len(segment.ensemble)} bookies where {metadata.ensemble_size} belong"
+            counts = f"{len(segment.ensemble)} bookies instead of {metadata.ensemble_size}"
             yield "ensemble-size-mismatch", f"The segment at entry {segment.first_entry_id} has {counts}."
             break
     for segment in metadata.segments:
         if len(set(segment.ensemble)) < len(segment.ensemble):
             twice = next(each for each in segment.ensemble if segment.ensemble.count(each) > 1)
-            problem = f"The segment at entry {segment.first_entry_id} names bookie {twice!r} more than once."
+            problem = f"The segment at entry {segment.first_entry_id} has bookie {twice!r} more than once."
             yield "duplicate-bookie-in-ensemble", problem
             break
     for segment in metadata.segments:
         invalid.update(dict.fromkeys(each for each in segment.ensemble if not is_valid_bookie_id(each)))
     if invalid:
         names = ", ".join(repr(each[:100]) for each in itertools.islice(invalid, _NAMED_MAX))
-        yield "invalid-bookie-in-ledger", f"It names what cannot be a bookie: {names}."
+        yield "invalid-bookie-in-ledger", f"It has invalid bookie ids: {names}."
 
 
 def _end_faults(metadata: LedgerMetadata) -> Iterator[Fault]:
@@ -90,7 +90,7 @@ def _end_faults(metadata: LedgerMetadata) -> Iterator[Fault]:
     # The last segment may be empty: a writer may replace bookies and close before the next entry.
     elif metadata.segments and last + 1 < metadata.segments[-1].first_entry_id:
         start = metadata.segments[-1].first_entry_id
-        yield "end-before-last-segment", f"It is closed at entry {last}, and its last segment starts at entry {start}."
+        yield "end-before-last-segment", f"It is closed at entry {last}, but its last segment starts at entry {start}."
 
 
 _FAULTS: tuple[Callable[[LedgerMetadata], Iterator[Fault]], ...] = (

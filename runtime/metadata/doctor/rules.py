@@ -90,7 +90,7 @@ _PERSISTENT = {
 
 def _examine_root(path: str, _: Place, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
     if node.data.startswith(RESTORE_MARK):
-        yield finding("restore-unfinished", path, "A restore into this root has begun and not ended.")
+        yield finding("restore-unfinished", path, "A restore into this root started and did not finish.")
     if around.tree is LedgerTree.FLAT:
         yield from _examine_counter(path, node, around)
 
@@ -108,12 +108,12 @@ def _examine_layout(path: str, _: Place, node: Node, around: Surroundings) -> It
         return
     wanted = around.wanted_tree
     if wanted is not None and wanted is not layout.tree:
-        problem = f"It records {layout.tree.value}, and the metadata URI says {wanted.value}."
+        problem = f"It has {layout.tree.value}, but the metadata URI has {wanted.value}."
         yield finding("layout-differs-from-uri", path, problem)
 
 
 def _examine_stray_at_root(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
-    yield finding("stray-at-root", path, f"Nobody uses this name below the ledgers root{_children(node)}.")
+    yield finding("stray-at-root", path, f"No process uses this name below the ledgers root{_children(node)}.")
 
 
 def _examine_stray(path: str, place: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
@@ -134,7 +134,7 @@ def _examine_bookie(path: str, place: Place, node: Node, _: Surroundings) -> Ite
         yield finding("unreadable-registration", path, sentence(error))
         return
     if info.rpc_address is None:
-        yield finding("registration-without-address", path, "It names no endpoint for ledger requests.")
+        yield finding("registration-without-address", path, "It has no endpoint for ledger requests.")
 
 
 def _examine_cookie_name(path: str, place: Place, _: Node, __: Surroundings) -> Iterator[MetadataFinding]:
@@ -160,21 +160,21 @@ def _examine_counter(path: str, node: Node, around: Surroundings) -> Iterator[Me
     used_count = node.stat.children_created_count
     if around.tree in {LedgerTree.FLAT, LedgerTree.LEGACY_HIERARCHICAL}:
         if used_count >= SHORT_ID_LIMIT:
-            yield finding("ledger-ids-used-up", path, f"The counter of ledger ids stands at {used_count}, its end.")
+            yield finding("ledger-ids-used-up", path, f"The counter of ledger ids is at {used_count}, its end.")
         elif used_count >= IDS_NEARLY_USED_UP:
-            problem = f"The counter of ledger ids stands at {used_count} of {SHORT_ID_LIMIT}."
+            problem = f"The counter of ledger ids is at {used_count} of {SHORT_ID_LIMIT}."
             yield finding("ledger-ids-nearly-used-up", path, problem)
     elif used_count >= SHORT_ID_LIMIT and not around.has_long_ids:
-        yield finding("long-ids-begin", path, f"The counter of short ledger ids stands at {used_count}, its end.")
+        yield finding("long-ids-begin", path, f"The counter of short ledger ids is at {used_count}, its end.")
 
 
 def _examine_id_node(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
     if node.stat.ephemeral_owner:
         return  # somebody creates a ledger at this moment, or its session will end
     if place.number is not None and place.number >= SHORT_ID_LIMIT:
-        yield finding("id-node-blocks-counter", path, "It is persistent and has the last number there is.")
+        yield finding("id-node-blocks-counter", path, "It is persistent and has the highest possible number.")
     else:
-        yield finding("id-node-left", path, "It is persistent: whoever asked for an id left it behind.")
+        yield finding("id-node-left", path, "It is persistent: a process requested an id and did not remove the node.")
 
 
 # -- ledgers --------------------------------------------------------------------------------------------------------
@@ -183,23 +183,25 @@ def _examine_id_node(path: str, place: Place, node: Node, _: Surroundings) -> It
 def _examine_ledger(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
     assert place.number is not None
     if node.stat.children_count:
-        yield finding("ledger-with-children", path, f"A ledger's node has no children{_children(node)}.", place.number)
+        yield finding(
+            "ledger-with-children", path, f"The node of a ledger has children{_children(node)}.", place.number
+        )
     yield from examine_ledger(path, place.number, node.data)
 
 
 def _examine_forbidden_ledger(path: str, _: Place, __: Node, ___: Surroundings) -> Iterator[MetadataFinding]:
-    problem = f"A ledger has the largest id there is, {FORBIDDEN_LEDGER_ID}."
+    problem = f"A ledger has the largest possible id, {FORBIDDEN_LEDGER_ID}."
     yield finding("forbidden-ledger-id", path, problem, FORBIDDEN_LEDGER_ID)
 
 
 def _examine_misplaced_ledger(path: str, place: Place, __: Node, around: Surroundings) -> Iterator[MetadataFinding]:
-    problem = f"The {around.tree.value} layout keeps no ledger at this path."
+    problem = f"The {around.tree.value} layout has no ledger at this path."
     yield finding("ledger-outside-layout", path, problem, place.number)
 
 
 def _examine_ledger_directory(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
     if not node.stat.children_count:
-        yield finding("empty-ledger-directory", path, "No ledger lies below it.")
+        yield finding("empty-ledger-directory", path, "There is no ledger below it.")
 
 
 # -- replication ----------------------------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ def _examine_ledger_directory(path: str, _: Place, node: Node, __: Surroundings)
 
 def _examine_mark_directory(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
     if not node.stat.children_count:
-        yield finding("empty-mark-directory", path, "No mark lies below it.")
+        yield finding("empty-mark-directory", path, "There is no mark below it.")
 
 
 def _examine_mark(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
@@ -240,7 +242,7 @@ def _examine_vote(path: str, place: Place, node: Node, _: Surroundings) -> Itera
 def _examine_election(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
     used_count = node.stat.children_created_count
     if used_count >= SHORT_ID_LIMIT:
-        yield finding("votes-used-up", path, f"The counter of votes stands at {used_count}, its end.")
+        yield finding("votes-used-up", path, f"The counter of votes is at {used_count}, its end.")
 
 
 def _examine_switch(path: str, place: Place, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
@@ -252,7 +254,7 @@ def _examine_disabled(path: str, _: Place, node: Node, around: Surroundings) -> 
     age_ms = around.now_ms - node.stat.ctime_ms
     rule_id = "replication-disabled-long" if age_ms > DISABLED_LONG_MS else "replication-disabled"
     hours = max(0, age_ms) // 3_600_000
-    yield finding(rule_id, path, f"Automatic replication was switched off {hours} hours ago.")
+    yield finding(rule_id, path, f"Autorecovery was disabled {hours} hours ago.")
 
 
 def _examine_delay(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
@@ -272,7 +274,9 @@ def _examine_check_time(path: str, _: Place, node: Node, __: Surroundings) -> It
     # Held against the clock of the store, which dated the node, so that a wrong clock here finds nothing.
     ahead_ms = (time_ms or 0) - node.stat.mtime_ms
     if ahead_ms > CHECK_AHEAD_MS:
-        yield finding("check-time-in-future", path, f"It lies {ahead_ms // 3_600_000} hours after it was written.")
+        yield finding(
+            "check-time-in-future", path, f"It is {ahead_ms // 3600000} hours later than when it was written."
+        )
 
 
 def _examine_replication_layout(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
@@ -283,7 +287,7 @@ def _examine_replication_layout(path: str, _: Place, node: Node, __: Surrounding
 
 
 def _examine_health_check(path: str, _: Place, __: Node, ___: Surroundings) -> Iterator[MetadataFinding]:
-    yield finding("health-check-disabled", path, "The switch that disables the clients' quarantine is on.")
+    yield finding("health-check-disabled", path, "The bookie health check of clients is disabled.")
 
 
 _SWITCHES: dict[str, Rules] = {

@@ -139,7 +139,7 @@ class LedgerChanges:
             elif result:
                 fates.append(LedgerFate(ledger_id, step.action, step.reason))
             elif is_last:
-                fates.append(LedgerFate(ledger_id, Action.FAIL, "somebody else changes it all the time"))
+                fates.append(LedgerFate(ledger_id, Action.FAIL, "other processes keep changing it"))
             else:
                 again.append(ledger_id)
         return fates, again, error
@@ -159,7 +159,7 @@ class LedgerChanges:
                 await self._store.create(self._ledgers.path(ledger_id), step.data, make_parents=True)
                 return
             assert stored is not None
-            assert stored.node is not None, "a node that cannot be read cannot be kept, so it is not changed"
+            assert stored.node is not None, "an unreadable node cannot be backed up, so it was not changed"
             if step.action is Action.SET:
                 await self._store.set(stored.path, step.data, stored.node.stat.version)
             else:

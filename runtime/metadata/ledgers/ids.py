@@ -76,7 +76,7 @@ class LedgerIdGenerator:
             high = highs[-1]
             if high > HIGH_ORDER_MAX:
                 path = self._high_order_path(high)
-                raise MetadataFormatError(f"{path}: it leaves no ledger ids below 2^63", path)
+                raise MetadataFormatError(f"{path}: no ledger ids below 2^63 are left", path)
             low = await self._count(self._high_order_path(high))
             if low is None and high == HIGH_ORDER_MAX:
                 raise MetadataFormatError(f"the cluster at {self._paths.root} has run out of ledger ids")
@@ -111,7 +111,7 @@ class LedgerIdGenerator:
         try:
             await self._store.delete(path)
         except MetadataError as error:
-            logger.debug("%s stays until the session ends: %s", path, error)
+            logger.debug("%s stays until the session expires: %s", path, error)
         number = int(path[len(prefix) :])
         return number if 0 <= number < SHORT_ID_LIMIT else None
 

@@ -109,10 +109,10 @@ def require_storable_id(ledger_id: int) -> None:
     """RefusedError for a negative id and for 2^63-1, which makes every Java bookie delete all its ledgers."""
     if ledger_id > LEDGER_ID_MAX:
         raise RefusedError(
-            f"ledger id {ledger_id} is refused: in the metadata it makes Java bookies delete all their ledgers"
+            f"ledger id {ledger_id} is rejected: in the metadata it makes Java bookies delete all their ledgers"
         )
     if ledger_id < 0:
-        raise RefusedError(f"{ledger_id} is no ledger id")
+        raise RefusedError(f"{ledger_id} is not a ledger id")
 
 
 class LedgerLayout(msgspec.Struct, frozen=True):
@@ -136,7 +136,7 @@ def decode_layout(data: bytes, *, is_shaded_factory_allowed: bool = False) -> Le
     format_line = _FORMAT_LINE.fullmatch(lines[0])
     name, *rest = (lines[1] if len(lines) > 1 else "").rstrip(":").split(":")
     if format_line is None or len(rest) != 1 or not _NUMBER.fullmatch(rest[0]):
-        raise MetadataFormatError(f"LAYOUT is not understood: {data[:100]!r}")
+        raise MetadataFormatError(f"cannot parse LAYOUT: {data[:100]!r}")
     format_version = int(format_line[1])
     tree = (
         _OLD_NAMES.get(name)
@@ -144,9 +144,9 @@ def decode_layout(data: bytes, *, is_shaded_factory_allowed: bool = False) -> Le
         else tree_of_factory(name, is_shaded_factory_allowed=is_shaded_factory_allowed)
     )
     if tree is None:
-        raise MetadataFormatError(f"LAYOUT names {name!r}, a ledger layout that bkctl does not know")
+        raise MetadataFormatError(f"LAYOUT has {name!r}, a ledger layout that bkctl does not support")
     if int(rest[0]) != _MANAGER_VERSION:
-        raise MetadataFormatError(f"LAYOUT asks for version {rest[0]} of {name}; there is no other than version 1")
+        raise MetadataFormatError(f"LAYOUT has version {rest[0]} of {name}; only version 1 exists")
     return LedgerLayout(tree=tree, format_version=format_version)
 
 
@@ -156,7 +156,7 @@ def tree_of_factory(name: str, *, is_shaded_factory_allowed: bool) -> LedgerTree
     tree = next((tree for tree in LedgerTree if tree.factory == plain_name), None)
     if tree is not None and plain_name != name and not is_shaded_factory_allowed:
         raise MetadataFormatError(
-            f"LAYOUT names {name}, a repackaged class: allow it with allowShadedLedgerManagerFactoryClass=true"
+            f"LAYOUT has {name}, a repackaged class: allow it with allowShadedLedgerManagerFactoryClass=true"
         )
     return tree
 
@@ -188,11 +188,11 @@ def choose_tree(
     if recorded.format_version == _OLD_FORMAT_VERSION:
         if manager_type not in {None, recorded.tree.value}:
             raise ConfigurationError(
-                f"ledgerManagerType says {manager_type}, but the cluster was created as {recorded.tree.value}"
+                f"ledgerManagerType is {manager_type}, but the cluster was created as {recorded.tree.value}"
             )
     elif wanted is not None and wanted is not recorded.tree:
         raise ConfigurationError(
-            f"the metadata URI says {wanted.value}, but the cluster was created as {recorded.tree.value}: "
+            f"the metadata URI has {wanted.value}, but the cluster was created as {recorded.tree.value}: "
             f"use zk+{recorded.tree.uri_name}:// or zk+null://"
         )
     return recorded.tree
@@ -205,7 +205,7 @@ def _tree_of_type(manager_type: str | None) -> LedgerTree:
         if manager_type == tree.value:
             return tree
     known = ", ".join(tree.value for tree in _TYPES)
-    raise ConfigurationError(f"ledgerManagerType = {manager_type}: there is no such ledger layout ({known})")
+    raise ConfigurationError(f"ledgerManagerType = {manager_type}: no such ledger layout ({known})")
 
 
 _TYPES = (LedgerTree.FLAT, LedgerTree.HIERARCHICAL, LedgerTree.LONG_HIERARCHICAL)

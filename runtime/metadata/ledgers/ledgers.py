@@ -112,7 +112,7 @@ class LedgerStore:
             if await self._create_at(chosen_id, metadata):
                 return chosen_id, Versioned(metadata, 0)
             if ledger_id is not None:
-                raise LedgerExistsError(ledger_id, "the id is taken")
+                raise LedgerExistsError(ledger_id, "the id is already in use")
 
     async def _create_at(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
         """Create the node; False when the id is another ledger's. A lost answer is settled by the creator token."""
@@ -204,7 +204,7 @@ class LedgerStore:
         layout = await read_layout(self._store, self.root, is_shaded_factory_allowed=shaded)
         if layout is not None and layout.tree is not self._tree:
             raise ConfigurationError(
-                f"the cluster at {self.root} was created as {layout.tree.value}, and was taken for {self._tree.value}"
+                f"the cluster at {self.root} was created as {layout.tree.value}, but was opened as {self._tree.value}"
             )
         return layout is not None
 
@@ -235,7 +235,7 @@ class LedgerStore:
     async def _buckets(self, subtree: str | None, window: int) -> AsyncGenerator[Sequence[int], None]:
         start = node_at(self._tree, subtree or "")
         if start is None:
-            raise ValueError(f"{subtree!r} is no subtree of a {self._tree.value} ledger tree")
+            raise ValueError(f"{subtree!r} is not a subtree of a {self._tree.value} ledger tree")
         parts = self._listing(window).buckets(start)
         async with contextlib.aclosing(parts):
             async for part in parts:

@@ -105,7 +105,7 @@ class LedgerListing:
                 async for listed in self._levels(branch, height, levels):
                     yield self._part(listed)
         if self._ignored_count > _WARNINGS_MAX:
-            logger.warning("%s: %d more nodes are left out", self._root, self._ignored_count - _WARNINGS_MAX)
+            logger.warning("%s: %d more nodes were ignored", self._root, self._ignored_count - _WARNINGS_MAX)
 
     async def interior_nodes(self, enough: int) -> list[LedgerNode]:
         """Nodes that together stand for every ledger: leaf buckets or, of a large branch, the level above."""
@@ -209,7 +209,7 @@ class LedgerListing:
         """A node that is gone proves that it has no ledgers only as long as the tree it belonged to is there."""
         stat = await self._store.exists(self._root)
         if stat is None or stat.ctime_ms != self._root_ctime_ms:
-            raise MetadataError(f"{self._root}: the ledgers root vanished while it was listed", self._root)
+            raise MetadataError(f"{self._root}: the ledgers root disappeared while it was listed", self._root)
 
     def _part(self, listed: _Listed) -> PartListing:
         node = listed.node
@@ -222,7 +222,7 @@ class LedgerListing:
         self._ignored_count += 1
         self._is_overlong_seen |= _OVERLONG_LEAF.fullmatch(path) is not None
         if self._ignored_count <= _WARNINGS_MAX:
-            logger.warning("%s/%s is left out: no ledger may be stored there", self._root, path)
+            logger.warning("%s/%s was ignored: no ledger can be stored there", self._root, path)
 
 
 class RangeCover:
@@ -248,7 +248,7 @@ class RangeCover:
         first, self._next_id = self._next_id, LEDGER_ID_MAX + 1
         if tree is not LedgerTree.LEGACY_HIERARCHICAL or not is_overlong_seen:
             return _empty(first, LEDGER_ID_MAX)
-        error = MetadataError("there are ledgers with longer ids than the legacy layout has room for")
+        error = MetadataError("some ledgers have longer ids than the legacy layout supports")
         return [*_empty(first, _LEGACY_ID_MAX), PartListing(_LEGACY_ID_MAX + 1, LEDGER_ID_MAX, error=error)]
 
     def fail(self, error: BkctlError) -> PartListing:

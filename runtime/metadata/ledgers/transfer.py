@@ -112,7 +112,7 @@ def parse_transfer(
     """
     if data.startswith(HEADER):
         if ledger_id is None:
-            raise RefusedError("nothing was changed: the file holds the bare bytes of one ledger: name it by --ledger")
+            raise RefusedError("nothing was changed: the file has the raw bytes of a ledger: add --ledger ID")
         require_storable_id(ledger_id)
         return TransferFile((IncomingLedger(ledger_id, data, decode_ledger_metadata(data)),))
     lines = data.split(b"\n")
@@ -175,7 +175,7 @@ def _incoming(ledger_id: int, fields: Mapping[str, Any]) -> IncomingLedger:
         raise _DamagedDataError(str(error)) from error
     told = fields.get("metadata")
     if told is not None and told != metadata_fields(metadata):
-        raise RefusedError(f"ledger {ledger_id}: 'metadata' was edited and no longer says what 'data' does")
+        raise RefusedError(f"ledger {ledger_id}: 'metadata' was edited and no longer matches 'data'")
     return IncomingLedger(ledger_id, fields["data"], metadata, fields["version"])
 
 
@@ -184,7 +184,7 @@ def _id_of_path(path: object, root: str, tree: LedgerTree) -> int:
         raise RefusedError(f"{path} is not below the ledgers root {root} of this cluster")
     ledger_id = tree.parse_ledger_path(path.removeprefix(f"{root}/"))
     if ledger_id is None:
-        raise RefusedError(f"{path} is no place for a ledger in this cluster's layout, {tree.value}")
+        raise RefusedError(f"{path} is not the place of a ledger in this cluster's layout, {tree.value}")
     return ledger_id
 
 
@@ -193,12 +193,12 @@ def _id_of_export(fields: Mapping[str, Any], root: str, instance_id: str | None)
         raise MetadataFormatError("neither an exported ledger nor a line of the trash")
     if (fields.get("root"), fields.get("instance_id")) != (root, instance_id):
         raise RefusedError(
-            f"it was exported from {fields.get('root')}, instance {fields.get('instance_id')}: "
-            f"this cluster is {root}, instance {instance_id}"
+            f"it was exported from {fields.get('root')}, instance {fields.get('instance_id')}, but this cluster "
+            f"is {root}, instance {instance_id}"
         )
     text = fields.get("ledger_id")
     if not isinstance(text, str) or not _LEDGER_ID.fullmatch(text):
-        raise MetadataFormatError(f"{str(text)[:100]!r} is no ledger id")
+        raise MetadataFormatError(f"{str(text)[:100]!r} is not a ledger id")
     require_storable_id(int(text))
     return int(text)
 

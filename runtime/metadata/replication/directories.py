@@ -89,8 +89,8 @@ class ForeignNames:
         if path in self._told or len(self._told) >= _TOLD_MAX:
             return
         self._told.add(path)
-        ending = "; further ones are not told of" if len(self._told) == _TOLD_MAX else ""
-        self._report(f"{path} is not {what}: it is passed over and left alone{ending}")
+        ending = "; further ones are not reported" if len(self._told) == _TOLD_MAX else ""
+        self._report(f"{path} is not {what}: ignored{ending}")
 
     def parsed(self, directory: str, names: Iterable[str], parse: Callable[[str], T | None], what: str) -> dict[str, T]:
         """The names that mean something, with what they mean; the others are skipped."""

@@ -171,11 +171,11 @@ class AuditorElection:
 
     def _look_at_own_vote(self, node: Node | None) -> None:
         if node is None or node.stat.ephemeral_owner != self._store.session_id:
-            self._step_down("its vote was deleted by somebody else, so the next candidate takes over")
+            self._step_down("another process deleted its vote, so the next candidate takes over")
 
     def _note_session_lost(self) -> None:
         self._is_vote_in_doubt = False
-        self._step_down("its ZooKeeper session expired, and its vote went with it")
+        self._step_down("its ZooKeeper session expired, which removed its vote")
 
     def _step_down(self, reason: str) -> None:
         self._vote = None
@@ -232,7 +232,7 @@ async def read_auditor(store: MetadataStore, root: str, foreign: ForeignNames) -
             return await read_pulsar_auditor(store, root)
         if candidate := await _read_candidate(store, directory, votes[0]):
             return candidate
-    raise ConflictError(f"{directory}: auditors come and go all the time")
+    raise ConflictError(f"{directory}: the elected auditor keeps changing")
 
 
 async def read_pulsar_auditor(store: MetadataStore, root: str) -> Candidate | None:

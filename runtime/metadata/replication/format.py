@@ -73,7 +73,7 @@ def decode_lock(data: bytes) -> str:
 
     record = parse_fields(_text(data, "replication lock"), ReplicationLockRecord(), "replication lock")
     if not record.HasField("bookieId"):
-        raise MetadataFormatError("replication lock: it names no holder")
+        raise MetadataFormatError("replication lock without owner information")
     return record.bookieId
 
 
@@ -88,7 +88,7 @@ def decode_vote(data: bytes) -> str:
 
     record = parse_fields(_text(data, "vote"), AuditorVoteRecord(), "vote")
     if not record.HasField("bookieId"):
-        raise MetadataFormatError("vote: it names no bookie")
+        raise MetadataFormatError("vote: it has no bookie")
     return record.bookieId
 
 
@@ -116,7 +116,7 @@ def decode_check_time(data: bytes) -> int | None:
     try:
         record = CheckTimeRecord.FromString(data)
     except DecodeError as error:
-        raise MetadataFormatError(f"check time: not the bytes of its message: {error}") from error
+        raise MetadataFormatError(f"check time: not a valid message: {error}") from error
     return record.ctime if record.HasField("ctime") else None
 
 
@@ -132,7 +132,7 @@ def check_layout(data: bytes) -> None:
     text = _text(data, "layout")
     record = parse_fields(text, UnderReplicationLayoutRecord(), "layout")
     if (record.type, record.version) != (LAYOUT_TYPE, LAYOUT_VERSION):
-        raise MetadataFormatError(f"this kind of under-replication tree is unknown: {text!r}")
+        raise MetadataFormatError(f"unknown kind of under-replication tree: {text!r}")
 
 
 def parse_mark_name(name: str) -> int | None:

@@ -146,7 +146,7 @@ class ReplicationLocks:
             return
         lock.note_lost()
         del self._held[lock.ledger_id]
-        logger.warning("the replication lock of ledger %d was deleted by somebody else", lock.ledger_id)
+        logger.warning("another process deleted the replication lock of ledger %d", lock.ledger_id)
 
     async def settle(self) -> None:
         """Give back what this session may hold without knowing: locks whose create or delete was not answered.
@@ -200,14 +200,14 @@ class ReplicationLocks:
             self._note_doubt(ledger_id, sessions_lost_count)
             if isinstance(error, asyncio.CancelledError):
                 raise
-            logger.warning("the replication lock of ledger %d stays for now: %s", ledger_id, error)
+            logger.warning("cannot release the replication lock of ledger %d yet: %s", ledger_id, error)
         except MetadataError as error:
-            logger.warning("the replication lock of ledger %d stays until the session ends: %s", ledger_id, error)
+            logger.warning("the replication lock of ledger %d stays until the session expires: %s", ledger_id, error)
 
     def _note_session_lost(self) -> None:
         self._sessions_lost_count += 1
         if self._held:
-            logger.warning("the ZooKeeper session expired: %d replication locks are lost with it", len(self._held))
+            logger.warning("the ZooKeeper session expired: lost %d replication locks", len(self._held))
         for lock in self._held.values():
             lock.note_lost()
         self._held.clear()

@@ -96,7 +96,7 @@ class UnderReplicationMarks:
             outcome = await self._create(ledger_id, missing_bookies) or await self._merge(ledger_id, missing_bookies)
             if outcome is not None:
                 return outcome
-        raise ConflictError(f"ledger {ledger_id}: others mark and clear it all the time; it may or may not be marked")
+        raise ConflictError(f"ledger {ledger_id}: other processes keep marking and clearing it")
 
     async def _create(self, ledger_id: int, missing_bookies: Sequence[str]) -> MarkOutcome | None:
         """Create directory and mark in one step; None when either is there."""

@@ -106,7 +106,7 @@ class ReplicationSwitches:
         The running auditor audits at once when the value is 0 or the one it knows; else a waiting audit starts anew.
         """
         if not 0 <= seconds <= DELAY_S_MAX:
-            raise ValueError(f"a delay of {seconds} s is not within 0 and {DELAY_S_MAX}")
+            raise ValueError(f"a delay of {seconds} s is not between 0 and {DELAY_S_MAX}")
         await self._put(self._paths.lost_bookie_recovery_delay, str(seconds).encode("ascii"), is_open_acl=True)
 
     async def init_recovery_delay(self, seconds: int) -> bool:
@@ -201,4 +201,4 @@ def parse_delay(data: bytes) -> int | None:
 
 
 def _contended(path: str) -> ConflictError:
-    return ConflictError(f"{path}: others change it all the time: find out who, then try again")
+    return ConflictError(f"{path}: other processes keep changing it: stop them, then try again")

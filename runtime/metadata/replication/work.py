@@ -136,7 +136,7 @@ class ReplicationWork:
         """
         try:
             if not picked.lock.is_held:
-                raise ConflictError(f"ledger {picked.ledger_id}: its replication lock was lost before it was finished")
+                raise ConflictError(f"ledger {picked.ledger_id}: its replication lock was lost before the repair ended")
             is_cleared = await self._marks.clear(picked.ledger_id, picked.mark_version)
         finally:
             await picked.release()

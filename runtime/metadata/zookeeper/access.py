@@ -31,7 +31,7 @@ def read_secret(reference: str, purpose: str, environment: Mapping[str, str]) ->
         try:
             with open(path, encoding="utf-8") as file:
                 if os.fstat(file.fileno()).st_mode & _GROUP_AND_OTHERS:
-                    logger.warning("%s holds %s and others may read it: chmod 600 %s", path, purpose, path)
+                    logger.warning("%s contains %s and is readable by other users: chmod 600 %s", path, purpose, path)
                 secret = file.read().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
@@ -40,7 +40,9 @@ def read_secret(reference: str, purpose: str, environment: Mapping[str, str]) ->
         path = f"the environment variable {reference.removeprefix(_VARIABLE)}"
         secret = environment.get(reference.removeprefix(_VARIABLE), "")
     else:
-        raise ConfigurationError(f"{purpose} is not written into settings: say file:PATH or env:VARIABLE where it is")
+        raise ConfigurationError(
+            f"{purpose} must not be in the settings: give its location as file:PATH or env:VARIABLE"
+        )
     if not secret:
         raise ConfigurationError(f"{purpose} is empty in {path}")
     return secret
@@ -52,15 +54,15 @@ def session_credentials(config: ZooKeeperConfig, environment: Mapping[str, str])
     if config.digest is not None:
         credential = read_secret(config.digest, "the user and password for ZooKeeper", environment)
         if ":" not in credential:
-            raise ConfigurationError("the user and password for ZooKeeper must read USER:PASSWORD")
+            raise ConfigurationError("the user and password for ZooKeeper must have the form USER:PASSWORD")
         arguments["auth_data"] = [("digest", credential)]
     if config.sasl is not None:
         arguments["sasl_options"] = _sasl_options(config.sasl, environment)
     has_certificate = config.tls is not None and config.tls.certificate_file is not None
     if config.has_secure_acl and not (arguments or has_certificate):
         raise ConfigurationError(
-            "nodes for the authenticated session alone (zkEnableSecurity) need an authentication: "
-            "set zookeeper.digest, zookeeper.sasl or a client certificate in zookeeper.tls"
+            "nodes that only the authenticated user may use (zkEnableSecurity) need authentication: set "
+            "zookeeper.digest, zookeeper.sasl or a client certificate in zookeeper.tls"
         )
     return arguments
 

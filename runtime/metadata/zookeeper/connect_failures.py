@@ -9,9 +9,9 @@ from collections.abc import Sequence
 _PROBE_TIMEOUT_S = 1.0
 _ACCEPTED = "accepts connections, but opens no session"
 _STATES = {
-    b"ro": "serves reads only, it has lost its ensemble",
-    b"null": "has no leader to serve under",
-    b"rw": "serves, but opened no session in time",
+    b"ro": "serves reads only, it has lost its quorum",
+    b"null": "has no leader",
+    b"rw": "is running, but opened no session in time",
 }
 
 Address = tuple[str, int]
@@ -32,7 +32,7 @@ class ConnectFailures:
             if isinstance(error, ssl.SSLCertVerificationError) or "ALERT" in (error.reason or ""):
                 self._refusals[server] = self._reasons[server]
         elif isinstance(error, TimeoutError):
-            self._reasons[server] = "does not answer"
+            self._reasons[server] = "does not respond"
         elif isinstance(error, OSError) and error.strerror:
             self._reasons[server] = error.strerror.lower()
         else:
@@ -78,7 +78,7 @@ def _tls_reason(error: ssl.SSLError) -> str:
         return f"the server's certificate is not trusted ({error.verify_message.rstrip('.')})"
     reason = (error.reason or "connection closed").lower().replace("_", " ")
     if "alert" in reason:
-        return f"the server refuses this client's certificate ({reason})"
+        return f"the server rejects this client's certificate ({reason})"
     return reason
 
 

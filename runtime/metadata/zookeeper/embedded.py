@@ -143,7 +143,7 @@ def _lock_directory(data_directory: str) -> int:
     except OSError as error:
         owner = os.pread(descriptor, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
-        advice = f": end process {owner} first" if owner.isdecimal() else ""
+        advice = f": stop process {owner} first" if owner.isdecimal() else ""
         raise ConflictError(f"another ZooKeeper server runs in {data_directory}{advice}") from error
     os.ftruncate(descriptor, 0)
     return descriptor
@@ -247,7 +247,7 @@ class EmbeddedZooKeeper:
             except BaseException:
                 await server.stop()
                 raise
-        raise MetadataUnavailableError(f"the embedded ZooKeeper ended at once: see {log_path}")
+        raise MetadataUnavailableError(f"the embedded ZooKeeper exited immediately: see {log_path}")
 
     async def _wait_ready(self) -> bool:
         """True once it serves, False if it ended, as it does when somebody took the free port first."""
@@ -259,7 +259,7 @@ class EmbeddedZooKeeper:
                     await asyncio.sleep(_POLL_INTERVAL_S)
         except TimeoutError:
             raise MetadataUnavailableError(
-                f"the embedded ZooKeeper does not serve after {START_TIMEOUT_S:g} s: see {self.log_path}"
+                f"the embedded ZooKeeper is not ready after {START_TIMEOUT_S:g} s: see {self.log_path}"
             ) from None
         return False
 

@@ -17,17 +17,17 @@ from runtime.errors import (
 
 _MEANINGS: dict[type[Exception], tuple[type[MetadataError], str]] = {
     kazoo_errors.NoNodeError: (NoNodeError, "no such node"),
-    kazoo_errors.NodeExistsError: (NodeExistsError, "node exists already"),
-    kazoo_errors.BadVersionError: (BadVersionError, "changed by somebody else meanwhile"),
+    kazoo_errors.NodeExistsError: (NodeExistsError, "node already exists"),
+    kazoo_errors.BadVersionError: (BadVersionError, "changed by another process in the meantime"),
     kazoo_errors.NotEmptyError: (NotEmptyError, "node has children"),
-    kazoo_errors.NoAuthError: (MetadataAuthError, "no permission: the node's ACL admits other users"),
-    kazoo_errors.InvalidACLError: (MetadataAuthError, "secure ACLs need a session that ZooKeeper has authenticated"),
-    kazoo_errors.AuthFailedError: (MetadataAuthError, "ZooKeeper refused the user or the password of this session"),
-    kazoo_errors.ConnectionLoss: (MetadataUnavailableError, "the connection to ZooKeeper was lost before the answer"),
+    kazoo_errors.NoAuthError: (MetadataAuthError, "no permission: the node's ACL is for other users"),
+    kazoo_errors.InvalidACLError: (MetadataAuthError, "secure ACLs need an authenticated ZooKeeper session"),
+    kazoo_errors.AuthFailedError: (MetadataAuthError, "ZooKeeper rejected the user or the password of this session"),
+    kazoo_errors.ConnectionLoss: (MetadataUnavailableError, "the connection to ZooKeeper was lost before the response"),
     kazoo_errors.ConnectionClosedError: (MetadataUnavailableError, "the connection to ZooKeeper is closed"),
     # Behind its subclass for a closed connection.
     kazoo_errors.SessionExpiredError: (SessionExpiredError, "the ZooKeeper session expired"),
-    kazoo_errors.OperationTimeoutError: (MetadataUnavailableError, "ZooKeeper did not answer in time"),
+    kazoo_errors.OperationTimeoutError: (MetadataUnavailableError, "ZooKeeper did not respond in time"),
     kazoo_errors.SessionMovedError: (MetadataUnavailableError, "the session moved to another ZooKeeper server"),
 }
 

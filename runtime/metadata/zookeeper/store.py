@@ -123,7 +123,7 @@ class ZooKeeperStore:
             reasons = await store._failures.explain()
             await store.close()
             raise MetadataUnavailableError(
-                f"no ZooKeeper server answers at {servers} (waited {store._config.operation_timeout_s:g} s)"
+                f"no ZooKeeper server responds at {servers} (waited {store._config.operation_timeout_s:g} s)"
                 + (f": {reasons}" if reasons else "")
             ) from None
         except BaseException:
@@ -196,7 +196,7 @@ class ZooKeeperStore:
             self._auth_failures_count += 1
             if not self._has_been_answered or self._auth_failures_count >= _AUTH_FAILURES_MAX:
                 self._fatal_error = MetadataAuthError(
-                    f"ZooKeeper at {self._servers} refused the user or the password of this session"
+                    f"ZooKeeper at {self._servers} rejected the user or the password of this session"
                 )
         is_fatal = self._fatal_error is not None
         self._fail_answers(kazoo_errors.AuthFailedError() if is_fatal else kazoo_errors.SessionExpiredError())
@@ -227,7 +227,7 @@ class ZooKeeperStore:
 
     def _tell_connection(self, *, is_lost: bool) -> None:
         if is_lost:
-            logger.warning("lost the connection to ZooKeeper at %s, trying again", self._servers)
+            logger.warning("lost the connection to ZooKeeper at %s, reconnecting", self._servers)
         elif self._session_id or self._sessions_lost_count:
             logger.warning("connected to ZooKeeper at %s again", self._servers)
 
@@ -273,7 +273,7 @@ class ZooKeeperStore:
         except TimeoutError:
             waited = f"{self._config.operation_timeout_s:g} s"
             reasons = f" ({self._failures.sentence})" if self._failures.sentence else ""
-            raise MetadataUnavailableError(f"{path}: no answer from ZooKeeper in {waited}{reasons}", path) from None
+            raise MetadataUnavailableError(f"{path}: no response from ZooKeeper in {waited}{reasons}", path) from None
         except kazoo_errors.KazooException as error:
             raise translate(error, path) from error
 

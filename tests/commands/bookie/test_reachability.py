@@ -35,7 +35,7 @@ def frozen_bookie(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
         process = start_bkctl(*command, stderr=output)
     try:
         deadline = time.monotonic() + DEADLINE_S
-        while "serves on port" not in log.read_text():
+        while "listening on port" not in log.read_text():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)

@@ -54,14 +54,14 @@ def test_a_reload_opens_the_log_file_again_and_takes_over_rates(metadata_uri: st
     with (tmp_path / "stderr").open("wb") as stderr:
         process = start_bkctl("bookie", "start", "--conf", str(conf), stderr=stderr)
     try:
-        first = wait_said(log, "serves on port", process)
+        first = wait_said(log, "listening on port", process)
         log.rename(tmp_path / "bookie.log.1")
         write("compactionRate=50", "flushInterval=5000")
         process.send_signal(signal.SIGHUP)
         second = wait_said(log, "flush_interval_s", process)
         assert "INFO    commands.bookie.server_log: log file opened again" in second
         assert "setting changed: garbage_collection.copied_entries_per_s_max = 50.0 (was 1000.0)" in second
-        assert "settings changed that need a restart: flush_interval_s" in second
+        assert "settings changed that take effect after a restart: flush_interval_s" in second
         assert (tmp_path / "bookie.log.1").read_text() == first
 
         write("compactionRate=fast")
@@ -76,7 +76,7 @@ def test_a_reload_opens_the_log_file_again_and_takes_over_rates(metadata_uri: st
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
         assert "INFO" not in log.read_text().removeprefix(fourth), "the new level"
-        assert "serves on port" not in (tmp_path / "stderr").read_text()
+        assert "listening on port" not in (tmp_path / "stderr").read_text()
     finally:
         process.kill()
         process.wait()
@@ -91,7 +91,7 @@ def test_a_bookie_stops_in_order_when_its_terminal_is_closed(tmp_path: Path) -> 
         os.execve(command[0], command, bkctl_environment())
     try:
         deadline = time.monotonic() + DEADLINE_S
-        while not log.exists() or "serves on port" not in log.read_text():
+        while not log.exists() or "listening on port" not in log.read_text():
             assert time.monotonic() < deadline
             time.sleep(0.05)
         os.close(terminal)
@@ -101,7 +101,7 @@ def test_a_bookie_stops_in_order_when_its_terminal_is_closed(tmp_path: Path) -> 
         raise
     assert os.waitstatus_to_exitcode(status) == 0
     assert "the terminal was closed: the bookie stops" in log.read_text()
-    assert "stopped in order" in log.read_text()
+    assert "shut down cleanly" in log.read_text()
     assert processes_below(tmp_path) == []
 
 
@@ -134,6 +134,6 @@ def test_a_log_file_that_cannot_be_opened_is_refused_and_a_failure_is_its_last_l
     assert f"the log file {tmp_path} cannot be opened (Is a directory): give another with --log-file" in refused.stderr
     failed = run_bkctl(*start, "--set", f"logFile={tmp_path}/log", "--set", "allowLoopback=true")
     assert failed.exit_code == 2
-    assert "the bookie ends: no ZooKeeper server answers at 127.0.0.1:1" in (tmp_path / "log").read_text()
+    assert "the bookie ends: no ZooKeeper server responds at 127.0.0.1:1" in (tmp_path / "log").read_text()
     assert "error: no ZooKeeper server answers" in failed.stderr
     assert not os.path.exists(tmp_path / "j")

@@ -39,7 +39,7 @@ class RunningBookie:
 
     def wait_serving(self) -> None:
         deadline = time.monotonic() + DEADLINE_S
-        while "serves on port" not in self.talk:
+        while "listening on port" not in self.talk:
             assert self._process.poll() is None, self.talk
             assert time.monotonic() < deadline, self.talk
             time.sleep(0.05)
@@ -75,7 +75,7 @@ def test_alone_it_brings_its_own_zookeeper_and_keeps_it(start: Callable[..., Run
         "ledger", "write-test", "--entries", "10", "-E", "1", "-W", "1", "-A", "1", BKCTL_METADATA_URI=uri
     )
     assert written.exit_code == 0, written.stderr
-    assert "each entry is on one bookie alone" in written.stderr
+    assert "each entry has a single copy" in written.stderr
     assert bookie.end(signal.SIGTERM) == 0
     assert sorted(os.listdir(tmp_path / "bkctl-data")) == ["cluster.json", "journal", "ledgers", "zookeeper"]
     assert run_bkctl("bookie", "list", "--timeout", "1s", BKCTL_METADATA_URI=uri).exit_code == 6
@@ -206,7 +206,7 @@ def test_no_cluster_and_no_server_are_told_apart(
     assert f"there is no BookKeeper cluster at {root}: create one with bkctl cluster init" in absent.stderr
     silent = run_bkctl("bookie", "start", "--conf", conf, "--timeout", "500ms", "-u", "zk://127.0.0.1:1/ledgers")
     assert silent.exit_code == 2
-    assert "no ZooKeeper server answers at 127.0.0.1:1 (waited 0.5 s)" in silent.stderr
+    assert "no ZooKeeper server responds at 127.0.0.1:1 (waited 0.5 s)" in silent.stderr
     assert "WARNING" not in silent.stderr, "the tries to connect are for --debug"
     assert not (tmp_path / "j1").exists()
 

@@ -94,7 +94,7 @@ def test_a_restore_killed_in_the_middle(operator: Operator, instance_id: str, tm
     assert "available" not in operator.tree(), "a bookie that registered now would delete its ledgers"
     init = operator.run("cluster", "init", "--if-not-exists")
     assert init.exit_code == 3
-    assert "has not ended" in init.stderr
+    assert "is unfinished" in init.stderr
     assert operator.run("cluster", "backup", str(tmp_path / "part")).exit_code == 3
     mixed_up = operator.run("cluster", "restore", other, "--confirm", instance_id)
     assert mixed_up.exit_code == 5
@@ -162,7 +162,7 @@ def test_two_at_once(operator: Operator, instance_id: str, second: str) -> None:
     operator.configure("")
     late = operator.run("cluster", second, "--confirm", instance_id)
     assert late.exit_code == 5, late.stderr
-    assert "another operation changes this cluster: 'cluster nuke' by" in late.stderr
+    assert "another operation is changing this cluster: 'cluster nuke' by" in late.stderr
     assert f"process {first.pid}," in late.stderr
     assert first.wait(60) == 0
     assert operator.tree() == {}

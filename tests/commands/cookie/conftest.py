@@ -169,7 +169,7 @@ class BookieHost:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[BkctlProcess]:
-        """The bookie as a process of its own, stopped in order at the end; it makes no checkpoint while it runs."""
+        """The bookie as a process of its own, shut down cleanly at the end; it makes no checkpoint while it runs."""
         said = self.folder / "state.log"
         with said.open("ab") as log:
             start = log.tell()

@@ -83,7 +83,7 @@ def test_nothing_changes_while_ledgers_name_the_bookie(host: BookieHost) -> None
     host.plant(None)
     result = host.operator.run("cookie", *commands["create"], "--yes")
     assert result.exit_code == 3
-    assert "2 ledgers name bookie bookie-1 (4, 5)" in result.stderr
+    assert "2 ledgers reference bookie bookie-1 (4, 5)" in result.stderr
     assert host.stored() is None
     host.plant(stored)
 
@@ -261,7 +261,7 @@ def test_a_version_file_that_cannot_be_written(host: BookieHost) -> None:
     result = host.cookie("update", ID, "--from-config", "--confirm", ID)
     assert result.exit_code == 1
     assert str(obstacle) in result.stderr
-    assert host.verify()["cause"] == "moved folder"
+    assert host.verify()["cause"] == "moved directory"
     os.rmdir(obstacle)
     assert host.cookie("update", ID, "--from-config", "--confirm", ID).exit_code == 0
     host.boot(4)

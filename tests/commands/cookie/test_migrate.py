@@ -47,7 +47,7 @@ def test_ledgers_must_follow(host: BookieHost) -> None:
     host.name_in_ledgers(4)
     refused = host.operator.run(*migrate(host, "--confirm", ID))
     assert refused.exit_code == 3
-    assert "1 ledger names bookie bookie-1 (4)" in refused.stderr
+    assert "1 ledger references bookie bookie-1 (4)" in refused.stderr
     done = host.operator.succeed(*migrate(host, "--ledgers-follow", "--confirm", ID))
     assert f"bkctl ledger rewrite-bookie --from {ID} --to {NEW_ID}" in done.stderr
     host.id = NEW_ID
@@ -108,7 +108,7 @@ def test_swapped_volumes_are_no_migration(host: BookieHost) -> None:
     assert stored is not None
     host.plant(stored.replace(ID.encode(), b"bookie-2"), "bookie-2")
     host.id = "bookie-2"
-    assert host.verify()["cause"] == "folder of another bookie"
+    assert host.verify()["cause"] == "directory of another bookie"
     refused = host.operator.run(*migrate(host, "--confirm", ID, new="bookie-2"))
     assert refused.exit_code == 3
 
@@ -136,9 +136,9 @@ def test_killed_at_every_step(host: BookieHost, call: tuple[str, int]) -> None:
         host.id = bookie_id
         found = host.verify()
         if not is_over:
-            assert found["cause"] == "migration cut off"
+            assert found["cause"] == "interrupted migration"
             assert str(found["command"]).startswith(f"bkctl cookie migrate --from {ID} --to {NEW_ID}")
-            with pytest.raises(CookieError, match="migration cut off"):
+            with pytest.raises(CookieError, match="interrupted migration"):
                 host.boot(4)
     host.id = ID
     again = host.operator.run(*words)

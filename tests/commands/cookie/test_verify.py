@@ -91,8 +91,8 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "moved folder": Case(moved, "moved folder", f"cookie update {ID} --from-config", True),
-    "symlink": Case(linked, "moved folder", f"cookie update {ID} --from-config", True),
+    "moved directory": Case(moved, "moved directory", f"cookie update {ID} --from-config", True),
+    "symlink": Case(linked, "moved directory", f"cookie update {ID} --from-config", True),
     "damaged VERSION": Case(
         lambda host: host.version("l1").write_bytes(b"5\nbook"),
         "damaged VERSION file",
@@ -100,42 +100,44 @@ CASES = {
         True,
     ),
     "lost VERSION": Case(
-        lambda host: host.version("l1").unlink(), "lost VERSION file", f"cookie update {ID} --from-config", True
+        lambda host: host.version("l1").unlink(), "missing VERSION file", f"cookie update {ID} --from-config", True
     ),
     "damaged cookie": Case(
         lambda host: host.plant(b"junk"), "damaged stored cookie", f"cookie update {ID} --from-config", True
     ),
-    "lost cookie": Case(lambda host: host.plant(None), "lost stored cookie", f"cookie create {ID} --from-config", True),
+    "lost cookie": Case(
+        lambda host: host.plant(None), "missing stored cookie", f"cookie create {ID} --from-config", True
+    ),
     "new address": Case(lambda host: setattr(host, "id", "bookie-2"), "new address", f"bookie start --bookie-id {ID}"),
-    "emptied volume": Case(emptied, "emptied volume", f"decommission {ID}"),
-    "emptied journal": Case(lambda host: emptied(host, "j"), "emptied volume", f"decommission {ID}"),
+    "empty directory": Case(emptied, "empty directory", f"decommission {ID}"),
+    "emptied journal": Case(lambda host: emptied(host, "j"), "empty directory", f"decommission {ID}"),
     "emptied but for VERSION": Case(
-        lambda host: emptied_but_for_version(host, "l2"), "emptied volume", f"decommission {ID}"
+        lambda host: emptied_but_for_version(host, "l2"), "empty directory", f"decommission {ID}"
     ),
     "emptied journal but for VERSION": Case(
-        lambda host: emptied_but_for_version(host, "j"), "emptied volume", f"decommission {ID}"
+        lambda host: emptied_but_for_version(host, "j"), "empty directory", f"decommission {ID}"
     ),
     "all emptied but for VERSION": Case(
-        lambda host: emptied_but_for_version(host, "j", "l1", "l2"), "emptied volume", f"decommission {ID}"
+        lambda host: emptied_but_for_version(host, "j", "l1", "l2"), "empty directory", f"decommission {ID}"
     ),
-    "emptied and forgotten": Case(all_emptied_and_cookie_deleted, "emptied volume", f"decommission {ID}"),
+    "emptied and forgotten": Case(all_emptied_and_cookie_deleted, "empty directory", f"decommission {ID}"),
     "missing disk": Case(
         lambda host: (host.folder / "l2").rename(host.folder / "elsewhere"), "missing disk", "cookie verify"
     ),
-    "swapped": Case(lambda host: host.name_folders("j", "l2 l1"), "folders changed in number or order", "bookie start"),
-    "swapped, and cookies with them": Case(
-        cookies_swapped_too, "volumes mounted at each other's place", "cookie verify"
+    "swapped": Case(
+        lambda host: host.name_folders("j", "l2 l1"), "number or order of directories changed", "bookie start"
     ),
-    "swapped mounts": Case(swap_mounts, "volumes mounted at each other's place", "cookie verify"),
-    "renamed and crossed": Case(renamed_and_crossed, "volumes mounted at each other's place", "cookie verify"),
+    "swapped, and cookies with them": Case(cookies_swapped_too, "swapped volumes", "cookie verify"),
+    "swapped mounts": Case(swap_mounts, "swapped volumes", "cookie verify"),
+    "renamed and crossed": Case(renamed_and_crossed, "swapped volumes", "cookie verify"),
     "a ledger folder as journal": Case(
-        lambda host: host.name_folders("l1", "l1 l2"), "folders changed in number or order", "bookie start"
+        lambda host: host.name_folders("l1", "l1 l2"), "number or order of directories changed", "bookie start"
     ),
     "one more": Case(
-        lambda host: host.name_folders("j", "l1 l2 l3"), "folders changed in number or order", "bookie start"
+        lambda host: host.name_folders("j", "l1 l2 l3"), "number or order of directories changed", "bookie start"
     ),
-    "two bookies": Case(other_folders, "two bookies on one id", "bookie start --bookie-id"),
-    "new instance": Case(instance_replaced, "new instance", "cluster instance-id"),
+    "two bookies": Case(other_folders, "two bookies with one id", "bookie start --bookie-id"),
+    "different instance": Case(instance_replaced, "different instance", "cluster instance-id"),
     "wrong cluster": Case(formatted, "wrong cluster", "cluster instance-id"),
 }
 
@@ -151,7 +153,7 @@ def test_cause_command_and_cure(host: BookieHost, case: Case) -> None:
     assert str(found["command"]).startswith(f"bkctl {case.command}")
     with pytest.raises(CookieError, match="bkctl cookie verify") as refused:
         host.boot(4, 5)
-    sentence = str(refused.value).partition(" (bkctl cookie verify")[0]
+    sentence = str(refused.value).partition(" (run bkctl cookie verify")[0]
     assert sentence.partition(":")[0] == str(found["sentence"]).partition(":")[0]
     if case.has_remedy:
         result = host.run_printed(found["command"], *answer(str(found["command"]).split()[2], ID))
@@ -175,7 +177,7 @@ def test_an_address_that_the_start_refuses_is_a_finding(host: BookieHost) -> Non
     host.is_loopback_allowed = False
     found = host.verify()
     assert (found["is_healthy"], found["cause"]) == (False, "unusable address")
-    assert "127.0.0.1 reaches this machine only" in str(found["sentence"])
+    assert "127.0.0.1 is a loopback address" in str(found["sentence"])
     assert str(found["command"]).startswith("bkctl bookie start --advertised-address ")
     started = host.operator.run("bookie", "start", *host.arguments, "--port", "0")
     assert str(found["sentence"]) in started.stderr
@@ -189,7 +191,7 @@ def test_an_emptied_index_folder(host: BookieHost, is_loss_accepted: bool) -> No
     host.name_in_ledgers(4, 5)
     emptied(host, "i1")
     found = host.verify()
-    assert found["cause"] == "emptied volume"
+    assert found["cause"] == "empty directory"
     assert str(found["command"]).startswith("bkctl storage index rebuild")
     before = host.tree()
     with pytest.raises(CookieError, match="run `bkctl storage index rebuild`"):
@@ -206,9 +208,9 @@ def test_an_index_folder_that_is_not_there(host: BookieHost) -> None:
     host.boot(4, 5)
     (host.folder / "i2").rename(host.folder / "elsewhere")
     sentence = str(host.verify()["sentence"])
-    assert sentence.startswith(f"missing disk: {host.folder / 'i2'} is not there")
+    assert sentence.startswith(f"missing disk: {host.folder / 'i2'} does not exist")
     assert sentence.endswith(
-        "Only if the index is gone for good: make the folder, and run `bkctl storage index rebuild`"
+        "Only if the index is lost permanently: create the directory, and run `bkctl storage index rebuild`"
     )
 
 
@@ -217,9 +219,9 @@ def test_a_cookie_of_no_instance_in_a_cluster_that_has_one(host: BookieHost) -> 
     host.boot(4)
     host.plant(host.cookie("generate", "--instance-id", "").stdout.encode())
     found = host.verify()
-    assert found["cause"] == "new instance"
-    assert "there was no INSTANCEID when the bookie joined" in str(found["sentence"])
-    assert "put the old INSTANCEID back" not in str(found["sentence"])
+    assert found["cause"] == "different instance"
+    assert "the cluster had no INSTANCEID when the bookie joined" in str(found["sentence"])
+    assert "restore the old INSTANCEID" not in str(found["sentence"])
 
 
 @pytest.mark.parametrize("case", ["swapped", "one more"])
@@ -267,7 +269,7 @@ def test_a_folder_of_another_bookie(host: BookieHost, is_known: bool, command: s
     if is_known:
         host.plant(data, "bookie-9")
     found = host.verify()
-    assert found["cause"] == "folder of another bookie"
+    assert found["cause"] == "directory of another bookie"
     assert str(found["command"]).startswith(f"bkctl {command}")
 
 
@@ -299,9 +301,9 @@ def test_a_disk_with_its_version_file_alone_is_blessed_by_nothing_while_ledgers_
     host.name_in_ledgers(4, 5)
     emptied_but_for_version(host, "l2")
     harm(host)
-    assert host.verify()["cause"] == "emptied volume"
+    assert host.verify()["cause"] == "empty directory"
     result = host.cookie("update", ID, "--from-config", "--confirm", ID)
-    assert (result.exit_code, "is empty although ledgers name bookie" in result.stderr) == (3, True), result.stderr
+    assert (result.exit_code, "is empty, but ledgers reference bookie" in result.stderr) == (3, True), result.stderr
 
 
 def test_empty_folders_of_a_bookie_that_no_ledger_names(host: BookieHost) -> None:
@@ -338,7 +340,7 @@ def test_an_index_of_layout_4(host: BookieHost) -> None:
     for name in ("j", "l1", "l2", "i1", "i2"):
         host.version(name).write_bytes(old)
     found = host.verify()
-    assert found["cause"] == "cookie of layout 4 without index folders"
+    assert found["cause"] == "cookie of layout 4 without index directories"
     assert host.run_printed(found["command"], "--confirm", ID).exit_code == 0
     assert host.stored() == data
     host.boot(4, 5)
@@ -363,7 +365,7 @@ def test_new_healthy_and_running(host: BookieHost) -> None:
         found = host.verify()
         assert (found["is_healthy"], found["is_registered"], found["is_new"]) == (True, True, False)
         host.name_folders("k", "m1 m2")
-        assert host.verify()["cause"] == "two bookies on one id"
+        assert host.verify()["cause"] == "two bookies with one id"
 
 
 def test_what_is_shown(host: BookieHost) -> None:
@@ -371,7 +373,7 @@ def test_what_is_shown(host: BookieHost) -> None:
     host.version("l1").write_bytes(host.version("l1").read_bytes().replace(b"bookie-1", b"bookie-9"))
     result = host.cookie("verify", "-o", "table")
     assert result.exit_code == 10
-    assert "folder of another bookie" in result.stdout
+    assert "directory of another bookie" in result.stdout
     line = next(line for line in result.stdout.splitlines() if "bookie-9" in line and "bookieHost" in line)
     assert str(host.version("l1")) in line
     assert str(host.version("l2")) not in result.stdout.partition("What differs")[2], "what is equal is not shown"

@@ -43,7 +43,7 @@ def test_a_state_that_names_other_folders_is_refused(tmp_path: Path, name: str) 
 
 
 def test_a_folder_that_no_cookie_can_name_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be named in a cookie"):
+    with pytest.raises(ConfigurationError, match="cannot be written in a cookie"):
         cluster(tmp_path / "a,b").plan(1, None)
     assert list(tmp_path.iterdir()) == []
 

@@ -47,7 +47,7 @@ async def test_the_decommission_of_its_bookie_ends_only_when_it_is_deleted_or_it
 
         stuck = await asyncio.to_thread(run, "decommission", dead, "--yes")
         assert stuck.exit_code in {1, 9}
-        assert "2 ledgers still name bookie" in stuck.stderr
+        assert "2 ledgers still reference bookie" in stuck.stderr
         assert "see --accept-loss and bkctl ledger delete --force-open" in stuck.stderr
 
         number = str(first)

@@ -121,7 +121,7 @@ async def test_the_plan_first_then_all_ledgers_then_back_again(stage: LedgerStag
         assert (plan["kind"], plan["subject"], plan["items"][0]["ledgers"]) == ("Plan", new, 4)
         assert plan["summary"] == [
             f"will rename {OLD} to {new} in 4 segments of 4 ledgers (4 scanned)",
-            f"{new} holds all of 4 sampled entries of {OLD}",
+            f"{new} has all of 4 sampled entries of {OLD}",
         ]
     for wrong, exit_code in ((["--yes", "--confirm", new], 2), (["--confirm", OLD], 3), (["--confirm", "4"], 3)):
         assert (await stage.run(*rewrite(OLD, new, *wrong))).exit_code == exit_code
@@ -150,7 +150,7 @@ async def test_another_bookie_is_found_out(stage: LedgerStage, bookies: list[str
     for other in sorted({*bookies} - {holder}):
         refused = await stage.run(*rewrite(OLD, other, "--confirm", other))
         assert refused.exit_code == 3
-        assert f"{other} does not show it (missing" in refused.stderr
+        assert f"{other} does not have it (missing" in refused.stderr
     assert await stage.contents() == before
     assert (await stage.succeed(*rewrite(OLD, holder, "--confirm", holder)))["changed"] == 1
 
@@ -160,7 +160,7 @@ async def test_no_ensemble_gets_the_same_bookie_twice(stage: LedgerStage, bookie
     before = await stage.contents()
     refused = await stage.run(*rewrite(OLD, bookies[1], "--confirm", bookies[1]))
     assert refused.exit_code == 3
-    assert f"would name {bookies[1]} twice" in refused.stderr
+    assert f"would have {bookies[1]} twice" in refused.stderr
     assert await stage.contents() == before
 
 
@@ -171,9 +171,9 @@ async def test_wrong_ids(stage: LedgerStage, bookies: list[str]) -> None:
         (bookies[1], bookies[0], f"{bookies[1]} is registered"),
         (OLD, "nobody:3181", "nobody:3181 is not registered"),
         (OLD, OLD, "both ids are"),
-        (OLD, "no/id", "is no bookie id"),
-        ("readonly", bookies[0], "is no bookie id"),
-        ("", bookies[0], "is no bookie id"),
+        (OLD, "no/id", "is not a bookie id"),
+        ("readonly", bookies[0], "is not a bookie id"),
+        ("", bookies[0], "is not a bookie id"),
     ]:
         refused = await stage.run(*rewrite(old, new, "--confirm", new))
         assert (refused.exit_code, sentence in refused.stderr) == (3, True), refused
@@ -207,7 +207,7 @@ async def test_cookies_must_not_contradict(stage: LedgerStage, bookies: list[str
     await fill(stage, (OLD, bookies[1]), 3)
     before = await stage.contents()
     plan = await stage.succeed(*rewrite(OLD, new))
-    assert plan["summary"][1] == f"no entry is at stake: {OLD} holds none of these ledgers"
+    assert plan["summary"][1] == f"no entry is affected: {OLD} has none of these ledgers"
     async with old_cookie(stage, new, b'journalDir: "', b'journalDir: "/elsewhere'):
         refused = await stage.run(*rewrite(OLD, new, "--confirm", new))
         assert (refused.exit_code, "cookies differ in journalDir" in refused.stderr) == (3, True)

@@ -74,7 +74,7 @@ def test_a_finding_says_what_it_is_what_it_does_and_the_fix(planted: Planted) ->
             "severity": "critical",
             "rule": "forbidden-ledger-id",
             "path": path,
-            "problem": "A ledger has the largest id there is, 9223372036854775807.",
+            "problem": "A ledger has the largest possible id, 9223372036854775807.",
             "consequence": RULES["forbidden-ledger-id"].consequence,
             "cure": f"Run zkCli: delete {path} immediately. If that is not possible, stop all Java bookies first.",
         }
@@ -124,7 +124,7 @@ def test_reading_survives_every_bad_node(planted: Planted, bad: BadNode) -> None
         assert result.exit_code in ({OK, FINDINGS} if command == ("audit",) else {OK}), (command, result.stderr)
         told = result.stderr.splitlines()
         if "restore-unfinished" in bad.rules:
-            assert told.pop(0).startswith(f"warning: a restore into {planted.root} has not ended")
+            assert told.pop(0).startswith(f"warning: a restore into {planted.root} is unfinished")
         assert all(line.startswith(f"warning: {planted.root}/") for line in told)
         for rule_id in bad.rules:
             if " ".join(command) in WARNED_ABOUT.get(rule_id, ()) and "cookies" not in bad.path:

@@ -94,7 +94,7 @@ def test_folders_in_another_order_than_their_version_files_say(java: JavaFolders
     assert "names the folders" in result.stderr
     (java.indexes[0] / "VERSION").unlink()
     result = run(java, "--yes")
-    assert (result.exit_code, "no VERSION file" in result.stderr) == (3, True)
+    assert (result.exit_code, "no readable VERSION file" in result.stderr) == (3, True)
 
 
 def test_a_bookie_that_runs(java: JavaFolders) -> None:
@@ -158,4 +158,4 @@ def test_a_rebuild_beside_an_index_of_java_is_refused(java: JavaFolders) -> None
 def test_folders_of_a_bkctl_bookie(folders: Folders) -> None:
     folders.fill()
     result = folders.run("adopt", "--yes")
-    assert (result.exit_code, "no VERSION file" in result.stderr) == (3, True)
+    assert (result.exit_code, "no readable VERSION file" in result.stderr) == (3, True)

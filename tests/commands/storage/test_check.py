@@ -158,7 +158,7 @@ def test_a_deep_check_of_a_lost_index(filled: Folders) -> None:
     (found,) = result.json()["items"]
     assert result.exit_code == 10
     assert found["path"].endswith(LOCATIONS_DATABASE)
-    assert "is missing although" in found["finding"]
+    assert "is missing, but" in found["finding"]
     assert "bkctl storage index rebuild" in found["way_out"]
 
 
@@ -197,7 +197,7 @@ def test_a_deep_check_of_a_cut_log(filled: Folders) -> None:
     with log_of(filled).open("r+b") as stream:
         stream.truncate(log_of(filled).stat().st_size - 45)
     assert [each["finding"] for each in deep_findings(filled)] == [
-        "the log does not hold it whole",
+        "the log has only a part of it",
         "no entry can be there",
     ]
 
@@ -228,7 +228,7 @@ def test_a_size_word_that_cannot_be(filled: Folders) -> None:
         (0, "no entry can be there"),
         (HEADER_BYTES, "no entry can be there"),
         (2**31 - 1, "no entry can be there"),
-        (-1, "cannot be opened"),
+        (-1, "cannot open the log"),
         (HEADER_BYTES + 4, "found 1:0 instead"),
     ],
 )

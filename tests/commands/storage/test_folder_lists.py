@@ -168,7 +168,7 @@ def test_without_a_witness_a_log_in_the_wrong_folder_is_a_problem(folders: Folde
     remove_everywhere(folders, VERSION)
     remove_everywhere(folders, PLACE)
     items = listed(folders, "ledgers swapped").run("check", "-o", "json").json()["items"]
-    found = [each for each in items if "looked for elsewhere" in each["finding"]]
+    found = [each for each in items if "belong elsewhere" in each["finding"]]
     assert [(each["severity"], "in number and order" in each["way_out"]) for each in found] == [("problem", True)] * 2
 
 

@@ -1,4 +1,4 @@
-"""Commands that look, plan or are refused leave folders as they were; what changes something holds all of them."""
+"""Commands that look, plan or are refused leave folders as they were; what changes something has all of them."""
 
 from __future__ import annotations
 

@@ -111,5 +111,5 @@ def test_an_index_that_must_be_mended_first(full_disk: FullDisk, words: tuple[st
     full_disk.fill()
     result = full_disk.run(*words)
     assert result.exit_code == 1, result.stdout + result.stderr
-    assert "which must be mended" in result.stderr
+    assert "which must be repaired" in result.stderr
     assert RUNBOOK in result.stderr

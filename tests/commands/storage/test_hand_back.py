@@ -45,7 +45,7 @@ def test_refusals(folders: Folders) -> None:
     dirty = Path(folders.config.ledger_directories[0]) / "current" / "DIRTY"
     dirty.touch()
     unclean = folders.run("hand-back", "--yes")
-    assert (unclean.exit_code, "did not stop in order" in unclean.stderr) == (3, True)
+    assert (unclean.exit_code, "did not shut down cleanly" in unclean.stderr) == (3, True)
 
 
 def test_a_plan_tells_what_the_run_would_fail_on(folders: Folders) -> None:
@@ -91,7 +91,7 @@ def test_one_that_was_cut_off_is_to_be_ended(folders: Folders) -> None:
     checked = folders.run("check", "-o", "json")
     assert checked.exit_code == 10
     advice = {each["way_out"] for each in checked.json()["items"] if each["check"] == "index"}
-    assert ["end it with `bkctl storage hand-back`" in each for each in advice] == [True]
+    assert ["run `bkctl storage hand-back` to finish it" in each for each in advice] == [True]
     assert "index rebuild" not in checked.stdout
     rebuilt = folders.run("index", "rebuild", "--yes")
     assert (rebuilt.exit_code, "bkctl storage hand-back" in rebuilt.stderr) == (3, True), rebuilt.stderr

@@ -86,7 +86,7 @@ def test_a_rehearsal_changes_nothing(folders: Folders) -> None:
     lose(folders.config, LEDGERS_DATABASE)
     plan = folders.succeed("index", "rebuild", "--dry-run", "-o", "json").json()
     assert [(item["action"], Path(item["path"]).name) for item in plan["items"]] == [("rebuild", LEDGERS_DATABASE)]
-    assert "is missing although" in plan["items"][0]["reason"]
+    assert "is missing, but" in plan["items"][0]["reason"]
     assert any("every ledger will be fenced" in sentence for sentence in plan["summary"])
     assert not (Path(folders.config.ledger_directories[0]) / "current" / LEDGERS_DATABASE).exists()
 

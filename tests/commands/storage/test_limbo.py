@@ -128,7 +128,10 @@ def test_refused_while_more_may_be_lost_than_the_rows_say(folders: Folders) -> N
     dirty = folders.root / "l1" / "current" / "DIRTY"
     dirty.touch()
     unclean = folders.run("limbo", "end", "--yes")
-    assert (unclean.exit_code, f"{dirty} says that the bookie did not stop" in unclean.stderr) == (3, True)
+    assert (unclean.exit_code, f"{dirty} exists, so the bookie did not shut down cleanly" in unclean.stderr) == (
+        3,
+        True,
+    )
     dirty.unlink()
     lose(folders.config, LOCATIONS_DATABASE)
     for verb in ("list", "end"):

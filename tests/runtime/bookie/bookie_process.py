@@ -92,7 +92,7 @@ class BookieUnderTest:
     async def _wait_registered(self, process: RunningBookie) -> None:
         """Registered by this very process: a bookie that was killed stays registered until its session expires."""
         async with asyncio.timeout(60):
-            while "serves on port" not in self.said():
+            while "listening on port" not in self.said():
                 assert process.poll() is None, self.said()
                 await asyncio.sleep(0.05)
 

@@ -54,18 +54,18 @@ def test_a_configured_id_leaves_the_address_what_it_is() -> None:
 
 @pytest.mark.parametrize("bookie_id", ["readonly", "ReadOnly", "a,b", "a/b", "a b", "é", ""])
 def test_ids_that_java_does_not_take(bookie_id: str) -> None:
-    with pytest.raises(ConfigurationError, match="is no bookie id"):
+    with pytest.raises(ConfigurationError, match="is not a bookie id"):
         resolve_identity(config(bookie_id=bookie_id, advertised_address="127.0.0.1"), HOST)
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"advertised_address": "127.0.0.1", "is_loopback_allowed": False}, "reaches this machine only"),
-        ({"bookie_id": "b", "advertised_address": "127.0.0.1", "is_loopback_allowed": False}, "this machine only"),
-        ({"advertised_address": "no-such-host.invalid"}, "cannot be resolved"),
-        ({"advertised_address": "a" * 64}, "cannot be resolved"),
-        ({"advertised_address": "a..b"}, "cannot be resolved"),
+        ({"advertised_address": "127.0.0.1", "is_loopback_allowed": False}, "is a loopback address"),
+        ({"bookie_id": "b", "advertised_address": "127.0.0.1", "is_loopback_allowed": False}, "is a loopback address"),
+        ({"advertised_address": "no-such-host.invalid"}, "cannot resolve"),
+        ({"advertised_address": "a" * 64}, "cannot resolve"),
+        ({"advertised_address": "a..b"}, "cannot resolve"),
         ({"listening_interface": "nosuch0"}, "nosuch0"),
         ({"listening_interface": "x" * 40}, "no such interface"),
     ],

@@ -52,12 +52,12 @@ def test_rates_are_taken_over_and_logged_once(caplog: pytest.LogCaptureFixture) 
         "setting changed: garbage_collection.metadata_operations_per_s_max = 7 (was 1000.0)",
         "setting changed: integrity.bytes_per_s_max = 1000 (was 52428800)",
         "setting changed: zookeeper.scan_operations_per_s_max = 8 (was 5000.0)",
-        "settings changed that need a restart: port",
+        "settings changed that take effect after a restart: port",
         "setting changed: garbage_collection.copied_entries_per_s_max = 1000.0 (was 5000)",
         "setting changed: garbage_collection.metadata_operations_per_s_max = 1000.0 (was 7)",
         "setting changed: integrity.bytes_per_s_max = 52428800 (was 1000)",
         "setting changed: zookeeper.scan_operations_per_s_max = 5000.0 (was 8)",
-        "settings reloaded: no setting of the bookie has changed",
+        "settings reloaded: no bookie setting has changed",
     ]
 
 

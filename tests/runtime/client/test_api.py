@@ -68,7 +68,9 @@ async def test_impossible_quorums_store_nothing(world: World, sizes: tuple[int, 
 async def test_too_few_bookies_store_nothing(world: World) -> None:
     await world.bookies("b1", "b2")
     client = await world.client()
-    with pytest.raises(NotEnoughBookiesError, match="3 bookies was asked for, 2 are writable"):
+    with pytest.raises(
+        NotEnoughBookiesError, match="3 writable bookies are needed for an ensemble, only 2 are registered"
+    ):
         await client.create()
     assert [ledger_id async for ledger_id in world.ledgers.list_ids()] == []
 
@@ -160,7 +162,7 @@ async def test_opening_without_recovery_fences_nothing_and_needs_coverage(world:
     assert await writer.append(payload(3)) == 3
     for bookie in bookies[:2]:
         await bookie.stop()
-    with pytest.raises(LedgerReadError, match="how far it is confirmed"):
+    with pytest.raises(LedgerReadError, match="the last confirmed entry is unknown"):
         await open_ledger(client.ports, writer.ledger_id, PASSWORD, recover=False)
 
 

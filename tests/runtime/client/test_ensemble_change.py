@@ -33,7 +33,7 @@ async def test_a_failure_that_the_ensemble_no_longer_names_is_passed_over(world:
 async def test_what_can_be_replaced_is_replaced(world: World) -> None:
     choice = await replacements(world, "b1", "b2", "b3", "b4")
     assert list(choice.choose(ENSEMBLE, {0: "b1", 1: "b2"}).values()) == ["b4"]
-    with pytest.raises(NotEnoughBookiesError, match=r"b1 \(3 are registered.* until its session ends"):
+    with pytest.raises(NotEnoughBookiesError, match=r"b1 \(3 are registered.* until its session expires"):
         (await replacements(world, *ENSEMBLE)).choose(ENSEMBLE, {0: "b1"})
 
 

@@ -77,9 +77,7 @@ async def test_damage_is_told_with_what_became_of_the_other_copies(world: World)
     with pytest.raises(DigestMismatchError) as caught:
         await reader.read(0)
     told = str(caught.value)
-    assert told.startswith(
-        f"ledger {writer.ledger_id}: entry 0: no bookie gives a sound copy: the copy on bookie b1 is"
-    )
+    assert told.startswith(f"ledger {writer.ledger_id}: entry 0: no bookie has a good copy: the copy on bookie b1 is")
     assert told.count("; bookie b2: ") == told.count("; bookie b3: ") == 1
 
 

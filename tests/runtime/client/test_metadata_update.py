@@ -151,7 +151,7 @@ async def test_two_loops_with_different_changes_both_end_up_applied() -> None:
 async def test_a_race_that_never_ends_is_given_up() -> None:
     record = Record(0)
     record.before_write = lambda: record.set(record.stored.value)
-    with pytest.raises(ConflictError, match="the number: changed by others 4 times"):
+    with pytest.raises(ConflictError, match="the number: changed by other processes 4 times"):
         await add_one(record, LocalCopy(record.stored), attempts_max=4)
     assert record.written == []
 

@@ -102,12 +102,12 @@ def test_bytes_behind_the_message_are_ignored() -> None:
     ("data", "reason"),
     [
         (b"", "header line is missing"),
-        (b"BookieMetadataFormatVersion\t", "names no version"),
-        (b"BookieMetadataFormatVersion\tx\n", "names no version"),
-        (b"BookieMetadataFormatVersion\t0000000003\n", "names no version"),
+        (b"BookieMetadataFormatVersion\t", "has no version"),
+        (b"BookieMetadataFormatVersion\tx\n", "has no version"),
+        (b"BookieMetadataFormatVersion\t0000000003\n", "has no version"),
         (b"BookieMetadataFormatVersion\t4\n", "version 4 is unknown"),
         (b"BookieMetadataFormatVersion\t3\n", "length is damaged"),
-        (VECTORS["open v3"][:-1], "are announced"),
+        (VECTORS["open v3"][:-1], "bytes instead of"),
         (b"BookieMetadataFormatVersion\t3\n\x02\x0a\x05", "message is damaged"),
         (b"BookieMetadataFormatVersion\t3\n\x00", "quorumSize is missing"),
         (b"BookieMetadataFormatVersion\t2\n\xff", "not UTF-8"),
@@ -125,7 +125,7 @@ def test_bytes_behind_the_message_are_ignored() -> None:
         (VECTORS["closed v2"].replace(b"lastEntryId: 149\n", b""), "lastEntryId is missing"),
         (VECTORS["closed v2"].replace(b"firstEntryId: 0", b"firstEntryId: 1"), "starts at entry 1"),
         (VECTORS["closed v2"].replace(b"digestType: CRC32C\n", b""), "no digest type"),
-        (VECTORS["closed v2"].replace(b"10.0.0.2:3181", b"readonly"), "is no bookie id"),
+        (VECTORS["closed v2"].replace(b"10.0.0.2:3181", b"readonly"), "is not a bookie id"),
     ],
 )
 def test_damage_is_named(data: bytes, reason: str) -> None:

@@ -144,5 +144,5 @@ async def test_it_gives_up_against_somebody_who_is_always_faster(store: ZooKeepe
                 await self._store.create(f"{root}/again", is_sequential=True)
             await self._store.delete(path)
 
-    with pytest.raises(NotEmptyError, match="others keep creating"):
+    with pytest.raises(NotEmptyError, match="other processes keep creating"):
         await delete_tree(Rival(store), root, before_each=lambda: None)  # type: ignore[arg-type]

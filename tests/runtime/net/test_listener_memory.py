@@ -29,7 +29,7 @@ async def test_a_frame_that_does_not_go_on_ends_its_connection(begun: bytes, cap
         assert await idle.answer() == AddAnswer(1, Status.OK)
         peer.send(begun)
         assert await peer.is_closed_by_the_bookie()
-        assert "stands still within a frame" in caplog.text
+        assert "stopped within a frame" in caplog.text
         idle.send(add_frame(2))  # silent for longer than the other was allowed to be, but between two frames
         assert await idle.answer() == AddAnswer(2, Status.OK)
 

@@ -27,7 +27,7 @@ async def test_a_header_with_a_negative_length_is_the_failure_of_its_ledger(stag
 
     (failure,) = report.failures
     assert (failure.ledger_id, failure.reason) == (bad_id, FailureReason.NOT_CLOSED)
-    assert "entry 0 states the impossible length -5" in failure.detail
+    assert "entry 0 has the impossible length -5" in failure.detail
     assert segments((await stage.read(good_id)).value) == {0: ("b4", "b2", "b3")}
 
 

@@ -334,7 +334,7 @@ async def test_t16_a_ledger_locked_by_somebody_else_is_reported_and_not_touched(
 
     report = await stage.recover("b1")
 
-    assert report.failures_by_reason == {"somebody else holds the replication lock": (ids[1],)}
+    assert report.failures_by_reason == {"another process has the replication lock": (ids[1],)}
     assert "this-host" in report.failures[0].detail
     assert stage.bookies["b3"].holds(ids[1]) == []
     assert await holder_of(stage.locks, ids[1]) == "this-host", "the other one's lock is still there"
@@ -520,7 +520,7 @@ async def test_a_target_that_serves_something_else_is_never_named(stage: Stage) 
     (failure,) = (await stage.recover("b1")).failures
 
     assert failure.reason is FailureReason.NOT_ENOUGH_BOOKIES
-    assert "holds another entry" in failure.detail
+    assert "has a different entry" in failure.detail
     assert segments((await stage.read(ledger_id)).value) == {0: ("b1", "b2")}
 
 

@@ -114,9 +114,9 @@ def test_work_that_breaks_the_connection_each_time_is_given_up() -> None:
         async def work() -> None:
             nonlocal attempts
             attempts += 1
-            raise MetadataUnavailableError("the connection to ZooKeeper was lost before the answer")
+            raise MetadataUnavailableError("the connection to ZooKeeper was lost before the response")
 
-        with pytest.raises(MetadataUnavailableError, match="lost before the answer"):
+        with pytest.raises(MetadataUnavailableError, match="lost before the response"):
             await stage.wait.outlast(work)
         assert attempts == ATTEMPTS_MAX
 

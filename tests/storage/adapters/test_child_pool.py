@@ -148,6 +148,6 @@ def test_a_child_that_cannot_be_started_is_told(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with (
         CHILDREN.pool("storage.rebuild.child", str(tmp_path), 1) as pool,
-        pytest.raises(ChildFailedError, match=r"\(storage.rebuild.child\) could not be started \(No such file"),
+        pytest.raises(ChildFailedError, match=r"cannot start .* \(storage.rebuild.child\): No such file"),
     ):
         list(pool.run(journal_tasks(tmp_path), JournalFindings))

@@ -110,10 +110,10 @@ def test_a_longer_or_reordered_list_sends_ledgers_elsewhere_and_is_refused(tmp_p
     checkpoint(bookie.storage)
     bookie.storage.close()
     changed = config_below(tmp_path, ledgers=3)
-    with pytest.raises(MisplacedLedgerError, match="looked for in"):
+    with pytest.raises(MisplacedLedgerError, match="which belongs in"):
         open_storage(changed)
     swapped = msgspec.structs.replace(config, ledger_directories=config.ledger_directories[::-1])
-    with pytest.raises(MisplacedLedgerError, match="which is looked for in"):
+    with pytest.raises(MisplacedLedgerError, match="which belongs in"):
         open_storage(swapped)
     open_storage(config).close()
 

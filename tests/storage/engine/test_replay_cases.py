@@ -32,7 +32,7 @@ REPORTED: Final = {"trunc_body", "torn_then_next", "zero_group", "zero_mid_body"
 """Bytes were dropped, and the boot says so; trunc_len cuts zeros alone, which look like the end."""
 
 REFUSED: Final = {
-    "zero_mid_next": "zeros with data behind them",
+    "zero_mid_next": "zeros followed by data",
     "neg_len": "length -5", "neg_len_last": "length -5", "len8": "a record of 8 bytes",
     "entry16": "entry 1:[0-9]+ of 16 bytes",
     "pad_neg": "length -7 of padding", "pad_neg256": "length -256 of padding",
@@ -101,7 +101,7 @@ def test_a_damaged_journal(tmp_path: Path, case: dict[str, Any]) -> None:
         assert f"at offset {corrupt.value.offset}" in str(corrupt.value)
         return
     if name in MISSING:
-        with pytest.raises(JournalError, match=r"\.txn is missing, though the log mark names it"):
+        with pytest.raises(JournalError, match=r"\.txn is missing, but the log mark references it"):
             boot(tmp_path, case)
         return
     storage, report = boot(tmp_path, case)

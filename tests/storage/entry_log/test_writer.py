@@ -185,7 +185,7 @@ def test_after_a_failure_everything_unsynced_must_be_appended_again(tmp_path: Pa
         append_and_sync(writer)
     disk.fail_on = None
     for call in (writer.sync, writer.roll, lambda: writer.append(entries(40))):
-        with pytest.raises(EntryLogError, match="failed before"):
+        with pytest.raises(EntryLogError, match="an earlier write failed"):
             call()
     writer.discard_unsynced()
     files = set(names(tmp_path))

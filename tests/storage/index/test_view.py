@@ -115,7 +115,7 @@ def test_tables_of_a_rebuild(tmp_path: Path) -> None:
 
 def test_it_takes_no_row(tmp_path: Path) -> None:
     open_plyvel(str(tmp_path / "db"), create=True, strict=True).close()
-    with pytest.raises(StorageError, match="for reading alone"):
+    with pytest.raises(StorageError, match="opened read-only"):
         open_view(OsFileSystem(), str(tmp_path / "db")).write([(b"a", b"1")])
 
 

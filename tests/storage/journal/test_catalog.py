@@ -46,7 +46,7 @@ def test_a_file_comes_back(tmp_path: Path) -> None:
 )
 def test_what_is_no_catalog_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "bkctl.journals").write_bytes(data)
-    with pytest.raises(JournalError, match="not a catalog of journals; copy its ledgers"):
+    with pytest.raises(JournalError, match="not a catalog of journals; run"):
         read_catalog(FS, str(tmp_path))
 
 

@@ -334,7 +334,7 @@ def test_a_complete_file_may_not_lose_its_last_group(rolled: Crashed) -> None:
 def test_a_file_in_the_middle_may_not_be_missing(rolled: Crashed) -> None:
     journal_ids = list_journals(FS, str(rolled.journal))
     (rolled.journal / journal_file_name(journal_ids[-2])).unlink()
-    with pytest.raises(JournalError, match=r"bkctl\.journals names it"):
+    with pytest.raises(JournalError, match=r"bkctl\.journals references it"):
         rolled.found()
 
 

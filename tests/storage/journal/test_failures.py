@@ -67,7 +67,7 @@ def write(disk: FailingDisk, folder: Path, *, is_retried: bool) -> list[bytes]:
         except JournalFailedError:
             disk.left = 1 << 30
             calls = len(disk.calls)
-            with pytest.raises(JournalFailedError, match="failed before"):
+            with pytest.raises(JournalFailedError, match="an earlier write failed"):
                 writer.write_group(group)
             assert len(disk.calls) == calls, "the disk was touched after a failure"
             break
@@ -140,7 +140,7 @@ def test_leftovers_of_a_group_that_found_no_room_do_not_stand_behind_a_shorter_o
     writer = JournalWriter.open(disk, str(tmp_path), JournalConfig(preallocation_bytes=65536), now_ms=0)
     writer.write_group([entry(0, 700)])
     disk.is_full = True
-    with pytest.raises(JournalFullError, match="no room for the journal"):
+    with pytest.raises(JournalFullError, match="no space for the journal"):
         writer.write_group([entry(1, 9000)])
     disk.is_full = False
     disk.take_calls()

@@ -107,7 +107,7 @@ def test_a_full_directory_keeps_an_older_mark_and_is_named(directories: list[str
 def test_a_mark_that_no_directory_takes_fails_the_checkpoint(directories: list[str]) -> None:
     disk = TracedDisk()
     disk.fail_on = "replace"
-    with pytest.raises(StorageError, match="lastMark: the log mark cannot be written"):
+    with pytest.raises(StorageError, match="lastMark: cannot write the log mark"):
         write_last_mark(disk, directories, LogMark(1, 1), 0, 1)
 
 

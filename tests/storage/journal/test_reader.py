@@ -159,7 +159,7 @@ def test_a_hole_in_an_older_file_is_refused(tmp_path: Path) -> None:
     records, end = scan(tmp_path / "journal", holed)
     assert [record.entry_id for record in records] == [0]
     assert end == JournalEnd(JournalEndReason.HOLE, 1024, len(holed), len(holed.rstrip(b"\0")) - 1024)
-    with pytest.raises(CorruptFileError, match="zeros with data behind") as caught:
+    with pytest.raises(CorruptFileError, match="zeros followed by data") as caught:
         scan(tmp_path / "journal", holed, is_newest=False)
     assert caught.value.offset == 1024
 
@@ -270,7 +270,7 @@ def test_the_mark_may_be_in_a_newer_file_than_the_catalog_lists(tmp_path: Path) 
     for newest in (0x101, 0x102):
         assert journals_to_replay(FS, str(tmp_path), LogMark(newest, 0), catalog)[0] == newest
     (tmp_path / "100.txn").unlink()
-    with pytest.raises(JournalError, match=r"100.txn is missing, though bkctl\.journals"):
+    with pytest.raises(JournalError, match=r"100.txn is missing, but bkctl\.journals"):
         journals_to_replay(FS, str(tmp_path), LogMark(0, 0), catalog)
 
 

@@ -259,7 +259,7 @@ def test_a_failure_is_final(tmp_path: Path, operation: str) -> None:
     disk.fail_on = None
     disk.take_calls()
     for records in ([entry(2)], []):
-        with pytest.raises(JournalFailedError, match="failed before"):
+        with pytest.raises(JournalFailedError, match="an earlier write failed"):
             writer.write_group(records)
     assert disk.take_calls() == [], "the disk was touched after a failure"
     assert writer.durable_position <= LogMark(mark.journal_id + 1, 512)
@@ -297,7 +297,7 @@ def test_what_was_synced_leaves_the_page_cache_but_for_its_last_part(tmp_path: P
 
 
 def test_a_file_that_cannot_be_created_is_a_journal_failure(tmp_path: Path) -> None:
-    with pytest.raises(JournalFailedError, match="cannot begin"):
+    with pytest.raises(JournalFailedError, match="cannot create"):
         JournalWriter.open(OsFileSystem(), str(tmp_path / "absent"), SMALL, now_ms=0)
 
 

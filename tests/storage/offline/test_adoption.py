@@ -177,7 +177,7 @@ def test_what_cannot_be_read_is_unknown_and_never_denied(tmp_path: Path) -> None
     (current / "0" / "6" / "6.idx").write_bytes(b"BKLE")
     report = adopt(FS, open_plyvel, ChildProcesses(), folders.config)
     assert report.unreadable_count == 2
-    assert any("1.log is not there" in each.reason for each in report.unreadable)
+    assert any("1.log is missing" in each.reason for each in report.unreadable)
     with booted(folders.config) as storage:
         assert {each for each in (1, 2, 3, 5, 6) if row_of(storage, each).is_limbo} == {1, 6}
         row = row_of(storage, 6)
@@ -269,9 +269,9 @@ def refused_two_bookies(folders: JavaFolders) -> None:
     ("harm", "said"),
     [
         (refused_two_kinds, "neither is complete"),
-        (refused_own_index, "has run with bkctl already"),
+        (refused_own_index, "has already run with bkctl"),
         (refused_lost_index, "there is no index"),
-        (refused_two_bookies, "not the folders of one bookie"),
+        (refused_two_bookies, "not the directories of one bookie"),
     ],
 )
 def test_refusals_change_nothing(tmp_path: Path, harm: Callable[[JavaFolders], None], said: str) -> None:
@@ -291,7 +291,7 @@ def test_two_keys_of_one_ledger(tmp_path: Path) -> None:
     data[12] ^= 1
     (folders.indexes[0] / "0" / "1").mkdir(parents=True, exist_ok=True)
     (folders.indexes[0] / "0" / "1" / "1.idx").write_bytes(data)
-    with pytest.raises(AdoptionRefusedError, match="another key"):
+    with pytest.raises(AdoptionRefusedError, match="different key"):
         adopt(FS, open_plyvel, ChildProcesses(), folders.config)
     with pytest.raises(IndexMissingError):
         boot(folders.config)

@@ -157,12 +157,12 @@ def cut_log(config: StorageConfig) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (cut_log, "bytes that its ledgers map names are not there"),
+        (cut_log, "bytes that its ledgers map lists are missing"),
         (damaged_log, "0.log"),
-        (limbo, "may lack entries"),
+        (limbo, "may miss entries"),
         (integrity_check_due, "an integrity check is due"),
-        (dirty, "did not stop in order"),
-        (adopting, "an adoption was cut off"),
+        (dirty, "did not shut down cleanly"),
+        (adopting, "an adoption is unfinished"),
     ],
 )
 def test_refusals(tmp_path: Path, harm: object, said: str) -> None:
@@ -208,7 +208,7 @@ def test_a_bookie_that_ran_in_between(tmp_path: Path) -> None:
     note = Path("ledgers-0", "current", "bkctl.handing-back")
     cut = next(path for _, path in disk.photographs if (path / note).exists())
     moved = config_below(cut)
-    with pytest.raises(AdoptionRefusedError, match="end it with `bkctl storage hand-back`"):
+    with pytest.raises(AdoptionRefusedError, match="run `bkctl storage hand-back` to finish it"):
         boot(moved)
     (cut / "journal-0" / "current" / "7fffffffffff.txn").touch()
     with pytest.raises(AdoptionRefusedError, match="a bookie has written since"):

@@ -80,7 +80,7 @@ class Harm(NamedTuple):
 
 HARMS = {
     "entry zeroed": Harm(
-        lambda root: zeroed(root / "ledgers-0/current/0.log", 1024, 2036), "entry logs", "are not there"
+        lambda root: zeroed(root / "ledgers-0/current/0.log", 1024, 2036), "entry logs", "are missing"
     ),
     "log cut": Harm(
         lambda root: (root / "ledgers-0/current/0.log").write_bytes(
@@ -118,7 +118,7 @@ HARMS = {
     "unfinished log cut": Harm(
         lambda root: os.truncate(newest_with_entries(root / "ledgers-1/current"), HEADER_BYTES),
         "entry logs",
-        "3 entries of 1 ledger (1) lie behind its end",
+        "3 entries of 1 ledger (1) lie beyond its end",
     ),
     "mixed logs damaged": Harm(
         lambda root: (root / "ledgers-0/current/bkctl.mixed-logs").write_bytes(b"junk"), "entry logs", "mixed logs"
@@ -181,8 +181,7 @@ def test_an_id_of_misread_bytes_is_no_ledger_that_lacks_something(config: Storag
     (found,) = check(config)
     misread_id = int.from_bytes(b"collapse", "big")
     assert found.reason == (
-        "2036 bytes that its ledgers map names are not there "
-        f"(damaged bytes read as entries of {misread_id}); ledgers 2"
+        f"2036 bytes that its ledgers map lists are missing (damaged bytes read as entries of {misread_id}); ledgers 2"
     )
 
 

@@ -413,7 +413,7 @@ def test_a_ledger_in_the_wrong_directory_is_refused(tmp_path: Path) -> None:
     for position in range(2):
         for name in BOTH:
             lose(config, name, position)
-    with pytest.raises(MisplacedLedgerError, match="put the old list back"):
+    with pytest.raises(MisplacedLedgerError, match="restore the old list"):
         rebuild(swapped)
     assert not database(config, LOCATIONS_DATABASE).exists()
     assert not database(config, LOCATIONS_DATABASE + ".rebuilt").exists()

@@ -164,7 +164,7 @@ async def test_folders_of_another_bookie_are_refused_and_left_alone(boot: Boot, 
         await peer.add(7, 0)
     directory = Path(bookie_config.storage.ledger_directories[0]) / "current"
     before = {path.name: path.stat().st_mtime_ns for path in directory.iterdir()}
-    with pytest.raises(CookieError, match="new address: the folders belong to bookie bookie-under-test"):
+    with pytest.raises(CookieError, match="new address: the directories belong to bookie bookie-under-test"):
         async with boot(msgspec.structs.replace(bookie_config, bookie_id="another")):
             pass
     assert {path.name: path.stat().st_mtime_ns for path in directory.iterdir()} == before

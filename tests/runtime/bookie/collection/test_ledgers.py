@@ -325,7 +325,7 @@ async def test_a_cluster_that_was_created_again_says_nothing(world: World, store
     world.store_locally(51)
     nodes = {path: (await store.get(f"{world.root}/{path}")).data for path in ("INSTANCEID", f"cookies/{OWN_ID}")}
     await _delete_below(store, world.root)
-    with pytest.raises(MetadataError, match="is gone"):
+    with pytest.raises(MetadataError, match="is missing"):
         await world.collect()
     for path, data in nodes.items():
         await store.create(f"{world.root}/{path}", data, make_parents=True)

@@ -99,28 +99,28 @@ def stage(tmp_path: Path, store: ZooKeeperStore, metadata_uri: str) -> Stage:
         (None, [(None, False), (None, False), (None, False)], CookieDecision.STAMP),
         (None, [(OWN, False), (OWN, False), (None, False)], CookieDecision.STAMP),
         (None, [(OWN, False), (OWN, False), (OWN, False)], CookieDecision.STAMP),
-        (None, [(OWN, True), (OWN, True), (OWN, True)], "lost stored cookie"),
-        (None, [(OWN, False), (OWN, False), (OWN, True)], "lost stored cookie"),
-        (None, [(None, False), (None, False), (None, True)], "holds files but no cookie"),
-        (None, [(OWN, True), (OWN, True), (None, False)], "emptied volume"),
-        (None, [(OWN, True), (OWN, True), (None, True)], "holds files but no cookie"),
+        (None, [(OWN, True), (OWN, True), (OWN, True)], "missing stored cookie"),
+        (None, [(OWN, False), (OWN, False), (OWN, True)], "missing stored cookie"),
+        (None, [(None, False), (None, False), (None, True)], "has files but no cookie"),
+        (None, [(OWN, True), (OWN, True), (None, False)], "empty directory"),
+        (None, [(OWN, True), (OWN, True), (None, True)], "has files but no cookie"),
         (OWN, [(OWN, True), (OWN, True), (OWN, True)], CookieDecision.BOOT),
         (OWN, [(OWN, False), (OWN, False), (OWN, False)], CookieDecision.BOOT),
-        (OWN, [(OWN, True), (OWN, True), (None, False)], "emptied volume"),
-        (OWN, [(None, False), (OWN, True), (OWN, True)], "emptied volume"),
-        (OWN, [(None, False), (None, False), (None, False)], "emptied volume"),
-        (OWN, [(OWN, True), (OWN, True), (None, True)], "holds files but no cookie"),
+        (OWN, [(OWN, True), (OWN, True), (None, False)], "empty directory"),
+        (OWN, [(None, False), (OWN, True), (OWN, True)], "empty directory"),
+        (OWN, [(None, False), (None, False), (None, False)], "empty directory"),
+        (OWN, [(OWN, True), (OWN, True), (None, True)], "has files but no cookie"),
         # Steps 3 and 4: what is there must match.
         (OWN, [(OWN, True), (OWN, True), (FOREIGN, True)], "l2 belongs to bookie b2:3181"),
         (None, [(OWN, True), (OWN, True), (FOREIGN, True)], "l2 belongs to bookie b2:3181"),
         (
             None,
             [(FOREIGN, True), (FOREIGN, True), (FOREIGN, True)],
-            "new address: the folders belong to bookie b2:3181",
+            "new address: the directories belong to bookie b2:3181",
         ),
         (OWN, [(FOREIGN, True), (FOREIGN, True), (FOREIGN, True)], "belongs to bookie b2:3181"),
-        (OTHER_CLUSTER, [(OWN, True), (OWN, True), (OWN, True)], "new instance"),
-        (OTHER_CLUSTER, [(OTHER_CLUSTER, True)] * 3, "new instance"),
+        (OTHER_CLUSTER, [(OWN, True), (OWN, True), (OWN, True)], "different instance"),
+        (OTHER_CLUSTER, [(OTHER_CLUSTER, True)] * 3, "different instance"),
         (OWN, [(OWN, True), (OTHER_CLUSTER, True), (OWN, True)], "wrong cluster"),
         (None, [(OTHER_CLUSTER, True)] * 3, "wrong cluster"),
     ],
@@ -153,7 +153,7 @@ async def booted(stage: Stage, *, has_data: bool = True) -> None:
 async def test_a_folder_that_is_gone(stage: Stage, name: str) -> None:
     await booted(stage)
     (stage.folder / name).rename(stage.folder / "elsewhere")
-    assert f"missing disk: {stage.folder / name} is not there" in await stage.refusal()
+    assert f"missing disk: {stage.folder / name} does not exist" in await stage.refusal()
 
 
 @pytest.mark.parametrize("journals", ["j", "j2 j"])
@@ -165,7 +165,7 @@ async def test_lists_changed_in_number_or_order(
     await booted(stage)
     stage.is_expansion_allowed = is_expansion_allowed
     stage.name_folders(journals, ledgers)
-    assert "changed in number or order" in await stage.refusal()
+    assert "number or order of the directories" in await stage.refusal()
 
 
 @pytest.mark.parametrize("ledgers", ["l1", "l2 l1", "l1 l2 l3", "l3 l1 l2"])
@@ -178,7 +178,7 @@ async def test_lists_changed_and_the_cookies_with_them(stage: Stage, ledgers: st
     await stage.cookies.write(stage.expected, 0)
     refusal = await stage.refusal()
     is_swapped = ledgers == "l2 l1"
-    assert ("at each other's place" if is_swapped else "number or order, whatever its cookie says") in refusal
+    assert ("swapped volumes" if is_swapped else "although its cookie matches") in refusal
     stage.is_expansion_allowed = True
     assert await stage.refusal() == refusal
 
@@ -190,7 +190,7 @@ async def test_journals_in_another_order_whatever_the_cookies_say(stage: Stage) 
     for path in stage.config.all_directories:
         stage.fill(Path(path).name, OWN, has_data=False)
     await stage.cookies.write(stage.expected, 0)
-    assert "volumes mounted at each other's place" in await stage.refusal()
+    assert "swapped volumes" in await stage.refusal()
 
 
 async def test_expansion_of_a_bookie_without_ledgers(stage: Stage) -> None:
@@ -248,7 +248,7 @@ async def test_two_new_bookies_of_one_id_are_not_both_stamped(stage: Stage, tmp_
     with pytest.raises(NodeExistsError):
         await other.service.stamp(other.expected, other_check.stored_version)
     assert await stage.decision() is CookieDecision.BOOT
-    assert "changed" in await other.refusal() or "other folders" in await other.refusal()
+    assert "changed" in await other.refusal() or "other directories" in await other.refusal()
 
 
 async def test_candidate_ids(stage: Stage) -> None:
@@ -291,7 +291,7 @@ async def test_index_folders_that_a_cookie_of_layout_4_cannot_name(stage: Stage)
         (stage.folder / folder / "current" / "VERSION").write_bytes(data)
     await stage.cookies.create_node("b1:3181", data)
     stage.name_folders("j", "l1 l2", "i1 i2")
-    assert "has layout 4, which cannot name index folders" in await stage.refusal()
+    assert "has layout 4, which has no index directories" in await stage.refusal()
 
 
 @pytest.mark.parametrize("data", [b"", b"2\n", b"junk", b"5\nbookieHost: ", b"\xff\xfe"])
@@ -315,7 +315,7 @@ async def test_layouts_before_3_and_folders_that_are_none(stage: Stage) -> None:
         assert "before 4.0" in await stage.refusal()
     (stage.folder / "file").write_bytes(b"")
     (stage.folder / "link").symlink_to(stage.folder / "nowhere")
-    for name, reason in (("file", "Not a directory"), ("link", "leads nowhere")):
+    for name, reason in (("file", "Not a directory"), ("link", "broken link")):
         stage.name_folders(name, "l1")
         assert reason in await stage.refusal()
 
@@ -338,16 +338,16 @@ async def test_a_folder_under_another_name(stage: Stage) -> None:
     await booted(stage)
     (stage.folder / "l2").rename(stage.folder / "moved")
     stage.name_folders("j", "l1 moved")
-    assert "moved folder" in await stage.refusal()
+    assert "moved directory" in await stage.refusal()
     (stage.folder / "moved").rename(stage.folder / "l2")
     (stage.folder / "moved").symlink_to(stage.folder / "l2")
-    assert "moved folder" in await stage.refusal()
+    assert "moved directory" in await stage.refusal()
 
 
 @pytest.mark.parametrize("name", ["a,b", "a\tb", "a\nb", " a", "a\udcff"])
 def test_folders_that_no_cookie_can_name(name: str) -> None:
     config = StorageConfig(journal_directories=("/j",), ledger_directories=(name,))
-    with pytest.raises(ConfigurationError, match="cannot be named in a cookie"):
+    with pytest.raises(ConfigurationError, match="cannot be written in a cookie"):
         expected_cookie(config, "b1:3181", None)
 
 

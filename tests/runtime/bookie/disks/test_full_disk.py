@@ -85,11 +85,11 @@ async def test_it_is_read_only_until_there_is_room(bookie: BookieUnderTest) -> N
         assert await peer.add(LEDGER_ID, ENTRY_COUNT) is Status.READ_ONLY
         assert await peer.add(LEDGER_ID, ENTRY_COUNT, recovery=True, high_priority=True) is Status.READ_ONLY
         await require_all(peer, acknowledged)
-        assert bookie.said().count("read-only until there is room: a checkpoint has no room") == 1
-        assert bookie.said().count("this is no full disk but a limit on the size of files") == 1
+        assert bookie.said().count("no space for a checkpoint (") == 1
+        assert bookie.said().count("the disk is not full, but the file size limit is reached") == 1
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         await wait_registered(bookie, BookieMode.WRITABLE)
-        assert bookie.said().count("there is room again: writable") == 1
+        assert bookie.said().count("disk space is available again: writable") == 1
         assert await peer.add(LEDGER_ID, ENTRY_COUNT, peer.body(LEDGER_ID, ENTRY_COUNT, PAYLOAD)) is Status.OK
         await require_all(peer, [*acknowledged, ENTRY_COUNT])
         process.send_signal(signal.SIGTERM)
@@ -108,7 +108,7 @@ async def test_its_end_and_a_boot_on_the_full_disk_lose_nothing(
     if number is signal.SIGTERM:
         assert code == BOOKIE_FAILED_EXIT_CODE, "it could not flush"
         last_line = bookie.said().splitlines()[-1]
-        assert last_line.startswith("error: stopped without its last flush, which the next start makes up for: ")
+        assert last_line.startswith("error: the final flush failed; the next start replays the journal: ")
         assert "/ledgers/current" in last_line
     for _ in range(2):
         async with bookie.running(LIMITED) as (_, peer):
@@ -150,7 +150,7 @@ async def test_without_zookeeper_it_stops_at_once_and_in_order(tmp_path: Path, s
             await server.stop()
             process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(process.wait, 60) == 0, bookie.said()
-    assert bookie.said().count("ZooKeeper does not answer, so the registration stays") == 1
+    assert bookie.said().count("ZooKeeper does not respond, so the registration stays") == 1
     assert "replayed" in bookie.said()
     assert not list((tmp_path / "ledgers").rglob("DIRTY"))
 

@@ -203,9 +203,9 @@ async def test_where_read_only_is_forbidden_a_full_disk_ends_it(
         assert await peer.add(1, 0) is Status.OK
         ledger_disk.use(0.93)
         assert await asyncio.to_thread(running.wait, 60) == BOOKIE_FAILED_EXIT_CODE
-        assert "read-only mode is switched off" in process.said().splitlines()[-1]
+        assert "read-only mode is disabled" in process.said().splitlines()[-1]
     assert await process.refused(()) == SERVER_EXCEPTION_EXIT_CODE
-    assert "read-only mode is switched off" in process.said().splitlines()[-1]
+    assert "read-only mode is disabled" in process.said().splitlines()[-1]
     ledger_disk.use(0.2)
     async with process.running() as (running, peer):
         assert await peer.read(1, 0) == peer.body(1, 0)
@@ -220,7 +220,7 @@ async def test_a_disk_that_is_gone_ends_the_bookie_with_a_sentence(
         assert await peer.add(1, 0) is Status.OK
         ledger_disk.detach()
         assert await asyncio.to_thread(running.wait, 60) == BOOKIE_FAILED_EXIT_CODE
-        assert f"{ledger_disk.path}/current: the disk cannot be used any more" in process.said().splitlines()[-1]
+        assert f"{ledger_disk.path}/current: cannot use the disk" in process.said().splitlines()[-1]
 
 
 async def test_a_disk_that_was_mounted_read_only_cannot_be_used(ledger_disk: SmallDisk, config: BookieConfig) -> None:

@@ -52,13 +52,13 @@ async def test_an_emptied_folder_is_filled_from_other_bookies(
         for name in lost:
             shutil.rmtree(tmp_path / name / "current")
         assert await trio.victim.refused(()) == SERVER_EXCEPTION_EXIT_CODE
-        assert "emptied volume" in trio.victim.said()
+        assert "empty directory" in trio.victim.said()
         for name in lost:
             assert not list((tmp_path / name).rglob("VERSION")), "refused: nothing is changed"
 
         replaced = BookieUnderTest(tmp_path, metadata_uri, store, *settings(*STAMPING, "flushInterval=3600000"))
         async with replaced.running() as (process, peer):
-            assert "integrity check: of 2 ledgers 2 name this bookie, and of 1 the end is open" in replaced.said()
+            assert "integrity check: of 2 ledgers, 2 have data on this bookie (1 open)" in replaced.said()
             assert await peer.add(2, 10) is Status.FENCED
             async with asyncio.timeout(60):
                 while REPAIRED not in replaced.said():  # noqa: ASYNC110
@@ -105,11 +105,11 @@ def evidence(*empty: str, bare: tuple[str, ...] = (), ledgers: int = 0) -> Evide
 def test_only_an_emptied_folder_is_accepted() -> None:
     assert decide(evidence(), is_loss_accepted=True) is CookieDecision.BOOT
     for empty in (("/j",), ("/l1", "/i1"), ("/j", "/l1", "/i1"), ("/j", "/l0", "/i0", "/l1", "/i1")):
-        with pytest.raises(CookieError, match="emptied volume"):
+        with pytest.raises(CookieError, match="empty directory"):
             decide(evidence(*empty))
         assert decide(evidence(*empty), is_loss_accepted=True) is CookieDecision.REFILL
     put_back = evidence(bare=("/l1", "/i1"), ledgers=3)
-    with pytest.raises(CookieError, match="nothing but its VERSION file"):
+    with pytest.raises(CookieError, match="only its VERSION file"):
         decide(put_back)
     assert decide(put_back, is_loss_accepted=True) is CookieDecision.REFILL
 

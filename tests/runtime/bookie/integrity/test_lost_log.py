@@ -54,7 +54,7 @@ async def test_a_log_that_is_gone_is_made_up_for_by_the_other_bookies(
 
         async with victim.running() as (process, peer):
             async with asyncio.timeout(60):
-                while "nothing lacks any more" not in victim.said():  # noqa: ASYNC110
+                while "integrity check complete" not in victim.said():  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             for ledger_id, entry_count in ENTRY_COUNTS.items():
                 for entry_id in range(entry_count):

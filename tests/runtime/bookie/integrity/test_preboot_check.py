@@ -211,7 +211,7 @@ async def test_the_mark_stays_when_the_last_flush_failed_h13(
             assert await peer.add(9, 0) is Status.OK
             (current / "lastMark.tmp").symlink_to("/dev/full")
 
-    with pytest.raises(BookieFailedError, match="stopped without its last flush"):
+    with pytest.raises(BookieFailedError, match="the final flush failed"):
         await run()
     assert (current / "DIRTY").exists()
     async with boot(bookie_config) as peer:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cluster
 BOOKIES = ("rebuilt-0", "rebuilt-1", "rebuilt-2")
 ENTRY_COUNT = 100
 PASSWORD = b"secret"
-REPAIRED = "integrity check: nothing lacks any more"
+REPAIRED = "integrity check complete: restored"
 
 
 class Rebuilt:
@@ -130,7 +130,7 @@ async def test_the_word_of_an_operator_ends_what_no_comparison_can(
         async with rebuilt.running():
             await require_stuck(metadata_uri, ledger_ids)
             stuck = BOOKIES[ended_count:]
-            await wait_for(caplog, f"doubt their copies: {', '.join(stuck)}; if you know", len(stuck))
+            await wait_for(caplog, f"may have lost its copies: {', '.join(stuck)}; if you are", len(stuck))
             await wait_for(caplog, REPAIRED, ended_count)
         bookie_id = BOOKIES[ended_count]
         listed = (await rebuilt.bkctl(bookie_id, "limbo", "list")).json()["items"]
@@ -159,7 +159,7 @@ async def test_a_closed_ledger_is_filled_even_if_the_word_was_wrong(
         log.unlink()
     await rebuilt.rebuild(wrong)
     async with rebuilt.running(wrong):
-        await wait_for(caplog, "3 ledgers still lack entries", 1)
+        await wait_for(caplog, "3 ledgers still miss entries", 1)
         assert "limbo end" not in caplog.text, "the others are only down"
     plan = (await rebuilt.bkctl(wrong, "limbo", "end", "--dry-run")).json()
     assert "3 of them have no entries here at all" in " ".join(plan["summary"])

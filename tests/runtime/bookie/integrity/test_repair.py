@@ -44,7 +44,7 @@ ENSEMBLE = (VICTIM, "steady-0", "steady-1")
 SPARE = "spare"
 """Takes the place of one that is down when a recovery writes back."""
 PASSWORD = b"secret"
-REPAIRED = "integrity check: nothing lacks any more"
+REPAIRED = "integrity check complete: restored"
 
 
 class Trio:
@@ -285,7 +285,7 @@ async def test_what_nobody_has_keeps_the_ledger_in_limbo_and_the_repair_due(trio
     await trio.add(2, range(5), *ENSEMBLE[1:])
     async with trio.victim.running() as (process, peer):
         async with asyncio.timeout(60):
-            while "1 ledgers still lack entries, first ledger 1: entry 5: " not in trio.victim.said():  # noqa: ASYNC110
+            while "1 ledgers still miss entries, first ledger 1: entry 5: " not in trio.victim.said():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert REPAIRED not in trio.victim.said()
         for ledger_id in (1, 2):
@@ -314,8 +314,8 @@ async def test_a_ledger_that_cannot_be_repaired_stops_neither_the_bookie_nor_the
     async with trio.victim.running() as (process, peer):
         async with asyncio.timeout(60):
             while (  # noqa: ASYNC110
-                "2 ledgers still lack entries, first ledger 1: " not in trio.victim.said()
-                or "entry 0 states the impossible length -7" not in trio.victim.said()
+                "2 ledgers still miss entries, first ledger 1: " not in trio.victim.said()
+                or "entry 0 has the impossible length -7" not in trio.victim.said()
             ):
                 await asyncio.sleep(0.05)
         assert process.poll() is None
@@ -340,7 +340,7 @@ async def test_limbo_ends_when_nothing_lacks_and_no_sooner(trio: Trio) -> None:
         await asyncio.to_thread(process.wait)
     async with trio.victim.running() as (_, peer):
         async with asyncio.timeout(60):
-            while "1 ledgers still lack entries, first ledger 1: entry 3: " not in trio.victim.said():  # noqa: ASYNC110
+            while "1 ledgers still miss entries, first ledger 1: entry 3: " not in trio.victim.said():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert "the copy is damaged" in trio.victim.said()
         assert (await trio.ledgers.read(1)).value.last_entry_id == 9

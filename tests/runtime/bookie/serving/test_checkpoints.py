@@ -149,6 +149,6 @@ async def test_a_disk_that_fails_ends_the_bookie_with_a_sentence(stage: Stage, n
     stage.disk.number = number
     stage.engine.add(1, 0, entry(1, 0))
     stage.service.request()
-    with pytest.raises(DiskUnusableError, match=r"a disk has failed: .*ledgers-0/current/.*log"):
+    with pytest.raises(DiskUnusableError, match=r"a disk failed: .*ledgers-0/current/.*log"):
         async with asyncio.timeout(30):
             await asyncio.shield(stage.run)

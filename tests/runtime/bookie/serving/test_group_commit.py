@@ -148,16 +148,16 @@ async def test_a_journal_that_stops_on_a_full_disk_acknowledges_nothing(tmp_path
         fence = running.journal.append_and_wait(encode_fence_record(1))
         await until(lambda: bool(running.room))
         running.journal.give_up_room()
-        with pytest.raises(JournalFailedError, match="found no room"):
+        with pytest.raises(JournalFailedError, match="had no space for"):
             await fence
-        with pytest.raises(JournalFailedError, match="found no room"):
+        with pytest.raises(JournalFailedError, match="had no space for"):
             await running.task
     assert running.answers.entry_ids == []
 
 
 async def test_where_read_only_is_forbidden_a_full_disk_ends_the_bookie(tmp_path: Path) -> None:
     def refuse(_error: JournalFullError | None) -> None:
-        raise NoWritableDiskError("read-only mode is switched off")
+        raise NoWritableDiskError("read-only mode is disabled")
 
     async with committing(tmp_path, refuse) as running:
         running.disk.is_full = True

@@ -80,7 +80,7 @@ def test_what_is_never_stored(path: str, is_out: bool) -> None:
 def test_ledger_nodes_that_no_restore_may_bring_back() -> None:
     found = look_at_ledger("922/3372/0368/5477/L5807", b"", LedgerTree.HIERARCHICAL)
     assert found is not None
-    assert (found.ledger_id, found.fault) == (None, "922/3372/0368/5477/L5807: no ledger may be stored there")
+    assert (found.ledger_id, found.fault) == (None, "922/3372/0368/5477/L5807: no ledger can be stored there")
     found = look_at_ledger("00/0000/L0007", b"junk", LedgerTree.HIERARCHICAL)
     assert found is not None
     assert found.ledger_id == 7
@@ -107,7 +107,7 @@ async def test_a_backup_holds_every_lasting_node_and_no_other(
     readable = [ledger_id async for ledger_id in ledgers.list_ids()]
     assert survey.ledgers == end.ledgers == len(readable) + survey.faults_count
     assert survey.faults == (
-        ("922/3372/0368/5477/L5807: no ledger may be stored there",) if tree is LedgerTree.HIERARCHICAL else ()
+        ("922/3372/0368/5477/L5807: no ledger can be stored there",) if tree is LedgerTree.HIERARCHICAL else ()
     )
     assert await read_tree(store, root) == planted, "a backup changes nothing"
 

@@ -182,7 +182,7 @@ async def test_nuke_looks_at_every_child_before_the_first_deletion(store: ZooKee
     planted = persistent(java_tree("hierarchical at work")) | {name: PlantedNode(b"", 0, is_ephemeral=False)}
     await plant(store, root, planted)
     assert await find_unknown_children(store, root, LedgerTree.HIERARCHICAL) == [name]
-    with pytest.raises(RefusedError, match=f"{root}/{name} is not BookKeeper's"):
+    with pytest.raises(RefusedError, match=f"{root}/{name} does not belong to BookKeeper"):
         await nuke_cluster(store, root, LedgerTree.HIERARCHICAL, before_each=go_on)
     assert await read_tree(store, root) == planted
 

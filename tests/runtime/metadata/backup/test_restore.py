@@ -144,7 +144,7 @@ async def test_a_restore_stopped_at_any_change_is_ended_by_the_next(
             left = await read_tree(store, root)
             assert "available" not in left
             if left:
-                with pytest.raises(RefusedError, match=r"a restore into .* has not ended"):
+                with pytest.raises(RefusedError, match=r"a restore into .* is unfinished"):
                     await init_cluster(store, root, None, random.Random(1))
                 assert await read_tree(store, root) == left
         else:
@@ -261,12 +261,12 @@ async def test_no_pair_of_metadata_lets_a_ledger_go_back(store: ZooKeeperStore, 
 @pytest.mark.parametrize(
     ("present", "archived", "reason"),
     [
-        (CLOSED, OPEN, "it is CLOSED by now, in the backup OPEN: a state never moves back"),
-        (CLOSED, VARIANTS["closed earlier"], "it is closed at entry 9, in the backup at 7"),
-        (VARIANTS["closed earlier"], CLOSED, "it is closed at entry 7, in the backup at 9"),
-        (OPEN, ROLLED, "it is OPEN in both, but they differ: the cluster's is taken for the newer one"),
-        (OPEN, VARIANTS["another"], "the backup's is another ledger of the same id"),
-        (ROLLED, CLOSED, "its segments went another way than in the backup"),
+        (CLOSED, OPEN, "its state is CLOSED, in the backup OPEN: a state never moves back"),
+        (CLOSED, VARIANTS["closed earlier"], "it is closed at entry 9, but in the backup at 7"),
+        (VARIANTS["closed earlier"], CLOSED, "it is closed at entry 7, but in the backup at 9"),
+        (OPEN, ROLLED, "it is OPEN in both, but they differ: the cluster's version is treated as the newer one"),
+        (OPEN, VARIANTS["another"], "the backup has a different ledger with the same id"),
+        (ROLLED, CLOSED, "its segments differ from those in the backup"),
         (OPEN, CLOSED, None),
     ],
 )
@@ -298,7 +298,7 @@ async def test_a_ledger_that_is_changed_at_the_same_moment_is_left(
         operation = ClusterRestore(Slow(), archive, target, before_each=go_on, keep=lambda _path, _node: None)  # type: ignore[arg-type]
         fates = [fate async for fate in operation.run(reader)]
     assert [(fate.path, fate.reason) for fate in fates if fate.fate is Fate.CONFLICT] == [
-        ("00/0000/L0000", "somebody changes it at this moment")
+        ("00/0000/L0000", "another process is changing it")
     ]
     assert (await store.get(node)).data == theirs
 
@@ -335,7 +335,7 @@ async def summary_of(path: str) -> ArchiveSummary:
 async def test_where_a_backup_must_not_go(store: ZooKeeperStore, root: str, tmp_path: Path) -> None:
     await init_cluster(store, root, None, random.Random(1))
     archive = await summary_of(await save(store, root, LedgerTree.HIERARCHICAL, tmp_path / "a"))
-    with pytest.raises(RefusedError, match=f"the backup is of {root}, the metadata URI names /elsewhere"):
+    with pytest.raises(RefusedError, match=f"the backup is of {root}, but the metadata URI has /elsewhere"):
         await look_at_target(store, "/elsewhere", archive)
     assert not (await look_at_target(store, root, archive)).is_fresh
     await nuke_cluster(store, root, LedgerTree.HIERARCHICAL, before_each=go_on)

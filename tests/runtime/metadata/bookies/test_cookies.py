@@ -47,16 +47,16 @@ def test_the_raw_lines_of_layout_3() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "no layout version"),
-        (b"x\n", "no layout version"),
+        (b"", "not a layout version"),
+        (b"x\n", "not a layout version"),
         (b"2\n", "version 2 is too old"),
-        (b"9" * 5000 + b"\n", "no layout version"),
+        (b"9" * 5000 + b"\n", "not a layout version"),
         (b"3\na\nb\n", "a line is missing"),
         (b'5\nbookieHost: "a"\njournalDir: "j"\n', "ledgerDirs is missing"),
         (b"5\nbookieHost: a\n", "not the text"),
         (b"5\n\xff", "not UTF-8"),
-        (b'5\nbookieHost: "a"\njournalDir: "j"\nledgerDirs: "2\\t/a"\n', "no list of folders"),
-        (b"3\na\nj\n/a\n", "no list of folders"),
+        (b'5\nbookieHost: "a"\njournalDir: "j"\nledgerDirs: "2\\t/a"\n', "not a list of directories"),
+        (b"3\na\nj\n/a\n", "not a list of directories"),
     ],
 )
 def test_damage_is_named(data: bytes, reason: str) -> None:

@@ -430,7 +430,7 @@ async def test_a_node_that_no_session_owns_is_not_waited_for(
     await new_cluster(store, root)
     path = f"{root}/available/{'bk-1' if mode is BookieMode.WRITABLE else 'readonly/bk-1'}"
     await store.create(path)
-    with pytest.raises(RegistrationError, match=f"{path} is no registration"):
+    with pytest.raises(RegistrationError, match=f"{path} is not a registration"):
         await Bookie(store, root).registration.register(mode)
     assert await store.exists(path) is not None, "it is never deleted by force"
 
@@ -455,11 +455,11 @@ async def test_one_bad_child_does_not_break_a_listing(
     await store.create(f"{root}/available/10.0.0.1:3181")
     with caplog.at_level(logging.WARNING):
         assert await client.writable() == ["10.0.0.1:3181", "bk-http", "bk-junk"]
-    assert "a,b is no bookie id" in caplog.text
+    assert "a,b is not a bookie id" in caplog.text
     assert await client.address("10.0.0.1:3181") == BookieAddress("10.0.0.1", 3181)
-    with pytest.raises(BookieUnavailableError, match="not readable"):
+    with pytest.raises(BookieUnavailableError, match="cannot parse the registration"):
         await client.address("bk-junk")
-    with pytest.raises(BookieUnavailableError, match="names no port"):
+    with pytest.raises(BookieUnavailableError, match="has no port"):
         await client.address("bk-http")
 
 
@@ -496,4 +496,4 @@ async def test_a_dead_server_holds_up_no_end(
     await store.close()
     assert not registration.is_registered
     told = [record.message for record in caplog.records if "ZooKeeper does not answer" in record.message]
-    assert told == ["bookie bk-1: ZooKeeper does not answer, so the registration stays until the session expires"]
+    assert told == ["bookie bk-1: ZooKeeper does not respond, so the registration stays until the session expires"]

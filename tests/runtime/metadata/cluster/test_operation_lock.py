@@ -28,7 +28,7 @@ def test_the_lock_lies_outside_the_cluster() -> None:
     assert operation_lock_path("/a/b") == "/bkctl/operations/a%2Fb"
     assert operation_lock_path("/bkctl/ledgers") == "/bkctl/operations/bkctl%2Fledgers"
     for root in ("/bkctl", "/bkctl/operations"):
-        with pytest.raises(RefusedError, match="locks are kept there"):
+        with pytest.raises(RefusedError, match="locks are stored there"):
             operation_lock_path(root)
 
 
@@ -69,7 +69,7 @@ async def test_a_release_without_an_answer_waits_for_one_time_out_at_most(store:
 @pytest.mark.parametrize("data", [b"\xff", b'{"operation":"\x80"}'])
 async def test_a_lock_that_tells_nothing_is_one_all_the_same(store: ZooKeeperStore, root: str, data: bytes) -> None:
     await store.create(operation_lock_path(root), data, make_parents=True)
-    with pytest.raises(OperationLockedError, match="tells nothing"):
+    with pytest.raises(OperationLockedError, match="without a description"):
         await acquire_operation_lock(store, root, ME)
     await store.delete(operation_lock_path(root))
 
@@ -98,7 +98,7 @@ async def test_it_goes_with_the_session(
     expire(session_of(store), zookeeper)
     with pytest.raises(MetadataUnavailableError):
         await store.sync("/")
-    with pytest.raises(SessionExpiredError, match="lock went with the ZooKeeper session"):
+    with pytest.raises(SessionExpiredError, match="lock was lost with the ZooKeeper session"):
         lock.require_held()
     async with await acquire_operation_lock(other_store, root, ME) as other:
         await lock.release()  # must not take the other's
@@ -112,9 +112,9 @@ async def test_a_session_lost_during_the_create_gives_no_lock(
 ) -> None:
     if await store.exists(DIRECTORY) is None:
         await store.create(DIRECTORY, make_parents=True)
-    with pytest.raises(SessionExpiredError, match="lock went with the ZooKeeper session"):
+    with pytest.raises(SessionExpiredError, match="lock was lost with the ZooKeeper session"):
         await acquire_operation_lock(LosesSession(store, zookeeper), root, ME)
-    with pytest.raises(SessionExpiredError, match="lock went with the ZooKeeper session"):
+    with pytest.raises(SessionExpiredError, match="lock was lost with the ZooKeeper session"):
         await lock_bookies(LosesSession(store, zookeeper), root, ME, ["b1"])
     async with await acquire_operation_lock(other_store, root, ME) as lock:
         lock.require_held()
@@ -155,7 +155,7 @@ async def test_bookies_are_locked_one_by_one(store: ZooKeeperStore, other_store:
             assert await operations_on_bookies(store, root) == [RECOVERY, RECOVERY]
             assert await operations_on_bookies(store, f"{root}-2") == []
             assert await operations_on_bookies(store, root[:-1]) == []
-        with pytest.raises(OperationLockedError, match="is at work on bookie b1: 'recover failed-bookie' by root on h"):
+        with pytest.raises(OperationLockedError, match="is working on bookie b1: 'recover failed-bookie' by root on h"):
             await lock_bookies(other_store, root, RECOVERY, ["b0", "b1", "b2"])
         assert await operations_on_bookies(store, root) == [RECOVERY], "all or none"
     await first.release()
@@ -211,7 +211,7 @@ async def test_nothing_shares_a_cluster_that_is_replaced_as_a_whole(
     store: ZooKeeperStore, root: str, data: bytes
 ) -> None:
     await store.create(operation_lock_path(root), data, make_parents=True)
-    with pytest.raises(OperationLockedError, match="another operation changes this cluster"):
+    with pytest.raises(OperationLockedError, match="another operation is changing this cluster"):
         await lock_bookies(store, root, RECOVERY, ["b1"])
     assert await operations_on_bookies(store, root) == []
     await store.delete(operation_lock_path(root))

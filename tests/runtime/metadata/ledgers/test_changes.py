@@ -132,7 +132,7 @@ async def test_an_endless_race_is_given_up(stage: Stage, other_store: ZooKeeperS
 
     operation._carry_out = with_a_rival  # type: ignore[method-assign]
     found = await fates(operation.run(each_of([1])))
-    assert found[1] == LedgerFate(1, Action.FAIL, "somebody else changes it all the time")
+    assert found[1] == LedgerFate(1, Action.FAIL, "other processes keep changing it")
     assert await stage.contents() == {1: (b"rival", ATTEMPTS_MAX)}
 
 

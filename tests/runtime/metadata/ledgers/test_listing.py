@@ -232,7 +232,7 @@ async def test_the_largest_number_disturbs_nothing(
     with caplog.at_level(logging.WARNING):
         parts = await parts_of(ledgers)
     assert ids_in(parts) == ids
-    assert caplog.messages == [f"{root}/922/3372/0368/5477/L5807 is left out: no ledger may be stored there"]
+    assert caplog.messages == [f"{root}/922/3372/0368/5477/L5807 is left out: no ledger can be stored there"]
 
 
 @pytest.mark.parametrize("tree", LedgerTree)
@@ -246,7 +246,7 @@ async def test_warnings_are_few(
     with caplog.at_level(logging.WARNING):
         assert ids_in(await parts_of(ledgers)) == [3]
     assert len(caplog.messages) == 6
-    assert caplog.messages[-1] == f"{root}: 35 more nodes are left out"
+    assert caplog.messages[-1] == f"{root}: 35 more nodes were ignored"
     assert not any("\n" in message for message in caplog.messages)
 
 
@@ -285,7 +285,7 @@ async def test_a_root_that_vanishes_is_never_an_empty_answer(
     meddled = await open_meddled(store, root, {f"{root}/00/0002": delete_all})
     parts = await parts_of(meddled, window=1)
     assert (20_000, 29_999) in failed_ranges(parts)
-    assert "vanished while it was listed" in str(next(part.error for part in parts if part.error))
+    assert "disappeared while it was listed" in str(next(part.error for part in parts if part.error))
 
 
 async def test_without_a_root_nothing_is_known(store: ZooKeeperStore, root: str) -> None:
@@ -308,7 +308,7 @@ async def test_a_layout_that_is_another_one_by_now(store: ZooKeeperStore, root: 
     await store.create(f"{root}/LAYOUT", encode_layout(LedgerLayout(LedgerTree.FLAT)))
     parts = await parts_of(ledgers)
     assert failed_ranges(parts) == [(0, LEDGER_ID_MAX)]
-    with pytest.raises(ConfigurationError, match="created as flat, and was taken for hierarchical"):
+    with pytest.raises(ConfigurationError, match="created as flat, but was opened as hierarchical"):
         await ledgers.count()
 
 

@@ -108,7 +108,7 @@ def test_any_fields_are_ledgers_or_refused(changes: dict[str, object]) -> None:
 @pytest.mark.parametrize("ledger_id", ["9" * 5000, "-1", "\u0665", "", 5, None])
 def test_what_is_no_ledger_id_is_refused(ledger_id: object) -> None:
     fields = json.loads(line(stored(5, encode_ledger_metadata(OPEN)))) | {"ledger_id": ledger_id}
-    with pytest.raises(MetadataFormatError, match="is no ledger id"):
+    with pytest.raises(MetadataFormatError, match="is not a ledger id"):
         parse(json.dumps(fields).encode() + b"\n")
 
 
@@ -131,4 +131,4 @@ def test_what_cannot_be_read_stands_in_nobodys_way() -> None:
     [incoming] = parse(encode_ledger_metadata(OPEN), 5).ledgers
     assert find_import_obstacle(stored(5, b"garbage"), incoming) is None
     obstacle = find_import_obstacle(stored(5, encode_ledger_metadata(CLOSED)), incoming)
-    assert obstacle == "it is CLOSED by now, in the file OPEN: a state never moves back"
+    assert obstacle == "its state is CLOSED, in the file OPEN: a state never moves back"

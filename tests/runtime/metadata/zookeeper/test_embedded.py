@@ -53,7 +53,7 @@ async def test_one_server_per_folder_and_port(tmp_path: Path) -> None:
 
 async def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("no folder")
-    with pytest.raises(MetadataUnavailableError, match=r"ended at once: see .*zookeeper\.log"):
+    with pytest.raises(MetadataUnavailableError, match=r"exited immediately: see .*zookeeper\.log"):
         await EmbeddedZooKeeper.start(str(tmp_path))
 
 

@@ -241,7 +241,7 @@ async def test_a_server_that_lost_its_ensemble_serves_nobody(ensemble: Ensemble)
         ):
             assert refused.exit_code == 6, refused.stderr
             assert refused.stderr.count("\n") == 1, refused.stderr
-            assert f"{cut_off.address} serves reads only, it has lost its ensemble" in refused.stderr
+            assert f"{cut_off.address} serves reads only, it has lost its quorum" in refused.stderr
         await asyncio.to_thread(ensemble.start)
         async with asyncio.timeout(DEADLINE_S):
             while True:

@@ -68,7 +68,7 @@ async def test_nodes_of_a_secure_session_are_its_own(zookeeper: EmbeddedZooKeepe
         for path in (root, f"{root}/a"):
             assert await asyncio.to_thread(acl_of, servers, path, auth=[("digest", f"bkctl:{PASSWORD}")]) == own
         for operation in (stranger.get(f"{root}/a"), stranger.create(f"{root}/b"), stranger.set(root, b"", -1)):
-            with pytest.raises(MetadataAuthError, match="no permission: the node's ACL admits other users"):
+            with pytest.raises(MetadataAuthError, match="no permission: the node's ACL is for other users"):
                 await operation
         await store.set(f"{root}/a", b"mine still", 0)
 
@@ -85,14 +85,14 @@ async def test_id_counters_stay_open_for_everybody(zookeeper: EmbeddedZooKeeper,
 
 
 async def test_secure_nodes_need_an_authentication(zookeeper: EmbeddedZooKeeper) -> None:
-    with pytest.raises(ConfigurationError, match=r"need an authentication: set zookeeper\.digest"):
+    with pytest.raises(ConfigurationError, match=r"need authentication: set zookeeper\.digest"):
         await ZooKeeperStore.connect(zookeeper.connect_string, ZooKeeperConfig(has_secure_acl=True))
 
 
 @pytest.mark.parametrize(
     ("reference", "sentence"),
     [
-        (f"bkctl:{PASSWORD}", "is not written into settings: say file:PATH or env:VARIABLE where it is"),
+        (f"bkctl:{PASSWORD}", "must not be in the settings: give its location as file:PATH or env:VARIABLE"),
         ("file:/nowhere/secret", "from /nowhere/secret: No such file or directory"),
         ("env:BKCTL_TEST_NO_SUCH_SECRET", "is empty in the environment variable BKCTL_TEST_NO_SUCH_SECRET"),
     ],
@@ -175,7 +175,7 @@ def acl_of_open(servers: str) -> list[ACL]:
 
 
 async def test_a_wrong_sasl_password(sasl_server: ZooKeeperServer, tmp_path: Path) -> None:
-    with pytest.raises(MetadataAuthError, match="refused the user or the password") as caught:
+    with pytest.raises(MetadataAuthError, match="rejected the user or the password") as caught:
         await ZooKeeperStore.connect(sasl_server.address, ZooKeeperConfig(sasl=sasl(tmp_path, "wrong")))
     assert "wrong" not in str(caught.value)
 
@@ -205,7 +205,7 @@ async def test_a_sasl_session_outlives_its_connection(tmp_path: Path) -> None:
 async def test_a_server_that_dies_during_a_login(
     sasl_server: ZooKeeperServer, tmp_path: Path, failures_max: int
 ) -> None:
-    """It looks like one that refuses the password. Once that is believed of a server that dies, twice it is not."""
+    """It looks like one that rejects the password. Once that is believed of a server that dies, twice it is not."""
     link = await TcpLink.open(sasl_server.port)
     lost = asyncio.Event()
     config = ZooKeeperConfig(sasl=sasl(tmp_path), session_timeout_ms=20_000, operation_timeout_s=20.0)
@@ -217,7 +217,7 @@ async def test_a_server_that_dies_during_a_login(
             link.restore()
             assert await store.exists("/") is not None
         else:
-            with pytest.raises(MetadataAuthError, match="refused the user or the password"):
+            with pytest.raises(MetadataAuthError, match="rejected the user or the password"):
                 await store.exists("/")
     await link.close()
 
@@ -361,7 +361,7 @@ async def test_who_is_refused_by_tls(tls_server: ZooKeeperServer, certificates: 
     stranger = await refusal(tls_server, certificates.client("stranger"))
     assert f"no session with ZooKeeper: {tls_server.address} TLS failed: the server refuses" in str(stranger)
     nobody = await refusal(tls_server, certificates.client(None))
-    assert "the server refuses this client's certificate" in str(nobody)
+    assert "the server rejects this client's certificate" in str(nobody)
     untrusted = await refusal(tls_server, certificates.client(ca_file=certificates.path("other-ca.pem")))
     assert "the server's certificate is not trusted" in str(untrusted)
     system = await refusal(tls_server, ZooKeeperTlsConfig())
@@ -431,6 +431,6 @@ async def test_commands_on_a_protected_cluster(sasl_server: ZooKeeperServer, tmp
         run_bkctl, "ledger", "list", *arguments, "--debug", BKCTL_ZOOKEEPER_SASL_PASSWORD="wrong-secret-1"
     )
     assert wrong.exit_code == 11
-    assert "refused the user or the password" in wrong.stderr
+    assert "rejected the user or the password" in wrong.stderr
     assert "wrong-secret-1" not in wrong.stderr
     assert PASSWORD not in wrong.stderr

@@ -82,7 +82,7 @@ async def test_operations_end_when_nobody_answers(tmp_path: Path) -> None:
         store = await _connected(server, config)
         halt(server.pid)
         try:
-            with pytest.raises(MetadataUnavailableError, match=r"no answer from ZooKeeper in 0\.5 s"):
+            with pytest.raises(MetadataUnavailableError, match=r"no response from ZooKeeper in 0\.5 s"):
                 await store.get("/")
         finally:
             os.kill(server.pid, signal.SIGCONT)
@@ -128,7 +128,7 @@ async def _until_connected(store: ZooKeeperStore) -> None:
 async def test_nobody_there(tmp_path: Path) -> None:
     server = await EmbeddedZooKeeper.start(str(tmp_path))
     await server.stop()
-    with pytest.raises(MetadataUnavailableError, match=f"no ZooKeeper server answers at {server.connect_string}"):
+    with pytest.raises(MetadataUnavailableError, match=f"no ZooKeeper server responds at {server.connect_string}"):
         await ZooKeeperStore.connect(server.connect_string, ZooKeeperConfig(operation_timeout_s=0.3))
 
 
