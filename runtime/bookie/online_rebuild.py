@@ -121,9 +121,9 @@ class OnlineRebuild:
         its next start finishes it.
         """
         if self._parts.modes.mode is not BookieMode.READ_ONLY:
-            raise RefusedError("nothing was changed: the bookie takes writes; make it read-only first")
+            raise RefusedError("nothing was changed: the bookie accepts writes; make it read-only first")
         if self._is_running:
-            raise ConflictError("nothing was changed: an index rebuild is under way in this bookie")
+            raise ConflictError("nothing was changed: an index rebuild is already running in this bookie")
         self._is_running, self._is_stopped, self.work_done = True, False, 0
         engines = self._parts.storage.engines
         self._parts.modes.begin_rebuild()
@@ -167,8 +167,8 @@ class OnlineRebuild:
             await self._workers.run(REBUILD_LANE, self._discard, path)
             raise
         logger.warning(
-            "%s: the location index was built anew: %d entries; nothing is denied of %d ledgers until they are "
-            "compared with the other bookies",
+            "%s: rebuilt the location index: %d entries; missing entries of %d ledgers are reported as unknown "
+            "until they are compared with other bookies",
             ledger_directory,
             built.row_count,
             len(doubted.limbo),
@@ -239,7 +239,7 @@ class OnlineRebuild:
         """Lane side, all others at rest."""
         if self._log_sizes(position) != sizes:
             # Every way in is shut; whoever opens another one must not lose entries by that.
-            raise StorageError("the old index stays: entries were stored while the index was built; try again")
+            raise StorageError("kept the old index: entries were stored while the index was rebuilt; try again")
         commit_rebuilt(self._filesystem, self._ports.open_index, path)
 
         def open_new() -> SealedIndex:

@@ -122,7 +122,7 @@ async def delete_tree(store: MetadataStore, path: str, *, before_each: Callable[
             await _delete_below(store, path, before_each)
         else:
             return
-    raise NotEmptyError(f"{path}: others keep creating nodes below it", path)
+    raise NotEmptyError(f"{path}: other processes keep creating nodes below it", path)
 
 
 async def _delete_below(store: MetadataStore, path: str, before_each: Callable[[], None]) -> None:

@@ -152,7 +152,7 @@ class BookieServer:
         noting = boot.note_losses(storage, self.bookie_id, checkpoints.flush, store, ledgers)
         is_repair_due = await run("note lost entries", noting)
         path = await run("start the journals and checkpoints", self._start(storage, checkpoints), self._flush)
-        await run("leave DIRTY marks", self._leave_dirty_marks())
+        await run("write DIRTY marks", self._leave_dirty_marks())
         await run("serve requests", self._serve(listener, path), BookieListener.close)
         registration = self._new_registration(metadata, names)
         register, keep_status = registration.register, mode_files.write
@@ -169,7 +169,7 @@ class BookieServer:
             repair.request()
         parts = BookieParts(storage, path, self._modes, collector, repair)
         self.online_rebuild = OnlineRebuild(parts, self._ports, config.storage, self._fail)
-        logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
+        logger.info("bookie %s listening on port %d", self.bookie_id, self.port)
 
     async def _bind(self) -> BookieListener:
         config = self._config
@@ -196,7 +196,7 @@ class BookieServer:
         names = await run("check the cookies", claim.check(self.bookie_id, self.port))
         locks = await run("lock the folders", claim.lock(), release)
         check = await run("check the cookies again", claim.check_again(names))
-        cookie = await run("stamp the folders", claim.stamp(names, check, self._machine_boot))
+        cookie = await run("write VERSION files", claim.stamp(names, check, self._machine_boot))
         marks = read_dirty_marks(self._ports.file_system, self._ledger_folders, self._machine_boot)
         boot = StorageBoot(self._ports, self._config.storage, marks, self._room)
         # Closed in the lane: a replay that is cancelled leaves a job there, which has to end first.
@@ -228,7 +228,7 @@ class BookieServer:
         """Commit and flush everything; no flush when the journal or the index has failed: replay decides then."""
         await path.stop()
         if not self._failed.done():
-            with _failing_bookie("stopped without its last flush, which the next start makes up for: "):
+            with _failing_bookie("the final flush failed; the next start replays the journal: "):
                 await path.checkpoints.flush()
                 remove_dirty_marks(self._ports.file_system, self._ledger_folders)
 
@@ -356,7 +356,7 @@ def _retrieve(failed: asyncio.Future[None]) -> None:
 def _port_error(error: OSError, config: BookieConfig, file_system: FileSystem, host: Host) -> ConfigurationError:
     """The error to raise. Only a new bookie may take another port: the cookie of an existing one names its port."""
     if error.errno != errno.EADDRINUSE:
-        return ConfigurationError(f"port {config.port} cannot be opened: {os.strerror(error.errno or 0)}")
+        return ConfigurationError(f"cannot open port {config.port}: {os.strerror(error.errno or 0)}")
     problem = f"port {config.port} is in use by {host.describe_owner(config.port)}: stop that process"
     if _is_new(config, file_system):
         return PortInUseError(f"{problem}, or choose another port with --port")

@@ -49,7 +49,7 @@ class StorageBoot:
         StorageError, OSError: nothing is open then.
         """
         if self._marks.is_unclean:
-            logger.warning("Unclean shutdown detected: the journal brings back what was written to it")
+            logger.warning("Unclean shutdown detected; replaying the journal")
         open_all = functools.partial(LedgerStorage.open, self._ports.file_system, self._ports.open_index, self._config)
         opening = asyncio.ensure_future(self._ports.workers.run(BOOT_LANE, open_all, self._ports.clock.now_ms(), locks))
         try:
@@ -90,10 +90,13 @@ class StorageBoot:
             (self._ports.clock.monotonic_ns() - began_ns) / 1e9,
         )
         if report.unflushed_bytes:
-            logger.warning("no room on the disk for %d bytes of these: the journals keep them", report.unflushed_bytes)
+            logger.warning(
+                "not enough disk space to flush %d bytes of replayed entries; they stay in the journals",
+                report.unflushed_bytes,
+            )
         for tail in report.dropped_tails:
             logger.warning(
-                "%s: %d bytes from offset %d on were never synced and are dropped (%s)",
+                "%s: dropped %d bytes from offset %d on, which were never synced (%s)",
                 tail.path,
                 tail.dropped_bytes,
                 tail.offset,
