@@ -17,7 +17,7 @@ BOOT = [
     "bind the port",
     "connect to the metadata store",
     "check the cookies",
-    "lock the folders",
+    "lock the directories",
     "check the cookies again",
     "write VERSION files",
     "open the storage",
@@ -42,7 +42,7 @@ STOP = [
     "serve requests",
     "start the journals and checkpoints",
     "open the storage",
-    "lock the folders",
+    "lock the directories",
     "connect to the metadata store",
     "bind the port",
 ]
