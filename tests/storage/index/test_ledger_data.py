@@ -16,7 +16,7 @@ def test_generated_code_is_current(tmp_path: Path) -> None:
     source = "storage/index/ledger_data.proto"
     subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *arguments, source], check=True, cwd=ROOT)
     for name in ("ledger_data_pb2.py", "ledger_data_pb2.pyi"):
-        assert (tmp_path / "storage" / name).read_text() == (ROOT / "storage" / name).read_text()
+        assert (tmp_path / "storage" / "index" / name).read_text() == (ROOT / "storage" / "index" / name).read_text()
 
 
 def test_bytes_of_a_rebuilt_row() -> None:
