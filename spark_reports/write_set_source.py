@@ -111,6 +111,8 @@ class SubtreesPartition(InputPartition):  # type: ignore[misc]  # pyspark is unt
 class WriteSetSource(DataSource):  # type: ignore[misc]
     """``bookkeeper_write_sets``, see the module docstring."""
 
+    _name, _schema = SOURCE_NAME, WRITE_SET_SCHEMA
+
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._settings = parse_settings(options)
@@ -118,11 +120,11 @@ class WriteSetSource(DataSource):  # type: ignore[misc]
     @classmethod
     def name(cls) -> str:
         """Format name."""
-        return SOURCE_NAME
+        return cls._name
 
     def schema(self) -> object:
         """Spark schema of the rows."""
-        return from_arrow_schema(WRITE_SET_SCHEMA)
+        return from_arrow_schema(self._schema)
 
     def reader(self, schema: object) -> WriteSetReader:  # noqa: ARG002  the source has one schema
         """Reader for the executors."""
@@ -132,14 +134,7 @@ class WriteSetSource(DataSource):  # type: ignore[misc]
 class AuditSource(WriteSetSource):
     """``bookkeeper_audit``, see the module docstring."""
 
-    @classmethod
-    def name(cls) -> str:
-        """Format name."""
-        return AUDIT_NAME
-
-    def schema(self) -> object:
-        """Spark schema of the totals."""
-        return from_arrow_schema(_TOTALS_SCHEMA)
+    _name, _schema = AUDIT_NAME, _TOTALS_SCHEMA
 
     def reader(self, schema: object) -> AuditReader:  # noqa: ARG002  the source has one schema
         """Reader for the executors."""
