@@ -107,17 +107,13 @@ class Session:
         from runtime.net.loop import LoopClock
         from runtime.net.pool import BookiePool
 
-        async def resolve(bookie_id: str) -> tuple[str, int]:
-            address = await self.registrations.address(bookie_id)
-            return address.host, address.port
-
         config = self._context.settings.client
         config = msgspec.structs.replace(
             config,
             connect_timeout_s=min(config.connect_timeout_s, timeout_max_s),
             read_timeout_s=min(config.read_timeout_s, timeout_max_s),
         )
-        bookies = BookiePool(resolve, config, LoopClock())
+        bookies = BookiePool(self.registrations.address, config, LoopClock())
         self._at_end.push_async_callback(bookies.close)
         return bookies
 

@@ -91,12 +91,8 @@ class LedgerClient:
         clock = LoopClock()
         registrations = RegistrationClient(store, ledgers.root)
 
-        async def resolve(bookie_id: str) -> tuple[str, int]:
-            address = await registrations.address(bookie_id)
-            return address.host, address.port
-
         ports = ClientPorts(
-            bookies=BookiePool(resolve, config, clock),
+            bookies=BookiePool(registrations.address, config, clock),
             clock=clock,
             ledgers=ledgers,
             registrations=registrations,

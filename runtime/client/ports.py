@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Protocol
 
 from runtime.config import ClientConfig
 from runtime.ledger.metadata import DigestType, LedgerMetadata
-from runtime.metadata.bookies.registration import Registrations
+from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.ledgers.ledgers import LedgerStore
 from runtime.ports import Bookies, Clock
 from runtime.protocol.digest import master_key
@@ -49,16 +48,6 @@ class SuspectBookies:
         return sorted(bookie_ids, key=suspects.__contains__)
 
 
-class WritableBookies(Protocol):
-    """The bookies of which an ensemble can be made (``runtime.metadata.bookies.registration.RegistrationClient``)."""
-
-    async def writable(self) -> list[str]:
-        """Ids of the bookies registered as writable now."""
-
-    async def snapshot(self) -> Registrations:
-        """The bookies registered now, by mode."""
-
-
 @dataclasses.dataclass(frozen=True)
 class ClientPorts:
     """Ports, settings and the memory that all handles of one client share."""
@@ -66,7 +55,7 @@ class ClientPorts:
     bookies: Bookies
     clock: Clock
     ledgers: LedgerStore
-    registrations: WritableBookies
+    registrations: RegistrationClient
     suspects: SuspectBookies
     config: ClientConfig
 

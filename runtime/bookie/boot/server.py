@@ -380,12 +380,8 @@ def new_peers(ports: BookiePorts, store: MetadataStore, ledgers: LedgerStore, fr
     config = ClientConfig(frame_bytes_max=max(ClientConfig().frame_bytes_max, frame_bytes_max))
     registrations = RegistrationClient(store, ledgers.root)
 
-    async def resolve(bookie_id: str) -> tuple[str, int]:
-        address = await registrations.address(bookie_id)
-        return address.host, address.port
-
     return ClientPorts(
-        bookies=ports.connect_bookies(resolve, config),
+        bookies=ports.connect_bookies(registrations.address, config),
         clock=ports.clock,
         ledgers=ledgers,
         registrations=registrations,

@@ -28,7 +28,6 @@ from runtime.errors import (
 )
 from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.metadata.bookies.service_info import (
-    BookieAddress,
     BookieServiceInfo,
     decode_service_info,
     encode_service_info,
@@ -38,7 +37,7 @@ from runtime.metadata.store import MetadataStore, Node
 from runtime.ports import Clock
 from storage.errors import BkctlError
 
-__all__ = ["BookieAddress", "BookieMode", "BookieRegistration", "RegistrationClient", "Registrations"]
+__all__ = ["BookieMode", "BookieRegistration", "RegistrationClient", "Registrations"]
 
 logger = logging.getLogger(__name__)
 
@@ -114,12 +113,12 @@ class RegistrationClient:
             raise BookieUnavailableError(bookie_id, "not running: it has no registration")
         raise BookieNotFoundError(f"there is no bookie {bookie_id} in this cluster")
 
-    async def address(self, bookie_id: str) -> BookieAddress:
-        """Where a registered bookie takes ledger requests; errors as ``service_info``."""
+    async def address(self, bookie_id: str) -> tuple[str, int]:
+        """Host and port where a registered bookie takes ledger requests; errors as ``service_info``."""
         info = await self.service_info(bookie_id)
         if info.rpc_address is None:
             raise BookieUnavailableError(bookie_id, "its registration has no port for ledger requests")
-        return info.rpc_address
+        return info.rpc_address.host, info.rpc_address.port
 
     async def _ids(self, directory: str) -> list[str]:
         try:

@@ -47,7 +47,7 @@ class BookieUnderTest:
     async def running(self, prefix: Sequence[str] = ()) -> AsyncIterator[tuple[RunningBookie, Peer]]:
         """The bookie, killed at the end of the block unless it has ended by itself."""
         process = self._spawn(prefix)
-        pool = BookiePool(self._address, ClientConfig(), LoopClock())
+        pool = BookiePool(self.registrations.address, ClientConfig(), LoopClock())
         try:
             await self._wait_registered(process)
             yield process, Peer(pool, self._bookie_id)
@@ -95,7 +95,3 @@ class BookieUnderTest:
             while "listening on port" not in self.said():
                 assert process.poll() is None, self.said()
                 await asyncio.sleep(0.05)
-
-    async def _address(self, bookie_id: str) -> tuple[str, int]:
-        address = await self.registrations.address(bookie_id)
-        return address.host, address.port

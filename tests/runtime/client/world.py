@@ -156,12 +156,8 @@ class World:
         store = await HeldStore.connect(servers or self._uri.servers, zookeeper)
         registrations = RegistrationClient(store, self._uri.root)
 
-        async def resolve(bookie_id: str) -> tuple[str, int]:
-            address = await registrations.address(bookie_id)
-            return address.host, address.port
-
         ports = ClientPorts(
-            bookies=BookiePool(resolve, config, clock),
+            bookies=BookiePool(registrations.address, config, clock),
             clock=clock,
             ledgers=await open_ledger_store(store, self._uri.root, self._uri.tree),
             registrations=registrations,

@@ -60,11 +60,7 @@ class Trio:
         self._steady: dict[str, contextlib.AsyncExitStack] = {}
         registrations = RegistrationClient(store, ledgers.root)
 
-        async def resolve(bookie_id: str) -> tuple[str, int]:
-            address = await registrations.address(bookie_id)
-            return address.host, address.port
-
-        self._pool = BookiePool(resolve, ClientConfig(), LoopClock())
+        self._pool = BookiePool(registrations.address, ClientConfig(), LoopClock())
         self.peers = {bookie_id: Peer(self._pool, bookie_id) for bookie_id in ENSEMBLE}
 
     async def start(self, bookie_id: str, *, is_read_only: bool = False) -> BookieServer:

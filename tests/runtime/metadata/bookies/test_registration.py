@@ -19,7 +19,6 @@ from runtime.errors import (
     RegistrationError,
 )
 from runtime.metadata.bookies.registration import (
-    BookieAddress,
     BookieMode,
     BookieRegistration,
     RegistrationClient,
@@ -89,10 +88,10 @@ async def test_modes_and_address(store: ZooKeeperStore, other_store: ZooKeeperSt
     await registration.register(BookieMode.WRITABLE)
     assert registration.is_registered
     assert await client.snapshot() == Registrations(writable=("bk-1",), read_only=())
-    assert await client.address("bk-1") == BookieAddress("10.0.0.9", 3181)
+    assert await client.address("bk-1") == ("10.0.0.9", 3181)
     await registration.register(BookieMode.READ_ONLY)
     assert await client.snapshot() == Registrations(writable=(), read_only=("bk-1",))
-    assert await client.address("bk-1") == BookieAddress("10.0.0.9", 3181)
+    assert await client.address("bk-1") == ("10.0.0.9", 3181)
     assert registration.mode is BookieMode.READ_ONLY
     await registration.register(BookieMode.WRITABLE)
     assert await client.writable() == ["bk-1"]
@@ -456,7 +455,7 @@ async def test_one_bad_child_does_not_break_a_listing(
     with caplog.at_level(logging.WARNING):
         assert await client.writable() == ["10.0.0.1:3181", "bk-http", "bk-junk"]
     assert "a,b is not a bookie id" in caplog.text
-    assert await client.address("10.0.0.1:3181") == BookieAddress("10.0.0.1", 3181)
+    assert await client.address("10.0.0.1:3181") == ("10.0.0.1", 3181)
     with pytest.raises(BookieUnavailableError, match="cannot parse the registration"):
         await client.address("bk-junk")
     with pytest.raises(BookieUnavailableError, match="has no port"):
