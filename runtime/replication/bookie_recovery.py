@@ -130,7 +130,7 @@ class BookieRecovery:
         plans: list[LedgerPlan] = []
         unreadable: list[LedgerFailure] = []
         registrations = await self._registration.snapshot()
-        live = frozenset([*registrations.writable, *registrations.read_only]) - failed
+        live = registrations.live - failed
         scanned = 0
         async for ledger_id, found in self._ports.ledgers.read_all(window=self._config.metadata_reads_in_flight_max):
             scanned += 1
@@ -152,10 +152,8 @@ class BookieRecovery:
 
     async def _require_known(self, bookie_ids: Collection[str]) -> None:
         for bookie_id in sorted(bookie_ids):
-            registrations = await self._registration.snapshot()
-            if bookie_id in {*registrations.writable, *registrations.read_only}:
-                continue
-            if await self._cookies.find(bookie_id) is None:
+            is_registered = bookie_id in (await self._registration.snapshot()).live
+            if not is_registered and await self._cookies.find(bookie_id) is None:
                 raise BookieNotFoundError(f"bookie {bookie_id} is unknown: no cookie, and no ledger references it")
 
     async def run(
