@@ -156,13 +156,12 @@ def _open(own: OwnStorage, path: str) -> SealedIndex:
     """A database as a boot opens it; IndexMissingError, IndexDamagedError with the way out."""
     from storage.adapters.index_store import open_plyvel
     from storage.errors import IndexMissingError
-    from storage.filenames import seal_file_name
     from storage.index.advice import advise_on_lost_index
     from storage.index.opening import open_or_view_index
     from storage.index.seal import is_sealed_index_present
     from storage.index.swap import finish_swap
 
     finish_swap(own.file_system, path)
-    if not is_sealed_index_present(own.file_system, path, seal_file_name(path)):
+    if not is_sealed_index_present(own.file_system, path):
         raise IndexMissingError(f"{path}: no index database; {advise_on_lost_index(own.file_system, own.config)}")
-    return open_or_view_index(own.file_system, open_plyvel, path, seal_file_name(path))
+    return open_or_view_index(own.file_system, open_plyvel, path)

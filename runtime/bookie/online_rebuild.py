@@ -244,7 +244,7 @@ class OnlineRebuild:
 
         def open_new() -> SealedIndex:
             finish_swap(self._filesystem, path)
-            return open_sealed_index(self._filesystem, self._ports.open_index, path, seal_file_name(path))
+            return open_sealed_index(self._filesystem, self._ports.open_index, path)
 
         engine.exchange_locations(open_new)
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from storage.engine.directory_files import DirectoryFiles
 from storage.engine.memtable import Memtable
-from storage.entry_log.writer import EntryLogWriter
 from storage.ids import EntryId, LedgerId
-from storage.index.ledger_index import LedgerIndex, LedgerRow, LedgerRowChanges
-from storage.index.location_index import LOCATION_BYTES, LocationIndex, encode_keys, encode_locations
+from storage.index.ledger_index import LedgerRow, LedgerRowChanges
+from storage.index.location_index import LOCATION_BYTES, encode_keys, encode_locations
 from storage.step_sizes import StepSizes
 
 
@@ -56,12 +56,10 @@ def go_on() -> None:
 class CheckpointWriter:
     """Writes the checkpoints of one ledger directory; its one lane calls it."""
 
-    def __init__(
-        self, ledgers: LedgerIndex, locations: LocationIndex, log_writer: EntryLogWriter, steps: StepSizes
-    ) -> None:
-        self._ledgers = ledgers
-        self._locations = locations
-        self._log_writer = log_writer
+    def __init__(self, files: DirectoryFiles, steps: StepSizes) -> None:
+        self._ledgers = files.ledgers
+        self._locations = files.locations
+        self._log_writer = files.log_writer
         self._steps = steps
 
     def write(self, job: CheckpointJob, pause: Callable[[], None] = go_on) -> CheckpointDone:

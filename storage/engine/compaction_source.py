@@ -53,7 +53,7 @@ class CompactionSource:
 
     def select_live(self, entries: Sequence[SourceEntry]) -> SelectedEntries:
         """Those that the index points at in this very place: others are gone, or there are newer copies of them."""
-        places = self._engine.current_locations([(entry.ledger_id, entry.entry_id) for entry in entries])
+        places = self._engine.relocation.current_locations([(entry.ledger_id, entry.entry_id) for entry in entries])
         placed = list(zip(entries, places, strict=True))
         return SelectedEntries(
             [entry for entry, place in placed if place == EntryLocation(self.log_id, entry.offset)],

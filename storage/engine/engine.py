@@ -1,7 +1,7 @@
 """One ledger directory: write cache, entry logs and the two indexes, tied together by the checkpoint.
 
 The loop side changes caches, memtables and ledger rows and never touches the disk. The lane side gets arguments that no
-longer change: ``checkpoint`` writes in one lane, ``stored_entries`` reads in another, ``relocation`` moves entries.
+longer change: ``write_checkpoint`` writes in one lane, ``stored`` reads in another, ``relocation`` moves entries.
 
     loop: job = begin_checkpoint()      freeze the memtable, take the changed rows
     lane: done = write_checkpoint(job)  the order of storage section 5.8
@@ -17,19 +17,15 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from storage.config import EngineConfig
-from storage.engine.checkpoint import CheckpointDone, CheckpointJob, CheckpointWriter
-from storage.engine.collected_ledgers import CollectedLedgers
+from storage.engine.checkpoint import CheckpointDone, CheckpointJob, CheckpointWriter, go_on
+from storage.engine.directory_files import DirectoryFiles
 from storage.engine.memtable import ENTRY_OVERHEAD_BYTES, Memtable
 from storage.engine.read_cache import ReadCache
 from storage.engine.relocation import EntryRelocation
 from storage.engine.stored_entries import StoredEntries
-from storage.entry_log.reader import EntryLogReader
-from storage.entry_log.writer import EntryLogWriter
 from storage.errors import EntryTooLargeError, MemtableFullError
 from storage.ids import INVALID_ENTRY_ID, EntryId, LedgerId
-from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerIndex, explicit_lac_of
-from storage.index.location_index import LocationIndex
-from storage.index.opening import open_indexes
+from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow, explicit_lac_of
 from storage.index.seal import SealedIndex
 from storage.ports import FileSystem, OpenIndexStore
 from storage.step_sizes import USUAL_STEPS, StepSizes
@@ -43,23 +39,9 @@ _LAST_ADD_CONFIRMED = struct.Struct(">16xq")
 class LedgerDirectoryEngine:
     """The entries and rows of the ledgers that belong to one ledger directory."""
 
-    def __init__(
-        self,
-        ledgers: LedgerIndex,
-        collected: CollectedLedgers,
-        locations: LocationIndex,
-        log_writer: EntryLogWriter,
-        log_reader: EntryLogReader,
-        config: EngineConfig,
-        *,
-        filesystem: FileSystem,
-        ledger_directory: str,
-        steps: StepSizes,
-    ) -> None:
-        self._ledgers = ledgers
-        self._locations = locations
-        self._log_writer = log_writer
-        self._log_reader = log_reader
+    def __init__(self, files: DirectoryFiles, config: EngineConfig, steps: StepSizes) -> None:
+        self._files = files
+        self._ledgers = ledgers = files.ledgers
         self._half_bytes = config.memtable_bytes_max // 2
         self.body_bytes_max = min(config.entry_log.entry_bytes_max, self._half_bytes - ENTRY_OVERHEAD_BYTES)
         self._active = Memtable(self._half_bytes)
@@ -91,36 +73,14 @@ class LedgerDirectoryEngine:
         self.negatives_are_unknown = False
         """While True "not here" proves nothing, for instance while the index is rebuilt: the bookie's answer to every
         question that it would deny is "unknown" (storage section 9.2)."""
-        self.collected = collected
+        self.ledger_directory = files.ledger_directory
+        self.collected = files.collected
         """Ledgers whose copy was collected while they exist: fenced, with or without a row."""
-        self.ledger = ledgers.find
-        self.set_fenced = ledgers.set_fenced
-        self.create_row = ledgers.create_row
-        self.write_checkpoint = CheckpointWriter(ledgers, locations, log_writer, steps).write
-        relocation = EntryRelocation(
-            filesystem, ledger_directory, locations, log_writer, log_reader, self._hidden_ledgers
-        )
-        self._hand_on(ledgers, StoredEntries(locations, log_reader, self._hidden_ledgers), relocation)
-
-    def _hand_on(self, ledgers: LedgerIndex, stored: StoredEntries, relocation: EntryRelocation) -> None:
-        """The lane side for the flags of the first directory, for reads and for compaction."""
-        self.read_flags = ledgers.read_flags
-        self.write_flags = ledgers.write_flags
-        self.read = stored.read
-        self.read_run = stored.read_run
-        self.find_last = stored.find_last
-        self.list_entries = stored.list_entries
-        self.take_damages = stored.take_damages
-        self.ledger_directory = relocation.directory
-        self.log_ids = relocation.log_ids
-        self.finished_log_ids = relocation.finished_log_ids
-        self.claim_log_id = relocation.claim_log_id
-        self.current_locations = relocation.current_locations
-        self.append_survivors = relocation.append_survivors
-        self.sync_logs = relocation.sync_logs
-        self.relocate = relocation.relocate
-        self.rows_naming = relocation.rows_naming
-        self.remove_log = relocation.remove_log
+        self.stored = StoredEntries(files, self._hidden_ledgers)
+        """For the reads lane."""
+        self.relocation = EntryRelocation(files, self._hidden_ledgers)
+        """For compaction."""
+        self._checkpoints = CheckpointWriter(files, steps)
 
     @classmethod
     def open(
@@ -137,30 +97,26 @@ class LedgerDirectoryEngine:
         Raises IndexMissingError when an index is missing although something was stored, IndexDamagedError when one
         lost or damaged a batch that was sealed: starting with less would turn lost entries into "no such entry" (H15).
         """
-        ledger_rows, location_rows = open_indexes(filesystem, open_index, ledger_directory, index_directory)
-        try:
-            collected = CollectedLedgers.open(filesystem, ledger_directory)
-            return cls(
-                LedgerIndex.load(ledger_rows, collected),
-                collected,
-                LocationIndex(location_rows),
-                EntryLogWriter.open(filesystem, ledger_directory, config.entry_log),
-                EntryLogReader(filesystem, ledger_directory, config.entry_log),
-                config,
-                filesystem=filesystem,
-                ledger_directory=ledger_directory,
-                steps=steps,
-            )
-        except BaseException:
-            ledger_rows.close()
-            location_rows.close()
-            raise
+        files = DirectoryFiles.open(filesystem, open_index, ledger_directory, index_directory, config)
+        return cls(files, config, steps)
 
     # Loop side: ledgers
 
     def ledger_ids(self) -> list[LedgerId]:
         """Ids of all ledgers that have a row, in no order."""
         return list(self._ledgers)
+
+    def ledger(self, ledger_id: LedgerId) -> LedgerRow | None:
+        """Row of a ledger; None: it is unknown."""
+        return self._ledgers.find(ledger_id)
+
+    def create_row(self, ledger_id: LedgerId, *, is_fenced: bool, is_limbo: bool) -> bool:
+        """Make sure that a ledger has a row with these flags (rules: ``LedgerIndex.create_row``)."""
+        return self._ledgers.create_row(ledger_id, is_fenced=is_fenced, is_limbo=is_limbo)
+
+    def set_fenced(self, ledger_id: LedgerId) -> bool:
+        """Fence a ledger (rules: ``LedgerIndex.set_fenced``)."""
+        return self._ledgers.set_fenced(ledger_id)
 
     def find_misplaced_ledger(self, position: int, directory_count: int) -> LedgerId | None:
         """A ledger, or the fence of a collected one, that does not belong in the directory at this position."""
@@ -206,7 +162,7 @@ class LedgerDirectoryEngine:
         then says nothing about the one that is there now.
         """
         stored = INVALID_ENTRY_ID if last_entry is None else _LAST_ADD_CONFIRMED.unpack_from(last_entry[1])[0]
-        row = self.ledger(ledger_id)
+        row = self._ledgers.find(ledger_id)
         if row is None or read_generation != self._read_generation:
             return max(stored, self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID))
         if row.explicit_lac is not None and len(row.explicit_lac) >= EXPLICIT_LAC_BYTES_MIN:
@@ -264,7 +220,7 @@ class LedgerDirectoryEngine:
         both cases nothing was stored and nothing may be journaled.
         """
         assert entry_id >= 0, "the caller refuses negative ids (H19)"
-        assert self.ledger(ledger_id), "the caller sets the key first"
+        assert self._ledgers.find(ledger_id), "the caller sets the key first"
         last_add_confirmed: EntryId = _LAST_ADD_CONFIRMED.unpack_from(body)[0]
         if len(body) > self.body_bytes_max or not self._active.put(ledger_id, entry_id, body):
             self._refuse(ledger_id, entry_id, body)
@@ -345,7 +301,7 @@ class LedgerDirectoryEngine:
     @property
     def checkpoint_bytes(self) -> int:
         """Room that it takes to flush the write caches, beside what a disk keeps in reserve."""
-        return self.memtable_bytes + self._ledgers.opening_bytes + self._locations.opening_bytes
+        return self.memtable_bytes + self._ledgers.opening_bytes + self._files.locations.opening_bytes
 
     @property
     def is_filling_up(self) -> bool:
@@ -404,26 +360,35 @@ class LedgerDirectoryEngine:
             job.memtable.delete_ledger(ledger_id)
             self.write_cache_generation += 1
 
-    # Lane side: ``read``, ``find_last``, ``list_entries`` and ``write_checkpoint`` are attributes, see above
+    # Lane side
+
+    def write_checkpoint(self, job: CheckpointJob, pause: Callable[[], None] = go_on) -> CheckpointDone:
+        """Make a job durable (rules: ``CheckpointWriter.write``)."""
+        return self._checkpoints.write(job, pause)
+
+    def read_flags(self) -> int:
+        """Flags of the whole bookie; those of the first directory count (rules: ``LedgerIndex.read_flags``)."""
+        return self._ledgers.read_flags()
+
+    def write_flags(self, flags: int) -> None:
+        """Replace the flags, durably."""
+        self._ledgers.write_flags(flags)
 
     @property
     def is_index_lost(self) -> bool:
         """Whether an exchange failed: a restart is due, and until then nothing may be denied."""
-        return self._locations.is_lost
+        return self._files.locations.is_lost
 
     def exchange_locations(self, open_rows: Callable[[], SealedIndex]) -> None:
         """Go on with another locations database, for a lane while all others are at rest.
 
         IndexFailedError when it cannot be opened: the old one is closed then, and the bookie must stop.
         """
-        self._locations.exchange(open_rows)
+        self._files.locations.exchange(open_rows)
 
     def close(self) -> None:
         """Close all files; safe to repeat. What no checkpoint has written is left to the journal."""
-        self._log_writer.close()
-        self._log_reader.close()
-        self._ledgers.close()
-        self._locations.close()
+        self._files.close()
 
     def _frozen(self, ledger_id: LedgerId) -> Memtable | None:
         """The memtable under checkpoint, unless its entries of this ledger were deleted since it was frozen."""

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from storage.entry_log.reader import EntryLogReader, list_entry_logs
-from storage.entry_log.writer import EntryLogWriter
+from storage.engine.directory_files import DirectoryFiles
+from storage.entry_log.reader import list_entry_logs
 from storage.errors import EntryLogError
 from storage.filenames import entry_log_file_name
 from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId, pack_location
-from storage.index.location_index import LocationIndex, decode_row, encode_keys, encode_locations
-from storage.ports import Buffer, FileSystem
+from storage.index.location_index import decode_row, encode_keys, encode_locations
+from storage.ports import Buffer
 
 _BATCH_ROW_COUNT_MAX = 8192
 _SWEEP_ROW_COUNT_MAX = 32_768
@@ -44,28 +44,17 @@ class RowsNaming(NamedTuple):
 class EntryRelocation:
     """The entry logs of one ledger directory as compaction sees them."""
 
-    def __init__(
-        self,
-        filesystem: FileSystem,
-        directory: str,
-        locations: LocationIndex,
-        log_writer: EntryLogWriter,
-        log_reader: EntryLogReader,
-        hidden_ledgers: AbstractSet[LedgerId],
-    ) -> None:
-        self._filesystem = filesystem
-        self.directory = directory
-        """Folder of the entry logs."""
-        self._locations = locations
-        self._log_writer = log_writer
-        self._log_reader = log_reader
+    def __init__(self, files: DirectoryFiles, hidden_ledgers: AbstractSet[LedgerId]) -> None:
+        self._files = files
+        self._locations = files.locations
+        self._log_writer = files.log_writer
         self._hidden_ledgers = hidden_ledgers
         self._discards_seen: int | None = None
         """Of the log writer, when the first copy was appended that is not synced yet; None: there is no such copy."""
 
     def log_ids(self) -> list[EntryLogId]:
         """Ids of all logs in the folder, the active one included, ascending as numbers. OSError."""
-        return list_entry_logs(self._filesystem, self.directory)
+        return list_entry_logs(self._files.filesystem, self._files.ledger_directory)
 
     def finished_log_ids(self) -> list[EntryLogId]:
         """Like ``log_ids`` without those that are still written to, or kept in reserve for that."""
@@ -105,7 +94,9 @@ class EntryRelocation:
         """
         discards_seen, self._discards_seen = self._discards_seen, None
         if discards_seen is not None and discards_seen != self._log_writer.discard_count:
-            raise EntryLogError(f"{self.directory}: entries copied by the compaction were lost with a failed write")
+            raise EntryLogError(
+                f"{self._files.ledger_directory}: entries copied by the compaction were lost with a failed write"
+            )
         try:
             self._log_writer.sync()
         except EntryLogError:
@@ -153,8 +144,8 @@ class EntryRelocation:
         A read that looked its location up before this looks it up once more.
         """
         assert log_id not in self._log_writer.unfinished_log_ids, "a log that is being written is never removed"
-        path = os.path.join(self.directory, entry_log_file_name(log_id))
-        if self._filesystem.exists(path):
-            self._filesystem.remove(path)
-            self._filesystem.sync_directory(self.directory)
-        self._log_reader.forget(log_id)
+        path = os.path.join(self._files.ledger_directory, entry_log_file_name(log_id))
+        if self._files.filesystem.exists(path):
+            self._files.filesystem.remove(path)
+            self._files.filesystem.sync_directory(self._files.ledger_directory)
+        self._files.log_reader.forget(log_id)

@@ -9,20 +9,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Set as AbstractSet
 
-from storage.entry_log.reader import EntryLogReader
+from storage.engine.directory_files import DirectoryFiles
 from storage.errors import EntryDamagedError, EntryLogMissingError
 from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
-from storage.index.location_index import LocationIndex
 
 
 class StoredEntries:
     """Reads beside the one lane that writes. ``hidden_ledgers``: deleted ones whose rows may still be there."""
 
-    def __init__(
-        self, locations: LocationIndex, log_reader: EntryLogReader, hidden_ledgers: AbstractSet[LedgerId]
-    ) -> None:
-        self._locations = locations
-        self._log_reader = log_reader
+    def __init__(self, files: DirectoryFiles, hidden_ledgers: AbstractSet[LedgerId]) -> None:
+        self._locations = files.locations
+        self._log_reader = files.log_reader
         self._hidden_ledgers = hidden_ledgers
         self._damages: dict[EntryLogId, str] = {}
 

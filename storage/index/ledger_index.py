@@ -78,6 +78,7 @@ class LedgerIndex:
         self._collected = collected
         self._changes: dict[LedgerId, LedgerRow | None] = {}
         self.find = ledgers.get
+        """Row of a ledger, or None: the method of the dict itself, because every add calls it."""
 
     @classmethod
     def load(cls, rows: SealedIndex, collected: Container[LedgerId] = ()) -> LedgerIndex:

@@ -38,7 +38,7 @@ class LocationIndex:
 
     def find(self, ledger_id: LedgerId, entry_id: EntryId) -> EntryLocation | None:
         """Location of an entry, or None when it is certainly not stored."""
-        value = self._rows.get(_KEY.pack(ledger_id, entry_id))
+        value = self._rows.store.get(_KEY.pack(ledger_id, entry_id))
         return None if value is None else self._decoded(ledger_id, entry_id, value)
 
     def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, EntryLocation] | None:

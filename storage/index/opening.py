@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from storage.advice import ADOPTION_ADVICE, REBUILD_ADVICE
@@ -14,7 +15,6 @@ from storage.filenames import (
     LOCATIONS_DATABASE,
     entry_log_file_name,
     last_mark_file_name,
-    seal_file_name,
 )
 from storage.index.java_index import find_java_index
 from storage.index.seal import (
@@ -47,12 +47,7 @@ def open_indexes(
 
 
 def _is_present(filesystem: FileSystem, index_directory: str, database: str) -> bool:
-    return is_sealed_index_present(filesystem, *_index_paths(index_directory, database))
-
-
-def _index_paths(index_directory: str, database: str) -> tuple[str, str]:
-    """Folder of a database, and its seal record."""
-    return os.path.join(index_directory, database), os.path.join(index_directory, seal_file_name(database))
+    return is_sealed_index_present(filesystem, os.path.join(index_directory, database))
 
 
 def _open_or_create(
@@ -63,7 +58,7 @@ def _open_or_create(
     try:
         for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE):
             open_or_create = create_sealed_index if database in missing else open_or_view_index
-            opened.append(open_or_create(filesystem, open_index, *_index_paths(index_directory, database)))
+            opened.append(open_or_create(filesystem, open_index, os.path.join(index_directory, database)))
     except BaseException:
         for index in opened:
             index.close()
@@ -72,21 +67,29 @@ def _open_or_create(
     return ledger_rows, location_rows
 
 
-def open_or_view_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
+def open_or_view_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> SealedIndex:
     """Open a database; on a disk without room for that, view it until something is to be written.
 
     Raises as ``open_sealed_index``; NoRoomToStartError where it would have to be mended first.
     """
     free_bytes = _free_bytes(filesystem, path)
     if free_bytes is None or free_bytes >= (needed_bytes := bytes_to_open(filesystem, path)):
-        return open_sealed_index(filesystem, open_index, path, record_path)
+        return open_sealed_index(filesystem, open_index, path)
     try:
-        return view_sealed_index(filesystem, open_index, path, record_path)
+        return view_sealed_index(filesystem, open_index, path)
     except ValueError as error:
         raise NoRoomToStartError(
             f"{path}: {mebibytes(free_bytes)} MiB are free, but {mebibytes(needed_bytes)} MiB are needed to open "
             f"this index, which must be repaired ({error}): free disk space"
         ) from error
+
+
+def viewing_index(
+    filesystem: FileSystem, open_index: OpenIndexStore, index_directory: str, database: str
+) -> contextlib.closing[SealedIndex]:
+    """``open_or_view_index`` for a ``with`` block."""
+    path = os.path.join(index_directory, database)
+    return contextlib.closing(open_or_view_index(filesystem, open_index, path))
 
 
 def _free_bytes(filesystem: FileSystem, path: str) -> int | None:

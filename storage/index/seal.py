@@ -26,6 +26,7 @@ from typing import NamedTuple
 from storage.advice import REBUILD_ADVICE
 from storage.checked_text import decode_checked_numbers, encode_checked_numbers
 from storage.errors import DirectoryLockedError, IndexDamagedError, IndexFailedError, IndexMissingError, StorageError
+from storage.filenames import seal_file_name
 from storage.index.kept_files import KeptFiles, remove_files
 from storage.index.manifest_tail import drop_last_change
 from storage.index.view import open_view
@@ -58,7 +59,6 @@ class SealedIndex:
         filesystem: FileSystem,
         store: IndexStore,
         path: str,
-        record_path: str,
         record: SealRecord,
         number: int,
         open_to_write: Callable[[], SealedIndex] | None = None,
@@ -67,23 +67,31 @@ class SealedIndex:
         """``open_to_write``: opens the same database for writing, if ``store`` is for reading alone; with the room
         that takes."""
         self._filesystem = filesystem
-        self._store = store
+        self.store = store
+        """Reads that must be fast call it directly."""
         self._path = path
-        self._record_path = record_path
         self._record = record
         self._number = number
         self._is_failed = False
         self._open_to_write = open_to_write
         self._opening_bytes = opening_bytes
-        # Reads are the store's own methods: a read costs no call more for the seal.
-        self.get = store.get
-        self.floor = store.floor
-        self.scan = store.scan
 
     @property
     def path(self) -> str:
         """Folder of the database."""
         return self._path
+
+    def get(self, key: bytes) -> bytes | None:
+        """See ``IndexStore``."""
+        return self.store.get(key)
+
+    def floor(self, key: bytes, stop: bytes) -> tuple[bytes, bytes] | None:
+        """See ``IndexStore``."""
+        return self.store.floor(key, stop)
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """See ``IndexStore``."""
+        return self.store.scan(start, stop)
 
     @property
     def opening_bytes(self) -> int:
@@ -103,7 +111,7 @@ class SealedIndex:
             raise IndexFailedError(f"{self._path}: an earlier write failed; restart the bookie")
         number = self._number + 1
         try:
-            self._store.write(itertools.chain(puts, [(_seal_key(number), b"")]), deletes)
+            self.store.write(itertools.chain(puts, [(_seal_key(number), b"")]), deletes)
         except (StorageError, OSError) as error:
             self._is_failed = True
             advice = REBUILD_ADVICE if isinstance(error, IndexDamagedError) else "restart the bookie"
@@ -120,12 +128,11 @@ class SealedIndex:
 
     def close(self) -> None:
         """Close the database; safe to repeat."""
-        self._store.close()
+        self.store.close()
 
     def _go_on(self, opened: SealedIndex) -> None:
         """Go on with the same database, opened for writing. Readers in other lanes end what they have begun."""
-        self._record, self._number, self._store = opened._record, opened._number, opened._store
-        self.get, self.floor, self.scan = opened.get, opened.floor, opened.scan
+        self._record, self._number, self.store = opened._record, opened._number, opened.store
         self._open_to_write = None
 
     def trim(self) -> None:
@@ -134,14 +141,14 @@ class SealedIndex:
         if self._record.floor == last == self._record.number:
             return
         self._write_record(SealRecord(last, last))
-        rows = self._store.scan(_seal_key(0), _seal_key(last))
+        rows = self.store.scan(_seal_key(0), _seal_key(last))
         while keys := [key for key, _ in itertools.islice(rows, _TRIM_ROW_COUNT_MAX)]:
             self.write((), keys)
 
     def _write_record(self, record: SealRecord) -> None:
         # LevelDB syncs the bytes of its log, but not the folder that gives a new log file its name.
         self._filesystem.sync_directory(self._path)
-        self._filesystem.write_file_atomically(self._record_path, encode_seal_record(record))
+        self._filesystem.write_file_atomically(seal_file_name(self._path), encode_seal_record(record))
         self._record = record
 
 
@@ -156,54 +163,54 @@ def advising_repair() -> Iterator[None]:
         raise type(error)(f"{error}; {REBUILD_ADVICE}") from error
 
 
-def is_sealed_index_present(filesystem: FileSystem, path: str, record_path: str) -> bool:
+def is_sealed_index_present(filesystem: FileSystem, path: str) -> bool:
     """Whether a database was ever finished here; raises IndexDamagedError when it stands without its record."""
-    record = _read_record(filesystem, record_path)
+    record = _read_record(filesystem, path)
     if record is not None:
         return record.number > 0
     if filesystem.exists(path):
-        raise IndexDamagedError(f"{record_path} is missing, so {path} cannot be trusted; {REBUILD_ADVICE}")
+        raise IndexDamagedError(f"{seal_file_name(path)} is missing, so {path} cannot be trusted; {REBUILD_ADVICE}")
     return False
 
 
-def create_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
+def create_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> SealedIndex:
     """Make a new database with its first batch sealed and recorded.
 
     The record of an unfinished creation stands before the database does: a database without a record is never the
     work of a crash.
     """
     unfinished = SealRecord(0, 0)
-    filesystem.write_file_atomically(record_path, encode_seal_record(unfinished))
+    filesystem.write_file_atomically(seal_file_name(path), encode_seal_record(unfinished))
     if filesystem.exists(path):
         # A crash cut a creation off: LevelDB syncs its first files late, and nothing was ever sealed there.
         remove_files(filesystem, path)
     with advising_repair():
         store = open_index(path, create=True, strict=True)
         filesystem.sync_directory(os.path.dirname(path))
-    index = SealedIndex(filesystem, store, path, record_path, SealRecord(1, 0), 0)
+    index = SealedIndex(filesystem, store, path, SealRecord(1, 0), 0)
     index.write(())
     index.trim()
     return index
 
 
-def seal_database(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> None:
+def seal_database(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> None:
     """Give a whole database that was written without seals its first one, and record that: from here on it counts."""
     store = open_index(path, create=False, strict=True)
     try:
-        index = SealedIndex(filesystem, store, path, record_path, SealRecord(1, 0), 0)
+        index = SealedIndex(filesystem, store, path, SealRecord(1, 0), 0)
         index.write(())
         index.trim()
     finally:
         store.close()
 
 
-def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
+def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> SealedIndex:
     """Open a database and demand its recorded run; afterwards the run is cut to its end.
 
     Raises IndexMissingError when the database is gone, IndexDamagedError when it does not hold the run: both name the
     command that rebuilds it.
     """
-    record = _read_record(filesystem, record_path)
+    record = _read_record(filesystem, path)
     assert record is not None, "is_sealed_index_present comes first"
     kept = KeptFiles(filesystem, path)
     kept.restore()
@@ -220,7 +227,7 @@ def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: 
             number = _verified_end(store, path, record)
             filesystem.sync_directory(path)
             kept.drop()
-            index = SealedIndex(filesystem, store, path, record_path, record, number)
+            index = SealedIndex(filesystem, store, path, record, number)
             index.trim()
         except BaseException:
             store.close()
@@ -228,19 +235,19 @@ def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: 
     return index
 
 
-def view_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str, record_path: str) -> SealedIndex:
+def view_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> SealedIndex:
     """Open a database without writing a byte, and demand its recorded run; the first write opens it properly.
 
     Raises as ``open_sealed_index``, and ValueError where it is not sound as it stands.
     """
-    record = _read_record(filesystem, record_path)
+    record = _read_record(filesystem, path)
     assert record is not None, "is_sealed_index_present comes first"
     with advising_repair():
         store = open_view(filesystem, KeptFiles(filesystem, path).current_path)
         number = _verified_end(store, path, record)
-    open_to_write = functools.partial(open_sealed_index, filesystem, open_index, path, record_path)
+    open_to_write = functools.partial(open_sealed_index, filesystem, open_index, path)
     opening_bytes = bytes_to_open(filesystem, path)
-    return SealedIndex(filesystem, store, path, record_path, record, number, open_to_write, opening_bytes)
+    return SealedIndex(filesystem, store, path, record, number, open_to_write, opening_bytes)
 
 
 def bytes_to_open(filesystem: FileSystem, path: str) -> int:
@@ -263,7 +270,8 @@ def decode_seal_record(data: bytes) -> SealRecord | None:
     return None if numbers is None else SealRecord(*numbers)
 
 
-def _read_record(filesystem: FileSystem, record_path: str) -> SealRecord | None:
+def _read_record(filesystem: FileSystem, path: str) -> SealRecord | None:
+    record_path = seal_file_name(path)
     try:
         data = filesystem.read_file(record_path)
     except FileNotFoundError:

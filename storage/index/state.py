@@ -10,7 +10,7 @@ import msgspec
 
 from storage.advice import without_advice
 from storage.errors import IndexDamagedError, IndexMissingError, StorageError
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
+from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
 from storage.index.ledger_index import LedgerIndex
 from storage.index.opening import find_history, open_or_view_index
 from storage.index.seal import is_sealed_index_present
@@ -59,15 +59,14 @@ def inspect_index(
     neither there nor damaged, for instance an index that another process has open.
     """
     path = os.path.join(index_directory, database)
-    record_path = seal_file_name(path)
     try:
         finish_swap(filesystem, path)
-        if not is_sealed_index_present(filesystem, path, record_path):
+        if not is_sealed_index_present(filesystem, path):
             witness = find_history(filesystem, ledger_directory)
             if witness is None:
                 return IndexState(IndexCondition.NEW)
             return IndexState(IndexCondition.MISSING, f"{path} is missing, but {witness} exists")
-        rows = open_or_view_index(filesystem, open_index, path, record_path)
+        rows = open_or_view_index(filesystem, open_index, path)
         try:
             if database == LEDGERS_DATABASE:
                 LedgerIndex.load(rows)

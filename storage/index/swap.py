@@ -60,7 +60,7 @@ def commit_rebuilt(filesystem: FileSystem, open_index: OpenIndexStore, path: str
     """Make the new database, whole and durable, the one that counts; ``finish_swap`` is next. StorageError, OSError."""
     folder = rebuilt_path(path)
     filesystem.sync_directory(folder)
-    seal_database(filesystem, open_index, folder, seal_file_name(folder))
+    seal_database(filesystem, open_index, folder)
 
 
 def finish_swap(filesystem: FileSystem, path: str) -> bool:

@@ -55,7 +55,7 @@ from storage.index.journaled_rows import read_journaled_ledgers
 from storage.index.ledger_index import NEEDS_INTEGRITY_CHECK
 from storage.index.seal import open_sealed_index
 from storage.journal.log_mark import NO_MARK, read_last_mark
-from storage.offline.adoption_build import BuildReport, IndexBuild, LogPlaces, building_paths, discard_build
+from storage.offline.adoption_build import BuildReport, IndexBuild, LogPlaces, building_path, discard_build
 from storage.ports import Children, FileSystem, OpenIndexStore
 from storage.rebuild.rebuild import IndexRebuild, plan_rebuild
 
@@ -262,7 +262,7 @@ def _build(
         finally:
             build.close()
         for database in _DATABASES:
-            open_sealed_index(fs, open_index, *building_paths(folder, database)).close()
+            open_sealed_index(fs, open_index, building_path(folder, database)).close()
     return report
 
 
@@ -326,8 +326,8 @@ def _put_in_place(fs: FileSystem, config: StorageConfig, note: ChangeNote) -> No
         move_aside(fs, folder, index.names, note.aside)
     for folder in index_folders(config):
         for database in _DATABASES:
-            ready, record = building_paths(folder, database)
-            for source, name in ((ready, database), (record, seal_file_name(database))):
+            ready = building_path(folder, database)
+            for source, name in ((ready, database), (seal_file_name(ready), seal_file_name(database))):
                 if fs.exists(source):
                     fs.rename(source, os.path.join(folder, name))
         fs.sync_directory(folder)

@@ -165,7 +165,7 @@ class IndexBuild:
         self._undo.close()
 
     def _create(self, open_index: OpenIndexStore, index_directory: str, database: str) -> SealedIndex:
-        index = create_sealed_index(self._fs, open_index, *building_paths(index_directory, database))
+        index = create_sealed_index(self._fs, open_index, building_path(index_directory, database))
         self._undo.callback(index.close)
         return index
 
@@ -238,20 +238,19 @@ class IndexBuild:
 def discard_build(fs: FileSystem, index_directory: str) -> None:
     """Delete what an unfinished build left in an index directory (``current``); repeatable. OSError."""
     for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE):
-        path, record_path = building_paths(index_directory, database)
+        path = building_path(index_directory, database)
         if fs.exists(path):
             KeptFiles(fs, path).drop()
             remove_files(fs, path)
             fs.remove_directory(path)
-        if fs.exists(record_path):
+        if fs.exists(record_path := seal_file_name(path)):
             fs.remove(record_path)
     fs.sync_directory(index_directory)
 
 
-def building_paths(index_directory: str, database: str) -> tuple[str, str]:
-    """Folder and seal record of a database while adoption fills it."""
-    name = database + ADOPTING_SUFFIX
-    return os.path.join(index_directory, name), os.path.join(index_directory, seal_file_name(name))
+def building_path(index_directory: str, database: str) -> str:
+    """Folder of a database while adoption fills it."""
+    return os.path.join(index_directory, database + ADOPTING_SUFFIX)
 
 
 def _row_of(header: IdxHeader) -> LedgerRow:

@@ -15,7 +15,6 @@ point leaves limbo that is still there or has ended, and a repair that is due.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -33,15 +32,14 @@ from storage.filenames import (
     LOCATIONS_DATABASE,
     current_directory,
     entry_log_file_name,
-    seal_file_name,
 )
 from storage.ids import EntryId, EntryLogId, LedgerId
 from storage.index.adoption_note import find_change_under_way
 from storage.index.advice import advise_on_lost_index
 from storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK, LedgerIndex
 from storage.index.location_index import LocationIndex
-from storage.index.opening import open_or_view_index
-from storage.index.seal import SealedIndex, advising_repair
+from storage.index.opening import viewing_index
+from storage.index.seal import advising_repair
 from storage.index.state import DATABASES, IndexCondition, inspect_index
 from storage.offline.log_shortfalls import find_shortfalls, log_sizes_bytes
 from storage.ports import FileSystem, OpenIndexStore
@@ -106,10 +104,10 @@ def survey_limbo(fs: FileSystem, open_index: OpenIndexStore, config: StorageConf
     for position, (ledger_folder, index_folder) in enumerate(config.engine_folders):
         if not _is_sound(fs, open_index, config, ledger_folder, index_folder):
             continue
-        with _opened(fs, open_index, index_folder, LEDGERS_DATABASE) as rows, advising_repair():
+        with viewing_index(fs, open_index, index_folder, LEDGERS_DATABASE) as rows, advising_repair():
             ledgers = LedgerIndex.load(rows)
             flags = ledgers.read_flags() if position == 0 else flags
-        with _opened(fs, open_index, index_folder, LOCATIONS_DATABASE) as rows, advising_repair():
+        with viewing_index(fs, open_index, index_folder, LOCATIONS_DATABASE) as rows, advising_repair():
             limbo = tuple(_limbo_ledgers(ledgers, LocationIndex(rows)))
         certain = frozenset(ledgers).difference(each.ledger_id for each in limbo)
         directories.append(LimboDirectory(ledger_folder, index_folder, limbo, certain))
@@ -147,7 +145,7 @@ def find_doubtful_logs(
     quarantined = read_quarantine(fs, folder)
     # The rows of ledgers in question that name a log in quarantine are counted like those that name none.
     sizes_bytes = {log_id: size for log_id, size in log_sizes_bytes(fs, folder).items() if log_id not in quarantined}
-    with _opened(fs, open_index, directory.index_directory, LOCATIONS_DATABASE) as rows, advising_repair():
+    with viewing_index(fs, open_index, directory.index_directory, LOCATIONS_DATABASE) as rows, advising_repair():
         show = functools.partial(on_progress, len(log_ids), len(log_ids))
         show()
         for log in find_shortfalls(rows, wanted, sizes_bytes, show):
@@ -159,7 +157,7 @@ def end_limbo(
     fs: FileSystem, open_index: OpenIndexStore, directory: LimboDirectory, ledger_ids: Iterable[LedgerId]
 ) -> int:
     """End the limbo of ledgers, durably; returns of how many. May be repeated after a kill. StorageError, OSError."""
-    with _opened(fs, open_index, directory.index_directory, LEDGERS_DATABASE) as rows:
+    with viewing_index(fs, open_index, directory.index_directory, LEDGERS_DATABASE) as rows:
         ledgers = LedgerIndex.load(rows)
         ended_count = sum(ledgers.set_limbo(ledger_id, is_limbo=False) for ledger_id in ledger_ids)
         ledgers.write(ledgers.take_changes())
@@ -192,10 +190,3 @@ def _limbo_ledgers(ledgers: LedgerIndex, locations: LocationIndex) -> Iterator[L
 def _doubtful(folder: str, log_id: EntryLogId, reason: str, ledger_ids: Iterable[LedgerId]) -> Iterator[DoubtfulLog]:
     if concerned := tuple(sorted(ledger_ids)):
         yield DoubtfulLog(os.path.join(folder, entry_log_file_name(log_id)), reason, concerned)
-
-
-def _opened(
-    fs: FileSystem, open_index: OpenIndexStore, index_folder: str, database: str
-) -> contextlib.closing[SealedIndex]:
-    path = os.path.join(index_folder, database)
-    return contextlib.closing(open_or_view_index(fs, open_index, path, seal_file_name(path)))

@@ -7,7 +7,6 @@ check also reads the 20 bytes at which the entry begins in that log. No check co
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator
 from typing import Final
@@ -30,13 +29,11 @@ from storage.filenames import (
     current_directory,
     entry_log_file_name,
     journal_file_name,
-    seal_file_name,
 )
 from storage.ids import EntryId, EntryLogId, JournalId, LedgerId, LogMark
 from storage.index.advice import advise_on_lost_index
 from storage.index.ledger_index import LedgerIndex
-from storage.index.opening import open_or_view_index
-from storage.index.seal import SealedIndex
+from storage.index.opening import viewing_index
 from storage.index.state import DATABASES, IndexCondition, inspect_index
 from storage.journal.catalog import NO_CATALOG, JournalCatalog, read_catalog
 from storage.journal.format import JournalRecordKind
@@ -239,10 +236,10 @@ class StorageCheck:
         if LOCATIONS_DATABASE in sound:
             owners = None
             if LEDGERS_DATABASE in sound:
-                with self._opened(index_folder, LEDGERS_DATABASE) as rows:
+                with viewing_index(self._fs, self._open_index, index_folder, LEDGERS_DATABASE) as rows:
                     owners = set(LedgerIndex.load(rows))
                 self.counts.ledger_count += len(owners)
-            with self._opened(index_folder, LOCATIONS_DATABASE) as rows:
+            with viewing_index(self._fs, self._open_index, index_folder, LOCATIONS_DATABASE) as rows:
                 yield from self._of_locations(ledger_folder, rows.path, LocationRows(rows, owners))
 
     def _of_index(
@@ -310,10 +307,6 @@ class StorageCheck:
         if count > told_count:
             reason = f"{count - told_count} more entries are not where the index says"
             yield StorageFinding("locations", path, reason, way_out=_KEEP_INDEX_ADVICE)
-
-    def _opened(self, index_folder: str, database: str) -> contextlib.closing[SealedIndex]:
-        path = os.path.join(index_folder, database)
-        return contextlib.closing(open_or_view_index(self._fs, self._open_index, path, seal_file_name(path)))
 
 
 # A new index knows nothing of an entry whose ids in the log are damaged, and would deny it.

@@ -24,7 +24,7 @@ import msgspec
 from storage.config import StorageConfig
 from storage.entry_log.scan_order import LogFolder, finish_links, read_log_folder, remove_replaced
 from storage.errors import IndexDamagedError
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, current_directory, seal_file_name
+from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, current_directory
 from storage.ids import LedgerId
 from storage.index.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerIndex, LedgerRow
 from storage.index.seal import open_sealed_index
@@ -275,7 +275,7 @@ class IndexRebuild:
     @contextlib.contextmanager
     def _opened_ledgers(self, plan: DirectoryPlan) -> Iterator[LedgerIndex]:
         path = plan.path(LEDGERS_DATABASE)
-        rows = open_sealed_index(self._filesystem, self._open_index, path, seal_file_name(path))
+        rows = open_sealed_index(self._filesystem, self._open_index, path)
         try:
             yield LedgerIndex.load(rows)
         finally:

@@ -134,7 +134,7 @@ def _wrongs_of_entry(storage: LedgerStorage, key: tuple[int, int], body: bytes) 
     ledger_id, entry_id = key
     engine = storage.engine_of(ledger_id)
     try:
-        found = engine.find_cached(ledger_id, entry_id) or engine.read(ledger_id, entry_id)
+        found = engine.find_cached(ledger_id, entry_id) or engine.stored.read(ledger_id, entry_id)
     except (StorageError, OSError):
         return
     except Exception as error:
@@ -148,7 +148,7 @@ def _wrongs_of_entry(storage: LedgerStorage, key: tuple[int, int], body: bytes) 
 
 def _strangers(engine: LedgerDirectoryEngine, ledger_id: int, acknowledged: Acknowledged) -> Iterator[str]:
     try:
-        present = {*engine.list_entries(ledger_id), *engine.list_cached_entries(ledger_id)}
+        present = {*engine.stored.list_entries(ledger_id), *engine.list_cached_entries(ledger_id)}
     except (StorageError, OSError):
         return
     strangers = {(ledger_id, entry_id) for entry_id in present} - set(acknowledged.entries)

@@ -104,11 +104,11 @@ def _row_losses(engine: LedgerDirectoryEngine, ledger_id: int, expected: Expecta
 def _entry_losses(engine: LedgerDirectoryEngine, ledger_id: int, expected: Expectation) -> Iterator[str]:
     promised = expected.promises[ledger_id].entries
     submitted = expected.generations[ledger_id]
-    present = {*engine.list_entries(ledger_id), *engine.list_cached_entries(ledger_id)}
+    present = {*engine.stored.list_entries(ledger_id), *engine.list_cached_entries(ledger_id)}
     if strangers := present - set(submitted):
         yield f"entries {sorted(strangers)} of ledger {ledger_id} were never written"
     for entry_id in sorted({*promised, *present} & set(submitted)):
-        body = engine.find_cached(ledger_id, entry_id) or engine.read(ledger_id, entry_id)
+        body = engine.find_cached(ledger_id, entry_id) or engine.stored.read(ledger_id, entry_id)
         if body is None:
             yield f"entry {ledger_id}:{entry_id} is lost"
             continue
@@ -118,6 +118,6 @@ def _entry_losses(engine: LedgerDirectoryEngine, ledger_id: int, expected: Expec
         elif body not in copies[promised.get(entry_id, 1) - 1 :]:
             yield f"entry {ledger_id}:{entry_id} is an older copy than the acknowledged one"
     if promised and present:
-        last = engine.find_last(ledger_id) or engine.last_cached(ledger_id)
+        last = engine.stored.find_last(ledger_id) or engine.last_cached(ledger_id)
         if last is None or last[0] < max(promised):
             yield f"the last entry of ledger {ledger_id} is {last and last[0]}, acknowledged {max(promised)}"

@@ -21,31 +21,35 @@ def compact(
 ) -> None:
     """Move what is alive in a log to another, and remove it. The transactional way copies at most so many at once."""
     found = list(EntryLogScan(FS, directory, source))
-    current = engine.current_locations([(entry.ledger_id, entry.entry_id) for entry in found])
+    current = engine.relocation.current_locations([(entry.ledger_id, entry.entry_id) for entry in found])
     alive = [entry for entry, location in zip(found, current, strict=True) if location == entry.location]
     if is_transactional and alive:
         _to_a_log_of_its_own(engine, directory, source, alive, copied_max)
     else:
         _to_the_active_log(engine, directory, alive)
-    engine.remove_log(source)
+    engine.relocation.remove_log(source)
 
 
 def _to_the_active_log(engine: LedgerDirectoryEngine, directory: str, alive: Sequence[ScannedEntry]) -> None:
-    copies = engine.append_survivors([(entry.ledger_id, _body(directory, entry)) for entry in alive]) if alive else []
-    engine.sync_logs()
-    engine.relocate(_moves(alive, copies))
+    copies = (
+        engine.relocation.append_survivors([(entry.ledger_id, _body(directory, entry)) for entry in alive])
+        if alive
+        else []
+    )
+    engine.relocation.sync_logs()
+    engine.relocation.relocate(_moves(alive, copies))
 
 
 def _to_a_log_of_its_own(
     engine: LedgerDirectoryEngine, directory: str, source: EntryLogId, alive: Sequence[ScannedEntry], copied_max: int
 ) -> None:
-    log_id = engine.claim_log_id()
+    log_id = engine.relocation.claim_log_id()
     writer = CompactedLogWriter(FS, directory, log_id, source)
     for first in range(0, len(alive), copied_max):
         writer.append([(entry.ledger_id, _body(directory, entry)) for entry in alive[first : first + copied_max]])
     compacted = writer.finish()
     compacted.publish(FS)
-    engine.relocate(_moves(alive, [entry.location for entry in EntryLogScan(FS, directory, log_id)]))
+    engine.relocation.relocate(_moves(alive, [entry.location for entry in EntryLogScan(FS, directory, log_id)]))
     compacted.forget(FS)
 
 

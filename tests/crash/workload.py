@@ -194,7 +194,7 @@ class Workload:
         self._checkpoint()
         self._checkpoint()
         engine = self._chance.choice(self._storage.engines)
-        log_ids = engine.finished_log_ids()
+        log_ids = engine.relocation.finished_log_ids()
         if not log_ids:
             return
         directory = current_directory(self._config.ledger_directories[self._storage.engines.index(engine)])

@@ -9,7 +9,7 @@ from pathlib import Path
 from storage.adapters.filesystem import OsFileSystem
 from storage.adapters.index_store import open_plyvel
 from storage.config import EngineConfig, StorageConfig
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory, seal_file_name
+from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory
 from storage.index.seal import create_sealed_index
 from tests.storage.engines import config_below
 from tests.storage.golden import GOLDEN, unpack
@@ -49,8 +49,7 @@ def adopt(image: str, root: Path) -> StorageConfig:
 
 
 def _fill(current: str, database: str, rows: dict[str, str]) -> None:
-    record = os.path.join(current, seal_file_name(database))
-    index = create_sealed_index(OsFileSystem(), open_plyvel, os.path.join(current, database), record)
+    index = create_sealed_index(OsFileSystem(), open_plyvel, os.path.join(current, database))
     index.write([(bytes.fromhex(key), bytes.fromhex(value)) for key, value in rows.items()])
     index.record()
     index.close()

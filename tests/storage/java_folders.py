@@ -140,9 +140,9 @@ def row_of(storage: LedgerStorage, ledger_id: int) -> LedgerRow:
 def require_all(storage: LedgerStorage, entries: Mapping[tuple[int, int], str]) -> None:
     """Every entry is read exactly, and nothing else is there."""
     for (ledger_id, entry_id), sha1 in entries.items():
-        body = storage.engine_of(ledger_id).read(ledger_id, entry_id)
+        body = storage.engine_of(ledger_id).stored.read(ledger_id, entry_id)
         assert body is not None, f"{ledger_id}:{entry_id} is denied"
         assert hashlib.sha1(body).hexdigest() == sha1, f"{ledger_id}:{entry_id}"
     for ledger_id in {ledger_id for ledger_id, _ in entries}:
-        listed = storage.engine_of(ledger_id).list_entries(ledger_id)
+        listed = storage.engine_of(ledger_id).stored.list_entries(ledger_id)
         assert listed == sorted(entry_id for each, entry_id in entries if each == ledger_id)

@@ -104,10 +104,10 @@ def require_entries(config: StorageConfig, ledger_ids: range, rounds: int = 3, e
         for ledger_id in ledger_ids:
             engine = storage.engine_of(ledger_id)
             assert engine.ledger(ledger_id) is not None
-            assert engine.list_entries(ledger_id) == list(range(rounds * entries))
+            assert engine.stored.list_entries(ledger_id) == list(range(rounds * entries))
             for entry_id in range(rounds * entries):
                 payload = b"copy %d" % (rounds - 1) if entry_id == 7 else b"x" * (entry_id % 50 * 2)
-                assert engine.read(ledger_id, entry_id) == entry(ledger_id, entry_id, payload)
-            assert engine.read(ledger_id, rounds * entries) is None
+                assert engine.stored.read(ledger_id, entry_id) == entry(ledger_id, entry_id, payload)
+            assert engine.stored.read(ledger_id, rounds * entries) is None
     finally:
         storage.close()

@@ -364,7 +364,7 @@ def _moves_from(
 
     At whatever offset: the source has not changed since the row named the entry that was copied from it.
     """
-    places = engine.current_locations([(entry.ledger_id, entry.entry_id) for entry in entries])
+    places = engine.relocation.current_locations([(entry.ledger_id, entry.entry_id) for entry in entries])
     return [
         EntryMove(entry.ledger_id, entry.entry_id, place, EntryLocation(compacted.log_id, entry.offset))
         for entry, place in zip(entries, places, strict=True)
@@ -374,5 +374,5 @@ def _moves_from(
 
 def _remove(fs: FileSystem, engine: LedgerDirectoryEngine, log_id: EntryLogId) -> int:
     size_bytes = fs.size(os.path.join(engine.ledger_directory, entry_log_file_name(log_id)))
-    engine.remove_log(log_id)
+    engine.relocation.remove_log(log_id)
     return size_bytes

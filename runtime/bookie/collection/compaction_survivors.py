@@ -68,7 +68,7 @@ class ActiveLogSurvivors(Survivors):
         bodies = await self._workers.run(COMPACTION_LANE, self._source.read_bodies, entries)
         owned = [(entry.ledger_id, body) for entry, body in zip(entries, bodies, strict=True)]
         self._unsynced_bytes += sum(map(len, bodies))  # before the job: it runs on when this call is cancelled
-        locations = await self._workers.run(CHECKPOINT_LANE, self._engine.append_survivors, owned)
+        locations = await self._workers.run(CHECKPOINT_LANE, self._engine.relocation.append_survivors, owned)
         self._moves += _moves(self._source, entries, locations)
         if len(self._moves) >= self._outstanding_entries_max or self._unsynced_bytes >= _SYNC_BYTES_MAX:
             await self.finish()
@@ -78,7 +78,7 @@ class ActiveLogSurvivors(Survivors):
         if not self._moves:
             return
         moves, self._moves = self._moves, []
-        await self._workers.run(CHECKPOINT_LANE, self._engine.sync_logs)
+        await self._workers.run(CHECKPOINT_LANE, self._engine.relocation.sync_logs)
         self._unsynced_bytes = 0
         await relocate(self._workers, self._engine, moves)
 
@@ -87,7 +87,7 @@ class ActiveLogSurvivors(Survivors):
         if self._unsynced_bytes:
             # The engine is to forget that copies are outstanding: nobody will ask for them any more.
             with contextlib.suppress(StorageError, OSError):
-                await self._workers.run(CHECKPOINT_LANE, self._engine.sync_logs)
+                await self._workers.run(CHECKPOINT_LANE, self._engine.relocation.sync_logs)
 
 
 class NewLogSurvivors(Survivors):
@@ -115,7 +115,7 @@ class NewLogSurvivors(Survivors):
     async def take(self, entries: Sequence[SourceEntry]) -> None:
         """See ``Survivors``."""
         if self._writer is None:
-            log_id = await self._workers.run(CHECKPOINT_LANE, self._engine.claim_log_id)
+            log_id = await self._workers.run(CHECKPOINT_LANE, self._engine.relocation.claim_log_id)
             directory = self._engine.ledger_directory
             self._writer = CompactedLogWriter(self._fs, directory, log_id, self._source.log_id)
         await self._workers.run(COMPACTION_LANE, _copy, self._source, self._writer, entries)
@@ -137,7 +137,7 @@ class NewLogSurvivors(Survivors):
 async def relocate(workers: Workers, engine: LedgerDirectoryEngine, moves: Sequence[EntryMove]) -> None:
     """Let copies take the place of their originals, in jobs that leave room for checkpoints."""
     for first in range(0, len(moves), RELOCATE_COUNT_MAX):
-        await workers.run(CHECKPOINT_LANE, engine.relocate, moves[first : first + RELOCATE_COUNT_MAX])
+        await workers.run(CHECKPOINT_LANE, engine.relocation.relocate, moves[first : first + RELOCATE_COUNT_MAX])
 
 
 def _copy(source: CompactionSource, writer: CompactedLogWriter, entries: Sequence[SourceEntry]) -> None:

@@ -155,13 +155,13 @@ class DirectoryCollector:
                 await self._put_in_quarantine(compacted.source_log_id, str(error))
                 await self._put_in_quarantine(compacted.log_id, str(error))
                 continue
-            finished = await self._workers.run(COMPACTION_LANE, self._engine.finished_log_ids)
+            finished = await self._workers.run(COMPACTION_LANE, self._engine.relocation.finished_log_ids)
             if compacted.source_log_id in finished and compacted.source_log_id not in self._quarantine:
                 await self._deal_with(compacted.source_log_id, self._compactor.compact)
 
     async def refresh(self) -> None:
         """Take up logs that were finished since, forget deleted ledgers. StorageError, OSError."""
-        finished = await self._workers.run(COMPACTION_LANE, self._engine.finished_log_ids)
+        finished = await self._workers.run(COMPACTION_LANE, self._engine.relocation.finished_log_ids)
         there = set(finished)
         self._unproven &= there
         self._copied = {log_id: ledger_ids for log_id, ledger_ids in self._copied.items() if log_id in there}
@@ -345,7 +345,7 @@ class DirectoryCollector:
 
     async def _quarantine_by_reads(self, finished: AbstractSet[EntryLogId]) -> None:
         """Logs in which readers came upon damage: one that is in use throughout is never compacted, nor looked at."""
-        self._read_damages |= self._engine.take_damages()
+        self._read_damages |= self._engine.stored.take_damages()
         for log_id in sorted(self._read_damages.keys() & finished):
             if self._compactor.is_in_hand(log_id):
                 continue
@@ -388,7 +388,7 @@ async def find_rows_naming(
     ordered = None if ledger_ids is None else sorted(ledger_ids)
     start: bytes | None = b""
     while start is not None:
-        rows = await workers.run(COMPACTION_LANE, engine.rows_naming, log_ids, ordered, start)
+        rows = await workers.run(COMPACTION_LANE, engine.relocation.rows_naming, log_ids, ordered, start)
         for row in rows.found:
             witnesses = found[row[2].log_id]
             if len(witnesses) < _WITNESSES_MAX and engine.ledger(row[0]) is not None:
@@ -400,5 +400,5 @@ async def find_rows_naming(
 async def _still_there(engine: LedgerDirectoryEngine, workers: Workers, rows: list[IndexRow]) -> list[IndexRow]:
     """Rows that nobody has changed since they were found: a ledger may have been deleted, an entry added again."""
     keys = [(ledger_id, entry_id) for ledger_id, entry_id, _ in rows]
-    places = await workers.run(COMPACTION_LANE, engine.current_locations, keys)
+    places = await workers.run(COMPACTION_LANE, engine.relocation.current_locations, keys)
     return [row for row, place in zip(rows, places, strict=True) if place == row[2]]

@@ -120,7 +120,7 @@ class LedgerRefill:
         while True:
             generation = job.engine.read_generation
             on_disk = await self._tools.workers.run(
-                INTEGRITY_LANE, job.engine.list_entries, job.ledger_id, first, WINDOW_ENTRY_COUNT
+                INTEGRITY_LANE, job.engine.stored.list_entries, job.ledger_id, first, WINDOW_ENTRY_COUNT
             )
             present = set(on_disk)
             missing = [

@@ -150,7 +150,7 @@ class _Turn:
         errors: tuple[tuple[str, str], ...] = ()
         if job.needs_last_entry:
             try:
-                last_entry = job.engine.find_last(job.ledger_id)
+                last_entry = job.engine.stored.find_last(job.ledger_id)
                 is_end_known = True
             except (StorageError, OSError) as error:
                 # The entry itself may still be readable: its answer then goes out without a LAC.
@@ -174,13 +174,15 @@ class _Turn:
         self._former = (ledger_id, entry_id)
         body = self._ahead.pop(self._former, None)
         if body is None and is_sequential and self._ahead_bytes_left > 0 and engine.read_ahead_count_max:
-            bodies = engine.read_run(ledger_id, entry_id, 1 + engine.read_ahead_count_max, self._ahead_bytes_left)
+            bodies = engine.stored.read_run(
+                ledger_id, entry_id, 1 + engine.read_ahead_count_max, self._ahead_bytes_left
+            )
             for ahead_id, ahead in enumerate(bodies[1:], entry_id + 1):
                 self._ahead[ledger_id, ahead_id] = ahead
                 self._ahead_bytes_left -= len(ahead)
             return bodies
         if body is None:
-            body = engine.read(ledger_id, entry_id)
+            body = engine.stored.read(ledger_id, entry_id)
         return [] if body is None else [body]
 
 
@@ -225,7 +227,7 @@ def _take_part(
     count_max: int,
 ) -> int | None:
     """Take the next ids, of disk and caches; returns where to go on, None at the end."""
-    stored = engine.list_entries(ledger_id, first_entry_id, count_max)
+    stored = engine.stored.list_entries(ledger_id, first_entry_id, count_max)
     next_cached = bisect.bisect_left(cached, first_entry_id)
     part = cached[next_cached : next_cached + count_max]
     ids = sorted({*stored, *part})

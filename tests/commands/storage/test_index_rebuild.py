@@ -32,7 +32,7 @@ def test_a_lost_index_is_built_again(folders: Folders) -> None:
     )
     assert (result["entries"], result["locations"], result["ledgers"]) == (12, 12, 4)
     with folders.opened() as storage:
-        assert storage.engine_of(2).read(2, 1) == entry(2, 1)
+        assert storage.engine_of(2).stored.read(2, 1) == entry(2, 1)
     again = folders.succeed("index", "rebuild", "--yes", "-o", "json")
     assert "every index is sound" in again.stderr
     nothing = {"entries": 0, "locations": 0, "ledgers": 0, "limbo": 0, "directories": []}

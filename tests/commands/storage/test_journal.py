@@ -153,8 +153,8 @@ def test_replay_brings_back_what_the_mark_leaves_out(tmp_path: Path) -> None:
             "ledgers 2 and 4; the other journal has nothing new"
         )
     with folders.opened() as storage:
-        assert storage.engine_of(2).list_entries(2) == [0, 1, 2]
-        assert storage.engine_of(2).read(2, 1) == entry(2, 1)
+        assert storage.engine_of(2).stored.list_entries(2) == [0, 1, 2]
+        assert storage.engine_of(2).stored.read(2, 1) == entry(2, 1)
     later = folders.succeed("mark", "-o", "json").json()["items"]
     for before, after in zip(marks, later, strict=True):
         assert (int(before["journal_id"]), before["offset"]) <= (int(after["journal_id"]), after["offset"])

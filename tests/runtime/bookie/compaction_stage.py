@@ -82,7 +82,7 @@ def require_stored(
 ) -> None:
     for ledger_id in ledger_ids:
         for entry_id in entry_ids:
-            assert engine.read(ledger_id, entry_id) == stored(ledger_id, entry_id, generation)
+            assert engine.stored.read(ledger_id, entry_id) == stored(ledger_id, entry_id, generation)
 
 
 def leftovers(root: Path) -> list[str]:

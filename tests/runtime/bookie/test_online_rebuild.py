@@ -304,7 +304,7 @@ async def test_a_kill_at_any_change_leaves_no_index_that_denies_what_a_lost_log_
         storage = open_storage(moved(config.storage, root, photograph))
         storage.replay()
         engine = storage.engines[0]
-        are_listed = all(engine.list_entries(ledger_id) == list(ENTRIES) for ledger_id in LEDGERS)
+        are_listed = all(engine.stored.list_entries(ledger_id) == list(ENTRIES) for ledger_id in LEDGERS)
         rows = [engine.ledger(ledger_id) for ledger_id in LEDGERS]
         limbo_count = sum(row is not None and row.is_limbo for row in rows)
         assert are_listed or limbo_count == len(LEDGERS)
@@ -378,7 +378,7 @@ def require_stored(config: StorageConfig) -> None:
     assert row.is_fenced
     for ledger_id in LEDGERS:
         engine = storage.engine_of(ledger_id)
-        assert engine.list_entries(ledger_id) == list(ENTRIES)
+        assert engine.stored.list_entries(ledger_id) == list(ENTRIES)
     storage.close()
 
 

@@ -77,22 +77,22 @@ def test_an_entry_is_found_in_every_stage(engine: LedgerDirectoryEngine) -> None
     assert engine.find_cached(5, 1) == entry(5, 1)
     job = engine.begin_checkpoint()
     assert engine.find_cached(5, 1) == entry(5, 1)
-    assert engine.read(5, 1) is None
+    assert engine.stored.read(5, 1) is None
     done = engine.write_checkpoint(job)
     assert engine.find_cached(5, 1) == entry(5, 1)
-    assert engine.read(5, 1) == entry(5, 1)
+    assert engine.stored.read(5, 1) == entry(5, 1)
     engine.end_checkpoint(job, done)
     assert engine.find_cached(5, 1) is None
-    assert engine.read(5, 1) == entry(5, 1)
+    assert engine.stored.read(5, 1) == entry(5, 1)
     assert engine.memtable_bytes == 0
 
 
 def test_what_was_never_added_is_absent(engine: LedgerDirectoryEngine) -> None:
     add(engine, 5, 1)
     checkpoint_now(engine)
-    assert engine.read(5, 0) is None
-    assert engine.read(6, 1) is None
-    assert engine.find_last(6) is None
+    assert engine.stored.read(5, 0) is None
+    assert engine.stored.read(6, 1) is None
+    assert engine.stored.find_last(6) is None
     assert engine.last_cached(6) is None
 
 
@@ -105,7 +105,7 @@ def test_the_newest_add_wins_in_every_stage(engine: LedgerDirectoryEngine) -> No
     engine.end_checkpoint(job, done)
     assert engine.find_cached(5, 1) == entry(5, 1, b"second")
     checkpoint_now(engine)
-    assert engine.read(5, 1) == entry(5, 1, b"second")
+    assert engine.stored.read(5, 1) == entry(5, 1, b"second")
 
 
 def test_a_full_memtable_refuses_and_asks_for_a_checkpoint(engine: LedgerDirectoryEngine) -> None:
@@ -144,7 +144,7 @@ def test_an_entry_that_can_never_fit_does_no_harm(engine: LedgerDirectoryEngine)
     assert not is_due(engine)
     add(engine, 5, 1)
     checkpoint_now(engine)
-    assert engine.read(5, 1) == entry(5, 1)
+    assert engine.stored.read(5, 1) == entry(5, 1)
 
 
 def test_an_entry_that_could_not_be_read_back_is_refused(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_an_entry_that_could_not_be_read_back_is_refused(tmp_path: Path) -> None
     body = entry(5, 1, bytes(2048 - 32))
     engine.add(5, 1, body)
     checkpoint_now(engine)
-    assert engine.read(5, 1) == body
+    assert engine.stored.read(5, 1) == body
 
 
 def test_an_entry_larger_than_a_log_is_stored(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_an_entry_larger_than_a_log_is_stored(tmp_path: Path) -> None:
     engine.add(5, 1, body)
     add(engine, 5, 2)
     checkpoint_now(engine)
-    assert [engine.read(5, 1), engine.read(5, 2)] == [body, entry(5, 2)]
+    assert [engine.stored.read(5, 1), engine.stored.read(5, 2)] == [body, entry(5, 2)]
 
 
 # Read cache
@@ -196,7 +196,7 @@ def test_a_slow_read_does_not_bring_an_older_copy_back(engine: LedgerDirectoryEn
     add(engine, 5, 1, payload=b"old")
     checkpoint_now(engine)
     generation = engine.read_generation
-    found = engine.read(5, 1)
+    found = engine.stored.read(5, 1)
     assert found == entry(5, 1, b"old")
     add(engine, 5, 1, payload=b"new")
     if moment == "flushed":
@@ -208,7 +208,7 @@ def test_a_slow_read_does_not_bring_an_older_copy_back(engine: LedgerDirectoryEn
         engine.end_checkpoint(job, done)
     checkpoint_now(engine)
     assert engine.find_cached(5, 1) is None
-    assert engine.read(5, 1) == entry(5, 1, b"new")
+    assert engine.stored.read(5, 1) == entry(5, 1, b"new")
 
 
 def test_reading_on_is_told_by_what_was_read_lately(engine: LedgerDirectoryEngine) -> None:
@@ -246,12 +246,12 @@ def test_the_last_entry_is_the_highest_of_all_places(engine: LedgerDirectoryEngi
         add(engine, 5, entry_id)
     engine.begin_checkpoint()
     add(engine, 5, stages[-1])
-    lasts = [last for last in (engine.last_cached(5), engine.find_last(5)) if last is not None]
+    lasts = [last for last in (engine.last_cached(5), engine.stored.find_last(5)) if last is not None]
     assert max(lasts) == (9, entry(5, 9))
 
 
 def look_at_stored_end(engine: LedgerDirectoryEngine, ledger_id: int) -> int | None:
-    return engine.note_last_stored(ledger_id, engine.find_last(ledger_id), engine.read_generation)
+    return engine.note_last_stored(ledger_id, engine.stored.find_last(ledger_id), engine.read_generation)
 
 
 def test_last_add_confirmed_only_rises(engine: LedgerDirectoryEngine) -> None:
@@ -288,7 +288,7 @@ def test_last_add_confirmed_is_the_highest_of_cache_and_disk(tmp_path: Path, exp
 def test_the_end_of_a_deleted_ledger_says_nothing_of_the_next_of_its_id(engine: LedgerDirectoryEngine) -> None:
     add(engine, 5, 9)
     checkpoint_now(engine)
-    asked_at, last = engine.read_generation, engine.find_last(5)
+    asked_at, last = engine.read_generation, engine.stored.find_last(5)
     engine.delete_ledger(5)
     engine.set_master_key(5, KEY)
     add(engine, 5, 0)
@@ -308,7 +308,7 @@ def test_list_entries(engine: LedgerDirectoryEngine) -> None:
     add(engine, 5, 7)
     engine.begin_checkpoint()
     add(engine, 5, 9)
-    assert engine.list_entries(5) == [2, 4]
+    assert engine.stored.list_entries(5) == [2, 4]
     assert sorted(engine.list_cached_entries(5)) == [7, 9]
 
 
@@ -325,10 +325,10 @@ def test_delete_hides_a_ledger_at_once(engine: LedgerDirectoryEngine) -> None:
     engine.delete_ledger(5)
     assert engine.ledger(5) is None
     assert [engine.find_cached(5, entry_id) for entry_id in (1, 2, 3)] == [None, None, None]
-    assert [engine.read(5, entry_id) for entry_id in (1, 2, 3)] == [None, None, None]
+    assert [engine.stored.read(5, entry_id) for entry_id in (1, 2, 3)] == [None, None, None]
     assert engine.last_cached(5) is None
-    assert engine.find_last(5) is None
-    assert engine.list_entries(5) == []
+    assert engine.stored.find_last(5) is None
+    assert engine.stored.list_entries(5) == []
     assert engine.list_cached_entries(5) == []
     assert engine.last_add_confirmed(5) is None
 
@@ -349,12 +349,12 @@ def test_adds_behind_a_delete_stay(tmp_path: Path, is_checkpoint_running: bool) 
         done = engine.write_checkpoint(job)
         engine.end_checkpoint(job, done)
     assert engine.find_cached(5, 2) == entry(5, 2, b"new")
-    assert engine.read(5, 1) is None  # Still hidden: the rows go with the next checkpoint.
+    assert engine.stored.read(5, 1) is None  # Still hidden: the rows go with the next checkpoint.
     checkpoint_now(engine)
     for reader in (engine, after_kill(tmp_path / "live")):
         assert reader.ledger(5) == LedgerRow(master_key=b"another owner")
-        assert reader.read(5, 2) == entry(5, 2, b"new")
-        assert reader.list_entries(5) == [2, 4]
+        assert reader.stored.read(5, 2) == entry(5, 2, b"new")
+        assert reader.stored.list_entries(5) == [2, 4]
 
 
 def test_a_deleted_ledger_stays_deleted(tmp_path: Path) -> None:
@@ -367,8 +367,8 @@ def test_a_deleted_ledger_stays_deleted(tmp_path: Path) -> None:
     checkpoint_now(engine)
     for reader in (engine, after_kill(tmp_path / "live")):
         assert reader.ledger(5) is None
-        assert reader.list_entries(5) == []
-        assert len(reader.list_entries(6)) == 20
+        assert reader.stored.list_entries(5) == []
+        assert len(reader.stored.list_entries(6)) == 20
 
 
 @pytest.mark.parametrize("is_used_again", [False, True])
@@ -388,16 +388,16 @@ def test_a_crash_in_mid_deletion_leaves_nothing_of_the_former_life(tmp_path: Pat
         checkpoint_now(engine)
     reopened = after_kill(tmp_path / "live")
     assert reopened.ledger(5) is None
-    assert reopened._locations.find(5, 0) is not None, "else this tests nothing"
-    assert reopened.read(5, 0) is None
+    assert reopened._files.locations.find(5, 0) is not None, "else this tests nothing"
+    assert reopened.stored.read(5, 0) is None
     if is_used_again:  # by the journal
         reopened.set_master_key(5, b"other")
         add(reopened, 5, 1, payload=b"new")
     for _ in range(2):
         checkpoint_now(reopened)
-        assert reopened.list_entries(5) == ([1] if is_used_again else [])
+        assert reopened.stored.list_entries(5) == ([1] if is_used_again else [])
         assert (reopened.ledger(5) is not None) == is_used_again
-        assert reopened._locations.find(5, 0) is None
+        assert reopened._files.locations.find(5, 0) is None
     reopened.close()
     again = open_engine(tmp_path / "live-after-kill")
     assert (again.ledger(5) is not None) == is_used_again
@@ -415,11 +415,11 @@ def test_a_delete_during_a_checkpoint_that_deletes(engine: LedgerDirectoryEngine
     engine.delete_ledger(5)
     done = engine.write_checkpoint(job)
     engine.end_checkpoint(job, done)
-    assert [engine.read(5, entry_id) for entry_id in (1, 2)] == [None, None]
+    assert [engine.stored.read(5, entry_id) for entry_id in (1, 2)] == [None, None]
     assert engine.find_cached(5, 2) is None
     checkpoint_now(engine)
     engine.set_master_key(5, KEY)
-    assert engine.list_entries(5) == []
+    assert engine.stored.list_entries(5) == []
 
 
 @pytest.mark.parametrize("is_written", [False, True])
@@ -459,7 +459,7 @@ def test_the_retry_of_a_checkpoint_needs_no_room_for_ledgers_deleted_since(
     checkpoint_now(engine)
     killed = after_kill(tmp_path / "live")
     require_deleted(killed, 4, 5)
-    assert killed.list_entries(6) == [0, 1, 2]
+    assert killed.stored.list_entries(6) == [0, 1, 2]
     killed.close()
     shutil.rmtree(tmp_path / "live-after-kill")
     assert engine.find_cached(5, 2) == (entry(5, 2, b"new") if is_used_again else None)
@@ -467,8 +467,8 @@ def test_the_retry_of_a_checkpoint_needs_no_room_for_ledgers_deleted_since(
     assert not is_due(engine)
     for reader in (engine, after_kill(tmp_path / "live")):
         assert sorted(reader.ledger_ids()) == ([5, 6] if is_used_again else [6])
-        assert reader.list_entries(5) == ([2] if is_used_again else [])
-        assert reader.list_entries(6) == [0, 1, 2]
+        assert reader.stored.list_entries(5) == ([2] if is_used_again else [])
+        assert reader.stored.list_entries(6) == [0, 1, 2]
 
 
 def test_a_large_deletion_is_spread_over_checkpoints(tmp_path: Path) -> None:
@@ -490,10 +490,10 @@ def test_a_large_deletion_is_spread_over_checkpoints(tmp_path: Path) -> None:
         assert (engine.is_deletion_unflushed, engine.is_deletion_pending(7)) == (False, True)
         killed = after_kill(tmp_path / "live", steps)
         for reader in (engine, killed):
-            assert sum(len(list(reader._locations.list_entries(each))) for each in (5, 6, 7)) == row_count_left
+            assert sum(len(list(reader._files.locations.list_entries(each))) for each in (5, 6, 7)) == row_count_left
             assert reader.ledger_ids() == [4]
-            assert reader.list_entries(4) == [0, 1, 2, 3]
-            assert [reader.read(each, 0) for each in (5, 6, 7)] == [None, None, None]
+            assert reader.stored.list_entries(4) == [0, 1, 2, 3]
+            assert [reader.stored.read(each, 0) for each in (5, 6, 7)] == [None, None, None]
         for _ in range(row_count_left // 10 + 1):
             assert is_due(killed)
             checkpoint_now(killed)
@@ -509,7 +509,7 @@ def test_a_large_deletion_is_spread_over_checkpoints(tmp_path: Path) -> None:
 
 def require_deleted(engine: LedgerDirectoryEngine, *ledger_ids: int) -> None:
     """Nothing of these ledgers is left in either index."""
-    assert [list(engine._locations.list_entries(each)) for each in ledger_ids] == [[]] * len(ledger_ids)
+    assert [list(engine._files.locations.list_entries(each)) for each in ledger_ids] == [[]] * len(ledger_ids)
     rows = engine._ledgers._rows
     assert [rows.get(struct.pack(">q", each)) for each in ledger_ids] == [None] * len(ledger_ids)
 
@@ -525,7 +525,7 @@ def test_a_deletion_ends_before_the_id_is_used_again(tmp_path: Path, is_deletion
     engine.delete_ledger(5)
     if is_deletion_begun:
         checkpoint_now(engine)
-        assert len(list(engine._locations.list_entries(5))) == 15
+        assert len(list(engine._files.locations.list_entries(5))) == 15
     engine.set_master_key(5, b"another owner")
     add(engine, 5, 24, payload=b"new")
     for _ in range(2):
@@ -534,8 +534,8 @@ def test_a_deletion_ends_before_the_id_is_used_again(tmp_path: Path, is_deletion
         killed = after_kill(tmp_path / "live", steps)
         for reader in (engine, killed):
             assert reader.ledger(5) == LedgerRow(master_key=b"another owner")
-            assert reader.list_entries(5) == [24]
-            assert reader.read(5, 24) == entry(5, 24, b"new")
+            assert reader.stored.list_entries(5) == [24]
+            assert reader.stored.read(5, 24) == entry(5, 24, b"new")
         killed.close()
         shutil.rmtree(tmp_path / "live-after-kill")
 
@@ -594,8 +594,8 @@ def test_many_entries_are_written_in_slices(tmp_path: Path) -> None:
     assert batches.count(f"before {LOCATIONS_DATABASE}") == 12
     for reader in (engine, after_kill(tmp_path / "live")):
         for ledger_id in (5, 6):
-            assert reader.list_entries(ledger_id) == list(range(40))
-            assert [reader.read(ledger_id, entry_id) for entry_id in range(40)] == [
+            assert reader.stored.list_entries(ledger_id) == list(range(40))
+            assert [reader.stored.read(ledger_id, entry_id) for entry_id in range(40)] == [
                 entry(ledger_id, entry_id) for entry_id in range(40)
             ]
 
@@ -626,7 +626,7 @@ def test_a_failed_checkpoint_is_written_again_whole(tmp_path: Path, operation: s
     done = engine.write_checkpoint(job)
     assert done.entry_count == 1
     engine.end_checkpoint(job, done)
-    assert engine.read(5, 1) == entry(5, 1)
+    assert engine.stored.read(5, 1) == entry(5, 1)
     assert engine.find_cached(5, 2) == entry(5, 2)
     halfway = after_kill(tmp_path / "live")
     assert halfway.ledger(5) == LedgerRow(master_key=KEY)
@@ -635,7 +635,7 @@ def test_a_failed_checkpoint_is_written_again_whole(tmp_path: Path, operation: s
     checkpoint_now(engine)
     reopened = after_kill(tmp_path / "live")
     assert reopened.ledger(5) == LedgerRow(master_key=KEY, is_fenced=True)
-    assert [reopened.read(5, entry_id) for entry_id in (1, 2)] == [entry(5, 1), entry(5, 2)]
+    assert [reopened.stored.read(5, entry_id) for entry_id in (1, 2)] == [entry(5, 1), entry(5, 2)]
 
 
 def test_a_failed_sync_is_not_trusted_when_it_succeeds_later(tmp_path: Path) -> None:
@@ -649,7 +649,7 @@ def test_a_failed_sync_is_not_trusted_when_it_succeeds_later(tmp_path: Path) -> 
         checkpoint_now(engine)
     checkpoint_now(engine)
     (tmp_path / "live" / "0.log").write_bytes(b"")
-    assert engine.read(5, 1) == entry(5, 1)
+    assert engine.stored.read(5, 1) == entry(5, 1)
 
 
 def test_a_failed_index_write_is_final(tmp_path: Path) -> None:
@@ -732,7 +732,7 @@ def test_reopen(tmp_path: Path) -> None:
     stored_engine(tmp_path / "live")
     engine = open_engine(tmp_path / "live")
     assert engine.ledger(5) == LedgerRow(master_key=KEY)
-    assert engine.read(5, 1) == entry(5, 1)
+    assert engine.stored.read(5, 1) == entry(5, 1)
 
 
 @pytest.mark.parametrize("database", [LEDGERS_DATABASE, LOCATIONS_DATABASE])
@@ -794,10 +794,10 @@ def test_an_unreadable_entry_is_an_error(tmp_path: Path) -> None:
     flip(tmp_path / "live" / "0.log", 1028 + 3)
     engine = open_engine(tmp_path / "live")
     with pytest.raises(EntryLogError):
-        engine.read(5, 1)
+        engine.stored.read(5, 1)
     with pytest.raises(EntryLogError):
-        engine.find_last(5)
-    assert engine.read(5, 0) is None
+        engine.stored.find_last(5)
+    assert engine.stored.read(5, 0) is None
 
 
 def test_a_limbo_row_is_kept(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def started(config: StorageConfig, disk: TracedDisk | None = None) -> Bookie:
 
 def body_of(storage: LedgerStorage, ledger_id: int, entry_id: int) -> bytes | None:
     engine = storage.engine_of(ledger_id)
-    return engine.find_cached(ledger_id, entry_id) or engine.read(ledger_id, entry_id)
+    return engine.find_cached(ledger_id, entry_id) or engine.stored.read(ledger_id, entry_id)
 
 
 def marks_of(config: StorageConfig) -> list[LogMark]:
@@ -304,7 +304,7 @@ def test_a_failed_directory_does_not_stop_the_flushes_of_the_others(tmp_path: Pa
         with pytest.raises(StorageError):
             checkpoint(bookie.storage)
         assert bookie.storage.engine_of(4).memtable_bytes == 0
-        assert bookie.storage.engine_of(4).read(4, entry_id) == entry(4, entry_id)
+        assert bookie.storage.engine_of(4).stored.read(4, entry_id) == entry(4, entry_id)
 
 
 def test_a_deleted_journal_comes_after_the_mark(tmp_path: Path) -> None:

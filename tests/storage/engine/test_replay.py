@@ -83,8 +83,8 @@ def test_every_kind_of_record(tmp_path: Path) -> None:
     report = storage.replay()
     engine = storage.engine_of(5)
     assert engine.ledger(5) == LedgerRow(master_key=KEY, is_fenced=True, explicit_lac=explicit_lac(5, 1))
-    assert [engine.read(5, entry_id) for entry_id in (0, 1)] == [entry(5, 0), entry(5, 1)]
-    assert engine.note_last_stored(5, engine.find_last(5), engine.read_generation) == 1
+    assert [engine.stored.read(5, entry_id) for entry_id in (0, 1)] == [entry(5, 0), entry(5, 1)]
+    assert engine.note_last_stored(5, engine.stored.find_last(5), engine.read_generation) == 1
     counts = (report.file_count, report.ledger_key_count, report.entry_count, report.fence_count)
     assert counts == (1, 1, 2, 1)
     assert (report.explicit_lac_count, report.skipped_count, report.unknown_count) == (1, 0, 0)
@@ -103,7 +103,7 @@ def test_nothing_is_left_to_the_journal(tmp_path: Path) -> None:
     report = storage.replay()
     assert (report.file_count, report.entry_count, report.fence_count) == (2, 0, 0)
     assert storage.engine_of(5).ledger(5) == LedgerRow(master_key=KEY, is_fenced=True)
-    assert storage.engine_of(5).read(5, 0) == entry(5, 0)
+    assert storage.engine_of(5).stored.read(5, 0) == entry(5, 0)
 
 
 def test_replay_begins_at_the_mark(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_records_of_a_deleted_ledger_are_skipped(tmp_path: Path) -> None:
     report = storage.replay()
     assert report.skipped_count == 2
     assert storage.engine_of(5).ledger(5) is None
-    assert storage.engine_of(5).read(5, 0) is None
+    assert storage.engine_of(5).stored.read(5, 0) is None
 
 
 def test_entries_of_a_ledger_with_a_row_need_no_key_record(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_entries_of_a_ledger_with_a_row_need_no_key_record(tmp_path: Path) -> No
     newest = list_journals(TracedDisk(), current_directory(str(tmp_path / "journal-0")))[-1]
     write_journal(tmp_path, [entry(5, 0)], journal_id=newest + 1)
     storage = replayed(tmp_path)
-    assert storage.engine_of(5).read(5, 0) == entry(5, 0)
+    assert storage.engine_of(5).stored.read(5, 0) == entry(5, 0)
 
 
 def test_a_fence_creates_the_row(tmp_path: Path) -> None:
@@ -140,12 +140,12 @@ def test_a_fence_creates_the_row(tmp_path: Path) -> None:
     write_journal(tmp_path, [encode_fence_record(5), key_record(5), entry(5, 0)])
     engine = replayed(tmp_path).engine_of(5)
     assert engine.ledger(5) == LedgerRow(master_key=KEY, is_fenced=True)
-    assert engine.read(5, 0) == entry(5, 0)
+    assert engine.stored.read(5, 0) == entry(5, 0)
 
 
 def test_the_last_of_duplicates_wins(tmp_path: Path) -> None:
     write_journal(tmp_path, [key_record(5), entry(5, 0, b"old"), entry(5, 0, b"new")])
-    assert replayed(tmp_path).engine_of(5).read(5, 0) == entry(5, 0, b"new")
+    assert replayed(tmp_path).engine_of(5).stored.read(5, 0) == entry(5, 0, b"new")
 
 
 def test_a_placeholder_key_is_replaced(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_zeros_do_not_overwrite_entry_0_of_ledger_0(tmp_path: Path) -> None:
     )
     storage = open_storage(config_below(tmp_path))
     report = storage.replay()
-    assert storage.engine_of(0).read(0, 0) == entry(0, 0)
+    assert storage.engine_of(0).stored.read(0, 0) == entry(0, 0)
     assert [tail.dropped_bytes > 0 for tail in report.dropped_tails] == [True]
 
 
@@ -212,7 +212,7 @@ def test_a_torn_tail_is_reported_and_not_met_again(tmp_path: Path) -> None:
     storage.close()
     storage = open_storage(config_below(tmp_path))
     assert storage.replay().dropped_tails == []
-    assert storage.engine_of(5).read(5, 0) == entry(5, 0)
+    assert storage.engine_of(5).stored.read(5, 0) == entry(5, 0)
 
 
 def test_a_hole_in_the_newest_file_does_not_stop_the_boots_after(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_more_than_a_memtable_is_flushed_on_the_way_without_a_mark(tmp_path: Pat
     path.write_bytes(broken)
     storage = open_storage(config_below(tmp_path))
     assert storage.replay().entry_count == 60
-    assert [storage.engine_of(5).read(5, entry_id) for entry_id in range(60)] == bodies
+    assert [storage.engine_of(5).stored.read(5, entry_id) for entry_id in range(60)] == bodies
 
 
 def test_an_entry_over_the_limit_stops_the_boot(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_journals_of_java_bookies(tmp_path: Path, image: str) -> None:
         row = storage.engine_of(ledger_id).ledger(ledger_id)
         assert row is not None
         if record["type"] == "entry":
-            body = storage.engine_of(ledger_id).read(ledger_id, entry_id)
+            body = storage.engine_of(ledger_id).stored.read(ledger_id, entry_id)
             assert body is not None
             assert hashlib.sha1(body, usedforsecurity=False).hexdigest() == record["sha1"]
         elif record["type"] == "key":
@@ -358,10 +358,10 @@ def test_groups_of_many_ledgers_give_every_entry(tmp_path: Path, batch_bytes: in
     report = storage.replay()
     assert (report.entry_count, report.skipped_count, report.fence_count) == (len(bodies) + 5, 1, 1)
     for (ledger_id, entry_id), body in bodies.items():
-        assert storage.engine_of(ledger_id).read(ledger_id, entry_id) == body
+        assert storage.engine_of(ledger_id).stored.read(ledger_id, entry_id) == body
     for entry_id in (100, 101):
-        assert storage.engine_of(5).read(5, entry_id) == entry(5, entry_id, b"again")
-    assert storage.engine_of(5).list_entries(5)[-1] == 102
+        assert storage.engine_of(5).stored.read(5, entry_id) == entry(5, entry_id, b"again")
+    assert storage.engine_of(5).stored.list_entries(5)[-1] == 102
     assert storage.engine_of(99).ledger(99) is None
     storage.close()
 
@@ -371,7 +371,7 @@ def test_a_group_larger_than_the_write_cache_is_flushed_on_the_way(tmp_path: Pat
     journal_of(tmp_path, [key_record(5)], bodies)
     storage = open_storage(config_below(tmp_path))
     assert storage.replay().entry_count == 60
-    assert [storage.engine_of(5).read(5, entry_id) for entry_id in range(60)] == bodies
+    assert [storage.engine_of(5).stored.read(5, entry_id) for entry_id in range(60)] == bodies
     storage.close()
 
 
@@ -451,8 +451,13 @@ def test_all_that_was_journaled_is_there(tmp_path: Path, seed: int, batch_bytes:
             row = engine.ledger(ledger_id)
             assert row is not None
             assert (row.master_key, row.is_fenced) == (KEY, ledger_id in fenced)
-            found.update({(ledger_id, each): engine.read(ledger_id, each) for each in engine.list_entries(ledger_id)})
-            last = engine.note_last_stored(ledger_id, engine.find_last(ledger_id), engine.read_generation)
+            found.update(
+                {
+                    (ledger_id, each): engine.stored.read(ledger_id, each)
+                    for each in engine.stored.list_entries(ledger_id)
+                }
+            )
+            last = engine.note_last_stored(ledger_id, engine.stored.find_last(ledger_id), engine.read_generation)
             assert last == lacs[ledger_id]
     assert found == bodies
     storage.close()
@@ -491,7 +496,7 @@ def test_entries_before_the_first_key_or_fence_of_their_ledger_are_skipped(
     storage = open_storage(config_below(tmp_path), steps=StepSizes(replay_batch_bytes=64 * 1024))
     skipped_count = first if place else first - 1
     assert storage.replay().skipped_count == skipped_count
-    assert storage.engine_of(5).list_entries(5) == list(range(skipped_count, 600))
+    assert storage.engine_of(5).stored.list_entries(5) == list(range(skipped_count, 600))
     folder = storage.engine_of(5).ledger_directory
     logged = [
         (each.ledger_id, each.entry_id)
@@ -527,7 +532,7 @@ def test_a_deletion_that_was_cut_off_deletes_no_entry_of_the_journal(tmp_path: P
         engine.write_checkpoint(engine.begin_checkpoint(), killed)
     storage.close()
     engine = replayed(tmp_path).engine_of(5)
-    assert [engine.read(5, number) for number in range(300)] == bodies
+    assert [engine.stored.read(5, number) for number in range(300)] == bodies
 
 
 def test_an_entry_that_contains_a_group_is_one_entry(tmp_path: Path) -> None:
@@ -551,8 +556,8 @@ def test_an_entry_that_contains_a_group_is_one_entry(tmp_path: Path) -> None:
     storage.close()
     storage = open_storage(config_below(tmp_path, engine=EngineConfig()))
     assert storage.replay().entry_count == 2
-    assert [storage.engine_of(5).read(5, entry_id) for entry_id in (0, 1)] == [bytes(body), entry(5, 1)]
-    assert storage.engine_of(6).list_entries(6) == []
+    assert [storage.engine_of(5).stored.read(5, entry_id) for entry_id in (0, 1)] == [bytes(body), entry(5, 1)]
+    assert storage.engine_of(6).stored.list_entries(6) == []
     storage.close()
 
 

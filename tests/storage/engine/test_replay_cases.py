@@ -74,7 +74,7 @@ def boot(root: Path, case: dict[str, Any]) -> tuple[LedgerStorage, ReplayReport]
 
 
 def is_served(storage: LedgerStorage, ledger_id: int, entry_id: int) -> bool:
-    return storage.engine_of(ledger_id).read(ledger_id, entry_id) is not None
+    return storage.engine_of(ledger_id).stored.read(ledger_id, entry_id) is not None
 
 
 def fenced(storage: LedgerStorage, ledger_id: int) -> bool | None:

@@ -69,7 +69,7 @@ class FullDisk(TracedDisk):
 def require_entries(storage: LedgerStorage, count: int) -> None:
     engine = storage.engine_of(5)
     for entry_id in range(count):
-        body = engine.find_cached(5, entry_id) or engine.read(5, entry_id)
+        body = engine.find_cached(5, entry_id) or engine.stored.read(5, entry_id)
         assert body == entry(5, entry_id, BODY)
 
 
@@ -95,7 +95,7 @@ def test_it_waits_in_the_cache_for_the_next_checkpoint(tmp_path: Path) -> None:
             checkpoint(storage)
         storage.close()
     storage = replayed(tmp_path)
-    assert storage.engine_of(5).read(5, 0) == entry(5, 0)
+    assert storage.engine_of(5).stored.read(5, 0) == entry(5, 0)
     require_fenced(storage)
     storage.close()
 

@@ -119,7 +119,7 @@ def test_the_source_gives_what_the_index_names_here(tmp_path: Path) -> None:
     for entry_id in range(6):
         engine.add(5, entry_id, entry(5, entry_id, bytes([entry_id]) * (entry_id * 1500)))
     checkpoint_now(engine)
-    places = engine.current_locations([(5, entry_id) for entry_id in range(6)])
+    places = engine.relocation.current_locations([(5, entry_id) for entry_id in range(6)])
     found = [
         SourceEntry(5, entry_id, place.offset, 32 + entry_id * 1500)
         for entry_id, place in enumerate(places)
@@ -157,13 +157,13 @@ def test_a_sweep_finds_every_row_that_names_a_log(tmp_path: Path, ledger_ids: li
     keys = [(ledger_id, entry_id) for ledger_id in (0, 3, 2**62) for entry_id in range(14)]
     expected = [
         (*key, place)
-        for key, place in zip(keys, engine.current_locations(keys), strict=True)
+        for key, place in zip(keys, engine.relocation.current_locations(keys), strict=True)
         if place is not None and place.log_id in {0, 2} and (ledger_ids is None or key[0] in ledger_ids)
     ]
     found: list[tuple[int, int, EntryLocation]] = []
     start: bytes | None = b""
     while start is not None:
-        rows = engine.rows_naming({0, 2, 77}, ledger_ids, start, 7)
+        rows = engine.relocation.rows_naming({0, 2, 77}, ledger_ids, start, 7)
         found += rows.found
         start = rows.next_start
     assert found == expected

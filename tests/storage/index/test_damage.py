@@ -61,7 +61,7 @@ def test_damage_is_refused_with_the_path_and_the_way_out(
             assert str(refusal).startswith(str(root / database))
             assert str(refusal).count(REBUILD_ADVICE) == 1
         else:
-            require_all_or_an_error(engine.read, range(3))
+            require_all_or_an_error(engine.stored.read, range(3))
             assert [engine.ledger(5 + number) for number in range(3)] == [LedgerRow(master_key=KEY)] * 3
             engine.close()
 

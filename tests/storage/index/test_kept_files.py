@@ -33,11 +33,11 @@ def contents(path: str) -> dict[str, str]:
 
 
 def sealed(path: str) -> SealedIndex:
-    return create_sealed_index(OsFileSystem(), open_plyvel, path, path + ".seal")
+    return create_sealed_index(OsFileSystem(), open_plyvel, path)
 
 
 def reopened(path: str) -> SealedIndex:
-    return open_sealed_index(OsFileSystem(), open_plyvel, path, path + ".seal")
+    return open_sealed_index(OsFileSystem(), open_plyvel, path)
 
 
 def test_what_an_unfinished_opening_did_is_undone(path: str, kept: KeptFiles) -> None:

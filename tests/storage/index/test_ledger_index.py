@@ -28,7 +28,7 @@ def long_key(ledger_id: int) -> bytes:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Iterator[SealedIndex]:
-    sealed = create_sealed_index(TracedDisk(), open_plyvel, str(tmp_path / "db"), str(tmp_path / "db.seal"))
+    sealed = create_sealed_index(TracedDisk(), open_plyvel, str(tmp_path / "db"))
     yield sealed
     sealed.close()
 

@@ -15,7 +15,7 @@ from tests.storage.traced_disk import TracedDisk
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Iterator[SealedIndex]:
-    sealed = create_sealed_index(TracedDisk(), open_plyvel, str(tmp_path / "db"), str(tmp_path / "db.seal"))
+    sealed = create_sealed_index(TracedDisk(), open_plyvel, str(tmp_path / "db"))
     yield sealed
     sealed.close()
 

@@ -46,8 +46,8 @@ def test_blocks_end_with_zeros_where_no_header_fits() -> None:
 
 def test_a_table_whose_name_was_lost_is_made_again_from_what_it_replaced(tmp_path: Path) -> None:
     """As a power failure leaves it between the manifest's bytes and the name of the table that they speak of."""
-    path, record_path = str(tmp_path / "database"), str(tmp_path / "database.seal")
-    index = create_sealed_index(OsFileSystem(), open_plyvel, path, record_path)
+    path = str(tmp_path / "database")
+    index = create_sealed_index(OsFileSystem(), open_plyvel, path)
     index.write([(b"key", b"value")])
     index.record()
     index.close()
@@ -66,23 +66,23 @@ def test_a_table_whose_name_was_lost_is_made_again_from_what_it_replaced(tmp_pat
     manifest_of(path).write_bytes(changed)
     with pytest.raises(plyvel.CorruptionError, match="missing files"):
         plyvel.DB(path)
-    reopened = open_sealed_index(OsFileSystem(), open_plyvel, path, record_path)
+    reopened = open_sealed_index(OsFileSystem(), open_plyvel, path)
     assert (reopened.get(b"key"), reopened.get(b"key 2")) == (b"value", b"value 2")
     reopened.close()
 
 
 def test_a_table_that_is_lost_with_what_it_replaced_is_refused(tmp_path: Path) -> None:
-    path, record_path = str(tmp_path / "database"), str(tmp_path / "database.seal")
-    index = create_sealed_index(OsFileSystem(), open_plyvel, path, record_path)
+    path = str(tmp_path / "database")
+    index = create_sealed_index(OsFileSystem(), open_plyvel, path)
     index.write([(b"key", b"value")])
     index.record()
     index.close()
-    open_sealed_index(OsFileSystem(), open_plyvel, path, record_path).close()
+    open_sealed_index(OsFileSystem(), open_plyvel, path).close()
     for name in os.listdir(path):
         if name.endswith(".ldb"):
             os.remove(os.path.join(path, name))
     with pytest.raises(IndexDamagedError):
-        open_sealed_index(OsFileSystem(), open_plyvel, path, record_path)
+        open_sealed_index(OsFileSystem(), open_plyvel, path)
 
 
 @pytest.mark.parametrize("current", ["", "MANIFEST-000099\n", "MANIFEST-/../x\n", "MANIFEST-00\0002\n"])

@@ -36,13 +36,13 @@ class Database:
 
     def create(self, open_index: OpenIndexStore = open_plyvel) -> SealedIndex:
         self.root.mkdir(exist_ok=True)
-        return create_sealed_index(self.disk, open_index, str(self.folder), str(self.record_path))
+        return create_sealed_index(self.disk, open_index, str(self.folder))
 
     def open(self) -> SealedIndex:
-        return open_sealed_index(self.disk, open_plyvel, str(self.folder), str(self.record_path))
+        return open_sealed_index(self.disk, open_plyvel, str(self.folder))
 
     def is_present(self) -> bool:
-        return is_sealed_index_present(self.disk, str(self.folder), str(self.record_path))
+        return is_sealed_index_present(self.disk, str(self.folder))
 
     def record(self) -> SealRecord | None:
         return decode_seal_record(self.record_path.read_bytes())

@@ -146,13 +146,13 @@ class Sealed:
     def __init__(self, root: Path) -> None:
         self.path = str(root / "db")
         self.record_path = str(root / "db.seal")
-        index = create_sealed_index(OsFileSystem(), open_plyvel, self.path, self.record_path)
+        index = create_sealed_index(OsFileSystem(), open_plyvel, self.path)
         for part in range(3):
             index.write((key(number), b"%d" % part) for number in range(part, 40, 3))
             index.record()
             if part < 2:
                 index.close()
-                index = open_sealed_index(OsFileSystem(), open_plyvel, self.path, self.record_path)
+                index = open_sealed_index(OsFileSystem(), open_plyvel, self.path)
         self.rows = list(index.scan(key(0), key(40)))
         copy = root / "copy"
         shutil.copytree(self.path, copy)
@@ -161,7 +161,7 @@ class Sealed:
         copy.rename(self.path)
 
     def view(self) -> SealedIndex:
-        return view_sealed_index(OsFileSystem(), open_plyvel, self.path, self.record_path)
+        return view_sealed_index(OsFileSystem(), open_plyvel, self.path)
 
     def files(self) -> list[Path]:
         return sorted(path for path in Path(self.path).iterdir() if path.name not in {"LOCK", "LOG", "LOG.old"})
@@ -212,7 +212,7 @@ def test_the_first_write_opens_it(sealed: Sealed) -> None:
     assert list(index.scan(key(0), key(41))) == [*sealed.rows, (key(40), b"new")]
     assert index.get(key(40)) == b"new"
     index.close()
-    index = open_sealed_index(OsFileSystem(), open_plyvel, sealed.path, sealed.record_path)
+    index = open_sealed_index(OsFileSystem(), open_plyvel, sealed.path)
     assert index.get(key(40)) == b"new"
     index.close()
 
@@ -226,7 +226,7 @@ def test_a_write_that_cannot_open_it_may_come_again(sealed: Sealed) -> None:
             raise StorageError(f"{path}: No space left on device")
         return open_plyvel(path, create=create, strict=strict)
 
-    index = view_sealed_index(OsFileSystem(), open_index, sealed.path, sealed.record_path)
+    index = view_sealed_index(OsFileSystem(), open_index, sealed.path)
     with pytest.raises(StorageError, match="No space left"):
         index.write([(key(40), b"new")])
     assert list(index.scan(key(0), key(40))) == sealed.rows
@@ -277,9 +277,9 @@ def test_an_engine_views_what_it_has_no_room_to_open(tmp_path: Path) -> None:
     before = stored(tmp_path)
     storage = open_storage(config_below(tmp_path), filesystem=SmallDisk(0))
     engine = storage.engine_of(5)
-    assert [engine.read(5, entry_id) for entry_id in range(4)] == [*(entry(5, each) for each in range(3)), None]
-    assert engine.list_entries(5) == [0, 1, 2]
-    assert engine.find_last(5) == (2, entry(5, 2))
+    assert [engine.stored.read(5, entry_id) for entry_id in range(4)] == [*(entry(5, each) for each in range(3)), None]
+    assert engine.stored.list_entries(5) == [0, 1, 2]
+    assert engine.stored.find_last(5) == (2, entry(5, 2))
     row = engine.ledger(5)
     assert row is not None
     assert row.master_key == KEY
@@ -301,5 +301,5 @@ def test_what_must_be_mended_needs_the_room(tmp_path: Path) -> None:
         open_storage(config_below(tmp_path), filesystem=SmallDisk(0))
     assert contents(tmp_path) == before
     storage = open_storage(config_below(tmp_path))
-    assert storage.engine_of(5).read(5, 2) == entry(5, 2)
+    assert storage.engine_of(5).stored.read(5, 2) == entry(5, 2)
     storage.close()

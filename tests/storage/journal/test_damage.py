@@ -98,7 +98,7 @@ class Crashed:
         """Boot; the entries that are there, each with its bytes."""
         storage = self._start()
         try:
-            bodies = {entry_id: storage.engine_of(LEDGER_ID).read(LEDGER_ID, entry_id) for entry_id in range(99)}
+            bodies = {entry_id: storage.engine_of(LEDGER_ID).stored.read(LEDGER_ID, entry_id) for entry_id in range(99)}
         finally:
             storage.close()
         found = {entry_id: data for entry_id, data in bodies.items() if data is not None}
@@ -296,7 +296,7 @@ def test_a_torn_group_is_reported_and_not_met_again(crashed: Crashed) -> None:
     storage.close()
     storage = open_storage(crashed.config)
     assert storage.replay().dropped_tails == []
-    assert [storage.engine_of(LEDGER_ID).read(LEDGER_ID, entry_id) for entry_id in range(58)] == list(
+    assert [storage.engine_of(LEDGER_ID).stored.read(LEDGER_ID, entry_id) for entry_id in range(58)] == list(
         map(body, range(58))
     )
     storage.close()
@@ -375,7 +375,9 @@ def test_what_a_java_bookie_moved_the_mark_past_is_replayed(crashed: Crashed) ->
     (crashed.journal / journal_file_name(journal_id)).write_bytes(group.ljust(16384, b"\0"))
     (crashed.ledgers / "lastMark").write_bytes(struct.pack(">qq", journal_id, len(group)))
     storage = crashed._start()
-    assert [storage.engine_of(LEDGER_ID).read(LEDGER_ID, entry_id) is not None for entry_id in range(61)] == [True] * 61
+    assert [storage.engine_of(LEDGER_ID).stored.read(LEDGER_ID, entry_id) is not None for entry_id in range(61)] == [
+        True
+    ] * 61
     storage.close()
     assert read_last_mark(FS, [str(crashed.ledgers)], 0, 1) == LogMark(journal_id, len(group))
 

@@ -69,10 +69,10 @@ def test_a_bookie_on_folders_of_java_serves_all_that_was_acknowledged(tmp_path: 
         storage = open_storage(config)
         storage.replay()
         served = {
-            f"{ledger_id}:{entry_id}": hashlib.sha1(engine.read(ledger_id, entry_id) or b"").hexdigest()
+            f"{ledger_id}:{entry_id}": hashlib.sha1(engine.stored.read(ledger_id, entry_id) or b"").hexdigest()
             for engine in storage.engines
             for ledger_id in engine.ledger_ids()
-            for entry_id in engine.list_entries(ledger_id)
+            for entry_id in engine.stored.list_entries(ledger_id)
         }
         assert served == expected
         rows = {ledger_id: engine.ledger(ledger_id) for engine in storage.engines for ledger_id in engine.ledger_ids()}
@@ -104,7 +104,7 @@ def test_a_ledger_under_a_long_key_of_javas_rebuild_is_found_once(tmp_path: Path
     """H12: rebuilt rows have 16-byte keys; the 8-byte row beside one is the newer."""
     rows = ledger_directories("db-4.18.0/replayed")[0][1]
     path = str(tmp_path / LEDGERS_DATABASE)
-    index = create_sealed_index(FS, open_plyvel, path, str(tmp_path / "seal"))
+    index = create_sealed_index(FS, open_plyvel, path)
     rebuilt = bytes.fromhex("080110011a00")
     index.write([(bytes.fromhex(key) + bytes(8), rebuilt) for key in rows])
     index.write([(bytes.fromhex(key), bytes.fromhex(rows[key])) for key in list(rows)[:3]])
@@ -190,14 +190,14 @@ def test_damage_is_an_error_and_never_a_denial(tmp_path: Path, damage: str) -> N
         return
     engine = open_engine(folder, filesystem=FS)
     if java == "EOK":
-        assert engine.read(1, 8) is not None
-        assert engine.find_last(1) is not None
+        assert engine.stored.read(1, 8) is not None
+        assert engine.stored.find_last(1) is not None
     else:
         with pytest.raises(EntryLogError):
-            engine.read(1, 8)
+            engine.stored.read(1, 8)
         with pytest.raises(EntryLogError):
-            engine.find_last(1)
-    assert engine.list_entries(1) == list(range(9)), "the index denies nothing"
+            engine.stored.find_last(1)
+    assert engine.stored.list_entries(1) == list(range(9)), "the index denies nothing"
     if damage != "all_logs_lost":
-        assert hashlib.sha1(engine.read(1, 0) or b"").hexdigest() == newest_copy(1, 0)
+        assert hashlib.sha1(engine.stored.read(1, 0) or b"").hexdigest() == newest_copy(1, 0)
     engine.close()

@@ -223,7 +223,7 @@ def test_entries_that_are_in_the_journal_alone_come_with_the_next_boot(config: S
     rebuild(config)
     storage = open_storage(config)
     storage.replay()
-    assert storage.engines[0].read(2, 500) == entry(2, 500, b"not flushed")
+    assert storage.engines[0].stored.read(2, 500) == entry(2, 500, b"not flushed")
     storage.close()
 
 
@@ -253,7 +253,7 @@ def test_a_kept_index_goes_on_with_its_deletions(tmp_path: Path) -> None:
     storage = open_storage(config)
     engine = storage.engine_of(2)
     assert engine.read_flags() != 0, "else nothing was written there"
-    assert (engine.ledger(2), engine.list_entries(2), engine.is_deletion_pending(2)) == (None, [], True)
+    assert (engine.ledger(2), engine.stored.list_entries(2), engine.is_deletion_pending(2)) == (None, [], True)
     storage.close()
 
 
@@ -310,7 +310,7 @@ def test_what_a_compaction_left_is_finished_or_deleted(config: StorageConfig) ->
     assert moved
     assert {new[:4] for key, new in after if key in moved} == {b"\0\0\0\x99"}
     storage = open_storage(config)
-    assert storage.engines[0].read(0, 0) == entry(0, 0, b"")
+    assert storage.engines[0].stored.read(0, 0) == entry(0, 0, b"")
     storage.close()
 
 
@@ -347,7 +347,7 @@ def test_a_damaged_log_makes_the_result_incomplete_and_its_ledgers_unknown(confi
 def test_the_map_of_a_finished_log_tells_which_ledgers_lack_something(config: StorageConfig) -> None:
     first = logs(config)[0]
     storage = open_storage(config)
-    location = storage.engines[0].current_locations([(0, 3)])[0]
+    location = storage.engines[0].relocation.current_locations([(0, 3)])[0]
     storage.close()
     assert location is not None
     assert location.log_id == 0

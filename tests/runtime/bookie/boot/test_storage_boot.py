@@ -66,7 +66,7 @@ async def test_a_replay_that_is_cancelled_stops_between_two_batches_and_loses_no
 
     storage = await boot.open(lock_directories(FILE_SYSTEM, config))
     await boot.replay(storage)
-    assert [storage.engines[0].read(1, entry_id) for entry_id in range(COUNT)] == [
+    assert [storage.engines[0].stored.read(1, entry_id) for entry_id in range(COUNT)] == [
         entry(1, entry_id, PAYLOAD) for entry_id in range(COUNT)
     ]
     storage.close()

@@ -42,7 +42,7 @@ async def test_only_what_is_in_use_is_left(mixed: Path, config: GarbageCollectio
         assert await stage.round() == 0
         require_stored(stage.engine, KEPT, ENTRIES)
         for ledger_id in GONE:
-            assert stage.engine.read(ledger_id, 0) is None
+            assert stage.engine.stored.read(ledger_id, 0) is None
         assert stage.metrics.copied_entries_count == len(KEPT) * len(ENTRIES)
         assert stage.metrics.reclaimed_bytes > 3 * stage.metrics.copied_bytes
         assert set(before).isdisjoint(log_names(mixed))
@@ -164,7 +164,7 @@ async def test_a_ledger_that_is_deleted_while_it_is_copied_does_not_come_back(
 
         stage.compactor._workers.run = run  # type: ignore[method-assign]
         await stage.round()
-        assert [stage.engine.read(1, entry_id) for entry_id in ENTRIES] == [None] * len(ENTRIES)
+        assert [stage.engine.stored.read(1, entry_id) for entry_id in ENTRIES] == [None] * len(ENTRIES)
         require_stored(stage.engine, [2, 3], ENTRIES)
 
 
@@ -179,7 +179,7 @@ async def test_reads_beside_compaction_never_fail(mixed: Path, config: GarbageCo
             nonlocal reads_count
             while not is_over:
                 for ledger_id, entry_id in keys:
-                    body = await stage.workers.run("reads", stage.engine.read, ledger_id, entry_id)
+                    body = await stage.workers.run("reads", stage.engine.stored.read, ledger_id, entry_id)
                     assert body == stored(ledger_id, entry_id)
                     reads_count += 1
                 await asyncio.sleep(0.005)
@@ -264,7 +264,7 @@ async def test_kill_9_at_each_transactional_step(mixed: Path, step: str) -> None
         require_stored(stage.engine, KEPT, ENTRIES)
         assert await stage.round() == 0
         require_stored(stage.engine, KEPT, ENTRIES)
-        assert [stage.engine.read(ledger_id, 0) for ledger_id in GONE] == [None] * len(GONE)
+        assert [stage.engine.stored.read(ledger_id, 0) for ledger_id in GONE] == [None] * len(GONE)
     assert leftovers(mixed) == []
 
 
@@ -276,12 +276,16 @@ async def test_logs_that_java_wrote_are_compacted(tmp_path: Path, image: str, co
     engine = open_engine(root)
     ledger_ids = sorted(engine.ledger_ids())
     kept = ledger_ids[::2]
-    bodies = {(each, entry_id): engine.read(each, entry_id) for each in kept for entry_id in engine.list_entries(each)}
+    bodies = {
+        (each, entry_id): engine.stored.read(each, entry_id)
+        for each in kept
+        for entry_id in engine.stored.list_entries(each)
+    }
     engine.close()
     before = log_names(root)
     async with staged(root, config=config) as stage:
         delete(stage.engine, ledger_ids[1::2])
         assert await stage.round() == 0
-        assert {key: stage.engine.read(*key) for key in bodies} == bodies
+        assert {key: stage.engine.stored.read(*key) for key in bodies} == bodies
         assert stage.collector.quarantined_count == 0
     assert not ledger_ids[1::2] or log_names(root) != before

@@ -208,7 +208,7 @@ async def test_a_log_in_which_a_read_found_damage_is_quarantined_though_all_of_i
         assert stage.collector.quarantined_count == 0
         for _ in range(2):
             with pytest.raises(EntryDamagedError, match="found 2:99 instead"):
-                stage.engine.read(2, 1)
+                stage.engine.stored.read(2, 1)
         await stage.round()
         assert stage.collector.quarantined_count == 1
     assert read_quarantine(TracedDisk(), str(folder))[0] == f"entry 2:1 at offset {offset + 4}: found 2:99 instead"
@@ -224,7 +224,7 @@ async def test_damage_in_the_active_log_is_told_when_the_log_is_finished(tmp_pat
         fill(stage.engine, [1], [0])
         patch(folder / "0.log", 1024 + 4, struct.pack(">q", 77))
         with pytest.raises(EntryDamagedError):
-            stage.engine.find_last(1)
+            stage.engine.stored.find_last(1)
         await stage.round()
         assert stage.collector.quarantined_count == 0
         fill(stage.engine, [2], range(40))
@@ -241,7 +241,7 @@ async def test_what_a_disk_refuses_to_read_is_no_damage_of_the_log(mixed: Path) 
 
     async with staged(mixed, disk=FailingDisk()) as stage:
         with pytest.raises(EntryLogError, match="as if the disk failed"):
-            stage.engine.read(1, 0)
+            stage.engine.stored.read(1, 0)
         await stage.collector.resume()
         await stage.collector.refresh()
         assert stage.collector.quarantined_count == 0
@@ -274,7 +274,7 @@ async def test_a_cut_log_is_no_reason_to_lose_what_is_left_of_it(mixed: Path, le
             for entry_id in ENTRIES:
                 if (ledger_id, entry_id) not in readable:
                     with pytest.raises(Exception, match="log"):
-                        stage.engine.read(ledger_id, entry_id)
+                        stage.engine.stored.read(ledger_id, entry_id)
 
 
 async def test_a_log_that_cannot_be_read_now_is_tried_again(mixed: Path) -> None:
@@ -286,7 +286,7 @@ async def test_a_log_that_cannot_be_read_now_is_tried_again(mixed: Path) -> None
         assert stage.collector.quarantined_count == 0
         (mixed / "0.log").rmdir()
         (mixed / "0.log").write_bytes(whole)
-        stage.engine._log_reader.forget(0)
+        stage.engine._files.log_reader.forget(0)
         assert await stage.round() == 0
         assert not (mixed / "0.log").exists()
         require_stored(stage.engine, KEPT, ENTRIES)

@@ -110,7 +110,7 @@ async def test_a_log_in_which_an_entry_has_another_id_is_quarantined(
             assert stage.collector.quarantined_count == 1
             require_all_but_the_lost(stage)
             with pytest.raises(EntryDamagedError, match=f"found 2:{new_entry_id} instead"):
-                stage.engine.read(*LOST)
+                stage.engine.stored.read(*LOST)
     assert "ledger 2 entry 1" in read_quarantine(TracedDisk(), str(folder))[0]
     await require_found_again(folder, whole)
 

@@ -121,7 +121,7 @@ async def test_what_is_known_of_a_ledger_stays(
     await note_open_ledgers(storage, ME, store, ledgers, workers, write_rows)
     assert engine.ledger(OPEN_HERE) == LedgerRow(master_key=KEY, is_fenced=True, is_limbo=True)
     assert engine.ledger(CLOSED_HERE) == LedgerRow(master_key=KEY)
-    assert engine.read(OPEN_HERE, 0) == entry(OPEN_HERE, 0)
+    assert engine.stored.read(OPEN_HERE, 0) == entry(OPEN_HERE, 0)
     storage.close()
 
 

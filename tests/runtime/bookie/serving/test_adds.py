@@ -124,7 +124,7 @@ async def test_an_add_that_waits_goes_on_when_there_is_room(adder: Adder) -> Non
     adder.clock.advance(9)
     storage = await adder.restarted()
     assert adder.answers == dict.fromkeys(range(waiting + 2), Status.OK)
-    assert storage.engines[0].list_entries(5) == list(range(waiting + 2))
+    assert storage.engines[0].stored.list_entries(5) == list(range(waiting + 2))
 
 
 async def test_an_add_that_waits_too_long_is_refused_and_nowhere(adder: Adder) -> None:
@@ -140,7 +140,7 @@ async def test_an_add_that_waits_too_long_is_refused_and_nowhere(adder: Adder) -
     adder.checkpoint()
     adder.add(waiting + 2)
     storage = await adder.restarted()
-    assert storage.engines[0].list_entries(5) == [*range(waiting), waiting + 2]
+    assert storage.engines[0].stored.list_entries(5) == [*range(waiting), waiting + 2]
 
 
 async def test_a_full_directory_holds_up_no_other(tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ async def test_a_full_directory_holds_up_no_other(tmp_path: Path) -> None:
     assert [adder.answers[entry_id] for entry_id in (waiting, 1001)] == [Status.TOO_MANY_REQUESTS] * 2
     storage = await adder.restarted()
     assert adder.answers[1000] is Status.OK
-    assert storage.engine_of(4).list_entries(4) == [1000]
-    assert storage.engine_of(7).list_entries(7) == []
+    assert storage.engine_of(4).stored.list_entries(4) == [1000]
+    assert storage.engine_of(7).stored.list_entries(7) == []
     storage.close()
 
 
@@ -172,7 +172,7 @@ async def test_the_id_of_a_deleted_ledger_is_used_again_when_no_replay_can_bring
     await adder.journaled()
     assert adder.answers == {0: Status.OK, 1: Status.OK}
     storage = await adder.restarted()
-    assert storage.engines[0].list_entries(5) == [1]
+    assert storage.engines[0].stored.list_entries(5) == [1]
     row = storage.engines[0].ledger(5)
     assert row is not None
     assert row.master_key == b"other"
@@ -191,7 +191,7 @@ async def test_the_id_of_a_deleted_ledger_waits_for_marks_that_cover_its_deletio
     checkpoint(adder.storage)
     adder.path.retry_waiting()
     storage = await adder.restarted()
-    assert storage.engines[0].list_entries(5) == [1]
+    assert storage.engines[0].stored.list_entries(5) == [1]
 
 
 async def test_writes_that_stop_end_the_waiting(adder: Adder) -> None:
@@ -209,7 +209,7 @@ async def test_an_entry_that_can_never_fit_stops_nobody(adder: Adder) -> None:
     adder.add(50)
     storage = await adder.restarted()
     assert adder.answers[50] is Status.OK
-    assert storage.engines[0].list_entries(5) == [50]
+    assert storage.engines[0].stored.list_entries(5) == [50]
 
 
 async def test_a_run_is_stored_as_a_whole(adder: Adder) -> None:
@@ -218,7 +218,7 @@ async def test_a_run_is_stored_as_a_whole(adder: Adder) -> None:
     assert adder.engine.note_last_stored(5, None, adder.engine.read_generation) == 98
     storage = await adder.restarted()
     assert adder.answers == dict.fromkeys(range(100), Status.OK)
-    assert storage.engines[0].list_entries(5) == list(range(100))
+    assert storage.engines[0].stored.list_entries(5) == list(range(100))
 
 
 async def test_what_is_wrong_with_one_add_of_a_run_is_the_answer_to_that_one_alone(adder: Adder) -> None:
@@ -231,7 +231,7 @@ async def test_what_is_wrong_with_one_add_of_a_run_is_the_answer_to_that_one_alo
     storage = await adder.restarted()
     refused = dict.fromkeys((3, 4, -1, 8), Status.BAD_REQUEST)
     assert adder.answers == dict.fromkeys((0, 1, 2, 5, 6, 9), Status.OK) | refused
-    assert storage.engines[0].list_entries(5) == [0, 1, 2, 5, 6, 9]
+    assert storage.engines[0].stored.list_entries(5) == [0, 1, 2, 5, 6, 9]
 
 
 async def test_a_run_that_does_not_fit_is_stored_as_far_as_it_does_and_the_rest_waits(adder: Adder) -> None:
@@ -245,7 +245,7 @@ async def test_a_run_that_does_not_fit_is_stored_as_far_as_it_does_and_the_rest_
         adder.checkpoint()
     storage = await adder.restarted()
     assert adder.answers == dict.fromkeys(range(102), Status.OK)
-    assert storage.engines[0].list_entries(5) == list(range(102))
+    assert storage.engines[0].stored.list_entries(5) == list(range(102))
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ async def test_a_ledger_that_takes_no_adds_refuses_a_run(adder: Adder, state: st
     adder.path.add(adder, add_run(5, 1, 2, 3, key=b"other" if state == "key" else KEY))
     storage = await adder.restarted()
     assert adder.answers == {0: Status.OK} | dict.fromkeys((1, 2, 3), status)
-    assert storage.engines[0].list_entries(5) == [0]
+    assert storage.engines[0].stored.list_entries(5) == [0]
 
 
 async def test_an_add_of_a_run_drops_the_copy_that_was_read_before(adder: Adder) -> None:
@@ -270,7 +270,7 @@ async def test_an_add_of_a_run_drops_the_copy_that_was_read_before(adder: Adder)
     adder.add(1, b"old")
     adder.checkpoint()
     for entry_id in (0, 1):
-        body = adder.engine.read(5, entry_id)
+        body = adder.engine.stored.read(5, entry_id)
         assert body is not None
         adder.engine.remember_read(5, entry_id, body, adder.engine.read_generation)
     adder.path.add(adder, add_run(5, 0, 1, payload=b"new"))

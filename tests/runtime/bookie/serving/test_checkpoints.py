@@ -80,7 +80,7 @@ async def test_who_waits_for_a_checkpoint_is_told_when_it_is_durable(stage: Stag
     stage.engine.add(1, 0, entry(1, 0))
     async with asyncio.timeout(30):
         await stage.service.settle()
-    assert stage.engine.read(1, 0) == entry(1, 0)
+    assert stage.engine.stored.read(1, 0) == entry(1, 0)
 
 
 async def test_a_checkpoint_that_failed_tells_nobody(stage: Stage) -> None:
@@ -100,7 +100,7 @@ async def test_a_checkpoint_that_failed_tells_nobody(stage: Stage) -> None:
     async with asyncio.timeout(30):
         await asyncio.gather(first, second)
     for entry_id in (0, 1):
-        assert stage.engine.read(1, entry_id) == entry(1, entry_id)
+        assert stage.engine.stored.read(1, entry_id) == entry(1, entry_id)
 
 
 async def test_a_large_deletion_is_ended_by_the_checkpoints_that_follow_at_once(stage: Stage) -> None:
@@ -124,14 +124,14 @@ async def test_what_takes_the_room_during_a_checkpoint_stops_it_before_the_index
         while not stage.modes.is_disk_full:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert not settled.done()
-    assert stage.engine.read(1, 0) is None, "the index knows nothing of it"
+    assert stage.engine.stored.read(1, 0) is None, "the index knows nothing of it"
     assert stage.engine.find_cached(1, 0) == entry(1, 0)
     stage.disk.is_filled_beside = False
     stage.disk.usable_bytes = 2**29
     async with asyncio.timeout(30):
         await settled
     assert not stage.modes.reasons
-    assert stage.engine.read(1, 0) == entry(1, 0)
+    assert stage.engine.stored.read(1, 0) == entry(1, 0)
     assert os.listdir(stage.engine.ledger_directory).count("0.log") == 0, "what was written of it took room"
 
 
@@ -141,7 +141,7 @@ async def test_the_last_checkpoint_takes_what_room_there_is(stage: Stage) -> Non
     stage.service.stop()
     await asyncio.wait([stage.run])
     await stage.service.flush()
-    assert stage.engine.read(1, 0) == entry(1, 0)
+    assert stage.engine.stored.read(1, 0) == entry(1, 0)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])

@@ -136,7 +136,7 @@ async def test_a_ledger_that_is_deleted_and_used_again_meanwhile_is_listed_as_it
     for entry_id in range(20):
         engine.add(5, entry_id, entry(5, entry_id))
     checkpoint_now(engine)
-    list_stored = engine.list_entries
+    list_stored = engine.stored.list_entries
 
     def list_and_delete(ledger_id: int, first_entry_id: int = 0, count_max: int | None = None) -> list[int]:
         listed = list_stored(ledger_id, first_entry_id, count_max)
@@ -146,7 +146,7 @@ async def test_a_ledger_that_is_deleted_and_used_again_meanwhile_is_listed_as_it
             engine.add(5, 30, entry(5, 30))
         return listed
 
-    monkeypatch.setattr(engine, "list_entries", list_and_delete)
+    monkeypatch.setattr(engine.stored, "list_entries", list_and_delete)
     status, entries = await bookie.list_entries(5)
     assert (status, ids_of(entries, 40)) == (Status.OK, [30])
 
@@ -157,7 +157,7 @@ async def test_an_index_that_cannot_be_read_lists_nothing(bookie: Bookie, monkey
     def fail(*_: object) -> list[int]:
         raise IndexDamagedError("damaged")
 
-    monkeypatch.setattr(bookie.engine, "list_entries", fail)
+    monkeypatch.setattr(bookie.engine.stored, "list_entries", fail)
     assert await bookie.list_entries(5) == (Status.IO_ERROR, None)
 
 

@@ -123,7 +123,7 @@ async def test_reads_of_one_tick_share_what_the_first_of_them_brings(tmp_path: P
     async with staged(tmp_path, 100) as stage:
         engine = stage.engine
         opened: list[int] = []
-        read_run, read = engine.read_run, engine.read
+        read_run, read = engine.stored.read_run, engine.stored.read
 
         def noted_read_run(ledger_id: int, entry_id: int, count_max: int, bytes_max: int) -> list[bytes]:
             opened.append(entry_id)
@@ -133,7 +133,7 @@ async def test_reads_of_one_tick_share_what_the_first_of_them_brings(tmp_path: P
             opened.append(entry_id)
             return read(ledger_id, entry_id)
 
-        engine.read_run, engine.read = noted_read_run, noted_read
+        engine.stored.read_run, engine.stored.read = noted_read_run, noted_read  # type: ignore[method-assign]
         asked = [stage.read(entry_id) for entry_id in range(30, 70)]
         assert [(await outcome).body for outcome in asked] == [body_of(entry_id) for entry_id in range(30, 70)]
         assert opened == [30, 31], "31 follows 30, and that is what reads on"
@@ -150,4 +150,4 @@ async def test_what_was_read_ahead_does_not_hide_a_newer_add(tmp_path: Path) -> 
         assert engine.find_cached(1, 5) == body_of(5) + b"newer"
         checkpoint_now(engine)
         assert engine.find_cached(1, 5) is None
-        assert engine.read(1, 5) == body_of(5) + b"newer"
+        assert engine.stored.read(1, 5) == body_of(5) + b"newer"
