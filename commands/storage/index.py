@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,12 +17,12 @@ from commands.rendering import Column, Lines, Table, counted, size
 from commands.shared_options import takes_bookie_options
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.index_show import show
-from commands.storage.index_watch import StageWatch
 from commands.storage.java_bookie import require_no_java_index
 from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from commands.storage.working import work_beside_loop
 
 if TYPE_CHECKING:
+    from commands.progress import Progress
     from commands.safety.plan import Plan
     from storage.rebuild.rebuild import DirectoryPlan, DirectoryReport, RebuildReport
 
@@ -55,6 +55,28 @@ _ONE_AT_A_TIME = (
     "Rebuild one bookie at a time where you can, and wait for 'nothing lacks any more' in its log before the next: an "
     "open ledger whose bookies all doubt their copies can be recovered by nobody (docs/runbooks/lost-index.md)"
 )
+
+
+class StageWatch:
+    """Shows the stages of a rebuild on a progress bar; every step raises once the command must end."""
+
+    def __init__(self, progress: Progress, require_wanted: Callable[[], None]) -> None:
+        self._progress = progress
+        self._require_wanted = require_wanted
+        self._stage = ""
+        self._total = self._done = 0
+
+    def begin(self, stage: str, total: int) -> None:
+        """A stage begins."""
+        self._require_wanted()
+        self._stage, self._total, self._done = stage, total, 0
+        self._progress.update(0, total, stage)
+
+    def advance(self, amount: int) -> None:
+        """So much more of it is done."""
+        self._require_wanted()
+        self._done += amount
+        self._progress.update(self._done, self._total, self._stage)
 
 
 @command(

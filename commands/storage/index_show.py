@@ -17,8 +17,8 @@ from commands.shared_options import takes_bookie_options
 from commands.storage.own_storage import OwnStorage, open_own_storage
 
 if TYPE_CHECKING:
+    from storage.index.opening import IndexState
     from storage.index.seal import SealedIndex
-    from storage.index.state import IndexState
 
 _TABLE = Table(
     "Indexes",
@@ -57,7 +57,7 @@ def show(
 
 
 def _show_all(context: CommandContext, own: OwnStorage) -> None:
-    from storage.index.advice import advise_on_lost_index
+    from storage.index.adoption_note import advise_on_lost_index
 
     rows: list[dict[str, Any]] = []
     lost: list[IndexState] = []
@@ -80,8 +80,8 @@ def _describe(
     """Both databases of a directory, and the storage flags it has; one that is lost is added to ``lost``."""
     from storage.adapters.index_store import open_plyvel
     from storage.filenames import LEDGERS_DATABASE, seal_file_name
+    from storage.index.opening import DATABASES, IndexCondition, inspect_index
     from storage.index.seal import decode_seal_record
-    from storage.index.state import DATABASES, IndexCondition, inspect_index
 
     rows, flags = [], 0
     for name in DATABASES:
@@ -156,7 +156,7 @@ def _open(own: OwnStorage, path: str) -> SealedIndex:
     """A database as a boot opens it; IndexMissingError, IndexDamagedError with the way out."""
     from storage.adapters.index_store import open_plyvel
     from storage.errors import IndexMissingError
-    from storage.index.advice import advise_on_lost_index
+    from storage.index.adoption_note import advise_on_lost_index
     from storage.index.opening import open_or_view_index
     from storage.index.seal import is_sealed_index_present
     from storage.index.swap import finish_swap

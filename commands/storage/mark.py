@@ -12,7 +12,7 @@ from commands.storage.own_storage import open_own_storage
 
 if TYPE_CHECKING:
     from storage.ids import LogMark
-    from storage.journal.mark_survey import JournalMarks
+    from storage.journal.log_mark import JournalMarks
 
 _TABLE = Table(
     "StorageMarkList",
@@ -37,7 +37,7 @@ def mark(context: CommandContext, flags: BookieFlags) -> None:
     which a bkctl bookie uses. The last line of a journal is where replay would start; "used" shows the files that this
     follows from. A journal id is the decimal form of the hexadecimal name of a .txn file.
     """
-    from storage.journal.mark_survey import survey_marks
+    from storage.journal.log_mark import survey_marks
 
     with (
         open_own_storage(context, flags, is_locked=False) as own,

@@ -18,8 +18,7 @@ from storage.config import StorageConfig
 from storage.disk_room import DiskRoom, is_out_of_room
 from storage.engine.checkpoint import CheckpointDone, CheckpointJob, go_on
 from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.replay import JournalReplay, ReplayReport
-from storage.engine.replay_flush import ReplayFlush
+from storage.engine.replay import JournalReplay, ReplayFlush, ReplayReport
 from storage.errors import AdoptionRefusedError, MisplacedLedgerError, StorageError
 from storage.filenames import current_directory, journal_file_name
 from storage.ids import LedgerId, LogMark

@@ -9,14 +9,24 @@ import os
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from storage.advice import LOST_DATA_ADVICE
+from storage.config import EngineConfig
+from storage.disk_room import DiskRoom, is_out_of_room
 from storage.engine.engine import LedgerDirectoryEngine
+from storage.engine.memtable import ENTRY_OVERHEAD_BYTES
 from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.errors import CorruptFileError, MasterKeyMismatchError, MemtableFullError
+from storage.errors import (
+    CorruptFileError,
+    IndexFailedError,
+    MasterKeyMismatchError,
+    MemtableFullError,
+    NoRoomToStartError,
+    StorageError,
+)
 from storage.filenames import journal_file_name
 from storage.framing import LENGTH_BYTES
 from storage.ids import EntryId, JournalId, LedgerId, LogMark
@@ -26,6 +36,7 @@ from storage.journal.format import GROUP_BYTES_MAX, JournalRecord, JournalRecord
 from storage.journal.group import JournalGroup
 from storage.journal.reader import JournalScan, journals_to_replay
 from storage.ports import FileSystem
+from storage.setting import MEBIBYTE
 
 
 class DroppedTail(msgspec.Struct, frozen=True):
@@ -269,3 +280,76 @@ def _entries_by_ledger(groups: Sequence[JournalGroup]) -> dict[LedgerId, _Ledger
             bodies[ledger_id].append(data[first : first + length])
             confirmed[ledger_id].append(last_add_confirmed)
     return {each: _LedgerEntries(ids, bodies[each], confirmed[each]) for each, ids in entry_ids.items()}
+
+
+_CACHE_KEY: Final = "dbStorage_writeCacheMaxSizeMb"
+
+
+class ReplayFlush:
+    """The flushes of one replay. ``room`` None: they are always tried, and what fails is raised."""
+
+    def __init__(self, engines: Sequence[LedgerDirectoryEngine], config: EngineConfig, room: DiskRoom | None) -> None:
+        self._engines = engines
+        self._config = config
+        self._room = room
+        self._left_out_bytes: dict[LedgerDirectoryEngine, int] = {}
+        self.failure: StorageError | OSError | None = None
+        """Why what was applied is not flushed; None when it is, or before ``finish``."""
+
+    def make_room(self, engine: LedgerDirectoryEngine, body: bytes) -> bool:
+        """The write cache of a directory has refused an entry: whether it takes it now. If not, ``finish`` raises."""
+        if engine not in self._left_out_bytes:
+            is_last_half = engine.is_checkpoint_pending
+            if self._flush([engine]):
+                return True
+            if not engine.is_checkpoint_pending:
+                engine.postpone_checkpoint()
+            if not is_last_half:
+                return True
+        # The boot goes on to the end of the journals all the same: only then it can say how much is missing.
+        left_out_bytes = self._left_out_bytes.get(engine, 0)
+        self._left_out_bytes[engine] = left_out_bytes + len(body) + ENTRY_OVERHEAD_BYTES
+        return False
+
+    def finish(self) -> bool:
+        """Whether all of it is flushed. NoRoomToStartError when something was left out."""
+        if self._left_out_bytes:
+            raise self._refusal()
+        return self._flush(self._engines)
+
+    def _flush(self, engines: Sequence[LedgerDirectoryEngine]) -> bool:
+        try:
+            if self._room is not None:
+                # An attempt would cost the room that is left.
+                self._room.require_for_boot(sum(engine.checkpoint_bytes for engine in engines))
+            for engine in engines:
+                if engine.is_checkpoint_pending:  # nothing newer is in that one
+                    checkpoint_now(engine)
+                checkpoint_now(engine)
+        except IndexFailedError:
+            raise
+        except (StorageError, OSError) as error:
+            if self._room is None or not is_out_of_room(error):
+                raise
+            self.failure = error
+            return False
+        self.failure = None
+        return True
+
+    def _refusal(self) -> NoRoomToStartError:
+        needed_bytes = {
+            engine: engine.checkpoint_bytes + self._left_out_bytes.get(engine, 0) for engine in self._engines
+        }
+        reason = self.failure
+        try:
+            if self._room is not None:
+                self._room.require_for_boot(sum(needed_bytes.values()))
+        except OSError as error:
+            reason = error
+        # The first half of a cache may end with a gap that the next entry did not fit into. The key is a sum over all.
+        cache_bytes = (max(needed_bytes.values()) + self._config.entry_log.entry_bytes_max) * len(self._engines)
+        detail = f"{reason.filename}: {reason.strerror}" if isinstance(reason, OSError) else str(reason)
+        return NoRoomToStartError(
+            f"{detail}: the journals have more entries than the write cache can hold until space is freed; free "
+            f"disk space, or start with --set {_CACHE_KEY}={-(-cache_bytes // MEBIBYTE)}"
+        )

@@ -68,11 +68,11 @@ def usage_bucket(usage: float) -> int:
     return min(BUCKET_COUNT - 1, int(usage * BUCKET_COUNT))
 
 
-def usage_buckets(logs: Iterable[LogUsage], target_bytes: int = 0) -> list[int]:
+def usage_buckets(logs: Iterable[LogUsage]) -> list[int]:
     """How many logs there are in each tenth of usage."""
     counts = [0] * BUCKET_COUNT
     for log in logs:
-        counts[usage_bucket(log.usage(target_bytes))] += 1
+        counts[usage_bucket(log.usage())] += 1
     return counts
 
 

@@ -86,11 +86,6 @@ class EntryLogWriter:
         return cls(fs, directory, config, last_log_id)
 
     @property
-    def active_log_id(self) -> EntryLogId | None:
-        """Id of the log that the next entry goes to; None before the first append and right after a roll."""
-        return None if self._active is None else self._active.log_id
-
-    @property
     def unfinished_log_ids(self) -> frozenset[EntryLogId]:
         """Logs that are still written to or will be, or are not synced yet."""
         return frozenset(self._unfinished_log_ids)

@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from storage.advice import JAVA_INDEX_ADVICE, REBUILD_ADVICE
 from storage.checked_text import decode_checked_text, encode_checked_text
 from storage.config import StorageConfig
 from storage.entry_log.reader import list_entry_logs
 from storage.errors import AdoptionRefusedError, CorruptFileError
 from storage.filenames import ADOPTION, HANDING_BACK, current_directory
+from storage.index.java_index import find_java_index
 from storage.journal.reader import list_journals
 from storage.ports import FileSystem
 
@@ -114,3 +116,17 @@ def _newest(fs: FileSystem, config: StorageConfig) -> tuple[str, ...]:
     logs = (max(list_entry_logs(fs, current_directory(each)), default=-1) for each in config.ledger_directories)
     journals = (max(list_journals(fs, current_directory(each)), default=-1) for each in config.journal_directories)
     return (*(f"log {number:x}" for number in logs), *(f"journal {number:x}" for number in journals))
+
+
+def advise_on_lost_index(fs: FileSystem, config: StorageConfig) -> str:
+    """The end of a sentence. OSError.
+
+    Beside an index of Java ours must not be made from logs: it would lack what only that one says, and after a
+    hand-back Java's tools are to go on.
+    """
+    change = find_change_under_way(fs, config)
+    if change is not None:
+        return change.advice
+    folders = map(current_directory, config.paired_index_directories)
+    is_java = any(find_java_index(fs, folder).names for folder in folders if fs.exists(folder))
+    return JAVA_INDEX_ADVICE if is_java else REBUILD_ADVICE

@@ -68,9 +68,18 @@ Handle: TypeAlias = tuple[int, int]
 """Offset and length of a block in its table, without its trailer."""
 
 
-def decode_log(data: bytes) -> Iterator[bytes]:
-    """The records of a log or manifest, up to one that the file does not hold whole: a crash cut it off."""
-    parts: list[bytes] = []
+class _Fragment(NamedTuple):
+    """A record of a log, or a part of one."""
+
+    offset: int
+    end: int
+    """Behind its data; may be behind the end of the file."""
+    checksum: int
+    kind: int
+
+
+def _fragments(data: bytes) -> Iterator[_Fragment]:
+    """What the headers in a log say, unchecked."""
     offset = 0
     while True:
         left_bytes = _BLOCK_BYTES - offset % _BLOCK_BYTES
@@ -80,6 +89,27 @@ def decode_log(data: bytes) -> Iterator[bytes]:
             return
         checksum, size_bytes, kind = _HEADER.unpack_from(data, offset)
         end = offset + _HEADER.size + size_bytes
+        yield _Fragment(offset, end, checksum, kind)
+        offset = end
+
+
+def last_record_start(data: bytes) -> int:
+    """Where the last record begins that is whole in ``data``; 0 if that is the first one, or there is none."""
+    start = last = 0
+    for offset, end, _, kind in _fragments(data):
+        if not _WHOLE <= kind <= _LAST or end > len(data):
+            break
+        if kind in {_WHOLE, _FIRST}:
+            start = offset
+        if kind in {_WHOLE, _LAST}:
+            last = start
+    return last
+
+
+def decode_log(data: bytes) -> Iterator[bytes]:
+    """The records of a log or manifest, up to one that the file does not hold whole: a crash cut it off."""
+    parts: list[bytes] = []
+    for offset, end, checksum, kind in _fragments(data):
         if end > offset - offset % _BLOCK_BYTES + _BLOCK_BYTES:
             raise ValueError(f"a record at offset {offset} that crosses its block")
         if end > len(data):
@@ -89,7 +119,6 @@ def decode_log(data: bytes) -> Iterator[bytes]:
         if (kind in {_WHOLE, _FIRST}) is bool(parts) or kind > _LAST or kind == 0:
             raise ValueError(f"a fragment at offset {offset} that does not belong there")
         parts.append(data[offset + _HEADER.size : end])
-        offset = end
         if kind in {_WHOLE, _LAST}:
             yield b"".join(parts)
             parts.clear()

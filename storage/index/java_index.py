@@ -1,16 +1,24 @@
-"""The index of a Java bookie as it lies in an index directory: what is there, never what is in a RocksDB.
+"""The index of a Java bookie as it lies in an index directory: what is there, and the bytes of ``.idx`` files.
 
-RocksDB folders can only be moved: their contents are rebuilt from entry logs and journals. ``.idx`` files are read.
+RocksDB folders can only be moved: their contents are rebuilt from entry logs and journals.
+
+An ``.idx`` file is the index of one ledger in Interleaved and Sorted storage: a header of 1024 bytes with its key,
+fence and explicit LAC, then an i64 location for each entry id from 0 on, 0 where there is no entry. Source: storage
+section 11.5.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from storage.filenames import JAVA_DATABASES, idx_path, is_idx_folder, parse_idx_file_name
 from storage.ids import LedgerId
+from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from storage.ports import FileSystem
 
 
@@ -57,3 +65,59 @@ def _names_in(fs: FileSystem, path: str) -> list[str]:
         return fs.list_directory(path)
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+HEADER_BYTES = 1024
+LOCATION_BYTES = 8
+VERSION_MAX = 1
+
+_MAGIC = b"BKLE"
+_START = struct.Struct(">4sii")
+_WORD = struct.Struct(">i")
+_FENCED_BIT = 1
+
+
+class IdxHeader(msgspec.Struct, frozen=True):
+    """What an index file says about its ledger."""
+
+    version: int
+    master_key: bytes
+    is_fenced: bool
+    explicit_lac: bytes | None
+    """Body of the last explicit-LAC request, as a row of ours has it; files of version 0 have none."""
+
+
+def decode_idx_header(data: bytes) -> IdxHeader:
+    """Header from the first ``HEADER_BYTES`` of a file; ValueError that says why for what no bookie writes."""
+    if len(data) < HEADER_BYTES:
+        raise ValueError(f"it has {len(data)} bytes, its header alone has {HEADER_BYTES}")
+    magic, version, key_bytes = _START.unpack_from(data)
+    if magic != _MAGIC or not 0 <= version <= VERSION_MAX:
+        raise ValueError("it does not start like an index file")
+    master_key, offset = _counted(data, _START.size, key_bytes)
+    state, offset = _word(data, offset)
+    explicit_lac = b""
+    if version >= 1:
+        lac_bytes, offset = _word(data, offset)
+        explicit_lac, _ = _counted(data, offset, lac_bytes)
+    if explicit_lac and len(explicit_lac) < EXPLICIT_LAC_BYTES_MIN:
+        raise ValueError(f"its explicit LAC has {len(explicit_lac)} bytes")
+    return IdxHeader(version, master_key, bool(state & _FENCED_BIT), explicit_lac or None)
+
+
+def decode_locations(data: bytes) -> Sequence[int]:
+    """Packed locations in the order of the entry ids; a part of one at the end is what a crash left, and is none."""
+    count = len(data) // LOCATION_BYTES
+    return struct.unpack_from(f">{count}q", data)
+
+
+def _word(data: bytes, offset: int) -> tuple[int, int]:
+    if offset + _WORD.size > HEADER_BYTES:
+        raise ValueError("its header ends inside a field")
+    return _WORD.unpack_from(data, offset)[0], offset + _WORD.size
+
+
+def _counted(data: bytes, offset: int, size_bytes: int) -> tuple[bytes, int]:
+    if not 0 <= size_bytes <= HEADER_BYTES - offset:
+        raise ValueError(f"a field of its header has the length {size_bytes}")
+    return data[offset : offset + size_bytes], offset + size_bytes

@@ -1,15 +1,19 @@
-"""Opening the two indexes of a ledger directory, or making them where nothing was ever stored."""
+"""Opening the two indexes of a ledger directory, making them where nothing was ever stored, and inspecting them."""
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
+from typing import Final
 
-from storage.advice import ADOPTION_ADVICE, REBUILD_ADVICE
+import msgspec
+
+from storage.advice import ADOPTION_ADVICE, REBUILD_ADVICE, without_advice
 from storage.disk_room import mebibytes
 from storage.entry_log.format import HEADER_BYTES
 from storage.entry_log.reader import list_entry_logs
-from storage.errors import IndexMissingError, NoRoomToStartError
+from storage.errors import IndexDamagedError, IndexMissingError, NoRoomToStartError, StorageError
 from storage.filenames import (
     LEDGERS_DATABASE,
     LOCATIONS_DATABASE,
@@ -17,6 +21,7 @@ from storage.filenames import (
     last_mark_file_name,
 )
 from storage.index.java_index import find_java_index
+from storage.index.ledger_index import LedgerIndex
 from storage.index.seal import (
     SealedIndex,
     bytes_to_open,
@@ -37,10 +42,9 @@ def open_indexes(
     Raises IndexMissingError when one is missing although something was stored, IndexDamagedError when one lost or
     damaged a batch that was sealed: starting with less would turn lost entries into "no such entry" (H15).
     """
-    databases = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
-    for name in databases:
+    for name in DATABASES:
         finish_swap(filesystem, os.path.join(index_directory, name))
-    missing = [name for name in databases if not _is_present(filesystem, index_directory, name)]
+    missing = [name for name in DATABASES if not _is_present(filesystem, index_directory, name)]
     if missing:
         _require_no_history(filesystem, ledger_directory, os.path.join(index_directory, missing[0]))
     return _open_or_create(filesystem, open_index, index_directory, missing)
@@ -56,7 +60,7 @@ def _open_or_create(
     """Open or, where missing, create the ledgers and the locations database."""
     opened: list[SealedIndex] = []
     try:
-        for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE):
+        for database in DATABASES:
             open_or_create = create_sealed_index if database in missing else open_or_view_index
             opened.append(open_or_create(filesystem, open_index, os.path.join(index_directory, database)))
     except BaseException:
@@ -126,3 +130,65 @@ def _require_no_history(filesystem: FileSystem, ledger_directory: str, index_pat
         raise IndexMissingError(
             f"{index_path} is missing, but {witness} exists, so stored entries would be reported as missing; {advice}"
         )
+
+
+DATABASES: Final = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
+
+
+class IndexCondition(enum.Enum):
+    """What can be said of an index without the entry logs."""
+
+    SOUND = "sound"
+    """Opened strictly, its sealed run unbroken; of ledger rows, every one could be read."""
+    MISSING = "missing"
+    """Though something was stored."""
+    DAMAGED = "damaged"
+    NEW = "new"
+    """Nothing was ever stored: the first start makes it."""
+
+
+class IndexState(msgspec.Struct, frozen=True):
+    """One database of one directory."""
+
+    condition: IndexCondition
+    detail: str = ""
+    """What is wrong, one sentence."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it must be built anew."""
+        return self.condition in {IndexCondition.MISSING, IndexCondition.DAMAGED}
+
+    def as_error(self, advice: str) -> StorageError:
+        """A lost index as an error. ``advice``: what to do about it, the end of a sentence."""
+        error = IndexMissingError if self.condition is IndexCondition.MISSING else IndexDamagedError
+        return error(f"{self.detail}; {advice}")
+
+
+def inspect_index(
+    filesystem: FileSystem, open_index: OpenIndexStore, ledger_directory: str, index_directory: str, database: str
+) -> IndexState:
+    """Open an index as a boot would and let go of it; both folders are locked ``current`` ones.
+
+    A swap that an earlier rebuild began is finished first, as a boot would, too. StorageError, OSError for what is
+    neither there nor damaged, for instance an index that another process has open.
+    """
+    path = os.path.join(index_directory, database)
+    try:
+        finish_swap(filesystem, path)
+        if not is_sealed_index_present(filesystem, path):
+            witness = find_history(filesystem, ledger_directory)
+            if witness is None:
+                return IndexState(IndexCondition.NEW)
+            return IndexState(IndexCondition.MISSING, f"{path} is missing, but {witness} exists")
+        rows = open_or_view_index(filesystem, open_index, path)
+        try:
+            if database == LEDGERS_DATABASE:
+                LedgerIndex.load(rows)
+        finally:
+            rows.close()
+    except IndexMissingError as error:
+        return IndexState(IndexCondition.MISSING, without_advice(error))
+    except IndexDamagedError as error:
+        return IndexState(IndexCondition.DAMAGED, without_advice(error))
+    return IndexState(IndexCondition.SOUND)

@@ -27,9 +27,9 @@ from storage.advice import REBUILD_ADVICE
 from storage.checked_text import decode_checked_numbers, encode_checked_numbers
 from storage.errors import DirectoryLockedError, IndexDamagedError, IndexFailedError, IndexMissingError, StorageError
 from storage.filenames import seal_file_name
+from storage.index.files import last_record_start
 from storage.index.kept_files import KeptFiles, remove_files
-from storage.index.manifest_tail import drop_last_change
-from storage.index.view import open_view
+from storage.index.view import MANIFEST_NAME, open_view
 from storage.ports import FileSystem, IndexStore, OpenIndexStore
 
 _SEAL_KEY = struct.Struct(">8sQ")
@@ -280,6 +280,31 @@ def _read_record(filesystem: FileSystem, path: str) -> SealRecord | None:
     if record is None:
         raise IndexDamagedError(f"{record_path} is not a seal record; {REBUILD_ADVICE}")
     return record
+
+
+def drop_last_change(filesystem: FileSystem, path: str) -> bool:
+    """Remove the last change from the manifest of the database folder ``path``, durably; False: there is none.
+
+    LevelDB writes a change of its tables to the manifest first. Then, just before it syncs the manifest, it syncs the
+    folder of the new tables. Where file contents can reach the disk before names do, a power failure between the two
+    leaves a manifest that names tables which do not exist. LevelDB deletes the replaced tables only after the sync, so
+    the manifest without its last change describes a whole database; the seal shows whether a batch is missing.
+
+    Another name of the old manifest keeps its content. OSError.
+    """
+    try:
+        name = filesystem.read_file(os.path.join(path, "CURRENT")).decode("ascii", "replace").strip()
+        if MANIFEST_NAME.fullmatch(name) is None:
+            return False
+        manifest = os.path.join(path, name)
+        data = filesystem.read_file(manifest)
+    except FileNotFoundError:
+        return False
+    end = last_record_start(data)
+    if end <= 0:
+        return False
+    filesystem.write_file_atomically(manifest, data[:end])
+    return True
 
 
 def _open_strictly(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> IndexStore:

@@ -38,7 +38,7 @@ from storage.ports import FileSystem
 _CURRENT: Final = "CURRENT"
 _LOG_NAME = re.compile(r"([0-9]+)\.log")
 _TABLE_NAME = re.compile(r"([0-9]+)\.(?:ldb|sst)")
-_MANIFEST_NAME = re.compile(r"MANIFEST-[0-9]+")
+MANIFEST_NAME = re.compile(r"MANIFEST-[0-9]+")
 _CACHED_INDEX_COUNT: Final = 64
 _CACHED_BLOCK_COUNT: Final = 256
 
@@ -181,7 +181,7 @@ def open_view(filesystem: FileSystem, path: str) -> IndexView:
     if _CURRENT not in names:
         raise IndexMissingError(f"{path}: no index database")
     manifest_name = filesystem.read_file(os.path.join(path, _CURRENT)).decode("ascii", "replace").strip()
-    if _MANIFEST_NAME.fullmatch(manifest_name) is None or manifest_name not in names:
+    if MANIFEST_NAME.fullmatch(manifest_name) is None or manifest_name not in names:
         raise ValueError(f"{_CURRENT} references no manifest")
     try:
         manifest = decode_manifest(filesystem.read_file(os.path.join(path, manifest_name)))

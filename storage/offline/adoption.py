@@ -25,7 +25,7 @@ import msgspec
 
 from storage.config import StorageConfig
 from storage.entry_log.format import HEADER_BYTES
-from storage.entry_log.mixed_logs import write_mixed_logs
+from storage.entry_log.log_lists import write_mixed_logs
 from storage.entry_log.reader import list_entry_logs
 from storage.errors import AdoptionRefusedError
 from storage.filenames import (

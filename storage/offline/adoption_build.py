@@ -25,11 +25,11 @@ from storage.entry_log.writer import EntryLogWriter
 from storage.errors import AdoptionRefusedError, EntryLogError
 from storage.filenames import ADOPTING_SUFFIX, LEDGERS_DATABASE, LOCATIONS_DATABASE, entry_log_file_name, seal_file_name
 from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId, pack_location, unpack_location
+from storage.index.java_index import HEADER_BYTES, LOCATION_BYTES, IdxHeader, decode_idx_header, decode_locations
 from storage.index.journaled_rows import JournaledLedger, JournaledLedgers, row_with_journals
 from storage.index.kept_files import KeptFiles, remove_files
 from storage.index.ledger_index import LedgerIndex, LedgerRow, encode_row, explicit_lac_of, is_placeholder_key
 from storage.index.seal import SealedIndex, create_sealed_index
-from storage.offline.idx_file import HEADER_BYTES, LOCATION_BYTES, IdxHeader, decode_idx_header, decode_locations
 from storage.ports import FileSystem, OpenIndexStore
 
 _PAGE_LOCATION_COUNT = 64 * 1024

@@ -29,7 +29,7 @@ import msgspec
 from storage.config import JOURNAL_VERSION_MAX, StorageConfig
 from storage.engine.ledger_storage import LedgerStorage
 from storage.entry_log.examination import examine_log
-from storage.entry_log.quarantine import read_quarantine
+from storage.entry_log.log_lists import read_quarantine
 from storage.entry_log.reader import list_entry_logs
 from storage.errors import AdoptionRefusedError
 from storage.filenames import (
@@ -45,6 +45,7 @@ from storage.filenames import (
     entry_log_file_name,
 )
 from storage.index.adoption_note import (
+    advise_on_lost_index,
     begin_note,
     move_aside,
     read_note,
@@ -52,9 +53,8 @@ from storage.index.adoption_note import (
     require_nothing_written_since,
     write_note,
 )
-from storage.index.advice import advise_on_lost_index
 from storage.index.ledger_index import LedgerRow
-from storage.index.state import DATABASES, inspect_index
+from storage.index.opening import DATABASES, inspect_index
 from storage.journal.catalog import read_catalog
 from storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from storage.offline.adoption import index_folders

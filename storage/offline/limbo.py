@@ -23,7 +23,7 @@ import msgspec
 
 from storage.config import StorageConfig
 from storage.entry_log.examination import examine_log
-from storage.entry_log.quarantine import read_quarantine
+from storage.entry_log.log_lists import read_quarantine
 from storage.entry_log.reader import list_entry_logs
 from storage.errors import AdoptionRefusedError
 from storage.filenames import (
@@ -34,13 +34,11 @@ from storage.filenames import (
     entry_log_file_name,
 )
 from storage.ids import EntryId, EntryLogId, LedgerId
-from storage.index.adoption_note import find_change_under_way
-from storage.index.advice import advise_on_lost_index
+from storage.index.adoption_note import advise_on_lost_index, find_change_under_way
 from storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK, LedgerIndex
 from storage.index.location_index import LocationIndex
-from storage.index.opening import viewing_index
+from storage.index.opening import DATABASES, IndexCondition, inspect_index, viewing_index
 from storage.index.seal import advising_repair
-from storage.index.state import DATABASES, IndexCondition, inspect_index
 from storage.offline.log_shortfalls import find_shortfalls, log_sizes_bytes
 from storage.ports import FileSystem, OpenIndexStore
 

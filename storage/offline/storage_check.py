@@ -19,8 +19,7 @@ from storage.disk_room import lacks_room
 from storage.engine.collected_ledgers import COLLECTED_ADVICE, CollectedLedgers
 from storage.entry_log.damage import LogDamage, listed
 from storage.entry_log.examination import examine_log
-from storage.entry_log.mixed_logs import read_mixed_logs
-from storage.entry_log.quarantine import read_quarantine
+from storage.entry_log.log_lists import read_mixed_logs, read_quarantine
 from storage.entry_log.reader import list_entry_logs
 from storage.errors import CorruptFileError, DirectoryLockedError, IndexDamagedError, StorageError
 from storage.filenames import (
@@ -31,14 +30,12 @@ from storage.filenames import (
     journal_file_name,
 )
 from storage.ids import EntryId, EntryLogId, JournalId, LedgerId, LogMark
-from storage.index.advice import advise_on_lost_index
+from storage.index.adoption_note import advise_on_lost_index
 from storage.index.ledger_index import LedgerIndex
-from storage.index.opening import viewing_index
-from storage.index.state import DATABASES, IndexCondition, inspect_index
+from storage.index.opening import DATABASES, IndexCondition, inspect_index, viewing_index
 from storage.journal.catalog import NO_CATALOG, JournalCatalog, read_catalog
 from storage.journal.format import JournalRecordKind
-from storage.journal.log_mark import NO_MARK
-from storage.journal.mark_survey import JournalMarks, MarkState, survey_marks
+from storage.journal.log_mark import NO_MARK, JournalMarks, MarkState, survey_marks
 from storage.journal.reader import JournalScan, journals_to_replay, list_journals
 from storage.offline.log_shortfalls import UNMEASURED, LocationRows, LogShortfalls, log_sizes_bytes
 from storage.offline.probe_child import PROBLEM_COUNT_MAX, Probed, ProbeRows

@@ -19,7 +19,7 @@ import numpy as np
 from storage.config import StorageConfig
 from storage.disk_room import DiskRoom
 from storage.entry_log.damage import LogDamage
-from storage.entry_log.mixed_logs import read_mixed_logs
+from storage.entry_log.log_lists import read_mixed_logs
 from storage.entry_log.scan_order import LogFolder
 from storage.errors import IndexDamagedError, MisplacedLedgerError
 from storage.filenames import entry_log_file_name, parse_entry_log_file_name

@@ -27,8 +27,8 @@ from storage.errors import IndexDamagedError
 from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, current_directory
 from storage.ids import LedgerId
 from storage.index.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerIndex, LedgerRow
+from storage.index.opening import DATABASES, IndexCondition, IndexState, inspect_index
 from storage.index.seal import open_sealed_index
-from storage.index.state import DATABASES, IndexCondition, IndexState, inspect_index
 from storage.index.swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap
 from storage.ports import Children, FileSystem, OpenIndexStore
 from storage.rebuild.directory import DamagedLog, LocationRebuild, RebuildWatch, ScannedDirectory

@@ -33,9 +33,8 @@ from runtime.bookie.collection.metrics import GarbageCollectionMetrics
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.config import GarbageCollectionConfig
 from runtime.ports import Clock, Workers
-from storage.engine.compaction_source import CompactionSource, SourceEntry
 from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.relocation import EntryMove
+from storage.engine.relocation import CompactionSource, EntryMove, SourceEntry
 from storage.entry_log.compaction_log import CompactedLog, list_compacted_logs, remove_unfinished_logs
 from storage.entry_log.compaction_scan import (
     CHILD_MODULE,
@@ -185,7 +184,7 @@ class Compactor:
         CorruptFileError: the log is damaged. Any other StorageError, OSError: it could not be done now; whatever was
         not finished has no effect. Not twice at a time.
         """
-        source = CompactionSource(self._fs, self._engine, log_id)
+        source = CompactionSource(self._fs, self._engine.relocation, log_id)
         async with self.holding(log_id):
             return await self._compact(source, self._survivors_of(source))
 
@@ -195,7 +194,7 @@ class Compactor:
         LogInUseError: an entry is.
         """
         async with self.holding(log_id):
-            return await self._compact(CompactionSource(self._fs, self._engine, log_id), Survivors())
+            return await self._compact(CompactionSource(self._fs, self._engine.relocation, log_id), Survivors())
 
     async def _compact(self, source: CompactionSource, survivors: Survivors) -> frozenset[LedgerId] | None:
         try:

@@ -11,9 +11,8 @@ from typing import Final
 
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.ports import Workers
-from storage.engine.compaction_source import CompactionSource, SourceEntry
 from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.relocation import EntryMove
+from storage.engine.relocation import CompactionSource, EntryMove, SourceEntry
 from storage.entry_log.compaction_log import CompactedLog, CompactedLogWriter
 from storage.errors import EntryLogError, StorageError
 from storage.ids import EntryLocation

@@ -26,7 +26,7 @@ from runtime.ports import Workers
 from storage.disk_room import DiskRoom
 from storage.engine.engine import LedgerDirectoryEngine
 from storage.entry_log.compaction_scan import MeasuredLog, UnreadableLog
-from storage.entry_log.quarantine import read_quarantine, read_quarantine_list, write_quarantine
+from storage.entry_log.log_lists import read_quarantine, read_quarantine_list, write_quarantine
 from storage.entry_log.usage import LogUsage, logs_to_compact
 from storage.errors import CorruptFileError, IndexFailedError, StorageError
 from storage.filenames import entry_log_file_name

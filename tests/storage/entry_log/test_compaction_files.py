@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.config import EntryLogConfig
-from storage.engine.compaction_source import CompactionSource, SourceEntry
+from storage.engine.relocation import CompactionSource, SourceEntry
 from storage.engine.replay import checkpoint_now
 from storage.entry_log.compaction_log import (
     CompactedLog,
@@ -128,7 +128,7 @@ def test_the_source_gives_what_the_index_names_here(tmp_path: Path) -> None:
     assert len(found) >= 3
     engine.add(5, 1, entry(5, 1, b"again"))
     checkpoint_now(engine)
-    source = CompactionSource(TracedDisk(), engine, 0)
+    source = CompactionSource(TracedDisk(), engine.relocation, 0)
     shifted = [found[0]._replace(offset=found[0].offset + 1)]
     live, unplaced = source.select_live([*found, *shifted])
     assert (live, unplaced) == ([each for each in found if each.entry_id != 1], frozenset())

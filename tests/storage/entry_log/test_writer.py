@@ -90,7 +90,7 @@ def test_a_log_is_rolled_before_an_entry_would_pass_the_limit(tmp_path: Path) ->
     full = 4096 - 1024 - 4
     locations = writer.append(entries(full, full - 44, 40, 32, 9000, 32))
     assert locations == [(0, 1028), (1, 1028), (1, 4056), (2, 1028), (3, 1028), (4, 1028)]
-    assert writer.active_log_id == 4
+    assert 4 in writer.unfinished_log_ids
     writer.sync()
     reader = EntryLogReader(FS, str(tmp_path), SMALL)
     assert [reader.ledgers_map(log_id) for log_id in range(5)] == [

@@ -11,7 +11,7 @@ import pytest
 from storage.adapters.filesystem import OsFileSystem
 from storage.adapters.index_store import open_plyvel
 from storage.config import StorageConfig
-from storage.entry_log.quarantine import write_quarantine
+from storage.entry_log.log_lists import write_quarantine
 from storage.entry_log.reader import EntryLogScan, list_entry_logs
 from storage.errors import AdoptionRefusedError, StorageError
 from storage.filenames import current_directory

@@ -12,7 +12,7 @@ from storage.adapters.filesystem import OsFileSystem
 from storage.adapters.index_store import open_plyvel
 from storage.config import StorageConfig
 from storage.entry_log.format import HEADER_BYTES
-from storage.entry_log.quarantine import write_quarantine
+from storage.entry_log.log_lists import write_quarantine
 from storage.errors import IndexDamagedError, IndexMissingError
 from storage.filenames import DIRTY, LEDGERS_DATABASE, LOCATIONS_DATABASE, entry_log_file_name, seal_file_name
 from storage.index.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerRow

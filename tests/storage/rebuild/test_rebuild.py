@@ -27,7 +27,7 @@ from storage.filenames import (
     entry_log_file_name,
 )
 from storage.index.ledger_index import LedgerRow
-from storage.index.state import IndexCondition
+from storage.index.opening import IndexCondition
 from storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from storage.rebuild import directory as rebuild_directory
 from storage.rebuild.rebuild import plan_rebuild

@@ -13,7 +13,7 @@ import pytest
 from runtime.config import GarbageCollectionConfig
 from storage.disk_room import DiskRoom
 from storage.entry_log.format import HEADER_MAP_FIELDS_OFFSET
-from storage.entry_log.quarantine import read_quarantine, write_quarantine
+from storage.entry_log.log_lists import read_quarantine, write_quarantine
 from storage.errors import CorruptFileError, EntryDamagedError, EntryLogError
 from storage.filenames import LOCATIONS_DATABASE, QUARANTINE
 from storage.ports import DiskSpace, File

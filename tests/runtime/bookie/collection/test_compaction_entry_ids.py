@@ -11,7 +11,7 @@ from runtime.config import GarbageCollectionConfig
 from storage.adapters.filesystem import OsFileSystem
 from storage.adapters.index_store import open_plyvel
 from storage.entry_log.compaction_scan import CHILD_MODULE, ScanEnd, ScanEntries, ScanMessage
-from storage.entry_log.quarantine import read_quarantine
+from storage.entry_log.log_lists import read_quarantine
 from storage.errors import EntryDamagedError
 from storage.filenames import QUARANTINE
 from tests.runtime.bookie.compaction_stage import (

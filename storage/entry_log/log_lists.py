@@ -1,8 +1,14 @@
-"""Entry logs that the collector leaves alone because they are damaged: a small file beside them says which, and why.
+"""Two small files beside the entry logs of a directory, text with a checksum.
 
-Reads go on in such a log as ever; it is neither compacted nor deleted, and costs its space, until an operator has dealt
-with it. The file is text with a checksum, ``bkctl.quarantine``, one line for a log: ``<id>.log <reason>``. Deleting it
-while the bookie is stopped ends the quarantine: the logs are then looked at again, and listed again if need be.
+``bkctl.quarantine`` lists the logs that the collector leaves alone because they are damaged, one line for each:
+``<id>.log <reason>``. Reads go on in such a log as ever; it is neither compacted nor deleted, and costs its space,
+until an operator has dealt with it. Deleting the file while the bookie is stopped ends the quarantine: the logs are
+then looked at again, and listed again if need be.
+
+``bkctl.mixed-logs`` says which logs may hold entries of ledgers that belong in another directory: those of Interleaved
+storage. Adoption leaves such logs where they are and copies what is looked for elsewhere. All other code treats an
+entry in the wrong directory as a sign that the list of directories has changed, so adoption leaves a record: logs up to
+this id existed before it. The record stays, also with a Java bookie, which ignores it.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from typing import Final
 
 from storage.checked_text import decode_checked_text, encode_checked_text
 from storage.errors import CorruptFileError
-from storage.filenames import QUARANTINE, entry_log_file_name, parse_entry_log_file_name
+from storage.filenames import MIXED_LOGS, QUARANTINE, entry_log_file_name, parse_entry_log_file_name
 from storage.ids import EntryLogId
 from storage.ports import FileSystem
 
@@ -67,3 +73,26 @@ def write_quarantine(fs: FileSystem, directory: str, reasons: Mapping[EntryLogId
 def _one_line(reason: str) -> str:
     plain = reason.encode("ascii", "backslashreplace").decode()
     return " ".join(plain.split())[:_REASON_LENGTH_MAX]
+
+
+_MIXED_FORMAT = "bkctl mixed logs 1"
+
+
+def write_mixed_logs(fs: FileSystem, directory: str, last_log_id: EntryLogId) -> None:
+    """Record, in a ledger directory (``current``), that logs up to ``last_log_id`` may be mixed; OSError."""
+    data = encode_checked_text(_MIXED_FORMAT, [f"{last_log_id:x}.log"])
+    fs.write_file_atomically(os.path.join(directory, MIXED_LOGS), data)
+
+
+def read_mixed_logs(fs: FileSystem, directory: str) -> EntryLogId:
+    """Id of the last log that may be mixed; -1 where all are the directory's own. CorruptFileError, OSError."""
+    path = os.path.join(directory, MIXED_LOGS)
+    try:
+        data = fs.read_file(path)
+    except FileNotFoundError:
+        return -1
+    lines = decode_checked_text(_MIXED_FORMAT, data)
+    log_id = parse_entry_log_file_name(lines[0]) if lines is not None and len(lines) == 1 else None
+    if log_id is None:
+        raise CorruptFileError(path, 0, "not a record of mixed logs")
+    return log_id

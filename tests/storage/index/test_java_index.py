@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.filenames import idx_path, parse_idx_file_name
-from storage.offline.idx_file import HEADER_BYTES, decode_idx_header, decode_locations
+from storage.index.java_index import HEADER_BYTES, decode_idx_header, decode_locations
 from tests.storage.golden import FILES, content, paths
 
 

@@ -11,8 +11,8 @@ import pytest
 from storage.adapters.filesystem import OsFileSystem
 from storage.adapters.index_store import open_plyvel
 from storage.errors import IndexDamagedError
-from storage.index.manifest_tail import drop_last_change, last_record_start
-from storage.index.seal import create_sealed_index, open_sealed_index
+from storage.index.files import last_record_start
+from storage.index.seal import create_sealed_index, drop_last_change, open_sealed_index
 
 
 def record(length: int, kind: int) -> bytes:

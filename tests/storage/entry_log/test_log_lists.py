@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.adapters.filesystem import OsFileSystem
-from storage.entry_log.mixed_logs import read_mixed_logs, write_mixed_logs
+from storage.entry_log.log_lists import read_mixed_logs, write_mixed_logs
 from storage.errors import CorruptFileError
 
 FS = OsFileSystem()
