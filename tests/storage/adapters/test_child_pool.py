@@ -112,7 +112,7 @@ def test_a_pool_that_is_stopped_fails_its_reader(tmp_path: Path) -> None:
     with CHILDREN.pool("storage.rebuild.child", str(tmp_path), 1) as pool:
         timer = threading.Timer(0.3, pool.stop)
         timer.start()
-        with pytest.raises(ChildFailedError, match="was ended by signal 9"):
+        with pytest.raises(ChildFailedError, match="was killed by signal 9"):
             list(pool.run([task], JournalFindings))
         timer.join()
         with pytest.raises(ChildFailedError):

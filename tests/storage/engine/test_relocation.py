@@ -216,7 +216,7 @@ def test_no_row_may_name_a_copy_that_is_not_synced(tmp_path: Path) -> None:
 
 def test_a_log_that_is_written_to_is_not_removed(tmp_path: Path) -> None:
     engine = filled(tmp_path / "live")
-    with pytest.raises(AssertionError, match="written to"):
+    with pytest.raises(AssertionError, match="being written"):
         engine.relocation.remove_log(3)
 
 
