@@ -1,4 +1,4 @@
-"""The folder that ``--out`` names."""
+"""The directory given with ``--out``."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from runtime.errors import RefusedError
 from spark_reports.errors import SparkReportError
 
 WRITE_SETS = "write_sets"
-"""Folder of one row per write set: ``spark_reports.rows.REPLICATION_SCHEMA``."""
+"""Directory with one row per write set: ``spark_reports.rows.REPLICATION_SCHEMA``."""
 
 DATASETS = (WRITE_SETS, "bookies", "under_replicated", "unreadable", "summary")
-"""All that a report consists of: folders of Parquet files."""
+"""A report consists of these directories of Parquet files."""
 
 
 @contextmanager
 def new_report(directory: str | None) -> Iterator[None]:
-    """The folder for one report, if one is wanted; when the report fails nothing of it stays.
+    """Create the directory for a report, if one is requested; remove it again when the report fails.
 
-    SparkReportError when the disk does not take it; RefusedError when the folder has anything in it, or when another
-    report is being written there: a report never overwrites another one, and one that fails never takes another one's
-    files away.
+    SparkReportError when the disk rejects it. RefusedError when the directory is not empty or another report is being
+    written there, so that a report never overwrites or removes the files of another one.
     """
     if directory is None:
         yield
@@ -37,7 +36,7 @@ def new_report(directory: str | None) -> Iterator[None]:
         except BaseException as error:
             for name in DATASETS:
                 shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
-            with contextlib.suppress(OSError):  # somebody may have put something in
+            with contextlib.suppress(OSError):  # another process may have written into it
                 for path in made:
                     os.rmdir(path)
             if isinstance(error, OSError) and error.errno:
@@ -46,7 +45,7 @@ def new_report(directory: str | None) -> Iterator[None]:
 
 
 def _missing_directories(directory: str) -> list[str]:
-    """The folder and those above it that do not exist, the innermost first."""
+    """The directory and its missing parents, the innermost first."""
     path, missing = os.path.abspath(directory), []
     while not os.path.lexists(path):
         missing.append(path)
@@ -56,7 +55,7 @@ def _missing_directories(directory: str) -> list[str]:
 
 @contextmanager
 def _prepared(directory: str) -> Iterator[None]:
-    """The folder, made if need be, found empty, and locked against other reports until the end."""
+    """Create the directory if it is missing, check that it is empty, and lock it against other reports."""
     try:
         os.makedirs(directory, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -77,4 +76,4 @@ def _lock(directory: str, descriptor: int) -> None:
     except BlockingIOError as error:
         raise RefusedError(f"another report is being written to {directory}: choose a different directory") from error
     except OSError:
-        pass  # a file system without locks: what is found in the folder must do
+        pass  # a file system without locks: the check for files must suffice

@@ -63,7 +63,7 @@ def local_session(
             "spark.local.dir": directory,
             "spark.sql.execution.arrow.pyspark.enabled": "true",
             "spark.sql.session.timeZone": "UTC",
-            # A report has few rows behind its aggregations: the default of 200 is all start-up cost.
+            # A report has few rows after its aggregations: the default of 200 is all start-up cost.
             "spark.sql.shuffle.partitions": str(2 * (cores or os.cpu_count() or 1)),
             "spark.sql.warehouse.dir": os.path.join(directory, "warehouse"),
             "spark.ui.enabled": "false",
@@ -120,7 +120,7 @@ def _signals_noted() -> Iterator[list[signal.Signals]]:
 
 @contextmanager
 def _logged_on_failure(log_path: str) -> Iterator[None]:
-    """The log goes with the session's folder: what it says of a failure is told before."""
+    """Log what Spark wrote about a failure, before its log is deleted with the session's directory."""
     try:
         yield
     except Exception:

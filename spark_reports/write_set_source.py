@@ -14,8 +14,8 @@ budget. Readers are pickled and hold settings only.
 
 Options: ``metadata_uri`` (required); ``zookeeper``, a ``ZooKeeperConfig`` as JSON, whose request budget is that of all
 partitions together; ``running_partitions``, how many of them run at once, default 1; ``partitions_max``, default four
-times that. For the audit also ``live_bookies``, a JSON list of the registered ones, and ``out_directory``: a folder
-for Parquet of all write sets; empty for none.
+times that. For the audit also ``live_bookies``, a JSON list of the registered ones, and ``out_directory``: a
+directory for Parquet files of all write sets; empty for none.
 """
 
 from __future__ import annotations
