@@ -180,7 +180,7 @@ class BookieHost:
                 variables=self.operator.environment,
             )
         try:
-            wait_until(lambda: process.poll() is not None or b"serves on port" in said.read_bytes()[start:])
+            wait_until(lambda: process.poll() is not None or b"listening on port" in said.read_bytes()[start:])
             assert process.poll() is None, said.read_text()[start:]
             yield process
         finally:

@@ -72,7 +72,7 @@ def test_an_emptied_disk_does_not_go_with_the_id(host: BookieHost) -> None:
         if path.name != "VERSION":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     refused = host.operator.run(*migrate(host, "--ledgers-follow", "--confirm", ID))
-    assert (refused.exit_code, "l2 is empty although ledgers name" in refused.stderr) == (3, True), refused.stderr
+    assert (refused.exit_code, "l2 is empty, but ledgers reference" in refused.stderr) == (3, True), refused.stderr
     host.drop_ledgers(4)
     host.operator.succeed(*migrate(host, "--confirm", ID))
 

@@ -36,6 +36,6 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
     assert found.exit_code == 10
     [finding] = found.json()["findings"]
     assert (finding["severity"], finding["rule"]) == ("warning", "bookie-down-with-ledgers")
-    assert finding["problem"] == f"Bookie {dead} is not registered, and 3 ledgers name it."
+    assert finding["problem"] == f"Bookie {dead} is not registered, and 3 ledgers reference it."
     assert f"bkctl recover failed-bookie {dead}" in finding["cure"]
     assert f"bkctl decommission {dead}" in finding["cure"]

@@ -73,14 +73,14 @@ def test_what_is_unreadable_is_told(java: JavaFolders) -> None:
     (java.indexes[0] / "1.log").unlink()
     result = run(java, "--yes")
     assert result.exit_code == 9
-    assert "1.log is not there" in result.json()["unreadable_items"][0]["reason"]
+    assert "1.log is missing" in result.json()["unreadable_items"][0]["reason"]
 
 
 def test_csv_lists_what_is_unreadable(java: JavaFolders) -> None:
     (java.indexes[0] / "1.log").unlink()
     rows = list(csv.DictReader(run(java, "--yes", form="csv").stdout.splitlines()))
     assert rows
-    assert "1.log is not there" in rows[0]["reason"]
+    assert "1.log is missing" in rows[0]["reason"]
 
 
 def test_folders_in_another_order_than_their_version_files_say(java: JavaFolders) -> None:

@@ -122,7 +122,9 @@ def test_an_emptied_index_is_made_from_its_logs_and_not_filled_from_other_bookie
 
 
 def test_an_index_whose_logs_are_gone_must_go_with_them() -> None:
-    with pytest.raises(CookieError, match="/l1 is empty, and /i1 still names the entry logs that were in it: empty it"):
+    with pytest.raises(
+        CookieError, match="/l1 is empty, but /i1 still references the entry logs that were in it: empty the index"
+    ):
         decide(evidence("/l1"), is_loss_accepted=True)
 
 

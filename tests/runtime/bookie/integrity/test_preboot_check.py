@@ -89,7 +89,7 @@ async def test_rows_limbo_and_fences_follow_from_the_metadata_and_are_durable_h1
         await workers.run("checkpoint", checkpoint_now, engine)
 
     await note_open_ledgers(storage, ME, store, ledgers, workers, write_rows)
-    assert "of 5 ledgers 4 name this bookie, and of 2 the end is open" in caplog.text
+    assert "of 5 ledgers, 4 have data on this bookie (2 open)" in caplog.text
     storage.close()
 
     storage = LedgerStorage.open(OsFileSystem(), open_plyvel, config, 1)

@@ -165,6 +165,6 @@ async def test_a_closed_ledger_is_filled_even_if_the_word_was_wrong(
     assert "3 of them have no entries here at all" in " ".join(plan["summary"])
     assert (await rebuilt.bkctl(wrong, "limbo", "end", "--yes")).json()["ledgers"] == 3
     async with rebuilt.running():
-        await wait_for(caplog, f"{REPAIRED}; {3 * ENTRY_COUNT} entries", 1)
+        await wait_for(caplog, f"{REPAIRED} {3 * ENTRY_COUNT} entries", 1)
     async with rebuilt.running(wrong):
         await require_whole(metadata_uri, ledger_ids)

@@ -221,7 +221,7 @@ async def test_everything_comes_back_from_the_others(trio: Trio, tmp_path: Path)
         process.kill()
         await asyncio.to_thread(process.wait)
     # All 326, but for the last entries of the two open ledgers where their recovery was faster.
-    assert re.search(r"32[456] entries \(\d+ bytes\) came from other bookies", trio.victim.said())
+    assert re.search(r"restored 32[456] entries \(\d+ bytes\) from other bookies", trio.victim.said())
     for bookie_id in ENSEMBLE[1:]:
         await trio.stop(bookie_id)
     for mark in tmp_path.glob("ledgers/**/DIRTY"):

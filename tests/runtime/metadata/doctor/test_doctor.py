@@ -247,7 +247,7 @@ async def test_a_bookie_that_is_replaced_meanwhile_misses_no_copy(store: ZooKeep
     await put(store, root, nodes)
     [found] = (await examine(store, root)).findings
     assert (found.rule.id, found.subject) == ("bookie-down-with-ledgers", dead)
-    assert found.problem == f"Bookie {dead} is not registered, and 2 ledgers name it."
+    assert found.problem == f"Bookie {dead} is not registered, and 2 ledgers reference it."
     assert f"bkctl recover failed-bookie {dead} " in found.cure
     assert f"bkctl decommission {dead} " in found.cure
 
