@@ -27,7 +27,7 @@ check: setup ## check format, lint, types and layers
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/mypy scripts/demo.py scripts/terminal_picture.py
-	.venv/bin/mypy -m scripts.settings_page -m scripts.doctor_page
+	.venv/bin/mypy -m scripts.settings_page -m scripts.doctor_page -m scripts.commands_page
 	.venv/bin/lint-imports --no-cache
 
 test: setup ## unit tests, and tests with real processes on this machine (PYTEST_ARGS=..., WORKERS=1)
@@ -58,6 +58,11 @@ lock: setup ## write requirements.txt from pyproject.toml (newest versions, all 
 settings-page: setup
 	$(VENV_PYTHON) -m scripts.settings_page > docs/reference/settings.md.new
 	mv docs/reference/settings.md.new docs/reference/settings.md
+
+.PHONY: commands-page
+commands-page: setup
+	$(VENV_PYTHON) -m scripts.commands_page > docs/reference/commands.md.new
+	mv docs/reference/commands.md.new docs/reference/commands.md
 
 .PHONY: doctor-page
 doctor-page: setup

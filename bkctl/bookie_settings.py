@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from bkctl.catalogue import settings_of
 from bkctl.java_conf import JavaConf
 from bkctl.java_keys import REFUSED, ignored_key_notes, is_refused, unknown_key_notes
-from bkctl.setting_readers import Given, Givens, build, flag_values, java_values, toml_values, variable_values
+from bkctl.setting_readers import (
+    Given,
+    Givens,
+    build,
+    flag_values,
+    java_values,
+    settings_of,
+    toml_values,
+    variable_values,
+)
 from bkctl.settings import (
     Sources,
     general_values,

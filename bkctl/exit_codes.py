@@ -6,8 +6,7 @@ import enum
 import signal
 from collections.abc import Mapping
 
-from commands.errors import InvalidArgumentError, NotFoundError, StoppedBySignalError
-from commands.outcome import Outcome
+from commands.errors import InvalidArgumentError, NotFoundError, Outcome, StoppedBySignalError
 from runtime import errors as runtime_errors
 from storage import errors as storage_errors
 

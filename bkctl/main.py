@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import bkctl.early_stop  # noqa: F401  before the imports that take long
 
 # isort: split
 import contextlib
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +20,6 @@ from bkctl import exit_codes
 from bkctl.app import build_app
 from bkctl.log_setup import configure_logging
 from bkctl.settings import Sources, read_sources, resolve_settings
-from bkctl.standard_streams import reopen_closed
 from bkctl.variables import variable_warnings
 from commands.config import GlobalFlags, Settings
 from commands.console import Console, standard_console
@@ -153,3 +153,26 @@ def _report_usage(error: typer.TyperException, invocation: CommandLineInvocation
     else:
         invocation.console.error(f"{sentence.rstrip('.')} (see {path} --help)")
     return exit_codes.exit_code_of_usage(path)
+
+
+def reopen_closed() -> None:
+    """Open the null device in place of every closed standard stream.
+
+    Otherwise the first files and sockets would get their numbers: messages would be written into those, and the event
+    loop aborts the process if one of its own is below 3.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if not _is_open(number):
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one, for those below are open
+            assert descriptor == number
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bkctl.bookie_settings import bookie_values
-from bkctl.catalogue import all_settings
 from bkctl.java_keys import IGNORED, REFUSED
-from bkctl.setting_readers import Given, Givens
+from bkctl.setting_readers import Given, Givens, all_settings
 from bkctl.settings import Sources, general_values, resolve_metadata_uri, section_values, zookeeper_values
 from commands.context import BookieFlags, SettingInfo, SettingsOverview
 from storage.setting import Described

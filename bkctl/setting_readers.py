@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
 
+from commands.config import GeneralConfig
+from commands.context import LogSettings
 from commands.errors import InvalidArgumentError
-from commands.spelling import near_miss
+from commands.parse import near_miss
+from runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
 from runtime.errors import ConfigurationError
-from storage.setting import DURATION_S_MAX, MEBIBYTE, Described, Java, Setting
+from runtime.replication.config import ReplicationConfig
+from storage.setting import DURATION_S_MAX, MEBIBYTE, Described, Java, Setting, described
 
 if TYPE_CHECKING:
     from bkctl.java_conf import JavaConf
@@ -189,3 +194,28 @@ def _refusal(each: Described, value: object) -> str | None:
     if each.type in {int, float} and isinstance(value, int | float) and not isinstance(value, bool):
         return each.range.refusal(value)
     return None
+
+
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "": GeneralConfig,
+    "zookeeper": ZooKeeperConfig,
+    "client": ClientConfig,
+    "replication": ReplicationConfig,
+    "bookie": BookieConfig,
+}
+"""The struct of each section; that without a name is before the first table."""
+
+
+@functools.cache
+def settings_of(section: str) -> tuple[Described, ...]:
+    """The settings of a section. A bookie's [zookeeper] is that of all commands; its log is in [bookie], too."""
+    if section == "bookie":
+        own = (each for each in described(BookieConfig, section) if each.path[1] != "zookeeper")
+        return (*own, *described(LogSettings, section))
+    return described(SECTIONS[section], section) if section else described(GeneralConfig)
+
+
+@functools.cache
+def all_settings() -> tuple[Described, ...]:
+    """Every setting."""
+    return tuple(each for section in SECTIONS for each in settings_of(section))

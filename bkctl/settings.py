@@ -32,8 +32,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bkctl.catalogue import SECTIONS, settings_of
-from bkctl.setting_readers import Given, Givens, build, flag_values, java_values, toml_values, variable_values
+from bkctl.setting_readers import (
+    SECTIONS,
+    Given,
+    Givens,
+    build,
+    flag_values,
+    java_values,
+    settings_of,
+    toml_values,
+    variable_values,
+)
 from commands.config import GeneralConfig, GlobalFlags, Settings
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_duration_s

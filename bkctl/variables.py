@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bkctl.catalogue import all_settings
-from commands.spelling import near_miss
+from bkctl.setting_readers import all_settings
+from commands.parse import near_miss
 from runtime.errors import ConfigurationError
 
 if TYPE_CHECKING:

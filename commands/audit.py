@@ -11,8 +11,7 @@ import typer
 from commands.command import command, group
 from commands.config import OutputForm
 from commands.context import CommandContext
-from commands.errors import InvalidArgumentError
-from commands.outcome import Outcome
+from commands.errors import InvalidArgumentError, Outcome
 from commands.rendering import Column, Lines, Table, decimal, size
 from commands.session import open_session, require_metadata_uri
 
@@ -28,7 +27,7 @@ _BOOKIE_TABLE = Table(
     Column("ledgers", "LEDGERS", is_right=True),
     Column("write_sets", "WRITE SETS", is_right=True, priority=4),
     Column("under_replicated_write_sets", "UNDER-REPLICATED", is_right=True),
-    Column("last_copy_ledgers", "LAST COPY OF", is_right=True, priority=1),
+    Column("last_copy_ledgers", "LAST COPIES", is_right=True, priority=1),
     Column("entry_copies", "ENTRIES", is_right=True, priority=3),
     Column("payload_bytes", "BYTES", size, is_right=True, priority=2),
 )
@@ -74,7 +73,7 @@ def audit(
     from commands.event_loop import run_to_end, sigterm_as_error
 
     if cores is not None and not is_spark:
-        raise InvalidArgumentError("--cores is for Spark: give --spark too, or leave out --cores")
+        raise InvalidArgumentError("--cores needs --spark")
     started_s = time.monotonic()
     if is_spark:
         from runtime.metadata.zookeeper.embedded import find_java
@@ -100,7 +99,7 @@ def audit(
 
 
 async def _registrations(context: CommandContext) -> Registrations:
-    """Who is registered now; ClusterNotFoundError before Spark is started for nothing."""
+    """The registrations; ClusterNotFoundError before Spark is started."""
     async with open_session(context, must_exist=False) as session:
         return await session.registrations.snapshot()
 

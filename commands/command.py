@@ -16,9 +16,8 @@ import typer
 from commands.config import GlobalFlags, Settings
 from commands.context import Invocation
 from commands.effect import Effect
-from commands.errors import PlanShown
+from commands.errors import Outcome, PlanShown
 from commands.help_page import HelpCommand, HelpGroup
-from commands.outcome import Outcome
 from commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS, declarations
 from runtime.errors import RefusedError
 
@@ -132,7 +131,7 @@ def require_not_read_only(settings: Settings, *, is_outside_cluster: bool = Fals
     if is_outside_cluster and not settings.is_read_only_by_environment:
         return
     if reasons:
-        raise RefusedError(f"nothing was changed: bkctl is set to read only here: {' and '.join(reasons)}")
+        raise RefusedError(f"nothing was changed: bkctl is in read-only mode: {' and '.join(reasons)}")
 
 
 def _not_taken(flags: GlobalFlags, taken: Collection[str]) -> list[str]:

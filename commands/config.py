@@ -1,4 +1,4 @@
-"""Settings of the commands floor: what every command may ask for, already resolved from all sources."""
+"""Settings of the commands, resolved from all sources."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class GlobalFlags(msgspec.Struct, frozen=True, kw_only=True):
     no_progress: bool | None = None
 
     def over(self, weaker: GlobalFlags) -> GlobalFlags:
-        """These flags where given, else ``weaker``: what stands nearer to the end of the line wins."""
+        """These flags where given, else ``weaker``: those after the command's name win."""
         given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
         return msgspec.structs.replace(weaker, **given)
 
@@ -92,10 +92,10 @@ class GlobalFlags(msgspec.Struct, frozen=True, kw_only=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Resolved settings of one invocation.
 
-    ``metadata_uri`` is None when no source names a cluster; ``metadata_uri_origin`` says in words where it came from.
+    ``metadata_uri`` is None when no source names a cluster; ``metadata_uri_origin`` describes its source.
     ``timeout_s`` is the longest wait for the metadata store to answer at first. ``confirmed_name`` is what --confirm
     says instead of a typed answer; ``plan_out_path`` and ``apply_path`` are files of plans. ``state_directory`` holds
-    backups, trash and the audit trail; empty: there is no home folder to put it in. ``context_name`` and
+    backups, trash and the audit trail; empty: there is no home directory to put it in. ``context_name`` and
     ``pinned_instance_id`` are those of the named cluster, ``command_line`` is for the audit trail.
     """
 

@@ -10,8 +10,8 @@ import typer
 from commands.command import command, group
 from commands.context import CommandContext, SettingInfo, SettingsOverview
 from commands.errors import NotFoundError
+from commands.parse import near_miss
 from commands.rendering import Column, Table
-from commands.spelling import near_miss
 from storage.setting import size_text
 
 _SIMILARITY_MIN = 0.6
@@ -59,7 +59,7 @@ def explain(
         known = (*names, *last_names, *overview.other_java_keys)
         meant = near_miss(key, known, similarity_min=_SIMILARITY_MIN)
         hint = "bkctl config show lists all" if meant is None else f"did you mean {meant}?"
-        raise NotFoundError(f"there is no setting {key}: {hint}")
+        raise NotFoundError(f"unknown setting {key}: {hint}")
 
 
 def _names(setting: SettingInfo) -> set[str]:

@@ -1,4 +1,4 @@
-"""The one object that prints: results to stdout in the chosen form, talk to stderr."""
+"""Prints everything: results to stdout in the chosen format, messages to stderr."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from commands.table_layout import Layout
 from runtime.errors import RefusedError
 
 _TABLE_ROWS_MAX = 50
-_READER_GONE = "nobody reads the results any more"
+_READER_GONE = "stdout was closed by its reader"
 
 
 class Console:
@@ -132,16 +132,16 @@ class Console:
     # --- talk --------------------------------------------------------------------------------------------------
 
     def say(self, sentence: str) -> None:
-        """Tell what is going on; silent with ``--quiet``."""
+        """Print an informational message; silent with ``--quiet``."""
         if not self._settings.is_quiet:
             self._tell(_talk(sentence))
 
     def warn(self, sentence: str) -> None:
-        """Tell of something that may not be what was wanted; never silent."""
+        """Print a warning, also with ``--quiet``."""
         self._tell(f"{self._paint('warning:', '33')} {_talk(sentence)}")
 
     def error(self, sentence: str) -> None:
-        """Tell why the command failed; never silent."""
+        """Print why the command failed, also with ``--quiet``."""
         self._tell(f"{self._paint('error:', '1;31')} {_talk(sentence)}")
 
     async def confirm(self, question: str) -> None:
@@ -152,9 +152,7 @@ class Console:
         if self._settings.assume_yes:
             return
         if not self._answers.isatty():
-            raise RefusedError("nothing was changed: there is no terminal to ask on; give --yes to go ahead")
-        from commands.prompt import read_line
-
+            raise RefusedError("nothing was changed: confirmation required, but stdin is not a terminal: use --yes")
         self._tell(f"{_talk(question)} [y/N] ", end="")
         try:
             answer = await read_line(self._answers)
@@ -283,7 +281,7 @@ def standard_console(settings: Settings, environment: Mapping[str, str]) -> Cons
 
 
 def _not_written(error: OSError) -> Exception:
-    """Why stdout took no more; without its name the sentence of a full disk would not say which one."""
+    """Adds the name stdout to an error of writing to it, so that a full disk can be identified."""
     if isinstance(error, BrokenPipeError):
         return ReaderGoneError(_READER_GONE)
     return OSError(error.errno, error.strerror, "stdout")
@@ -298,3 +296,20 @@ def _escaped(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+async def read_line(stream: TextIO) -> str:
+    """A line typed on a terminal; "" at the end of input. The loop runs meanwhile, so signals and sessions do too.
+
+    A terminal becomes readable when a line is complete, so that the read itself does not wait.
+    """
+    import asyncio  # most invocations ask nothing
+
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(stream.fileno(), readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(stream.fileno())
+    return stream.readline()

@@ -1,4 +1,4 @@
-"""What a command is handed: settings, the console, and the way to a bookie's settings."""
+"""What a command receives: settings, the console, and a loader of a bookie's settings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import msgspec
 from commands.config import GlobalFlags, Settings
 from commands.console import Console
 from commands.effect import Effect
+from commands.errors import InvalidArgumentError
+from commands.parse import parse_bookie_id
 from runtime.config import BookieConfig
 from storage.setting import Java, Setting
 
@@ -63,7 +65,7 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadBookieSettings(Protocol):
-    """The roof's loader of bookie settings, handed in because settings are the roof's business."""
+    """Loads the settings of a bookie; implemented in ``bkctl``, which reads all sources."""
 
     def __call__(self, flags: BookieFlags) -> BookieSettings:
         """Merge flags, environment, files and defaults; ConfigurationError."""
@@ -124,7 +126,7 @@ class CommandContext:
 
 
 class Invocation(Protocol):
-    """The roof's side of one run of bkctl; travels as the Typer context object."""
+    """One run of bkctl, as ``bkctl`` implements it; it is the Typer context object."""
 
     def set_root_flags(self, flags: GlobalFlags) -> None:
         """Take the options that stood before the command's name."""
@@ -138,3 +140,26 @@ class Invocation(Protocol):
 
         ``flags`` include those that were given before the command's name.
         """
+
+
+def load_config(context: CommandContext, flags: BookieFlags, bookie_id: str | None = None) -> BookieConfig:
+    """Settings of the bookie; ``bookie_id`` goes before its own.
+
+    ConfigurationError, InvalidArgumentError.
+    """
+    settings = context.load_bookie_settings(flags)
+    for warning in settings.warnings:
+        context.console.warn(warning)
+    if bookie_id is None:
+        return settings.config
+    return msgspec.structs.replace(settings.config, bookie_id=parse_bookie_id(bookie_id))
+
+
+def id_by_settings(config: BookieConfig) -> str:
+    """Id that ``bookie start`` would take; ConfigurationError, InvalidArgumentError."""
+    from runtime.bookie.identity import resolve_identity
+    from runtime.net.host import OsHost
+
+    if config.bookie_id is None and config.port == 0:
+        raise InvalidArgumentError("the port is not known before the bookie starts: use --bookie-id or --port")
+    return resolve_identity(config, OsHost()).bookie_id(config.port)

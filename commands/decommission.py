@@ -1,4 +1,4 @@
-"""``bkctl decommission``: remove a stopped bookie from the cluster for good."""
+"""``bkctl decommission``: permanently remove a stopped bookie from the cluster."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import typer
 from commands.command import command, group
 from commands.context import CommandContext
 from commands.effect import Effect
-from commands.ledger.id_files import read_ledger_ids
+from commands.errors import Outcome
 from commands.outages import OutageMax, told_when_cut_off
-from commands.outcome import Outcome
-from commands.parse import parse_bookie_id
+from commands.parse import parse_bookie_id, read_ledger_ids
 from commands.rendering import counted
 from commands.replication_access import (
     failure_rows,
@@ -71,7 +70,7 @@ async def decommission(
             found = await operation.plan(bookie_id, lambda each: console.say(waiting_sentence(each)), accepted)
         plan = _change_plan(access, found)
         async with (
-            told_when_cut_off(context, len(found.recovery.ledgers), "; the cookie comes last") as job,
+            told_when_cut_off(context, len(found.recovery.ledgers), "; the cookie is deleted last") as job,
             access.open_change(context, plan, found.recovery) as change,
         ):
 
@@ -93,7 +92,7 @@ def _print_result(context: CommandContext, report: DecommissionReport) -> None:
     print_report(context, "DecommissionReport", _report_body(report), failures)
     if report.accepted:
         context.console.warn(
-            f"{counted(len(report.accepted), 'ledger')} with lost entries stay as they are and still name bookie "
+            f"{counted(len(report.accepted), 'ledger')} with lost entries are unchanged and still reference bookie "
             f"{report.bookie_id}: {shortened(report.accepted)}"
         )
     if report.refusal is not None:
@@ -118,15 +117,17 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan) -> Plan:
     if items:
         left = "1 ledger as it is" if len(items) == 1 else f"{len(items)} ledgers as they are"
         they = "it" if len(items) == 1 else "they"
-        summary.append(f"will leave {left}, with entries proven lost; {they} will still name bookie {found.bookie_id}")
+        summary.append(
+            f"will leave {left}, with entries proven lost; {they} will still reference bookie {found.bookie_id}"
+        )
     if found.cookie_version is not None:
         path = access.session.cookies.path(found.bookie_id)
         items.append({"action": "delete cookie", "path": path, "expected_version": found.cookie_version})
         afterwards = "can only start as a new one, with empty directories"
         if found.accepted:
-            afterwards = "cannot start as long as an accepted ledger names it; later it " + afterwards
+            afterwards = "cannot start while an accepted ledger references it; later it " + afterwards
         summary.append(
-            f"will delete the cookie of bookie {found.bookie_id} when no other ledger references it; afterwards the "
+            f"will delete the cookie of bookie {found.bookie_id} if no other ledger references it; afterwards the "
             f"bookie {afterwards}"
         )
     return access.change_plan(found.recovery, more_summary=summary, more_items=items)

@@ -1,16 +1,18 @@
-"""Errors of the commands floor.
+"""How commands end: their errors, and the outcome of a command that raised none.
 
 BkctlError
 ├── InvalidArgumentError    an argument is not what the command can take; nothing was done
 ├── NotFoundError           what the command line names is not there
 ├── ChangeCutOffError       a change of the cluster lost ZooKeeper in the middle; it can be run again
-├── PlanShown               the plan was all that was asked for; nothing failed
+├── PlanShown               the plan was requested, and has been shown
 ├── NoRoomError             a disk of the bookie is full; nothing on it is damaged
-├── ReaderGoneError         nobody reads stdout any more
+├── ReaderGoneError         the reader of stdout has closed it
 └── StoppedBySignalError    a signal ended the command before its work was done
 """
 
 from __future__ import annotations
+
+import enum
 
 from runtime.errors import MetadataUnavailableError
 from storage.errors import BkctlError
@@ -33,11 +35,11 @@ class PlanShown(BkctlError):  # noqa: N818  it is no failure
 
 
 class NoRoomError(BkctlError):
-    """A disk of the bookie on this machine has no room for what was to be done; nothing on it is damaged."""
+    """A disk of the bookie on this machine is full; nothing on it is damaged."""
 
 
 class ReaderGoneError(BkctlError):
-    """Whoever read the results has gone (``| head``); the command ends without further ado."""
+    """The reader of the results has closed stdout (``| head``); the command ends."""
 
 
 class StoppedBySignalError(BkctlError):
@@ -46,3 +48,12 @@ class StoppedBySignalError(BkctlError):
     def __init__(self, signal_number: int) -> None:
         super().__init__(f"stopped by signal {signal_number} before the work was done")
         self.signal_number = signal_number
+
+
+class Outcome(enum.Enum):
+    """Result of a command that raised no error; None stands for OK."""
+
+    OK = "done, or nothing to do"
+    FAILED = "the operation ran and failed"
+    PARTIAL = "some items done, some failed"
+    FINDINGS = "the checks ran and found problems"

@@ -1,4 +1,4 @@
-"""A listing under way: rows come one by one, are sorted and cut as the settings say, and written as the form allows."""
+"""A listing in progress: rows are added one by one, sorted, limited and written in the chosen format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TableWriter(Protocol):
 
 
 class Listing:
-    """A listing under way: forms of one line per item are written as rows come, the others at the end.
+    """A listing in progress: formats with one line per item are written immediately, the others at the end.
 
     A table is as wide as its first rows need; longer ones go on below it as they come.
     """
@@ -151,16 +151,16 @@ def require_no_listing_options(settings: Settings) -> None:
     """InvalidArgumentError for options of a listing, when ``--count`` asks for the number alone."""
     for option, value in (("--sort", settings.sort), ("--limit", settings.limit)):
         if value is not None:
-            raise InvalidArgumentError(f"--count lists nothing: leave out {option}, or --count")
+            raise InvalidArgumentError(f"--count lists nothing: omit {option} or --count")
 
 
 def _parse_order(text: str, columns: Sequence[Column]) -> _Order:
     field, colon, direction = text.partition(":")
     if field not in {column.key for column in columns}:
         names = ", ".join(column.key for column in columns)
-        raise InvalidArgumentError(f"cannot sort by '{field}': the fields of this listing are {names}")
+        raise InvalidArgumentError(f"cannot sort by '{field}': this listing has the fields {names}")
     if colon and direction not in _DIRECTIONS:
-        raise InvalidArgumentError(f"cannot sort in the direction '{direction}': write {field}:asc or {field}:desc")
+        raise InvalidArgumentError(f"invalid sort direction '{direction}': use {field}:asc or {field}:desc")
     return _Order(field, direction == "desc")
 
 

@@ -29,17 +29,17 @@ def report_outage(console: Console, outage: MetadataOutage) -> None:
     """Print since when a job waits for ZooKeeper, and until when; and that it goes on."""
     since = datetime.datetime.fromtimestamp(outage.since_ms / 1000, datetime.UTC)
     if outage.is_over:
-        console.warn(f"ZooKeeper answers again; it was away since {since:%H:%M:%S} UTC. Continuing")
+        console.warn(f"ZooKeeper answers again (no answer since {since:%H:%M:%S} UTC); continuing")
         return
     until = since + datetime.timedelta(seconds=outage.wait_max_s)
     console.warn(
-        f"ZooKeeper does not answer since {since:%H:%M:%S} UTC: waiting for it until {until:%H:%M:%S} UTC at most "
+        f"ZooKeeper has not answered since {since:%H:%M:%S} UTC: waiting until {until:%H:%M:%S} UTC at most "
         f"({outage.reason})"
     )
 
 
 class JobProgress:
-    """Passes the moments of a job on, and keeps the last one for the case that the job is cut off."""
+    """Passes on the progress of a job, and keeps the last one in case the job is interrupted."""
 
     def __init__(self, ledgers: int, rest: str) -> None:
         self._ledgers = ledgers

@@ -1,9 +1,11 @@
-"""Text of the command line -> values. Every refusal names the text and what would be right."""
+"""Text of the command line, and of files that it names -> values. Every error names what is valid."""
 
 from __future__ import annotations
 
 import datetime
+import os
 import re
+from collections.abc import Iterable
 
 from commands.errors import InvalidArgumentError
 from storage.ids import LEDGER_ID_MAX
@@ -31,10 +33,10 @@ def parse_ledger_id(text: str) -> int:
         ledger_id = int(text)
     else:
         raise InvalidArgumentError(
-            f"'{text}' is not a ledger id: give a decimal number, 0x and hexadecimal digits, or a UUID"
+            f"'{text}' is not a ledger id: use a decimal number, 0x and hexadecimal digits, or a UUID"
         )
     if ledger_id > LEDGER_ID_MAX:
-        raise InvalidArgumentError(f"ledger id '{text}' is too large: the highest that may exist is {LEDGER_ID_MAX}")
+        raise InvalidArgumentError(f"ledger id '{text}' is too large: the maximum is {LEDGER_ID_MAX}")
     return ledger_id
 
 
@@ -43,11 +45,9 @@ def parse_duration_s(text: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
     if seconds <= 0:
-        raise InvalidArgumentError(f"'{text}' is not a duration: give a positive number with ms, s, m or h, like 30s")
+        raise InvalidArgumentError(f"'{text}' is not a duration: use a positive number with ms, s, m or h, like 30s")
     if seconds > DURATION_S_MAX:
-        raise InvalidArgumentError(
-            f"'{text}' is too long a duration: give at most {DURATION_S_MAX // 3600}h (100 years)"
-        )
+        raise InvalidArgumentError(f"'{text}' is too long: use at most {DURATION_S_MAX // 3600}h (100 years)")
     return seconds
 
 
@@ -65,7 +65,7 @@ def parse_moment_ms(text: str, now_ms: int) -> int:
         return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
         raise InvalidArgumentError(
-            f"'{text}' is not a time: give 2026-01-31, 2026-01-31T12:00:00Z, or an age like 12h or 7d"
+            f"'{text}' is not a time: use 2026-01-31, 2026-01-31T12:00:00Z, or an age like 12h or 7d"
         ) from None
 
 
@@ -73,7 +73,7 @@ def parse_label(text: str) -> tuple[str, bytes | None]:
     """Key and value of custom metadata from ``key=value``; the value is None for a key alone."""
     key, separator, value = text.partition("=")
     if not key:
-        raise InvalidArgumentError(f"'{text}' is not a label: give KEY=VALUE, or KEY for any value")
+        raise InvalidArgumentError(f"'{text}' is not a label: use KEY=VALUE, or KEY for any value")
     return key, value.encode() if separator else None
 
 
@@ -81,7 +81,7 @@ def parse_size_bytes(text: str) -> int:
     """Bytes from ``1024``, ``4k``, ``1MiB`` or ``2g``; units are powers of 1024."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise InvalidArgumentError(f"'{text}' is not a size: give a number with k, m or g, like 4k")
+        raise InvalidArgumentError(f"'{text}' is not a size: use a number with k, m or g, like 4k")
     return int(match[1]) * _BYTES[match[2].lower()]
 
 
@@ -91,7 +91,7 @@ def parse_entry_range(text: str | None) -> tuple[int, int | None]:
         return 0, None
     match = _RANGE.fullmatch(text)
     if match is None:
-        raise InvalidArgumentError(f"'{text}' is not an entry range: give FIRST, FIRST-LAST or FIRST-")
+        raise InvalidArgumentError(f"'{text}' is not an entry range: use FIRST, FIRST-LAST or FIRST-")
     first = int(match[1])
     last = first if match[2] is None else (int(match[3]) if match[3] else None)
     if last is not None and last < first:
@@ -105,6 +105,60 @@ def parse_bookie_id(text: str) -> str:
 
     if not is_valid_bookie_id(text):
         raise InvalidArgumentError(
-            f"'{text}' cannot be a bookie id: letters, digits, '.', '-', '_' and ':', and not '.', '..' or 'readonly'"
+            f"'{text}' is not a valid bookie id: use letters, digits, '.', '-', '_', ':' (not '.', '..', 'readonly')"
         )
     return text
+
+
+def near_miss(name: str, known: Iterable[str], *, similarity_min: float) -> str | None:
+    """The known name that is most like ``name``, if any is by at least this (1.0: but for upper and lower case)."""
+    from difflib import get_close_matches  # most invocations have nothing to ask
+
+    by_lower_case = {each.lower(): each for each in known}
+    found = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=similarity_min)
+    return by_lower_case[found[0]] if found else None
+
+
+_LEDGER_VARIABLE = "BKCTL_LEDGER_PASSWORD"
+PASSWORD_HELP = f"File with the ledger password (default: ${_LEDGER_VARIABLE})"
+
+
+def read_password(path: str | None) -> bytes | None:
+    """The password, without the line end after it; None if there is none."""
+    if path is None:
+        text = os.environ.get(_LEDGER_VARIABLE)
+        return None if text is None else text.encode()
+    try:
+        with open(path, "rb") as file:
+            return file.read().removesuffix(b"\n").removesuffix(b"\r")
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read the password file {path}: {error.strerror}") from error
+
+
+def read_ledger_ids(path: str) -> list[int]:
+    """Ids of the file in its order, each once; InvalidArgumentError names an invalid line.
+
+    Of a CSV file, as ``bkctl ledger list -o csv`` writes it, the first column counts, below its heading.
+    """
+    ids: dict[int, None] = {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                text = line.partition("#")[0].partition(",")[0].strip()
+                if not text or (number == 1 and text == "ledger_id"):
+                    continue
+                try:
+                    ids[parse_ledger_id(text)] = None
+                except InvalidArgumentError as error:
+                    raise InvalidArgumentError(f"{path}, line {number}: {error}") from error
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read the ledger ids in {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"{path} is not a text file: no ledger ids") from error
+    return list(ids)
+
+
+def all_ledger_ids(texts: list[str] | None, path: str | None = None) -> list[int]:
+    """Ids of the command line and then of the file, each once; InvalidArgumentError."""
+    given = [parse_ledger_id(text) for text in texts or ()]
+    return list(dict.fromkeys([*given, *(() if path is None else read_ledger_ids(path))]))

@@ -1,4 +1,4 @@
-"""Progress bars: what a long job reports to, whether anybody is looking or not."""
+"""Progress bars of long jobs, on a terminal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Protocol, TextIO
 
 
 class Progress(Protocol):
-    """What a long job reports to."""
+    """Receives the progress of a long job."""
 
     @property
     def is_shown(self) -> bool:
-        """Whether anybody is looking, so that finding out the total is worth a request."""
+        """Whether the bar is shown. If not, the total need not be requested."""
 
     def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """Units done of ``total`` so far (None: nobody knows); ``note`` says what is being worked on."""
+        """Units done of ``total`` so far (None: unknown); ``note`` describes the current work."""
 
 
 @contextmanager
@@ -42,12 +42,12 @@ def progress_bar(stream: TextIO, description: str, *, is_colored: bool) -> Itera
 
 
 class Silence:
-    """Progress that nobody is looking at."""
+    """Progress that is not shown."""
 
     is_shown = False
 
     def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """Nobody is looking."""
+        """Not shown."""
 
 
 class _RichBar:

@@ -1,4 +1,4 @@
-"""``bkctl recover``: copy away what dead bookies held."""
+"""``bkctl recover``: re-replicate the data of failed bookies."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import typer
 from commands.command import command, group
 from commands.context import CommandContext
 from commands.effect import Effect
+from commands.errors import Outcome
 from commands.help_page import HelpGroup
 from commands.outages import OutageMax, told_when_cut_off
-from commands.outcome import Outcome
 from commands.parse import parse_bookie_id
 from commands.replication_access import (
     PLAN_TABLE,

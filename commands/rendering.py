@@ -80,7 +80,7 @@ def percent(value: object) -> str:
 
 
 def decimal(value: object) -> str:
-    """A number with at most three digits behind the point."""
+    """A number with at most three decimal digits."""
     return f"{value:,.3f}".rstrip("0").rstrip(".") if isinstance(value, (int, float)) else UNKNOWN
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from commands.context import CommandContext
+from commands.errors import Outcome
 from commands.outages import report_outage
-from commands.outcome import Outcome
 from commands.parse import parse_duration_s
 from commands.progress import Progress
 from commands.rendering import Column, Table, counted, decimal, size
@@ -180,7 +180,7 @@ def plan_summary(plan: RecoveryPlan) -> list[str]:
             f"{counted(len(plan.targets), 'bookie')}"
         )
     elif not plan.ledgers:
-        summary.append(f"nothing to recover: none of {scanned} must be moved from {bookies}")
+        summary.append(f"nothing to recover: none of {scanned} needs to be moved from {bookies}")
     if plan.without_live_copy:
         summary.append(
             f"will not move {counted(len(plan.without_live_copy), 'ledger')} completely unless a bookie comes back: "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from bkctl.catalogue import all_settings
 from bkctl.overview import setting_info
+from bkctl.setting_readers import all_settings
 from commands.configuration import value_text
 from storage.setting import Described
 

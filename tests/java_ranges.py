@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bkctl.catalogue import all_settings
+from bkctl.setting_readers import all_settings
 from storage.setting import Range
 
 RANGES = {

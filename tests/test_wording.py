@@ -13,7 +13,7 @@ import pytest
 
 from tests.test_repository import read, tracked_files
 
-CODE = ("bkctl/", "spark_reports/")
+CODE = ("bkctl/", "commands/", "spark_reports/")
 MESSAGES = ("runtime/", "storage/")
 """Packages of which only the strings that users see are covered, not yet the docstrings."""
 DOCUMENTS = ("docs/", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
@@ -28,7 +28,7 @@ ODD_WORDS = {
     r"\banew\b": "again",
     r"\bany more\b(?! \w)": "no longer",
     r"\bbeside\b": "next to, alongside, in addition to",
-    r"(?<!lag )(?<!lags )(?<!fall )(?<!falls )\bbehind\b": "after",
+    r"(?<!lag )(?<!lags )(?<!fall )(?<!falls )(?<!leave )(?<!leaves )(?<!left )\bbehind\b": "after",
     r"\b(take|takes|taken|took) [\w' -]{0,40}\bfor (lost|deleted|dead|gone|one|damaged?)\b": "treat X as Y",
     r"\b(for|from) want of\b": "because there is no ...",
     r"\bgo(es)? by\b": "follow, use",

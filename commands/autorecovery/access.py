@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from commands.context import CommandContext
 from commands.session import Session
+from storage.json_text import JsonTextError, decode_json
 
 if TYPE_CHECKING:
     from runtime.metadata.replication.election import Candidate
@@ -15,7 +18,7 @@ T = TypeVar("T")
 
 
 async def readable(context: CommandContext, reading: Awaitable[T]) -> T | None:
-    """What was read; None, and a warning, when the node holds nonsense, which must not hide the rest."""
+    """What was read; None, with a warning, for an unreadable node, so that the rest is still shown."""
     from runtime.errors import MetadataFormatError
 
     try:
@@ -26,7 +29,7 @@ async def readable(context: CommandContext, reading: Awaitable[T]) -> T | None:
 
 
 def warn_of_second_auditor(context: CommandContext, pulsar_auditor: Candidate | None) -> None:
-    """Say that Pulsar's metadata driver has elected an auditor in addition to the one that was voted for."""
+    """Warn that Pulsar's metadata driver has elected a second auditor."""
     if pulsar_auditor is not None:
         context.console.warn(
             f"there is a second auditor: Pulsar's metadata driver elected {pulsar_auditor.bookie_id or 'one'} "
@@ -46,7 +49,7 @@ async def change_setting(
 ) -> bool:
     """Whether it changed anything.
 
-    ``nothing_to_do``: why the plan is empty, if the setting is already as it should be.
+    ``nothing_to_do``: why the plan is empty, if the setting has this value already.
     """
     from commands.safety.gate import nothing_to_change, open_change
 
@@ -60,3 +63,24 @@ async def change_setting(
         is_changed = await carry_out()
         change.details["changed"] = is_changed
     return is_changed
+
+
+class SwitchNote(msgspec.Struct, frozen=True):
+    """Who disabled replication, why, and the intended end; None: not given."""
+
+    by: str | None = None
+    reason: str | None = None
+    until: str | None = None
+
+
+def encode_note(note: SwitchNote) -> bytes:
+    """Bytes for the switch."""
+    return msgspec.json.encode(note)
+
+
+def decode_note(data: bytes) -> SwitchNote:
+    """The note; an empty one if the data is something else."""
+    try:
+        return decode_json(data, SwitchNote)
+    except JsonTextError:
+        return SwitchNote()

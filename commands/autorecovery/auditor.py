@@ -1,4 +1,4 @@
-"""``bkctl autorecovery auditor``: who is elected, and who stands in line."""
+"""``bkctl autorecovery auditor``: the elected auditor and the other candidates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from commands.errors import NotFoundError
 from commands.rendering import Column, Table, time_text
 from commands.session import open_session
 
-_TABLE = Table("In line", Column("bookie_id", "ID"), Column("vote", "VOTE"), Column("since", "SINCE"))
+_TABLE = Table("Candidates", Column("bookie_id", "ID"), Column("vote", "VOTE"), Column("since", "SINCE"))
 
 
 @command("auditor", example="autorecovery auditor", is_cut=True)
@@ -29,7 +29,7 @@ async def show_auditor(context: CommandContext) -> None:
     elif pulsar_auditor is not None:
         candidates = [pulsar_auditor]
     if not candidates:
-        raise NotFoundError("no auditor is elected: no process with autorecovery runs in this cluster")
+        raise NotFoundError("no auditor is elected: start an autorecovery daemon in this cluster")
     if candidates[0].problem is not None:
         raise candidates[0].problem
     rows: list[dict[str, object]] = [

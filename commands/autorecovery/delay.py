@@ -23,7 +23,7 @@ async def get_delay(context: CommandContext) -> None:
     async with open_session(context) as session:
         delay = await session.switches.recovery_delay()
     if delay is None:
-        raise NotFoundError("there is no recovery delay yet: the first auditor stores that of its own settings")
+        raise NotFoundError("the recovery delay is not set: the first auditor stores the value of its settings")
     context.console.record(_KIND, {"seconds": delay.seconds}, name="seconds")
 
 
@@ -56,9 +56,9 @@ async def set_delay(
         }
         await change_setting(context, session, (item,), write)
     if wanted_s in {0, previous_s}:
-        context.console.say("the auditor, if one is elected, audits now")
+        context.console.say("the auditor, if one is elected, starts an audit now")
     if previous_s is None:
-        context.console.say("there was no delay that could be read before: bkctl autorecovery delay set changes it")
+        context.console.say("there was no readable delay before; to change it: bkctl autorecovery delay set")
     else:
         context.console.say(f"to undo: bkctl autorecovery delay set {previous_s}")
     context.console.record(_KIND, {"seconds": wanted_s, "previous_seconds": previous_s}, name="seconds")
@@ -69,7 +69,7 @@ def _parse_seconds(text: str) -> int:
 
     seconds = 0.0 if text.strip() == "0" else parse_duration_s(text)
     if seconds != int(seconds) or seconds > DELAY_S_MAX:
-        raise InvalidArgumentError(f"'{text}' is not a delay: give whole seconds from 0 to {DELAY_S_MAX}")
+        raise InvalidArgumentError(f"'{text}' is not a delay: use whole seconds from 0 to {DELAY_S_MAX}")
     return int(seconds)
 
 

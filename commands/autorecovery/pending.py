@@ -10,8 +10,8 @@ import typer
 from commands.autorecovery.access import readable
 from commands.command import command
 from commands.context import CommandContext
+from commands.errors import Outcome
 from commands.listing import require_no_listing_options
-from commands.outcome import Outcome
 from commands.parse import parse_duration_s
 from commands.rendering import Column, Table, time_text
 from commands.session import Session, open_session

@@ -77,7 +77,7 @@ def _tell_undo(context: CommandContext, before: dict[PeriodicCheck, int | None])
     for check, time_ms in before.items():
         name = Check[check.name].value
         if time_ms is None:
-            context.console.say(f"{name} had never run: there is nothing to undo")
+            context.console.say(f"{name} has never run: nothing to undo")
         else:
             context.console.say(f"to undo: bkctl autorecovery reset-checks {name} --last-run {time_text(time_ms)}")
 
@@ -88,5 +88,5 @@ def _parse_time_ms(text: str) -> int:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise InvalidArgumentError(f"'{text}' is not a time: give it as 2026-01-31T12:00:00Z")
+        raise InvalidArgumentError(f"'{text}' is not a time: use the form 2026-01-31T12:00:00Z")
     return round(moment.timestamp() * 1000)

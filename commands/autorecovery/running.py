@@ -1,4 +1,4 @@
-"""``bkctl autorecovery running``: ledgers that somebody works on now."""
+"""``bkctl autorecovery running``: ledgers whose replication lock is held."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""``bkctl autorecovery status``: is it on, who audits, how much waits."""
+"""``bkctl autorecovery status``: switch, auditor, pending ledgers."""
 
 from __future__ import annotations
 
 import datetime
 
-from commands.autorecovery.access import readable, warn_of_second_auditor
-from commands.autorecovery.note import SwitchNote, decode_note
+from commands.autorecovery.access import SwitchNote, decode_note, readable, warn_of_second_auditor
 from commands.command import command
 from commands.context import CommandContext
 from commands.rendering import time_text
@@ -55,9 +54,9 @@ async def show_status(context: CommandContext) -> None:
     if auditor is not None and auditor.problem is not None:
         context.console.warn(str(auditor.problem))
     if is_overdue:
-        context.console.warn(f"autorecovery was to be off until {note.until}: bkctl autorecovery enable")
+        context.console.warn(f"autorecovery was to be disabled only until {note.until}: run bkctl autorecovery enable")
     elif off is None and auditor is None:
-        context.console.warn("no auditor is elected: no lost bookie will be noticed")
+        context.console.warn("no auditor is elected: lost bookies will not be detected")
 
 
 async def _count_pending(session: Session) -> tuple[int, bool]:

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from commands.autorecovery.access import change_setting
-from commands.autorecovery.note import SwitchNote, encode_note
+from commands.autorecovery.access import SwitchNote, change_setting, encode_note
 from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect

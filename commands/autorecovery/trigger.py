@@ -22,20 +22,18 @@ async def trigger(context: CommandContext) -> None:
 
     async with open_session(context) as session:
         if not await session.switches.is_enabled():
-            raise RefusedError("autorecovery is disabled, so no audit would run: bkctl autorecovery enable")
+            raise RefusedError("autorecovery is disabled, so no audit would run: use bkctl autorecovery enable")
         auditor = await read_auditor(session.store, session.root, session.foreign)
         if auditor is None:
-            raise RefusedError("no auditor is elected: start a process with autorecovery")
+            raise RefusedError("no auditor is elected: start an autorecovery daemon")
         delay = await session.switches.recovery_delay()
         path = Paths(session.root).lost_bookie_recovery_delay
         if delay is None:
-            raise RefusedError(
-                f"{path} is missing: a Java auditor hears nothing until it is restarted, which makes it audit anyway"
-            )
+            raise RefusedError(f"{path} is missing: restart the auditor, which then starts an audit")
 
         async def rewrite() -> bool:
             if await session.switches.rewrite_recovery_delay() is None:
-                raise ConflictError(f"{path} was deleted meanwhile: restart the auditor")
+                raise ConflictError(f"{path} was deleted during this command: restart the auditor")
             return True
 
         items: tuple[dict[str, object], ...] = (
@@ -44,9 +42,9 @@ async def trigger(context: CommandContext) -> None:
         await change_setting(context, session, items, rewrite)
     if auditor.is_pulsar:
         context.console.warn(
-            f"auditor {auditor.bookie_id} was elected by Pulsar's metadata driver, which misses the trigger before "
-            "Pulsar 2.11.3: restart it there"
+            f"auditor {auditor.bookie_id} was elected by Pulsar's metadata driver, which ignores the trigger before "
+            "Pulsar 2.11.3: restart it"
         )
-    context.console.say("nothing to undo: the recovery delay is as it was")
+    context.console.say("nothing to undo: the recovery delay has not changed")
     body: dict[str, object] = {"triggered": True, "auditor": auditor.bookie_id, "delay_s": delay.seconds}
     context.console.record("AuditTrigger", body, name="auditor")

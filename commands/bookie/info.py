@@ -9,7 +9,7 @@ import typer
 from commands.bookie.state import STATE_COLUMNS, bookie_row, state_of
 from commands.command import command
 from commands.context import CommandContext
-from commands.outcome import Outcome
+from commands.errors import Outcome
 from commands.rendering import Column, Table, percent, size
 from commands.session import open_session
 
@@ -46,7 +46,7 @@ async def show_info(
         wanted = bookie_ids or sorted(registrations.live)
         for bookie_id in sorted(frozenset(wanted) - registrations.live):
             if bookie_id not in await registration.with_cookie():
-                raise BookieNotFoundError(f"there is no bookie {bookie_id} in this cluster")
+                raise BookieNotFoundError(f"no bookie {bookie_id} in this cluster")
         bookies = client.ports.bookies
         rows = await asyncio.gather(
             *(bookie_row(registration, bookies, each, state_of(each, registrations)) for each in wanted)

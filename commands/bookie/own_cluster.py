@@ -1,4 +1,4 @@
-"""A bookie without any configuration: it brings its own ZooKeeper and is a whole cluster by itself."""
+"""A bookie without configuration: it starts its own ZooKeeper and is a whole cluster."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ STATE_FILE = "cluster.json"
 
 
 class OwnCluster(msgspec.Struct, frozen=True):
-    """What is remembered of the embedded cluster beside its data.
+    """The state of the embedded cluster, stored next to its data.
 
-    The instance id tells its folders from those of other clusters; the port is taken again, so that a metadata URI
-    somebody exported stays good.
+    The instance id distinguishes its directories from those of other clusters. The port stays the same, so that an
+    exported metadata URI stays valid.
     """
 
     instance_id: str | None
@@ -44,7 +44,7 @@ async def run_with_own_zookeeper(
 ) -> None:
     """Run ZooKeeper and the bookie until the bookie ends; ``stop`` and ``on_serving`` as for ``run_bookie``.
 
-    RefusedError, with nothing started or written, when a folder carries the cookie of another cluster.
+    RefusedError, with nothing started or written, when a directory carries the cookie of another cluster.
     """
     known = _read_state(data_directory)
     _refuse_foreign_folders(config, known)
@@ -54,7 +54,7 @@ async def run_with_own_zookeeper(
         instance_id = await _init_cluster(uri)
         _write_state(data_directory, OwnCluster(instance_id, server.port))
         say(
-            f"no configuration and no metadata URI given: using an embedded ZooKeeper and ./{data_directory} "
+            f"nothing is configured: using an embedded ZooKeeper and ./{data_directory} "
             f"(export BKCTL_METADATA_URI='{uri}')"
         )
         await run_bookie(msgspec.structs.replace(config, metadata_uri=uri), stop, on_serving)
@@ -65,8 +65,8 @@ def _refuse_foreign_folders(config: BookieConfig, known: OwnCluster | None) -> N
         cookie = read_folder(OsFileSystem(), path).cookie
         if cookie is not None and (known is None or cookie.instance_id != known.instance_id):
             raise RefusedError(
-                f"{path} belongs to bookie {cookie.bookie_id} of cluster {cookie.instance_id}, not to an embedded one: "
-                "give that cluster's --metadata-uri or --conf, or choose empty folders"
+                f"{path} belongs to bookie {cookie.bookie_id} of cluster {cookie.instance_id}, not to an embedded "
+                "cluster: use that cluster's --metadata-uri or --conf, or empty directories"
             )
 
 
@@ -95,7 +95,7 @@ def _read_state(data_directory: str) -> OwnCluster | None:
         return None
     except JsonTextError as error:
         raise RefusedError(
-            f"{path} is damaged ({error}): restore it, or name the cluster with --metadata-uri"
+            f"{path} is damaged ({error}): restore it, or specify the cluster with --metadata-uri"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The log of a server: stderr, or a file that is opened again after it was rotated. And what else SIGHUP reloads."""
+"""The log of a server: stderr, or a file that is reopened after rotation. SIGHUP also reloads settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ServerLog:
                 self._open(self._path)
             except OSError as error:
                 raise ConfigurationError(
-                    f"the log file {self._path} cannot be opened ({error.strerror}): give another with --log-file"
+                    f"cannot open the log file {self._path} ({error.strerror}): choose another one with --log-file"
                 ) from error
         self.set_level(settings)
 
@@ -43,24 +43,24 @@ class ServerLog:
             self._root.setLevel(settings.log_level.upper())
 
     def reopen(self) -> None:
-        """Go on in a new file if the old one was renamed; in the old one if the new one cannot be opened."""
+        """Switch to a new file if the old one was renamed; keep the old one if that fails."""
         if self._path is None:
             return
         old = self._file
         try:
             self._open(self._path)
         except OSError as error:
-            logger.error("the log file %s cannot be opened again: %s", self._path, error.strerror)
+            logger.error("cannot reopen the log file %s: %s", self._path, error.strerror)
             return
         if old is not None:
             old.close()
-        logger.info("log file opened again")
+        logger.info("log file reopened")
 
     def reload(self, settings: LogSettings) -> None:
         """Take over a new level."""
         path = None if settings.log_file is None else os.path.abspath(settings.log_file)
         if path != self._path:
-            logger.warning("setting changed that needs a restart: the log file")
+            logger.warning("a changed setting needs a restart: the log file")
         level, was = settings.log_level.upper(), logging.getLevelName(self._root.level)
         if not self._is_debug and level != was:
             self._root.setLevel(logging.INFO)  # the change is logged at any level
@@ -68,12 +68,12 @@ class ServerLog:
             self.set_level(settings)
 
     def note_failure(self, error: BaseException) -> None:
-        """The last line of a log file says why the bookie ended; on stderr the command itself says so."""
+        """Log why the bookie stopped, as the last line of a log file; on stderr the command prints it."""
         if self._file is not None:
-            logger.error("the bookie ends: %s", error)
+            logger.error("bookie stopped by an error: %s", error)
 
     def close(self) -> None:
-        """Put everything back."""
+        """Restore the previous logging."""
         handlers, level = self._before
         self._root.handlers[:] = handlers
         self._root.setLevel(level)
@@ -114,13 +114,13 @@ class Reloader:
     def reload(self) -> None:
         """Open the log file again and read the settings again. What cannot be read changes nothing."""
         if self._is_on_terminal and not os.isatty(_STDIN):
-            logger.info("the terminal was closed: the bookie stops")
+            logger.info("the terminal was closed: stopping the bookie")
             self._stop()
             return
         self._log.reopen()
         if self._take_over is None:
             self._is_due = True
-            logger.info("settings are reloaded when the bookie serves")
+            logger.info("settings will be reloaded when the bookie has started")
         else:
             self._reload_settings(self._take_over)
 
@@ -128,7 +128,7 @@ class Reloader:
         try:
             settings = self._load()
         except BkctlError as error:
-            logger.error("settings are not reloaded: %s", error)
+            logger.error("settings were not reloaded: %s", error)
             return
         for warning in settings.warnings:
             logger.warning("%s", warning)

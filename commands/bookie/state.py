@@ -58,7 +58,7 @@ async def bookie_row(
     row: dict[str, object] = {"id": bookie_id, "state": state, "registered": state is not BookieState.DOWN}
     row |= dict.fromkeys(_UNKNOWN_FIELDS)
     if state is BookieState.DOWN:
-        return row | {"problem": "not running: it has no registration"}
+        return row | {"problem": "not running: not registered"}
     try:
         info = await registration.service_info(bookie_id)
     except BookieUnavailableError as error:

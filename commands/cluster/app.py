@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commands.cluster import backup, health_check, info, init, instance_id, nuke, restore
+from commands.cluster import backup, health_check, info, init, nuke, restore
 from commands.cluster import format as format_command
 from commands.command import group
 
@@ -10,7 +10,7 @@ app = group(
     "Initialize, inspect, back up, restore, format or delete cluster metadata.",
     init.init,
     info.show_info,
-    instance_id.show_instance_id,
+    info.show_instance_id,
     backup.backup,
     restore.restore,
     format_command.format_cluster,

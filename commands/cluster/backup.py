@@ -33,7 +33,7 @@ async def backup(
         header = await new_header(session, tree)
         survey, end = await save(context, session, header, tree, file)
         for fault in survey.faults:
-            context.console.warn(f"saved as it is, but no restore brings it back: {fault}")
+            context.console.warn(f"saved, but restore will skip it: {fault}")
         body = {
             "file": file,
             "root": header.root,

@@ -27,7 +27,7 @@ async def format_cluster(context: CommandContext) -> None:
         await cluster_format.require_nobody_connected(session.store, session.root)
         header = await new_header(session, tree)
         survey = await look(context, session, tree)
-        actions = {"ledgers": "delete", "ledger ids": "delete", "cookies": "delete", "LAYOUT": "write anew"}
+        actions = {"ledgers": "delete", "ledger ids": "delete", "cookies": "delete", "LAYOUT": "rewrite"}
         actions |= {"INSTANCEID": "replace", "underreplication": "delete marks and locks"}
         plan = Plan(
             root=session.root,

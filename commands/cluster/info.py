@@ -12,7 +12,7 @@ _SHOWN = {
         plain(value) if value is not None else "unknown: bkctl audit counts the copies"
     ),
     "ledger_replication_enabled": lambda value: (
-        plain(value) if value is not None else "unknown: it is switched on, and no auditor is elected"
+        plain(value) if value is not None else "unknown: enabled, but no auditor is elected"
     ),
 }
 
@@ -45,3 +45,17 @@ async def show_info(context: CommandContext) -> None:
             },
         }
         context.console.record("ClusterInfo", body, show=_SHOWN)
+
+
+@command("instance-id", example="cluster instance-id")
+async def show_instance_id(context: CommandContext) -> None:
+    """Show the instance id. Exits with 4 if the cluster is not initialized.
+
+    A cluster created by an old launcher may have none; this is not an error.
+    """
+    from runtime.metadata.cluster.root import read_cluster_info
+
+    async with open_session(context, must_exist=False) as session:
+        info = await read_cluster_info(session.store, session.root, context.settings.zookeeper.layout)
+        body = {"instance_id": info.instance_id, "root": session.root}
+        context.console.record("InstanceId", body, name="instance_id")

@@ -44,7 +44,7 @@ async def init(
             existing = None
         if existing is not None and not if_not_exists:
             raise NodeExistsError(
-                f"there is a cluster at {session.root} already (instance id {existing.instance_id}); "
+                f"a cluster already exists at {session.root} (instance id {existing.instance_id}); "
                 "--if-not-exists makes this a success",
                 session.root,
             )

@@ -64,12 +64,12 @@ async def nuke(context: CommandContext) -> None:
 
 
 def _empty_plan(context: CommandContext, root: str) -> Plan:
-    """Where there is no cluster, there is none that the context could be pinned against."""
+    """Without a cluster there is no instance id to compare with the pinned one."""
     from commands.safety.plan import Plan
 
     return Plan(
         root=root,
         instance_id=context.settings.pinned_instance_id,
         subject=root,
-        summary=(f"there is no cluster at {root}: nothing to do",),
+        summary=(f"no cluster at {root}: nothing to do",),
     )

@@ -10,7 +10,7 @@ from commands.cluster.survey import find_tree, new_header, save_before
 from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect
-from commands.outcome import Outcome
+from commands.errors import Outcome
 from commands.rendering import Column, Table, counted
 from commands.session import Session, open_session
 from runtime.errors import ConflictError, RefusedError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from runtime.metadata.backup.archive import ArchiveReader
     from runtime.metadata.backup.restore import ArchiveSummary, NewIds, NodeFate, RestoreTarget
 
-CONFLICT_TABLE = Table("Conflicts", Column("path", "NODE"), Column("reason", "LEFT AS IT IS BECAUSE"))
+CONFLICT_TABLE = Table("Conflicts", Column("path", "NODE"), Column("reason", "REASON"))
 _CONFLICTS_KEPT_MAX = 1000
 _FAULTS_NAMED_MAX = 5
 _PROGRESS_EVERY_NODES = 64
@@ -55,7 +55,7 @@ async def restore(
         if archive.faults_count and not skip_invalid:
             raise RefusedError(
                 f"nothing was changed: {archive.faults_count} ledgers of {file} cannot be restored "
-                f"({archive.faults[0]}); --skip-invalid leaves them out"
+                f"({archive.faults[0]}); use --skip-invalid to skip them"
             )
         async with open_session(context, must_exist=False, warns_of_restore=False) as session:
             choose_tree(LedgerLayout(archive.tree), session.uri.tree)
@@ -92,7 +92,9 @@ async def _plan_and_run(
     async with open_change(context, plan, session.store) as change:
         await require_nobody_connected(session.store, target.root)
         if await look_at_target(session.store, target.root, archive) != target:
-            raise ConflictError("nothing was changed: the cluster has changed since the plan was made: run it again")
+            raise ConflictError(
+                "nothing was changed: the cluster has changed since the plan was made: run the command again"
+            )
         return await _run(context, session, reader, archive, target, change)
 
 
@@ -136,7 +138,7 @@ async def _run(
     context.console.record("ClusterRestore", body, name="root", details={"conflict_items": tally.conflicts})
     context.console.table(CONFLICT_TABLE, tally.conflicts)
     if tally.conflicts_count and not tally.changed_count:
-        raise ConflictError(f"nothing was restored: {tally.conflicts_count} nodes differ and were left as they are")
+        raise ConflictError(f"nothing was restored: {tally.conflicts_count} nodes differ and were not changed")
     return Outcome.PARTIAL if is_partial else Outcome.OK
 
 
@@ -214,10 +216,10 @@ def _summary(
         f"will restore the backup of {archive.header.created} with {archive.ledgers} ledgers into {where} at "
         f"{target.root}: {expected.ledgers_created} ledgers will be created, {expected.ledgers_advanced} advanced, "
         f"{expected.conflicts_count} nodes differ and will not be changed",
-        "bookies will delete entries of ledgers that are in neither: all that were created after "
+        "bookies will delete the entries of ledgers that are in neither: those created after "
         f"{archive.header.created} and are not in the cluster now",
         *_left_out("ledger", "bookies will delete their entries", expected.invalid_count, expected.invalid),
-        *_left_out("other node", "of no use, or a danger to Java's processes", expected.bad_count, expected.bad),
+        *_left_out("other node", "unusable, or harmful to Java processes", expected.bad_count, expected.bad),
         *_told_of_ids(archive, new_ids),
     )
 
@@ -226,7 +228,7 @@ def _left_out(noun: str, why: str, count: int, named: list[str]) -> tuple[str, .
     if not count:
         return ()
     more = f"; and {count - len(named)} more" if count > len(named) else ""
-    return (f"will leave out {counted(count, noun)}, {why}: {'; '.join(named)}{more}",)
+    return (f"will skip {counted(count, noun)}, {why}: {'; '.join(named)}{more}",)
 
 
 def _told_of_ids(archive: ArchiveSummary, new_ids: NewIds) -> tuple[str, ...]:

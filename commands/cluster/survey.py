@@ -78,7 +78,7 @@ async def save_before(
     tree: LedgerTree,
     planned: ClusterSurvey | None,
 ) -> str:
-    """Save everything in the state folder before it is changed, read it back, and tell where it is.
+    """Save all metadata in the state directory before a change, read it back, and return its path.
 
     RefusedError when that cannot be done; ConflictError when the tree is not the one the plan was made from.
     """
@@ -95,12 +95,14 @@ async def save_before(
         if planned is not None and survey != planned:
             with contextlib.suppress(OSError):
                 os.unlink(path)
-            raise ConflictError("nothing was changed: the metadata has changed since the plan was made: run it again")
+            raise ConflictError(
+                "nothing was changed: the metadata has changed since the plan was made: run the command again"
+            )
         with ArchiveReader(OsFileSystem(), path) as reader:
             await read_archive(reader, LoopClock())
     except OSError as error:
         raise RefusedError(f"nothing was changed: the backup cannot be written to {path}: {error.strerror}") from error
-    context.console.say(f"saved what is there in {path}")
+    context.console.say(f"saved the metadata in {path}")
     return path
 
 

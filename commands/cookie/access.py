@@ -26,7 +26,7 @@ FromConfigOption = Annotated[
     bool,
     typer.Option("--from-config", help="Use the cookie of this machine's bookie, verified against its directories"),
 ]
-"""Of the commands that store a cookie: the one in a file, or the one that this machine's folders prove."""
+"""Of the commands that store a cookie: the one in a file, or the one that this machine's directories prove."""
 
 DIFFERENCE_TABLE = Table("Fields", Column("field", "FIELD"), Column("stored", "STORED"), Column("new", "NEW"))
 
@@ -34,11 +34,11 @@ DIFFERENCE_TABLE = Table("Fields", Column("field", "FIELD"), Column("stored", "S
 def named_file(bookie: str | None, file: str | None, *, from_config: bool) -> tuple[str, str] | None:
     """The bookie id and the path of a cookie to store, or None: that of the settings; InvalidArgumentError."""
     if (file is None) == (not from_config):
-        raise InvalidArgumentError("give either --file FILE or --from-config")
+        raise InvalidArgumentError("use either --file FILE or --from-config")
     if file is None:
         return None
     if bookie is None:
-        raise InvalidArgumentError("give the ID of the bookie that the file is for")
+        raise InvalidArgumentError("specify the ID of the bookie that the file is for")
     return parse_bookie_id(bookie), file
 
 
@@ -58,7 +58,7 @@ async def require_not_registered(session: Session, *bookie_ids: str) -> None:
     for bookie_id in bookie_ids:
         if bookie_id in live:
             raise RefusedError(
-                f"nothing was changed: bookie {bookie_id} is registered: stop it first (a bookie that was killed stays "
+                f"nothing was changed: bookie {bookie_id} is registered: stop it first (a killed bookie stays "
                 "registered until its session ends)"
             )
 
@@ -85,7 +85,7 @@ def require_unnamed(references: BookieReferences, bookie_id: str, advice: str) -
         ids = ", ".join(map(str, references.first_unreadable_ids))
         raise RefusedError(
             f"nothing was changed: the metadata of {counted(references.unreadable_count, 'ledger')} ({ids}) cannot be "
-            f"read and may name bookie {bookie_id}: bkctl metadata doctor tells more"
+            f"read and may reference bookie {bookie_id}: see bkctl metadata doctor"
         )
 
 
@@ -109,12 +109,11 @@ def require_fitting(session: Session, bookie_id: str, data: bytes, path: str) ->
         raise InvalidArgumentError(f"{path}: {error}") from error
     if cookie.bookie_id != bookie_id:
         raise RefusedError(
-            f"nothing was changed: {path} is the cookie of bookie {cookie.bookie_id}, with which {bookie_id} could not "
-            "start"
+            f"nothing was changed: {path} is the cookie of bookie {cookie.bookie_id}, so {bookie_id} could not start"
         )
     if (cookie.instance_id or None) != (session.instance_id or None):
         raise RefusedError(
-            f"nothing was changed: {path} is of instance {cookie.instance_id}, with which no bookie of this cluster "
+            f"nothing was changed: {path} is of instance {cookie.instance_id}, so no bookie of this cluster "
             f"(instance {session.instance_id}) could start"
         )
     return cookie
@@ -150,5 +149,5 @@ def difference_sentences(rows: Sequence[dict[str, object]]) -> list[str]:
 
 
 def listed(value: object) -> object:
-    """A field of a cookie as results have it: folders as a list."""
+    """A field of a cookie as results have it: directories as a list."""
     return list(value) if isinstance(value, tuple) else value

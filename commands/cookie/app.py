@@ -1,15 +1,15 @@
-"""``bkctl cookie``: the proofs that folders belong to bookies of this cluster."""
+"""``bkctl cookie``: the proofs that directories belong to bookies of this cluster."""
 
 from __future__ import annotations
 
 from commands.command import group
-from commands.cookie import create, delete, expand, generate, migrate, show, update, verify
+from commands.cookie import create, delete, expand, generate, migrate, update, verify
 from commands.cookie import list as list_command
 
 app = group(
     "Inspect and repair cookies; find out why a bookie does not start.",
     list_command.list_cookies,
-    show.show,
+    list_command.show,
     verify.verify,
     create.create,
     update.update,

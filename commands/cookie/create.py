@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commands.command import command
-from commands.context import BookieFlags, CommandContext
+from commands.context import BookieFlags, CommandContext, load_config
 from commands.cookie.access import (
     FromConfigOption,
     SubjectArgument,
@@ -21,7 +21,6 @@ from commands.cookie.access import (
 )
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
 from commands.effect import Effect
-from commands.own_settings import load_config
 from commands.session import Session, open_session
 from commands.shared_options import takes_bookie_options
 from runtime.errors import ConflictError
@@ -70,13 +69,13 @@ async def _create_from_file(context: CommandContext, session: Session, bookie_id
     await _require_absent(session, bookie_id)
     await require_not_registered(session, bookie_id)
     references = await scan_references(context, session, [bookie_id])
-    advice = "on its machine, bkctl cookie create --from-config proves that it still has its folders"
+    advice = "use bkctl cookie create --from-config on its machine, which verifies its directories"
     require_unnamed(references, bookie_id, advice)
     await _store(context, session, cookie, data, None)
 
 
 async def _prove(context: CommandContext, own: OwnBookie) -> Evidence:
-    """What is known of a bookie whose folders are all there and match; RefusedError, ConflictError."""
+    """What is known of a bookie whose directories are all there and match; RefusedError, ConflictError."""
     import msgspec
 
     from runtime.bookie.cookies.repair import require_matching_folders
@@ -93,13 +92,15 @@ async def _prove(context: CommandContext, own: OwnBookie) -> Evidence:
 
 async def _require_absent(session: Session, bookie_id: str) -> None:
     if await session.store.exists(session.cookies.path(bookie_id)) is not None:
-        raise ConflictError(f"nothing was changed: bookie {bookie_id} has a cookie: bkctl cookie show {bookie_id}")
+        raise ConflictError(
+            f"nothing was changed: bookie {bookie_id} already has a cookie: see bkctl cookie show {bookie_id}"
+        )
 
 
 async def _store(
     context: CommandContext, session: Session, cookie: Cookie, data: bytes | None, own: OwnBookie | None
 ) -> None:
-    """``own``: the bookie whose folders are locked, and looked at again, while the cookie is stored."""
+    """``own``: the bookie whose directories are locked, and looked at again, while the cookie is stored."""
     import contextlib
     import hashlib
 
@@ -129,6 +130,8 @@ async def _store(
             try:
                 await session.cookies.create_node(bookie_id, data)
             except NodeExistsError:
-                raise ConflictError(f"bookie {bookie_id} got a cookie from somebody else meanwhile") from None
+                raise ConflictError(
+                    f"bookie {bookie_id} got a cookie from another process during this command"
+                ) from None
     context.console.say(f"to undo: bkctl cookie delete {bookie_id}")
     context.console.record("CookieCreated", cookie_body(cookie), name="bookie_id")

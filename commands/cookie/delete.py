@@ -34,7 +34,7 @@ async def delete(
         await require_not_registered(session, bookie_id)
         references = await scan_references(context, session, [bookie_id])
         require_unnamed(
-            references, bookie_id, f"bkctl decommission {bookie_id} copies them away, then deletes the cookie"
+            references, bookie_id, f"bkctl decommission {bookie_id} re-replicates them, then deletes the cookie"
         )
         path = session.cookies.path(bookie_id)
         plan = session.plan(

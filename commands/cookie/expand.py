@@ -1,4 +1,4 @@
-"""``bkctl cookie expand``: more ledger folders for a bookie that holds no ledger yet."""
+"""``bkctl cookie expand``: more ledger directories for a bookie that holds no ledger yet."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from commands.command import command
-from commands.context import BookieFlags, CommandContext
+from commands.context import BookieFlags, CommandContext, load_config
 from commands.cookie.access import (
     DIFFERENCE_TABLE,
     difference_rows,
@@ -18,7 +18,6 @@ from commands.cookie.access import (
 )
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
 from commands.effect import Effect
-from commands.own_settings import load_config
 from commands.session import Session
 from commands.shared_options import takes_bookie_options
 from runtime.errors import RefusedError
@@ -54,9 +53,7 @@ async def expand(
         await require_not_registered(session, own_id)
         stored = await session.cookies.read(own_id)
         if not await _require_expansion(own):
-            plan = _plan(
-                session, own_id, [f"the cookies of bookie {own_id} name the folders of its settings: nothing to do"]
-            )
+            plan = _plan(session, own_id, [f"the cookies of bookie {own_id} match its settings: nothing to do"])
             nothing_to_change(context, plan)
             _print(context, own_id, stored.version, [])
             return
@@ -103,9 +100,11 @@ async def _require_expansion(own: OwnBookie) -> bool:
     finding = diagnose(evidence)
     if finding is None:
         return False
-    reason = f"bookie {own.expected.bookie_id} holds ledgers: " if evidence.has_ledgers else ""
+    reason = f"bookie {own.expected.bookie_id} has ledgers: " if evidence.has_ledgers else ""
     raise RefusedError(f"nothing was changed: {reason}{finding.sentence}; {_advice(own.expected.bookie_id)}")
 
 
 def _advice(bookie_id: str) -> str:
-    return f"to use other disks, bkctl decommission {bookie_id} and start it with empty folders, or add another bookie"
+    return (
+        f"to use other disks, bkctl decommission {bookie_id} and start it with empty directories, or add another bookie"
+    )

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from commands.command import command
-from commands.context import BookieFlags, CommandContext
-from commands.own_settings import id_by_settings, load_config
+from commands.context import BookieFlags, CommandContext, id_by_settings, load_config
 from commands.session import open_session
 from commands.shared_options import takes_bookie_options
 

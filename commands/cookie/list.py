@@ -1,10 +1,14 @@
-"""``bkctl cookie list``: every bookie that belongs to the cluster, with the folders it was stamped with."""
+"""``bkctl cookie list``: every bookie that belongs to the cluster, with the directories it was stamped with."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from commands.command import command
 from commands.context import CommandContext
-from commands.cookie.access import cookie_body
+from commands.cookie.access import cookie_body, read_cookie_node
 from commands.rendering import Column, Table
 from commands.session import Session, open_session
 
@@ -53,9 +57,32 @@ async def _row(session: Session, bookie_id: str) -> dict[str, object] | None:
         return None
     cookie, problem = found.value, None
     if not is_valid_bookie_id(bookie_id):
-        problem = "its name is no bookie id: it makes Java clients hang, remove it"
+        problem = "its name is not a bookie id and makes Java clients hang: remove it"
     elif cookie.bookie_id != bookie_id:
         problem = f"it is the cookie of bookie {cookie.bookie_id}"
     elif (cookie.instance_id or None) != (session.instance_id or None):
-        problem = "it is of another instance of the cluster"
+        problem = "it belongs to another instance of the cluster"
     return {**cookie_body(cookie), "bookie_id": bookie_id, "problem": problem}
+
+
+@command("show", example="cookie show b1.example.com:3181")
+async def show(
+    context: CommandContext,
+    bookie_id: Annotated[str, typer.Argument(metavar="ID", help="Bookie ID")],
+    raw: Annotated[bool, typer.Option("--raw", help="Print the raw bytes without parsing them")] = False,
+) -> None:
+    """Show the stored cookie of a bookie. Exits with 4 if there is none, with 12 if it is unreadable."""
+    from runtime.errors import MetadataFormatError
+    from runtime.metadata.bookies.cookies import decode_cookie
+
+    async with open_session(context) as session:
+        node = await read_cookie_node(session, bookie_id)
+        if raw:
+            context.console.raw(node.data)
+            return
+        try:
+            cookie = decode_cookie(node.data)
+        except MetadataFormatError as error:
+            raise MetadataFormatError(f"{session.cookies.path(bookie_id)}: {error}; --raw prints its bytes") from error
+        body = {**cookie_body(cookie), "version": node.stat.version, "cluster_instance_id": session.instance_id}
+        context.console.record("Cookie", body, name="bookie_id")

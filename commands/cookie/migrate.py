@@ -1,4 +1,4 @@
-"""``bkctl cookie migrate``: another id for a bookie, its cookies moved in steps that may be cut off anywhere."""
+"""``bkctl cookie migrate``: change the id of a bookie; its cookies move in steps that can be interrupted anywhere."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import msgspec
 import typer
 
 from commands.command import command
-from commands.context import BookieFlags, CommandContext
+from commands.context import BookieFlags, CommandContext, load_config
 from commands.cookie.access import require_not_registered, require_unnamed, scan_references
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
 from commands.effect import Effect
 from commands.errors import InvalidArgumentError
-from commands.own_settings import load_config
 from commands.parse import parse_bookie_id
 from commands.safety.plan import Plan
 from commands.shared_options import takes_bookie_options
@@ -56,7 +55,7 @@ async def migrate(
         await require_not_registered(own.session, old_id, new_id)
         state = await _examine(own, old_id)
         if state.is_done:
-            sentence = f"bookie {old_id} is {new_id} already: nothing to do"
+            sentence = f"bookie {old_id} already has the id {new_id}: nothing to do"
             plan = msgspec.structs.replace(_plan(own, state, 0), summary=(sentence,), items=())
             nothing_to_change(context, plan)
             _print(context, own, state, folder_count=0)
@@ -65,8 +64,8 @@ async def migrate(
         await _carry_out(context, own, state, _plan(own, state, naming_old))
     if naming_old:
         context.console.warn(
-            f"entries of {naming_old} ledgers cannot be read from this bookie until their metadata follows: start it "
-            f"as {new_id}, then run bkctl ledger rewrite-bookie --from {old_id} --to {new_id}"
+            f"entries of {naming_old} ledgers cannot be read from this bookie until the ledgers are rewritten: start "
+            f"it as {new_id}, then run bkctl ledger rewrite-bookie --from {old_id} --to {new_id}"
         )
 
 
@@ -84,10 +83,10 @@ async def _count_ledgers(
     new_id = own.expected.bookie_id
     references = await scan_references(context, own.session, [old_id, new_id])
     if not state.is_begun:
-        require_unnamed(references, new_id, "they belong to another bookie of that id: choose one that is free")
+        require_unnamed(references, new_id, "they belong to another bookie with that id: choose an unused id")
         if not ledgers_follow:
             advice = (
-                f"keep the id (bkctl bookie start --bookie-id {old_id}), or give --ledgers-follow and run "
+                f"keep the id (bkctl bookie start --bookie-id {old_id}), or use --ledgers-follow and run "
                 f"bkctl ledger rewrite-bookie --from {old_id} --to {new_id} next"
             )
             require_unnamed(references, old_id, advice)
@@ -96,7 +95,7 @@ async def _count_ledgers(
 
 
 def _require_filled_folders(state: MigrationState, naming_old: int) -> None:
-    """Under the new id, which no ledger names yet, an emptied disk would not be told from a new one."""
+    """No ledger references the new id yet, so an emptied disk could not be distinguished from a new one."""
     empty = next((folder.path for folder in state.folders if not folder.has_files), None)
     if naming_old and empty is not None:
         raise RefusedError(f"nothing was changed: {empty} is empty, but ledgers reference bookie {state.old_id}")
@@ -138,7 +137,9 @@ async def _carry_out(context: CommandContext, own: OwnBookie, state: MigrationSt
         with own.locked():
             fresh = await _examine(own, old_id)
             if msgspec.structs.asdict(fresh) != msgspec.structs.asdict(state):
-                raise ConflictError("nothing was changed: folders or cookies have changed since the plan was made")
+                raise ConflictError(
+                    "nothing was changed: directories or cookies have changed since the plan: run the command again"
+                )
             await require_not_registered(own.session, old_id, new_id)
             if state.old_version is not None:
                 path = own.session.cookies.path(old_id)

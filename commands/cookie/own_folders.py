@@ -1,4 +1,4 @@
-"""The bookie of this machine: its folders, locked while its cookies are changed, and what is known of them."""
+"""The bookie of this machine: its directories, locked while its cookies are changed, and what is known of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from commands.context import CommandContext
-from commands.own_settings import id_by_settings
+from commands.context import CommandContext, id_by_settings
 from commands.session import Session, open_session
 from runtime.errors import RefusedError
 
@@ -41,12 +40,12 @@ class OwnBookie(NamedTuple):
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold all folders; DirectoryLockedError while the bookie runs. Folders must be there."""
+        """Hold all directories; DirectoryLockedError while the bookie runs. Directories must be there."""
         from storage.engine.ledger_storage import lock_directories
 
         for path in self.config.storage.all_directories:
             if not self.file_system.exists(path):
-                raise RefusedError(f"nothing was changed: {path} is not there: mount its disk, or make the folder")
+                raise RefusedError(f"nothing was changed: {path} is missing: mount its disk, or create the directory")
         locks = lock_directories(self.file_system, self.config.storage)
         try:
             yield

@@ -1,4 +1,4 @@
-"""``bkctl cookie update``: replace a stored cookie, or make cookies follow folders that were moved."""
+"""``bkctl cookie update``: replace a stored cookie, or make cookies follow directories that were moved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from commands.command import command
-from commands.context import BookieFlags, CommandContext
+from commands.context import BookieFlags, CommandContext, load_config
 from commands.cookie.access import (
     DIFFERENCE_TABLE,
     FromConfigOption,
@@ -25,7 +25,6 @@ from commands.cookie.access import (
 )
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
 from commands.effect import Effect
-from commands.own_settings import load_config
 from commands.safety.plan import Plan
 from commands.session import Session, open_session
 from commands.shared_options import takes_bookie_options
@@ -75,7 +74,7 @@ async def _update_from_file(context: CommandContext, session: Session, bookie_id
     node = await read_cookie_node(session, bookie_id)
     await require_not_registered(session, bookie_id)
     references = await scan_references(context, session, [bookie_id])
-    advice = "on its machine, bkctl cookie update --from-config proves that it still has its folders"
+    advice = "use bkctl cookie update --from-config on its machine, which verifies its directories"
     require_unnamed(references, bookie_id, advice)
     rows = difference_rows(_readable(node.data), cookie)
     plan = _plan(session, cookie, data, node, rows)
@@ -103,7 +102,7 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
     data, rows = encode_cookie(own.expected), difference_rows(_readable(node.data), own.expected)
     stale = [folder for folder in evidence.folders if folder.cookie is None or own.expected.differences(folder.cookie)]
     if not rows and not stale:
-        sentence = f"the cookies of bookie {bookie_id} say what its settings say: nothing to do"
+        sentence = f"the cookies of bookie {bookie_id} match its settings: nothing to do"
         plan = msgspec.structs.replace(_plan(session, own.expected, data, node, rows), summary=(sentence,), items=())
         nothing_to_change(context, plan)
         _report(context, bookie_id, node.stat.version, rows)
@@ -115,13 +114,14 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
             await require_not_registered(session, bookie_id)
             if (await read_cookie_node(session, bookie_id)).stat.version != node.stat.version:
                 raise BadVersionError(
-                    f"the cookie of bookie {bookie_id} was written meanwhile", session.cookies.path(bookie_id)
+                    f"the cookie of bookie {bookie_id} was changed during this command: run it again",
+                    session.cookies.path(bookie_id),
                 )
             change.require_lock()
             before = [(version_path(folder.path), folder) for folder in evidence.folders if folder.is_stamped]
             kept = [(path, Node(own.file_system.read_file(path), node.stat)) for path, _ in before]
             change.trash.keep_all("set", [(session.cookies.path(bookie_id), node), *kept])
-            # Folders first: cut off between the two, the stored cookie still says whose they are.
+            # Directories first: cut off between the two, the stored cookie still says whose they are.
             restamp(own.file_system, evidence)
             version = await session.cookies.write_node(bookie_id, data, node.stat.version)
     _report(context, bookie_id, version, rows)

@@ -1,4 +1,4 @@
-"""``bkctl cookie verify``: the cookie doctor. Why a bookie does not start, and the one safe command that mends it."""
+"""``bkctl cookie verify``: the cookie doctor. Why a bookie does not start, and one safe command that fixes it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from commands.command import command
-from commands.context import BookieFlags, CommandContext
+from commands.context import BookieFlags, CommandContext, load_config
 from commands.cookie.access import listed, scan_references
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
-from commands.outcome import Outcome
-from commands.own_settings import load_config
+from commands.errors import Outcome
 from commands.rendering import Column, Table
 from commands.shared_options import BOOKIE_OPTIONS, takes_bookie_options
 
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     from runtime.metadata.bookies.cookies import Cookie
 
 _TABLE = Table(
-    "What differs",
+    "Differences",
     Column("where", "WHERE"),
     Column("field", "FIELD"),
     Column("found", "FOUND"),
-    Column("settings", "BY THE SETTINGS"),
+    Column("settings", "EXPECTED"),
 )
 _CLUSTER_OPTIONS = frozenset({"--metadata-uri", "-u", "--conf", "-c", "--config", "--context"})
 
@@ -71,7 +70,7 @@ async def verify(
 
 
 def _unusable_address(config: BookieConfig) -> CookieFinding | None:
-    """The address is no part of a configured id, and a start refuses it all the same."""
+    """A configured id does not contain the address, but a start refuses a wrong one too."""
     from runtime.bookie.cookies.evidence import Cause, CookieFinding, Remedy
     from runtime.bookie.identity import resolve_identity
     from runtime.errors import ConfigurationError
@@ -87,7 +86,7 @@ def _unusable_address(config: BookieConfig) -> CookieFinding | None:
 
 
 async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
-    """All that is known. Ledgers are read unless everything matches already, and no folder is empty."""
+    """All that is known. Ledgers are read unless everything matches already, and no directory is empty."""
     from runtime.bookie.cookies.doctor import diagnose
 
     evidence, _ = await own.gather()
@@ -99,13 +98,14 @@ async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
     references = await scan_references(context, own.session, ids)
     if references.unreadable_count:
         context.console.warn(
-            f"{references.unreadable_count} ledgers cannot be read and may name any bookie: bkctl metadata doctor"
+            f"{references.unreadable_count} ledgers are unreadable and may reference any bookie: see bkctl "
+            "metadata doctor"
         )
     return msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
 
 
 def _rows(evidence: Evidence) -> list[dict[str, object]]:
-    """Field by field: what is stored, and what each VERSION file says, beside what follows from the settings."""
+    """Field by field: the stored cookie and each VERSION file, compared with the settings."""
     from runtime.bookie.cookies.folders import version_path
 
     rows = _rows_of("stored cookie", evidence.stored, evidence.stored_damage, evidence)

@@ -14,8 +14,8 @@ from commands.effect import Effect
 from commands.rendering import Column, Table
 
 if TYPE_CHECKING:
+    from commands.dev.cluster_state import ClusterStatus, ServerStatus
     from commands.dev.local_cluster import LocalCluster
-    from commands.dev.status import ClusterStatus, ServerStatus
 
 
 Directory = Annotated[str, typer.Option("--dir", metavar="DIR", help="Directory of the cluster")]

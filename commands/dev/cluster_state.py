@@ -1,6 +1,6 @@
 """What is on disk of a development cluster: the state file, and where each server keeps its things.
 
-Layout below the cluster's folder::
+Layout below the cluster's directory::
 
     cluster.json          this file: ids and ports, which never change again
     lock                  held while a command changes the cluster
@@ -30,7 +30,7 @@ _BOOKIE_FOLDER = re.compile(r"bookie-[0-9]+")
 
 
 class BookieRecord(msgspec.Struct, frozen=True):
-    """A bookie of the cluster; ``name`` is its folder."""
+    """A bookie of the cluster; ``name`` is its directory."""
 
     name: str
     id: str
@@ -50,12 +50,12 @@ class ClusterState(msgspec.Struct, frozen=True):
         return f"zk+hierarchical://{LOOPBACK}:{self.zookeeper_port}{ROOT}"
 
     def bookie(self, bookie_id: str) -> BookieRecord:
-        """The bookie of this id or folder name; BookieNotFoundError tells which there are."""
+        """The bookie with this id or directory name; BookieNotFoundError lists the existing ones."""
         for bookie in self.bookies:
             if bookie_id in {bookie.id, bookie.name}:
                 return bookie
         known = ", ".join(bookie.id for bookie in self.bookies) or "none"
-        raise BookieNotFoundError(f"no bookie '{bookie_id}' in this development cluster (there is: {known})")
+        raise BookieNotFoundError(f"no bookie '{bookie_id}' in this development cluster (known: {known})")
 
 
 def state_path(directory: str) -> str:
@@ -66,7 +66,7 @@ def state_path(directory: str) -> str:
 def read_state(directory: str) -> ClusterState | None:
     """State of the cluster below ``directory``; None when there is no cluster.
 
-    RefusedError for what ``up`` cannot have written, folder names above all: ``down --delete`` removes what they name.
+    RefusedError for what ``up`` cannot have written, above all directory names: ``down --delete`` deletes them.
     """
     try:
         with open(state_path(directory), "rb") as file:
@@ -78,7 +78,7 @@ def read_state(directory: str) -> ClusterState | None:
     for bookie in state.bookies:
         if not _BOOKIE_FOLDER.fullmatch(bookie.name):
             raise RefusedError(
-                f"{state_path(directory)}: {bookie.name!r} is no bookie's folder of a development cluster"
+                f"{state_path(directory)}: {bookie.name!r} is not the directory of a bookie in a development cluster"
             )
     return state
 
@@ -90,12 +90,40 @@ def write_state(directory: str, state: ClusterState) -> None:
 
 
 def require_unused(directory: str) -> None:
-    """RefusedError unless the folder is absent or empty: what this command did not create is not its to use."""
+    """RefusedError unless the directory is absent or empty: this command uses only what it created."""
     try:
         names = [name for name in os.listdir(directory) if name != filenames.LOCK]
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        raise RefusedError(f"{directory} is not a folder") from None
+        raise RefusedError(f"{directory} is not a directory") from None
     if names:
-        raise RefusedError(f"{directory} holds other things ({names[0]} ...): give an empty folder with --dir")
+        raise RefusedError(f"{directory} contains other files ({names[0]} ...): specify an empty directory with --dir")
+
+
+class ServerStatus(msgspec.Struct, frozen=True):
+    """One server of the cluster; ``pid`` is None while it does not run, ``dir`` and ``log`` once they are deleted."""
+
+    id: str
+    name: str
+    state: str
+    pid: int | None
+    port: int
+    dir: str | None
+    log: str | None
+
+
+class ClusterStatus(msgspec.Struct, frozen=True):
+    """The whole cluster."""
+
+    metadata_uri: str
+    zookeeper: ServerStatus
+    bookies: tuple[ServerStatus, ...]
+
+    def deleted(self) -> ClusterStatus:
+        """The status after the data was deleted, without paths."""
+        return ClusterStatus(self.metadata_uri, _deleted(self.zookeeper), tuple(map(_deleted, self.bookies)))
+
+
+def _deleted(server: ServerStatus) -> ServerStatus:
+    return msgspec.structs.replace(server, state="deleted", pid=None, dir=None, log=None)

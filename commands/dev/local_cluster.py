@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,11 +19,12 @@ from commands.dev.cluster_state import (
     ZOOKEEPER,
     BookieRecord,
     ClusterState,
+    ClusterStatus,
+    ServerStatus,
     read_state,
     require_unused,
     write_state,
 )
-from commands.dev.ports import choose_ports, require_free
 from commands.dev.processes import (
     ProcessIdentity,
     identify,
@@ -33,12 +35,11 @@ from commands.dev.processes import (
     write_pid_file,
 )
 from commands.dev.readiness import DevRegistrations, wait_registered
-from commands.dev.status import ClusterStatus, ServerStatus
 from commands.errors import InvalidArgumentError, NotFoundError
 from commands.rendering import counted
 from runtime.bookie.cookies.check import require_cookie_path
-from runtime.errors import MetadataUnavailableError, RefusedError
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
+from runtime.errors import MetadataUnavailableError, PortInUseError, RefusedError
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper, choose_server_ports, find_java, find_zookeeper_jars
 from storage import filenames
 from storage.adapters.filesystem import OsFileSystem
 from storage.errors import BkctlError
@@ -49,7 +50,7 @@ _PID_FILE = "process.json"
 
 
 class LocalCluster:
-    """The cluster below one folder. ``say`` is told each step; every method may be repeated."""
+    """The cluster below one directory. ``say`` receives a message for each step; every method can be repeated."""
 
     def __init__(self, directory: str, say: Callable[[str], None]) -> None:
         self._directory = os.path.abspath(directory)
@@ -58,16 +59,16 @@ class LocalCluster:
     # --- what is there -----------------------------------------------------------------------------------------
 
     def status(self) -> ClusterStatus:
-        """State of every server; NotFoundError when there is no cluster in the folder."""
+        """State of every server; NotFoundError when there is no cluster in the directory."""
         state = self._require_state()
         zookeeper = self._status(ZOOKEEPER, f"{LOOPBACK}:{state.zookeeper_port}", state.zookeeper_port)
         bookies = tuple(self._status(bookie.name, bookie.id, bookie.port) for bookie in state.bookies)
         return ClusterStatus(state.metadata_uri, zookeeper, bookies)
 
     def plan(self, bookie_count: int | None, base_port: int | None) -> ClusterState:
-        """State that ``up`` would make of the folder, without touching anything.
+        """State that ``up`` would make of the directory, without touching anything.
 
-        InvalidArgumentError, RefusedError; ConfigurationError for a folder that no cookie of a bookie can name.
+        InvalidArgumentError, RefusedError; ConfigurationError for a directory that no cookie of a bookie can name.
         """
         state = read_state(self._directory)
         if state is None:
@@ -80,11 +81,12 @@ class LocalCluster:
         if bookie_count is not None and bookie_count < existing_count:
             raise InvalidArgumentError(
                 f"the cluster in {self._directory} has {counted(existing_count, 'bookie')}; "
-                "leave --bookies out to start them, or empty some with bkctl decommission"
+                "omit --bookies to start them, or remove some with bkctl decommission"
             )
         if base_port is not None and base_port != state.zookeeper_port:
             raise InvalidArgumentError(
-                f"the cluster in {self._directory} has its ports from {state.zookeeper_port} on, and keeps them"
+                f"the cluster in {self._directory} already uses ports from "
+                f"{state.zookeeper_port} on; --base-port is only for new clusters"
             )
         added_count = (bookie_count or existing_count) - existing_count
         ports = choose_ports(base_port, existing_count + 1, added_count)
@@ -116,7 +118,7 @@ class LocalCluster:
         with self._locked():
             process = self._process(bookie.name)
             if process is None or not send_signal(process, signal.SIGKILL):
-                raise RefusedError(f"bookie {bookie.id} does not run, so there is nothing to kill")
+                raise RefusedError(f"bookie {bookie.id} is not running")
             await self._require_ended(process, f"bookie {bookie.id}")
         return self._status(bookie.name, bookie.id, bookie.port)
 
@@ -134,7 +136,7 @@ class LocalCluster:
         return status
 
     def _require_startable(self, state: ClusterState) -> None:
-        """What would certainly fail is told before anything is written."""
+        """Errors that can be predicted are raised before anything is written."""
         if self._process(ZOOKEEPER) is None:
             find_java()
             find_zookeeper_jars()
@@ -177,7 +179,7 @@ class LocalCluster:
         )
         process = identify(server.detach())
         if process is None:
-            raise MetadataUnavailableError(f"ZooKeeper ended as soon as it served: see {self._log(ZOOKEEPER)}")
+            raise MetadataUnavailableError(f"ZooKeeper stopped right after its start: see {self._log(ZOOKEEPER)}")
         started.append((ZOOKEEPER, process))
         self._say(f"ZooKeeper listening on port {state.zookeeper_port} (pid {process.pid})")
 
@@ -187,10 +189,10 @@ class LocalCluster:
             write_pid_file(os.path.join(self._folder(ZOOKEEPER), _PID_FILE), process)
 
     async def _is_removed(self, live: DevRegistrations, bookie: BookieRecord) -> bool:
-        """Whether the bookie was decommissioned: its folders have a cookie, the cluster has none. It cannot start."""
+        """Whether the bookie was decommissioned: its directories have a cookie, the cluster has none."""
         if not self._has_cookie_file(bookie.name) or await live.is_member(bookie.id):
             return False
-        self._say(f"bookie {bookie.id} was decommissioned and stays down")
+        self._say(f"bookie {bookie.id} was decommissioned and is not started")
         return True
 
     async def _start_bookies(
@@ -213,7 +215,7 @@ class LocalCluster:
             if not await wait_registered(live, bookie.id, before[bookie.id], process):
                 last_words = self._last_words(bookie.name, log_sizes[bookie.id])
                 raise BkctlError(f"bookie {bookie.id} did not start: {last_words}")
-            self._say(f"bookie {bookie.id} serves (pid {process.pid})")
+            self._say(f"bookie {bookie.id} is running (pid {process.pid})")
 
     def _spawn(self, state: ClusterState, bookie: BookieRecord) -> ProcessIdentity:
         folder = self._folder(bookie.name)
@@ -237,14 +239,14 @@ class LocalCluster:
         if process is None or not send_signal(process, signal.SIGTERM):
             return
         if not await wait_ended(process, _STOP_TIMEOUT_S):
-            self._say(f"{title} (pid {process.pid}) does not stop within {_STOP_TIMEOUT_S:g} s: killing it")
+            self._say(f"{title} (pid {process.pid}) did not stop within {_STOP_TIMEOUT_S:g} s: killing it")
             send_signal(process, signal.SIGKILL)
             await self._require_ended(process, title)
         self._say(f"{title} stopped")
 
     async def _require_ended(self, process: ProcessIdentity, title: str) -> None:
         if not await wait_ended(process, _STOP_TIMEOUT_S):
-            raise BkctlError(f"{title} (pid {process.pid}) survives SIGKILL: it hangs in the kernel")
+            raise BkctlError(f"{title} (pid {process.pid}) did not end after SIGKILL: it hangs in the kernel")
 
     def _delete(self, state: ClusterState) -> None:
         for name in (*(bookie.name for bookie in state.bookies), ZOOKEEPER):
@@ -270,7 +272,7 @@ class LocalCluster:
         state = read_state(self._directory)
         if state is None:
             raise NotFoundError(
-                f"there is no development cluster in {self._directory}: start one with bkctl dev cluster up --dir"
+                f"no development cluster in {self._directory}: start one with bkctl dev cluster up --dir"
             )
         return state
 
@@ -315,3 +317,25 @@ class LocalCluster:
 
 def _bookie(number: int, port: int) -> BookieRecord:
     return BookieRecord(name=f"bookie-{number}", id=f"{LOOPBACK}:{port}", port=port)
+
+
+def choose_ports(base_port: int | None, offset: int, count: int) -> list[int]:
+    """Ports from the base on, or free ones that stay theirs while a server is down.
+
+    InvalidArgumentError if there are not enough ports after the base.
+    """
+    if base_port is None:
+        return choose_server_ports(count)
+    if base_port + offset + count > 65536:
+        raise InvalidArgumentError(f"--base-port {base_port} leaves no room for {count} ports below 65536")
+    return list(range(base_port + offset, base_port + offset + count))
+
+
+def require_free(port: int, title: str) -> None:
+    """PortInUseError if another process listens there; ``title`` is the server that needs the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            raise PortInUseError(f"port {port} is in use: {title} cannot listen on it") from None

@@ -51,7 +51,7 @@ class DevRegistrations:
 async def wait_registered(live: DevRegistrations, bookie_id: str, before: int | None, process: ProcessIdentity) -> bool:
     """Wait until the new process has registered; False when it ended first.
 
-    ``before`` is the registration that a killed predecessor may have left behind until its session expires.
+    ``before`` is the registration of a killed predecessor, which may last until its session expires.
     MetadataUnavailableError when nothing happens for a minute.
     """
     try:

@@ -43,14 +43,14 @@ async def run_zookeeper(
         body = {"metadata_uri": uri, "pid": server.pid, "port": server.port, "dir": directory, "log": server.log_path}
         console.record("ZooKeeper", body, name="metadata_uri")
         console.say(f"export BKCTL_METADATA_URI='{uri}'")
-        console.say("ZooKeeper serves; Ctrl-C stops it (a new cluster in it: bkctl cluster init)")
+        console.say("ZooKeeper is running; Ctrl-C stops it (to create a cluster: bkctl cluster init)")
         stopped = asyncio.create_task(stop_signals().wait())
         ended = asyncio.create_task(server.wait_ended())
         await asyncio.wait([stopped, ended], return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if ended.done():
             raise MetadataUnavailableError(
-                f"ZooKeeper ended by itself with status {ended.result()}: see {server.log_path}"
+                f"ZooKeeper stopped unexpectedly with status {ended.result()}: see {server.log_path}"
             )
         ended.cancel()
     console.say("ZooKeeper stopped")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commands.context import CommandContext
-from commands.outcome import Outcome
+from commands.errors import Outcome
 from commands.rendering import Column, Table, counted
 from runtime.errors import ConflictError, RefusedError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FAILURE_TABLE = Table(
     "Not changed",
     Column("ledger_id", "LEDGER", is_right=True),
-    Column("reason", "NOT CHANGED BECAUSE"),
+    Column("reason", "REASON"),
 )
 _FAILURES_KEPT_MAX = 1000
 
@@ -68,9 +68,9 @@ async def change_ledgers(
     changes_max: int | None = None,
     before_batch: Callable[[], Awaitable[None]] | None = None,
 ) -> Tally:
-    """Carry out a plan on these ledgers; what happened goes into the audit trail whatever ends it.
+    """Carry out a plan on these ledgers; the result goes into the audit trail in any case.
 
-    When the trash takes no more after something was changed already, the tally says so in its last failure.
+    If the trash cannot be written after a change, the tally counts one more failure.
     """
     from contextlib import aclosing
 

@@ -9,12 +9,11 @@ import typer
 from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect
-from commands.errors import InvalidArgumentError
+from commands.errors import InvalidArgumentError, Outcome
 from commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from commands.ledger.force_open import last_looks, require_empty, sentence_of
-from commands.ledger.id_files import all_ledger_ids
 from commands.ledger.rows import owner_text, state_name
-from commands.outcome import Outcome
+from commands.parse import all_ledger_ids
 from commands.rendering import Column, Table, counted, size
 from commands.session import Session, open_session
 from runtime.errors import LedgerNotFoundError, RefusedError
@@ -71,7 +70,7 @@ async def delete(
     from runtime.metadata.pipeline import each_of
 
     if not ledger and from_file is None:
-        raise InvalidArgumentError("name the ledgers to delete, or give a file of their ids by --from-file")
+        raise InvalidArgumentError("specify the ledgers to delete, or a file of their ids with --from-file")
     named = frozenset(all_ledger_ids(ledger))
     ledger_ids = all_ledger_ids(ledger, from_file)
     async with open_session(context) as session:
@@ -131,7 +130,7 @@ async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[in
     async with aclosing(items):
         found = [item async for item in items if item is not None]
     if not found:
-        raise LedgerNotFoundError(ledger_ids[0] if ledger_ids else -1, "none of the ledgers is there")
+        raise LedgerNotFoundError(ledger_ids[0] if ledger_ids else -1, "none of the ledgers exists")
     return found, len(ledger_ids) - len(found)
 
 
@@ -157,13 +156,13 @@ def _require_deletable(items: list[dict[str, Any]], *, is_unreadable_allowed: bo
     if not kept:
         return
     named = ", ".join(f"ledger {item['ledger_id']} is {item['state']}" for item in kept[:_NAMED_MAX])
-    more = f" and {len(kept) - _NAMED_MAX} more are not closed either" if len(kept) > _NAMED_MAX else ""
-    way_out = (
+    more = f" and {len(kept) - _NAMED_MAX} more are not closed" if len(kept) > _NAMED_MAX else ""
+    advice = (
         "a writer may be active; --force-open deletes ledgers that are not closed and have no entry on any bookie"
         if any(item["state"] != "unreadable" for item in kept)
-        else "--unreadable deletes those too, whatever their state was"
+        else "--unreadable deletes those too, in any state"
     )
-    raise RefusedError(f"nothing was changed: {named}{more}: {way_out}")
+    raise RefusedError(f"nothing was changed: {named}{more}: {advice}")
 
 
 def _plan(session: Session, items: list[dict[str, Any]], gone: int, warnings: list[str], *, is_forced: bool) -> Plan:
@@ -173,7 +172,7 @@ def _plan(session: Session, items: list[dict[str, Any]], gone: int, warnings: li
     summary = [f"will delete {counted(len(items), 'ledger')} with {size(known_bytes)} of payload"]
     summary += [f"owner: {owner}" for owner in owners[:_NAMED_MAX]]
     summary += [f"and {counted(len(owners) - _NAMED_MAX, 'more owner')}"] if len(owners) > _NAMED_MAX else []
-    summary += [f"gone already: {counted(gone, 'ledger')} of the file"] if gone else []
+    summary += [f"already deleted: {counted(gone, 'ledger')} of the file"] if gone else []
     summary += warnings[:_NAMED_MAX]
     summary += [f"and {len(warnings) - _NAMED_MAX} more that are not closed"] if len(warnings) > _NAMED_MAX else []
     return session.plan(
@@ -189,10 +188,12 @@ def _decision(versions: dict[int, int]) -> Decide:
 
     def decide(ledger_id: int, stored: StoredLedger | None) -> Step:
         if stored is None:
-            return Step(Action.NONE, reason="gone already")
+            return Step(Action.NONE, reason="already deleted")
         version = None if stored.node is None else stored.node.stat.version
         if version != versions[ledger_id]:
-            return Step(Action.FAIL, reason=f"changed since: version {versions[ledger_id]} then, {version} now")
+            return Step(
+                Action.FAIL, reason=f"changed since the plan: version {versions[ledger_id]} then, {version} now"
+            )
         return Step(Action.DELETE)
 
     return decide

@@ -11,9 +11,8 @@ import typer
 
 from commands.command import command
 from commands.context import CommandContext
-from commands.errors import InvalidArgumentError
-from commands.ledger.id_files import all_ledger_ids
-from commands.outcome import Outcome
+from commands.errors import InvalidArgumentError, Outcome
+from commands.parse import all_ledger_ids
 from commands.rendering import counted, envelope, to_json_line
 from commands.safety.state_folder import whole_file, write_whole
 from commands.session import open_session
@@ -45,10 +44,10 @@ async def export(
     be decoded is exported too, with the reason. bkctl cluster backup saves a whole cluster.
     """
     if all_ledgers == bool(ledger):
-        raise InvalidArgumentError("name the ledgers to export, or give --all")
+        raise InvalidArgumentError("specify the ledgers to export, or --all")
     ledger_ids = None if all_ledgers else all_ledger_ids(ledger)
     if native and to is None and (ledger_ids is None or len(ledger_ids) > 1):
-        raise InvalidArgumentError("bare bytes of several ledgers need a folder: give --to FOLDER")
+        raise InvalidArgumentError("--native with several ledgers needs a directory: use --to DIRECTORY")
     async with open_session(context, must_exist=False) as session:
         client = await session.client()
         found = _read(client, ledger_ids)
@@ -60,7 +59,7 @@ async def export(
     if to is not None:
         context.console.say(f"{counted(exported, 'ledger')} in {to}")
     if unreadable:
-        context.console.warn(f"not exported, for they may not be read by this session: {counted(unreadable, 'ledger')}")
+        context.console.warn(f"not exported, because this session may not read them: {counted(unreadable, 'ledger')}")
     return Outcome.PARTIAL if unreadable else Outcome.OK
 
 

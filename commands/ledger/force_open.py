@@ -29,14 +29,14 @@ async def require_empty(client: LedgerClient, ledger_ids: Sequence[int]) -> dict
 def sentence_of(ledger_id: int, look: LastLook) -> str:
     """For the plan."""
     sentence = f"ledger {ledger_id} is not closed; no registered bookie has an entry of it"
-    return f"{sentence}. Not asked, because they are down: {', '.join(look.unseen)}" if look.unseen else sentence
+    return f"{sentence}. Not asked because they are down: {', '.join(look.unseen)}" if look.unseen else sentence
 
 
 @asynccontextmanager
 async def last_looks(
     client: LedgerClient, planned: Mapping[int, LastLook]
 ) -> AsyncIterator[Callable[[Decide], Decide]]:
-    """Lock the ledgers and look at every bookie once more, fencing; what is yielded adds the result to a decision.
+    """Lock the ledgers and ask every bookie again, fencing; yields a function that adds the result to a decision.
 
     ``planned``: what was found for the plan. A bookie that went down since then is a reason to delete nothing.
 
@@ -60,7 +60,7 @@ async def last_looks(
 
         def decide_if_empty(ledger_id: int, stored: StoredLedger | None) -> Step:
             if ledger_id in held and not held[ledger_id].is_held:
-                return Step(Action.FAIL, reason="its replication lock was lost: run it again")
+                return Step(Action.FAIL, reason="its replication lock was lost: run the command again")
             if ledger_id in reasons:
                 return Step(Action.FAIL, reason=reasons[ledger_id])
             return decide(ledger_id, stored)
@@ -71,14 +71,16 @@ async def last_looks(
         for ledger_id, before in planned.items():
             lock = await locks.acquire(ledger_id)
             if lock is None:
-                reasons[ledger_id] = "another process holds its replication lock: run it again later"
+                reasons[ledger_id] = "another process holds its replication lock: try again later"
                 continue
             held[ledger_id] = await stack.enter_async_context(lock)
             for is_fencing in (False, True):
                 look = await _look(client, ledger_id, is_fencing=is_fencing)
                 gone = sorted(set(look.unseen).difference(before.unseen))
                 if gone:
-                    reasons[ledger_id] = f"bookie {gone[0]} was asked for the plan and is down now: run it again"
+                    reasons[ledger_id] = (
+                        f"bookie {gone[0]} answered for the plan, but is down now: run the command again"
+                    )
                 elif look.reason is not None:
                     reasons[ledger_id] = look.reason
                 if ledger_id in reasons:
@@ -95,6 +97,6 @@ async def _look(client: LedgerClient, ledger_id: int, *, is_fencing: bool = Fals
     except LedgerNotFoundError:
         return LastLook(None, ())  # deleted meanwhile
     if stored.value.is_closed:
-        return LastLook("it was closed meanwhile: delete it without --force-open", ())
+        return LastLook("it was closed during this command: delete it without --force-open", ())
     registration = RegistrationClient(client.store, client.ports.ledgers.root)
     return await look_for_entries(client.ports, registration, ledger_id, stored.value, is_fencing=is_fencing)

@@ -11,9 +11,8 @@ import typer
 from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect
-from commands.errors import InvalidArgumentError, NotFoundError
+from commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
-from commands.outcome import Outcome
 from commands.parse import parse_ledger_id
 from commands.rendering import Column, Table, counted
 from commands.session import Session, open_session
@@ -53,7 +52,7 @@ class _Expectation(NamedTuple):
         if _VERSION.fullmatch(self.text):
             return int(self.text)
         if incoming.recorded_version is None:
-            raise InvalidArgumentError(f"the file does not tell a version: give --if-version N instead of {self.text}")
+            raise InvalidArgumentError(f"the file contains no version: use --if-version N instead of {self.text}")
         return incoming.recorded_version + (self.text == NEXT)
 
 
@@ -100,7 +99,7 @@ async def import_ledgers(
             context, session, client.ports.ledgers, file, None if ledger is None else parse_ledger_id(ledger)
         )
         if len(transfer.ledgers) > 1 and expectation.text.isdecimal():
-            raise InvalidArgumentError("one version does not fit several ledgers: name one by --ledger")
+            raise InvalidArgumentError("--if-version N is for one ledger: choose it with --ledger")
         prepared = await _prepare(client, transfer, expectation)
         plan = await _plan(session, prepared, expectation)
         if not prepared.items:
@@ -126,11 +125,11 @@ async def import_ledgers(
 def _expectation(if_version: str | None, *, is_create: bool) -> _Expectation:
     if is_create == (if_version is not None):
         raise InvalidArgumentError(
-            "say what must be there now: --create-only if nothing, or --if-version N (bkctl ledger show tells it)"
+            "specify --create-only for missing ledgers, or --if-version N for existing ones (see bkctl ledger show)"
         )
     text = if_version or ""
     if not is_create and text not in {RECORDED, NEXT} and not _VERSION.fullmatch(text):
-        raise InvalidArgumentError(f"'{text}' is no version: give a number, {RECORDED} or {NEXT}")
+        raise InvalidArgumentError(f"'{text}' is not a version: use a number, {RECORDED} or {NEXT}")
     return _Expectation(is_create, text)
 
 
@@ -147,12 +146,12 @@ def _read(
         ledger_id=ledger_id,
     )
     if transfer.is_torn:
-        context.console.warn(f"the last line of {path} was cut off and is left out")
+        context.console.warn(f"the last line of {path} is incomplete and is skipped")
     if not transfer.ledgers and transfer.damaged:
         damaged_id, reason = transfer.damaged[0]
         raise MetadataFormatError(f"nothing was changed: ledger {damaged_id} of {path}: {reason}")
     if not transfer.ledgers:
-        raise NotFoundError(f"{path} holds no ledger" + ("" if ledger_id is None else f" {ledger_id}"))
+        raise NotFoundError(f"{path} contains no ledger" + ("" if ledger_id is None else f" {ledger_id}"))
     return transfer
 
 
@@ -232,7 +231,7 @@ def _decision(transfer: TransferFile, expectation: _Expectation) -> Decide:
         if stored is None and expectation.is_create:
             return Step(Action.CREATE, incoming.data)
         if stored is not None and stored.node is not None and stored.node.data == incoming.data:
-            return Step(Action.NONE, reason="there already")
+            return Step(Action.NONE, reason="exists already")
         obstacle = _find_obstacle(stored, incoming, expectation)
         return Step(Action.SET, incoming.data) if obstacle is None else Step(Action.FAIL, reason=obstacle)
 
@@ -244,11 +243,11 @@ def _find_obstacle(stored: StoredLedger | None, incoming: IncomingLedger, expect
     from runtime.metadata.ledgers.transfer import find_import_obstacle
 
     if stored is None:
-        return "it is not there: --create-only brings it back"
+        return "it does not exist: use --create-only to create it"
     if stored.node is None:
         return stored.problem
     if expectation.is_create:
-        return "there is one, and it differs"
+        return "it exists, and differs"
     version = expectation.version(incoming)
     if stored.node.stat.version != version:
         return f"{_AT_VERSION}{stored.node.stat.version}, not {version}"
@@ -260,16 +259,16 @@ async def _plan(session: Session, prepared: _Prepared, expectation: _Expectation
     known = {*await session.registrations.with_cookie(), *(await session.registrations.snapshot()).live}
     summary = [f"will create {number}" if expectation.is_create else f"will replace {number}"]
     if not prepared.items:
-        summary = ["the cluster has every ledger of the file already: nothing to do"]
+        summary = ["the cluster already has every ledger of the file: nothing to do"]
     elif expectation.is_create:
         summary.append(
             "bookies may already have deleted the entries of these ledgers: check with bkctl ledger verify afterwards"
         )
     if unknown := sorted(prepared.bookies - known):
         named = ", ".join(unknown[:_NAMED_MAX])
-        summary.append(f"the file names bookies that this cluster does not know: {named}")
+        summary.append(f"the file references bookies that are unknown to this cluster: {named}")
     if unreadable := sum(item["problem"] is not None for item in prepared.items):
-        summary.append(f"what is there now cannot be read, and so not compared: {counted(unreadable, 'ledger')}")
+        summary.append(f"existing metadata is unreadable and was not compared: {counted(unreadable, 'ledger')}")
     return session.plan(
         tier=(Effect.HARMFUL if expectation.is_create else Effect.DESTROYS).tier,
         subject=str(prepared.items[0]["ledger_id"]) if len(prepared.items) == 1 else str(len(prepared.items)),

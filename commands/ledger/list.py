@@ -12,10 +12,9 @@ import typer
 from commands.command import command
 from commands.config import OutputForm
 from commands.context import CommandContext
-from commands.ledger.id_files import read_ledger_ids
 from commands.ledger.rows import SUMMARY_TABLE, stored_row
 from commands.listing import Listing, require_no_listing_options
-from commands.parse import parse_bookie_id, parse_label, parse_moment_ms, parse_size_bytes
+from commands.parse import parse_bookie_id, parse_label, parse_moment_ms, parse_size_bytes, read_ledger_ids
 from commands.rendering import counted
 from commands.session import open_session
 
@@ -104,7 +103,7 @@ def _needs_only_ids(context: CommandContext, wanted: LedgerFilter) -> bool:
 async def _require_known(
     context: CommandContext, store: MetadataStore, ledgers: LedgerStore, bookie_id: str | None
 ) -> None:
-    """BookieNotFoundError for an id that is most likely misspelt: no cookie, not registered, and no ledger names it."""
+    """BookieNotFoundError for an id that is probably misspelt: no cookie, not registered, no ledger references it."""
     from runtime.errors import BookieNotFoundError
     from runtime.metadata.bookies.registration import RegistrationClient
     from runtime.metadata.ledgers.stored_ledgers import find_references
@@ -118,8 +117,8 @@ async def _require_known(
         number = references.unreadable_count
         unreadable = f" ({counted(number, 'ledger')} cannot be read)" if number else ""
         raise BookieNotFoundError(
-            f"bookie {bookie_id} is unknown: it has no cookie, is not registered, and no ledger names it{unreadable}; "
-            "bkctl bookie list shows the bookies of this cluster"
+            f"bookie {bookie_id} is unknown: it has no cookie, is not registered, and no ledger references it"
+            f"{unreadable}; see bkctl bookie list"
         )
 
 
@@ -171,5 +170,5 @@ async def _list(
             if listing is not None:
                 listing.add(stored_row(ledger))
     if not_judged:
-        context.console.warn(f"left out because their metadata cannot be read: {counted(not_judged, 'ledger')}")
+        context.console.warn(f"omitted because their metadata cannot be read: {counted(not_judged, 'ledger')}")
     return number

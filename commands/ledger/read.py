@@ -12,8 +12,7 @@ from commands.command import command
 from commands.context import CommandContext
 from commands.errors import NotFoundError
 from commands.ledger.rows import bytes_text
-from commands.parse import parse_entry_range, parse_ledger_id
-from commands.passwords import OPTION_HELP, read_password
+from commands.parse import PASSWORD_HELP, parse_entry_range, parse_ledger_id, read_password
 from commands.rendering import Column, Table, plain
 from commands.session import open_session
 
@@ -57,7 +56,7 @@ async def read(
     form: Annotated[
         Form, typer.Option("--format", help="Payload encoding; raw writes only the payload bytes")
     ] = Form.AUTO,
-    password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=OPTION_HELP)] = None,
+    password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=PASSWORD_HELP)] = None,
 ) -> None:
     """Read entries, without fencing or closing the ledger.
 
@@ -71,7 +70,7 @@ async def read(
         reader = await _open(client, ledger_id, read_password(password_file))
         highest = first if last is None else last
         if entries is not None and highest > reader.last_add_confirmed:
-            state = "its last entry is" if reader.is_closed else "it is open, and confirmed up to"
+            state = "its last entry is" if reader.is_closed else "it is open, and its last confirmed entry is"
             raise NotFoundError(f"ledger {ledger_id} has no entry {highest}: {state} {reader.last_add_confirmed}")
         if form is Form.RAW:
             async for entry in reader.entries(first, last):

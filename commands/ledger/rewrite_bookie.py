@@ -11,9 +11,8 @@ import typer
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.effect import Effect
-from commands.errors import InvalidArgumentError
+from commands.errors import InvalidArgumentError, Outcome
 from commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
-from commands.outcome import Outcome
 from commands.rendering import Column, Table, counted
 from commands.session import Session, open_session
 from runtime.errors import RefusedError
@@ -30,7 +29,7 @@ PLAN_TABLE = Table(
     Column("to", "TO"),
     Column("ledgers", "LEDGERS", is_right=True),
     Column("segments", "SEGMENTS", is_right=True, priority=2),
-    Column("ends_left", "OPEN ENDS LEFT", is_right=True, priority=1),
+    Column("ends_left", "OPEN SEGMENTS LEFT", is_right=True, priority=1),
 )
 
 
@@ -93,13 +92,13 @@ async def rewrite(
             has_open_ends=include_open,
         )
         await operation.require_roles()
-        survey = await _survey(context, operation, "looking for the old id")
+        survey = await _survey(context, operation, "searching for the old ID")
         _require_no_obstacle(survey)
-        evidence = await operation.verify_identity(survey) if survey.ledgers else "nothing is to be rewritten"
+        evidence = await operation.verify_identity(survey) if survey.ledgers else "nothing to rewrite"
         plan = _plan(session, survey, source, destination, evidence, is_open_included=include_open)
         if context.settings.confirmed_name is None and context.settings.apply_path is None:
             if not context.settings.is_rehearsal:
-                context.console.say(f"nothing is changed: --confirm {plan.subject} carries out this plan")
+                context.console.say(f"nothing was changed: to carry out this plan, use --confirm {plan.subject}")
             context = context.with_settings(is_dry_run=True)
         if not survey.ledgers:
             nothing_to_change(context, plan, table=PLAN_TABLE)
@@ -112,15 +111,15 @@ def _ids(context: CommandContext, source: str | None, destination: str | None, f
     if flip is None and source is not None and destination is not None:
         return source, destination
     if flip is None or source is not None or destination is not None:
-        raise InvalidArgumentError(
-            "say which id becomes which: --from ID --to ID, or --flip hostname on the bookie's host"
-        )
+        raise InvalidArgumentError("specify --from ID --to ID, or --flip hostname on the bookie's host")
     from runtime.bookie.identity import resolve_identity
     from runtime.net.host import OsHost
 
     config = context.load_bookie_settings(BookieFlags()).config
     if config.bookie_id is not None or config.advertised_address is not None:
-        raise RefusedError("nothing was changed: the settings give this bookie its id or address: use --from and --to")
+        raise RefusedError(
+            "nothing was changed: the settings define the id or address of this bookie: use --from and --to"
+        )
     machine = OsHost()
     by_address, by_name = (
         resolve_identity(msgspec.structs.replace(config, is_host_name_id=is_name), machine).bookie_id(config.port)
@@ -139,7 +138,7 @@ def _require_no_obstacle(survey: RewriteSurvey) -> None:
         return
     more = survey.obstacles_count - len(survey.obstacles)
     named = "; ".join(survey.obstacles) + (f"; and {more} more" if more else "")
-    raise RefusedError(f"nothing was changed: {named}: the two ids are two bookies there")
+    raise RefusedError(f"nothing was changed: {named}: the two IDs are different bookies")
 
 
 def _plan(
@@ -224,14 +223,14 @@ def _report(
     context.console.table(FAILURE_TABLE.titled("Not rewritten"), tally.failures, is_cut=False)
     is_limit_reached = limit is not None and tally.changed >= limit
     if after.ledgers:
-        context.console.warn(f"the old id is still in {counted(after.ledgers, 'ledger')}: run it again")
+        context.console.warn(f"the old ID is still in {counted(after.ledgers, 'ledger')}: run the command again")
     if after.ends_left:
         context.console.warn(
-            f"the old id is still in the open last segments of {counted(after.ends_left, 'ledger')}: "
-            "close them and run it again"
+            f"the old ID is still in the open last segments of {counted(after.ends_left, 'ledger')}: "
+            "close them and run the command again"
         )
     if after.unreadable:
-        context.console.warn(f"not looked into, being unreadable: {counted(after.unreadable, 'ledger')}")
+        context.console.warn(f"skipped because they are unreadable: {counted(after.unreadable, 'ledger')}")
     if tally.failed or after.obstacles_count:
         return outcome_of(tally, "rewritten") if tally.failed else Outcome.PARTIAL
     is_rest_left = bool(after.ends_left or after.unreadable or (after.ledgers and not is_limit_reached))

@@ -91,7 +91,7 @@ def ensemble_rows(metadata: LedgerMetadata) -> list[dict[str, object]]:
 
 
 def owner_text(metadata: LedgerMetadata) -> str | None:
-    """Whose ledger it is, as ``key=value, ...``; None if the custom metadata does not tell."""
+    """The owner of a ledger, as ``key=value, ...``; None if the custom metadata has none."""
     from runtime.ledger.metadata import owner_labels
 
     return ", ".join(f"{key}={value}" for key, value in owner_labels(metadata).items()) or None
@@ -103,7 +103,7 @@ def state_name(metadata: LedgerMetadata) -> str:
 
 
 def _created_ms(found: Versioned[LedgerMetadata]) -> int | None:
-    """The stored time, else that of the node; a stored -1 is none (metadata section 6.6)."""
+    """The stored time, else that of the node; a stored -1 means none (metadata section 6.6)."""
     stored_ms = found.value.ctime_ms
     return found.ctime_ms if stored_ms is None or stored_ms < 0 else stored_ms
 

@@ -8,10 +8,9 @@ import typer
 
 from commands.command import command
 from commands.context import CommandContext
-from commands.errors import InvalidArgumentError
-from commands.ledger.id_files import all_ledger_ids
+from commands.errors import InvalidArgumentError, Outcome
 from commands.ledger.rows import ENSEMBLE_TABLE, SUMMARY_TABLE, detail, ensemble_rows, stored_row
-from commands.outcome import Outcome
+from commands.parse import all_ledger_ids
 from commands.rendering import size
 from commands.session import open_session
 from runtime.errors import LedgerNotFoundError, MetadataAuthError, MetadataFormatError
@@ -31,7 +30,7 @@ async def show(
 
     ledger_ids = all_ledger_ids(ledger)
     if raw and len(ledger_ids) > 1:
-        raise InvalidArgumentError("--raw shows one ledger; bkctl ledger export --native takes several")
+        raise InvalidArgumentError("--raw prints one ledger; use bkctl ledger export --native for several")
     async with open_session(context, must_exist=False) as session:
         client = await session.client()
         found: list[StoredLedger] = []
@@ -43,7 +42,7 @@ async def show(
                     raise
                 context.console.warn(str(error))
     if not found:
-        raise LedgerNotFoundError(ledger_ids[0], "none of the ledgers is there")
+        raise LedgerNotFoundError(ledger_ids[0], "none of the ledgers exists")
     if len(ledger_ids) == 1:
         _show_one(context, found[0], is_raw=raw)
         return Outcome.OK
@@ -59,7 +58,7 @@ def _show_one(context: CommandContext, ledger: StoredLedger, *, is_raw: bool) ->
         context.console.raw(ledger.node.data)
         return
     if ledger.metadata is None:
-        raise MetadataFormatError(f"ledger {ledger.ledger_id}: {ledger.problem} (--raw shows its bytes)", ledger.path)
+        raise MetadataFormatError(f"ledger {ledger.ledger_id}: {ledger.problem} (--raw prints its bytes)", ledger.path)
     _print(context, ledger)
 
 

@@ -11,8 +11,7 @@ import typer
 from commands.command import command
 from commands.config import OutputForm
 from commands.context import CommandContext
-from commands.errors import InvalidArgumentError
-from commands.outcome import Outcome
+from commands.errors import InvalidArgumentError, Outcome
 from commands.parse import parse_ledger_id
 from commands.rendering import Column, Lines, Table, counted, decimal, size
 from commands.session import open_session
@@ -63,9 +62,9 @@ async def verify(
     unreachable. Exits with 10 if there is any problem.
     """
     if is_all and ledgers:
-        raise InvalidArgumentError(f"--all is every ledger: leave out {' '.join(ledgers)}, or --all")
+        raise InvalidArgumentError(f"--all means every ledger: omit {' '.join(ledgers)} or --all")
     if not is_all and not ledgers:
-        raise InvalidArgumentError("say which ledgers to verify: ledger ids, or --all")
+        raise InvalidArgumentError("specify ledger IDs or --all")
     named = [parse_ledger_id(text) for text in dict.fromkeys(ledgers or ())]
     from runtime.metadata.pipeline import each_of
     from runtime.replication.checker import LedgerChecker
@@ -133,7 +132,7 @@ def _require_all_found(named: Sequence[int], present: Sequence[LedgerCheck]) -> 
 
     absent = set(named) - {check.ledger_id for check in present}
     if absent:
-        raise LedgerNotFoundError(min(absent), "there is no such ledger")
+        raise LedgerNotFoundError(min(absent), "no such ledger")
 
 
 def _row(check: LedgerCheck) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""``bkctl ledger write-test``: write ledgers, read them back, tell how fast it went."""
+"""``bkctl ledger write-test``: write ledgers, read them back, measure the speed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect
 from commands.errors import InvalidArgumentError
-from commands.parse import parse_size_bytes
-from commands.passwords import OPTION_HELP, read_password
+from commands.parse import PASSWORD_HELP, parse_size_bytes, read_password
 from commands.rendering import Column, Table, counted, decimal, size
 from commands.session import open_session
 
@@ -61,7 +60,7 @@ async def write_test(
     write_quorum_size: Annotated[int, typer.Option("--write-quorum", "-W", metavar="N", help="Write quorum size")] = 2,
     ack_quorum_size: Annotated[int, typer.Option("--ack-quorum", "-A", metavar="N", help="Ack quorum size")] = 2,
     digest: Annotated[DigestOption, typer.Option("--digest", help="Digest of entries")] = DigestOption.CRC32C,
-    password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=OPTION_HELP)] = None,
+    password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=PASSWORD_HELP)] = None,
     in_flight: Annotated[
         int, typer.Option("--in-flight", min=1, max=10_000, metavar="N", help="Maximum number of outstanding adds")
     ] = 500,

@@ -11,8 +11,7 @@ import typer
 from commands.command import command
 from commands.config import OutputForm
 from commands.context import CommandContext
-from commands.errors import InvalidArgumentError
-from commands.outcome import Outcome
+from commands.errors import InvalidArgumentError, Outcome
 from commands.rendering import Column, Table, counted
 from commands.session import open_session
 
@@ -94,7 +93,7 @@ def _filter(severity: MinSeverity, rule_ids: list[str] | None) -> Callable[[Rule
     for rule_id in rule_ids or ():
         if rule_id not in RULES:
             near = difflib.get_close_matches(rule_id, RULES, n=3) or list(RULES)
-            raise InvalidArgumentError(f"there is no rule '{rule_id}': {', '.join(near)}")
+            raise InvalidArgumentError(f"unknown rule '{rule_id}': use {', '.join(near)}")
     worst_rank = Severity[severity.name]
     return lambda rule: rule.severity <= worst_rank and (not rule_ids or rule.id in rule_ids)
 
@@ -151,4 +150,4 @@ def _summary(report: DoctorReport) -> str:
 
     kinds = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in report.looked_at.items())
     counts = ", ".join(f"{report.count(severity)} {severity.name.lower()}" for severity in Severity)
-    return f"looked at {counted(sum(report.looked_at.values()), 'node')} ({kinds}); findings: {counts}"
+    return f"checked {counted(sum(report.looked_at.values()), 'node')} ({kinds}); findings: {counts}"

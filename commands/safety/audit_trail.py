@@ -1,6 +1,6 @@
 """The audit trail: who changed which cluster, when, with which command line and plan, and how it ended.
 
-    <state folder>/audit.jsonl, two lines per operation: "event": "begin", then "end" with the result
+    <state directory>/audit.jsonl, two lines per operation: "event": "begin", then "end" with the result
 
 An operation without an "end" was killed. Values of options that look like secrets are masked.
 """

@@ -1,6 +1,6 @@
 """A plan as the operator meets it: shown, saved, compared with a saved one, confirmed.
 
-A reversible plan asks nothing. A harmful one asks for y, or ``--yes``. One that destroys asks for its subject to be
+A reversible plan asks nothing. A harmful one asks for y, or ``--yes``. A destructive one asks for its subject to be
 typed, or ``--confirm NAME``. The end of input means no.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from commands.console import read_line
 from commands.context import CommandContext
 from commands.effect import Effect
 from commands.errors import PlanShown
@@ -36,7 +37,7 @@ def show_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | N
         require_same_plan(load_plan(settings.apply_path), plan)
     if settings.plan_out_path is not None:
         save_plan(plan, settings.plan_out_path)
-        next_step = ": go ahead with --apply" if plan.items else ""
+        next_step = ": carry it out with --apply" if plan.items else ""
         context.console.say(f"plan saved in {settings.plan_out_path}{next_step}")
     if settings.is_rehearsal:
         _print_plan(context, plan, table, totals)
@@ -63,7 +64,7 @@ async def confirm_plan(context: CommandContext, plan: Plan) -> None:
     if plan.tier == Effect.DESTROYS.tier:
         await _confirm_typed(context, plan)
     elif plan.tier == Effect.HARMFUL.tier:
-        await context.console.confirm(f"{plan.command} {plan.subject or plan.root}: go ahead?")
+        await context.console.confirm(f"{plan.command} {plan.subject or plan.root}: continue?")
 
 
 def require_pinned_instance(context: CommandContext, instance_id: str | None) -> None:
@@ -82,11 +83,9 @@ async def _confirm_typed(context: CommandContext, plan: Plan) -> None:
     if given is None:
         if not sys.stdin.isatty():
             raise RefusedError(
-                f"nothing was changed: there is no terminal to ask on; give --confirm {subject} to go ahead"
+                f"nothing was changed: confirmation required, but stdin is not a terminal: use --confirm {subject}"
             )
-        from commands.prompt import read_line
-
-        context.console.warn(f"'{plan.command} {subject}' cannot be undone. Type {subject} to go ahead:")
+        context.console.warn(f"'{plan.command} {subject}' cannot be undone. Type {subject} to continue:")
         given = (await read_line(sys.stdin)).strip()
     if given != subject:
         raise RefusedError(f"nothing was changed: the confirmation is '{given}', not '{subject}'")

@@ -2,7 +2,7 @@
 
 A command builds a ``Plan`` and changes things only inside ``open_change``, which does all of this, in this order:
 instance pin, saved plan (``--apply``), ``--dry-run`` and ``--plan-out``, confirmation, operation lock, trash, audit
-trail. Read-only mode has stopped the command before (``commands.command``); the gate checks it once more.
+trail. Read-only mode has stopped the command before (``commands.command``); the gate checks it again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SESSION_END_SLACK_S = 5.0
 
 
 class Change:
-    """An operation under way. ``details`` end up in the audit trail, and ``result`` too unless the operation fails."""
+    """An operation in progress. The audit trail records ``details``, and ``result`` unless the operation fails."""
 
     def __init__(
         self,
@@ -94,10 +94,10 @@ async def open_change(
 ) -> AsyncIterator[Change]:
     """Inside the block the plan may be carried out; what was read before must be checked again there.
 
-    ``store``: the session that takes the cluster's operation lock; None: the plan needs none, as it is one small
-    change, or concerns files of this machine whose folders the caller has locked. ``bookie_ids``: only these bookies
-    are locked, and other operations may run at the same time. ``outlast`` repeats the taking of the lock after an
-    outage. ``table`` and ``totals`` show the plan.
+    ``store``: the session that takes the cluster's operation lock; None: no lock, for one small change, or for files
+    of this machine in directories that the caller has locked. ``bookie_ids``: only these bookies are locked, and other
+    operations may run at the same time. ``outlast`` takes the lock again after an outage. ``table`` and ``totals`` show
+    the plan.
 
     PlanShown ends the command when the plan is all that was asked for. RefusedError without a confirmation, or when
     undo data or audit trail cannot be written; for a reversible plan a trail that cannot is a warning. ConflictError
@@ -171,19 +171,19 @@ def _begin(context: CommandContext, plan: Plan, operation_id: str) -> AuditTrail
 def _end(context: CommandContext, trail: AuditTrail | None, change: Change, result: str) -> None:
     if change.trash.path is not None:
         change.details["trash"] = change.trash.path
-        context.console.say(f"what was there before is kept in {change.trash.path}")
+        context.console.say(f"the former data is saved in {change.trash.path}")
     if trail is None:
         return
     try:
         trail.end(result, change.details)
     except OSError as error:  # the work is done or has failed: that is the story to tell
-        context.console.warn(f"the audit trail lacks the end of this operation: {error.strerror}")
+        context.console.warn(f"cannot write the end of this operation to the audit trail: {error.strerror}")
 
 
 def _cut_off(plan: Plan, error: MetadataUnavailableError) -> ChangeCutOffError:
-    """What was changed before the answers failed stays, and an operator must not take it for nothing, nor for all."""
+    """Report that a part of the changes may be done when ZooKeeper stops answering."""
     return ChangeCutOffError(
-        f"{error}; a part of '{plan.command}' may be done: run it again when ZooKeeper answers", error.path
+        f"{error}; '{plan.command}' may be partly done: run it again when ZooKeeper answers", error.path
     )
 
 
@@ -229,13 +229,13 @@ async def _acquire(
             if loop.time() >= deadline or not is_dead(error.holder):
                 raise
             if not is_told:
-                context.console.say(f"waiting for the session of a process that was killed to end: {error.holder}")
+                context.console.say(f"waiting for the ZooKeeper session of a killed process to end: {error.holder}")
                 is_told = True
         await asyncio.sleep(_LOCK_POLL_S)
 
 
 def is_dead(holder: OperationHolder) -> bool:
-    """Whether the holder ran on this machine and does not any more."""
+    """Whether the holder was a process on this machine that has ended."""
     if holder.host != socket.gethostname() or holder.pid <= 0:
         return False
     try:

@@ -66,15 +66,15 @@ def load_plan(path: str) -> Plan:
         with open(path, "rb") as file:
             fields = decode_json(file.read(), dict[str, Any])
         if (fields.pop("apiVersion", None), fields.pop("kind", None)) != (API_VERSION, _KIND):
-            raise InvalidArgumentError(f"{path} is no plan that bkctl saved")
+            raise InvalidArgumentError(f"{path} is not a plan saved by bkctl")
         saved_hash = fields.pop("plan_hash", None)
         plan = msgspec.convert(fields, Plan)
     except OSError as error:
         raise InvalidArgumentError(f"cannot read the plan {path}: {error.strerror}") from error
     except (JsonTextError, msgspec.ValidationError) as error:
-        raise InvalidArgumentError(f"{path} is no plan that bkctl saved: {error}") from error
+        raise InvalidArgumentError(f"{path} is not a plan saved by bkctl: {error}") from error
     if plan.plan_hash != saved_hash:
-        raise RefusedError(f"nothing was changed: {path} was altered after bkctl had saved it")
+        raise RefusedError(f"nothing was changed: {path} was changed after bkctl saved it")
     return plan
 
 

@@ -1,6 +1,6 @@
-"""The folder in which bkctl keeps what a mistake can be mended with: backups, trash, the audit trail.
+"""The directory with everything needed to undo a mistake: backups, trash, the audit trail.
 
-``$BKCTL_STATE_DIR``, else ``$XDG_STATE_HOME/bkctl``, else ``~/.local/state/bkctl``. Folders are 0700, files 0600:
+``$BKCTL_STATE_DIR``, else ``$XDG_STATE_HOME/bkctl``, else ``~/.local/state/bkctl``. Directories are 0700, files 0600:
 ledger metadata holds passwords in the clear.
 """
 
@@ -18,19 +18,17 @@ _FILE_MODE = 0o600
 
 
 def state_folder(settings: Settings, name: str = "") -> str:
-    """Path of a folder below the state folder, made if need be; RefusedError when that cannot be."""
+    """Path of a directory below the state directory, made if need be; RefusedError when that cannot be."""
     if not settings.state_directory:
-        raise RefusedError(
-            "nothing was changed: there is no folder for undo data; set BKCTL_STATE_DIR to one that lasts"
-        )
+        raise RefusedError("nothing was changed: no directory for undo data: set BKCTL_STATE_DIR to a persistent one")
     path = os.path.join(settings.state_directory, name) if name else settings.state_directory
     try:
         for folder in (settings.state_directory, path):  # the mode is for the last part of a path alone
             os.makedirs(folder, mode=_FOLDER_MODE, exist_ok=True)
     except OSError as error:
         raise RefusedError(
-            f"nothing was changed: cannot make the folder {path} for undo data ({error.strerror}); "
-            "set BKCTL_STATE_DIR to another one"
+            f"nothing was changed: cannot create the directory {path} for undo data ({error.strerror}); "
+            "set BKCTL_STATE_DIR to another directory"
         ) from error
     return path
 
@@ -89,7 +87,7 @@ def whole_file(path: str) -> Iterator[Callable[[bytes], None]]:
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """A full disk is told of by calls that know descriptors alone, and nobody asked for a temporary name."""
+    """Name the file in an error: calls on descriptors do not, and a temporary name would mislead."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
 """The trash: what was overwritten or deleted, as it was before, one JSON line per node.
 
-    <state folder>/trash/<UTC time>-<operation id>.jsonl
+    <state directory>/trash/<UTC time>-<operation id>.jsonl
     {"time", "command", "action", "path", "version", "ctime_ms", "data": base64}
 
 A line is durable before its node is changed. Files older than the retention are removed when a new one is begun.
@@ -75,7 +75,7 @@ class Trash:
         try:
             append_synced(self._open(now), lines)
         except OSError as error:
-            raise RefusedError(f"cannot keep what would be changed in {self.path}: {error.strerror}") from error
+            raise RefusedError(f"cannot save the former data in {self.path}: {error.strerror}") from error
 
     def close(self) -> None:
         """No more lines."""

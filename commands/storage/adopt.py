@@ -1,4 +1,4 @@
-"""``bkctl storage adopt``: take over the folders of a Java bookie."""
+"""``bkctl storage adopt``: take over the directories of a Java bookie."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.effect import Effect
-from commands.outcome import Outcome
+from commands.errors import Outcome
 from commands.rendering import Column, Lines, Table, counted
 from commands.shared_options import takes_bookie_options
 from commands.storage.folder_lists import require_agreeing_folders
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from storage.offline.adoption import AdoptionSurvey
     from storage.offline.adoption_build import BuildReport
 
-_UNREADABLE_TABLE = Table("What could not be read", Column("path", "WHAT"), Column("reason", "WHY IT CANNOT BE READ"))
+_UNREADABLE_TABLE = Table("Unreadable files", Column("path", "PATH"), Column("reason", "REASON"))
 
 
 @command(
@@ -52,7 +52,7 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
         require_version_files(own)
         survey = survey_adoption(own.file_system, own.config)
         if survey is None:
-            sentence = "there is no index of a Java bookie in these folders: nothing to do"
+            sentence = "no index of a Java bookie in these directories: nothing to do"
             plan = make_plan(own, summary=[sentence], items=[])
             nothing_to_change(context, plan, table=PLAN_TABLE)
             _tell(context, None, BuildReport())

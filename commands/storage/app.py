@@ -1,4 +1,4 @@
-"""``bkctl storage``: the files of the bookie on this machine, looked at and mended while it is stopped."""
+"""``bkctl storage``: the files of the bookie on this machine."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ import typer
 
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
-from commands.outcome import Outcome
+from commands.errors import Outcome
 from commands.rendering import Column, Table, counted
 from commands.shared_options import takes_bookie_options
 from commands.storage.files import file_rows
-from commands.storage.folder_lists import WAY_OUT, find_contradictions
+from commands.storage.folder_lists import FIX, find_contradictions
 from commands.storage.own_storage import OwnStorage, open_own_storage
 from commands.storage.working import work_beside_loop
 
@@ -31,7 +31,7 @@ _TABLE = Table(
     Column("entry_id", "ENTRY", is_right=True, priority=2),
     Column("offset", "OFFSET", is_right=True, priority=1),
     Column("finding", "FINDING"),
-    Column("way_out", "WAY OUT"),
+    Column("fix", "FIX"),
     name="path",
 )
 
@@ -47,7 +47,7 @@ _TABLE = Table(
 async def check(
     context: CommandContext,
     flags: BookieFlags,
-    deep: Annotated[bool, typer.Option("--deep", help="Also look up every entry of the index in its log.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also look up every entry of the index in its log")] = False,
 ) -> Outcome:
     """Check a stopped bookie's files: VERSION files, marks, journals, entry logs, index seals.
 
@@ -89,16 +89,16 @@ def _check(
 
 
 def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
-    """What a start would refuse before it reads anything else; the stored cookie is for ``bkctl cookie verify``."""
+    """What a start would refuse before it reads anything else; ``bkctl cookie verify`` checks the stored cookie."""
     from runtime.bookie.cookies.folders import read_folder, version_path
 
     for contradiction in find_contradictions(own):
-        yield _problem("VERSION", contradiction.path, contradiction.reason, WAY_OUT)
+        yield _problem("VERSION", contradiction.path, contradiction.reason, FIX)
     for directory in own.config.all_directories:
         state = read_folder(own.file_system, directory)
         reason = state.damage or state.trouble
         if reason is None and state.cookie is None and state.has_files:
-            reason = "there is none, although the folder holds a bookie's files"
+            reason = "it is missing, but the directory contains a bookie's files"
         if reason is not None:
             yield _problem("VERSION", version_path(directory), reason, "bkctl cookie verify, with the same settings")
 
@@ -121,11 +121,11 @@ def _row(finding: StorageFinding) -> dict[str, Any]:
         "entry_id": None if finding.entry_id is None else str(finding.entry_id),
         "offset": finding.offset,
         "finding": finding.reason,
-        "way_out": finding.way_out,
+        "fix": finding.way_out,
     }
 
 
-def _problem(check: str, path: str, reason: str, way_out: str) -> dict[str, Any]:
+def _problem(check: str, path: str, reason: str, fix: str) -> dict[str, Any]:
     from storage.offline.storage_check import StorageFinding
 
-    return _row(StorageFinding(check, path, reason, way_out=way_out))
+    return _row(StorageFinding(check, path, reason, way_out=fix))

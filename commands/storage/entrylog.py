@@ -1,4 +1,4 @@
-"""``bkctl storage entrylog``: what is in one entry log, beside a running bookie or on a copy of its files."""
+"""``bkctl storage entrylog``: the contents of one entry log, also of a running bookie or of a copy."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def scan(
     finally:
         reader.close()
     if found.dropped_bytes:
-        context.console.warn(f"{file.path}: {found.dropped_bytes} bytes at its end are no whole entry")
+        context.console.warn(f"{file.path}: {found.dropped_bytes} bytes at its end are an incomplete entry")
 
 
 @command(

@@ -22,8 +22,8 @@ _TABLE = Table(
     Column("size_bytes", "SIZE", size, is_right=True),
     Column("disk_bytes", "ON DISK", size, is_right=True, priority=2),
     Column("modified", "MODIFIED", is_wide=True),
-    Column("meaning", "WHAT IT IS", priority=1),
-    Column("trouble", "TROUBLE"),
+    Column("meaning", "DESCRIPTION", priority=1),
+    Column("trouble", "PROBLEM"),
     name="path",
 )
 
@@ -66,7 +66,7 @@ def file_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
 
 
 def _walk(folder: str, roles: frozenset[FolderRole]) -> Iterator[dict[str, object]]:
-    """Files of a folder that is no database: those of ``.idx`` trees, or of nobody."""
+    """Files of a directory that is not a database: those of ``.idx`` trees, and unknown ones."""
     from storage.offline.file_kinds import describe_file
 
     for parent, folders, names in os.walk(folder):

@@ -1,9 +1,9 @@
-"""Whether the folders of a bookie are listed as they were when it wrote to them: all of them, each at its place.
+"""Whether the directories of a bookie are listed as when it wrote to them: all of them, in the same order.
 
-Which ledger lives where follows from the number and order of the folders alone (storage section 1). Whoever changes
-something by other lists writes into the wrong folder, or takes what is in the right one for lost. What a folder says of
-itself is in its VERSION file, which names all folders, and in its place (``bkctl.place``). One that says nothing yet,
-new or emptied, is where the others put it.
+The directory of a ledger follows from the number and order of the directories (storage section 1). A change made with
+other lists would write into the wrong directory, or treat the data in the right one as lost. A directory is identified
+by its VERSION file, which lists all directories, and by its place (``bkctl.place``). A new or emptied directory has
+neither; its place follows from the others.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import NamedTuple
 from commands.storage.own_storage import OwnStorage
 from runtime.errors import RefusedError
 
-WAY_OUT = "give all folders as they were, in number and order (bkctl cookie verify, with the same settings, says how)"
+FIX = "list all directories as before, in number and order (see bkctl cookie verify with the same settings)"
 
 
 class Contradiction(NamedTuple):
-    """A folder that is another one than the settings take it for: the file that says so, and what it says."""
+    """A directory that is not the one in the settings: the file that shows it, and the reason."""
 
     path: str
     reason: str
 
 
 def require_agreeing_folders(own: OwnStorage) -> None:
-    """RefusedError when a folder contradicts the settings. For every command that changes something."""
+    """RefusedError when a directory contradicts the settings. For every command that changes something."""
     for path, reason in find_contradictions(own):
-        raise RefusedError(f"nothing was changed: {path}: {reason}: {WAY_OUT}")
+        raise RefusedError(f"nothing was changed: {path}: {reason}: {FIX}")
 
 
 def find_contradictions(own: OwnStorage) -> Iterator[Contradiction]:
-    """What the next start would refuse by the folders' own word, at most one for each folder; nothing is changed."""
+    """Contradictions that would stop the next start, at most one per directory; changes nothing."""
     from runtime.bookie.cookies.folders import (
         named_folders,
         place_of,
@@ -51,17 +51,17 @@ def find_contradictions(own: OwnStorage) -> Iterator[Contradiction]:
             identity = cookie.bookie_id, cookie.instance_id or None
             owner = owner or identity
             if found != wanted:
-                reason = f"it names the folders {_listed(found)}, but the settings {_listed(wanted)}"
+                reason = f"it lists the directories {_listed(found)}, but the settings list {_listed(wanted)}"
                 yield Contradiction(version_path(directory), reason)
                 continue
             if identity != owner:
-                reason = f"it is that of {_named(identity)}, but the folders before it are those of {_named(owner)}"
+                reason = f"it belongs to {_named(identity)}, but the directories before it belong to {_named(owner)}"
                 yield Contradiction(version_path(directory), reason)
                 continue
         place = place_of(own.config, directory)
         if state.place is not None and state.place != place:
             reason = (
-                f"the folder was {' and '.join(state.place)} when its bookie last started, and the settings make it "
+                f"the directory was {' and '.join(state.place)} when its bookie last started, and the settings make it "
                 f"{' and '.join(place)} (counted from 0)"
             )
             yield Contradiction(place_path(directory), reason)

@@ -1,8 +1,7 @@
-"""Holding a bookie's folders against a bookie that would start: at first without leaving a trace.
+"""Locks on a bookie's directories, which keep a bookie from starting.
 
-A bookie locks a file in every one of its folders and leaves it there. So whoever only looks, plans or asks needs no
-other locks than those on the files that are there: the folders may be the wrong ones. Files that are not there are made
-just before something is changed.
+A bookie locks a file in each of its directories and leaves it there. Reading and planning locks only existing files,
+because the directories may be the wrong ones. Missing files are created just before a change.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FolderLocks:
-    """The locks of all folders of a bookie."""
+    """The locks of all directories of a bookie."""
 
     def __init__(self, file_system: FileSystem, config: StorageConfig) -> None:
         from storage.filenames import current_directory
@@ -27,28 +26,28 @@ class FolderLocks:
         self._held: dict[str, DirectoryLock | None] = dict.fromkeys(map(current_directory, config.all_directories))
 
     def hold(self) -> None:
-        """Lock the folders that a bookie has locked before; DirectoryLockedError while one runs, OSError."""
+        """Lock the directories that a bookie has locked before; DirectoryLockedError while one runs, OSError."""
         for folder in self._held:
             if self._is_lockable(folder):
                 self._lock(folder)
 
     def claim(self) -> None:
-        """Lock the others too, and make those that are new, before something is changed; errors as for ``hold``.
+        """Lock the others too, and create new ones, before something is changed; errors as for ``hold``.
 
-        DirectoryLockedError also when somebody had one of them meanwhile: what was looked at may have changed.
+        DirectoryLockedError also if another process has used one of them: what was read may have changed.
         """
         for folder, lock in self._held.items():
             if lock is not None:
                 continue
             if self._is_lockable(folder):
                 raise DirectoryLockedError(
-                    f"nothing was changed: {folder} was in use by another process meanwhile: run this again"
+                    f"nothing was changed: {folder} was in use by another process: run the command again"
                 )
             self._file_system.make_directories(folder)
             self._lock(folder)
 
     def release(self) -> None:
-        """Give all folders up; safe to repeat."""
+        """Give all directories up; safe to repeat."""
         for folder, lock in self._held.items():
             if lock is not None:
                 lock.release()

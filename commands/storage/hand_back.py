@@ -1,4 +1,4 @@
-"""``bkctl storage hand-back``: give the folders of a bookie back to Java."""
+"""``bkctl storage hand-back``: give the directories of a bookie back to Java."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
     with open_own_storage(context, flags, is_locked=True) as own:
         require_agreeing_folders(own)
         if not needs_hand_back(own.file_system, own.config):
-            sentence = "there is no index of bkctl in these folders: nothing to do"
+            sentence = "no index of bkctl in these directories: nothing to do"
             plan = make_plan(own, summary=[sentence], items=[])
             nothing_to_change(context, plan, table=PLAN_TABLE)
             _print(context, HandBackReport(), next_steps=())
@@ -65,7 +65,7 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
                 report = await work_beside_loop(lambda require: _hand_back(own, progress, require))
             change.details["ledgers"] = report.ledger_count
     _print(context, report, next_steps=_NEXT_STEPS)
-    context.console.say(f"next, with ledgerStorageClass={_JAVA_CLASS} and the same folders in bk_server.conf:")
+    context.console.say(f"next, with ledgerStorageClass={_JAVA_CLASS} and the same directories in bk_server.conf:")
     for step in _NEXT_STEPS:
         context.console.say(f"  {step}")
 

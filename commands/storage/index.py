@@ -1,4 +1,4 @@
-"""``bkctl storage index``: what the indexes of a stopped bookie say, and building them again."""
+"""``bkctl storage index``: check, show and rebuild the indexes of a stopped bookie."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from commands.command import command, group
 from commands.config import OutputForm
 from commands.context import BookieFlags, CommandContext
 from commands.effect import Effect
-from commands.outcome import Outcome
+from commands.errors import Outcome
 from commands.rendering import Column, Lines, Table, counted, size
 from commands.shared_options import takes_bookie_options
 from commands.storage.folder_lists import require_agreeing_folders
@@ -35,7 +35,7 @@ _PLAN_TABLE = Table(
 )
 _DIRECTORY_TABLE = Table(
     "Directories",
-    Column("ledger_directory", "LEDGER FOLDER"),
+    Column("ledger_directory", "LEDGER DIRECTORY"),
     Column("rebuilt", "REBUILT"),
     Column("logs", "LOGS", is_right=True, priority=1),
     Column("entries", "ENTRIES FOUND", is_right=True, priority=2),
@@ -52,8 +52,8 @@ _DAMAGE_TABLE = Table(
 )
 
 _ONE_AT_A_TIME = (
-    "Rebuild one bookie at a time where you can, and wait for 'nothing lacks any more' in its log before the next: an "
-    "open ledger whose bookies all doubt their copies can be recovered by nobody (docs/runbooks/lost-index.md)"
+    "Rebuild one bookie at a time, and wait until its log reports the end of the integrity check before the next: an "
+    "open ledger cannot be recovered while all its bookies are uncertain of their copies (docs/runbooks/lost-index.md)"
 )
 
 
@@ -144,19 +144,19 @@ def _plan(own: OwnStorage, plans: Sequence[DirectoryPlan]) -> Plan:
     lost = [plan for plan in plans if _loses_rows(plan)]
     if lost:
         summary.append(
-            "the ledger rows are lost: every ledger will be fenced, keys come from the journals where these hold them, "
-            "and the bookie will compare itself with its peers"
+            "the ledger rows are lost: every ledger will be fenced, keys are taken from the journals if possible, and "
+            "the bookie will compare itself with its peers"
         )
     if any(LOCATIONS_DATABASE in plan.databases for plan in plans):
         summary.append(
-            "logs prove what is there and not what is not: this bookie will deny nothing before it has compared its "
-            f"ledgers with other bookies. {_ONE_AT_A_TIME}"
+            "the bookie will report missing entries as 'unknown' until it has compared its ledgers with other bookies. "
+            f"{_ONE_AT_A_TIME}"
         )
     return make_plan(own, summary=summary, items=items)
 
 
 def _empty_plan(own: OwnStorage) -> Plan:
-    sentence = "every index is sound: nothing to do (--ledgers or --locations rebuild it all the same)"
+    sentence = "no index is damaged: nothing to do (--ledgers or --locations rebuild it anyway)"
     return make_plan(own, summary=[sentence], items=[])
 
 
@@ -175,14 +175,14 @@ def _items(plan: DirectoryPlan) -> Iterator[dict[str, Any]]:
         yield _item("delete", os.path.join(plan.ledger_directory, name), "an interrupted compaction was filling it")
     for name, target in plan.logs.links_due:
         yield _item(
-            "create", os.path.join(plan.ledger_directory, target), f"second name of {name}, a finished compaction"
+            "create", os.path.join(plan.ledger_directory, target), f"second name of {name}, from a finished compaction"
         )
     for name in plan.databases:
         state = plan.states[name]
-        yield _item("rebuild", plan.path(name), state.detail or f"it is {state.condition.value}; asked for")
+        yield _item("rebuild", plan.path(name), state.detail or f"{state.condition.value}; requested")
     if plan.is_version_lost:
         yield _item(
-            "create", os.path.join(plan.index_directory, VERSION), "as in the ledger folder; it is missing here"
+            "create", os.path.join(plan.index_directory, VERSION), "as in the ledger directory; it is missing here"
         )
     for name in plan.logs.replaced:
         yield _item("delete", os.path.join(plan.ledger_directory, name), "a finished compaction has replaced it")
@@ -223,8 +223,8 @@ def _tell(context: CommandContext, report: RebuildReport) -> None:
             console.warn(f"{damage['path']}: {damage['reason']}" if damage["path"] else damage["reason"])
     if not report.is_complete:
         console.warn(
-            "entries may be missing: the ledgers in limbo answer 'unknown' until the bookie has compared them with its "
-            "peers, which it does once it runs"
+            "entries may be missing: for ledgers in limbo the bookie reports 'unknown' until it has run and compared "
+            "them with its peers"
         )
     if body["limbo"]:
         console.say(f"{counted(body['limbo'], 'ledger')} in limbo until the bookie has run. {_ONE_AT_A_TIME}")

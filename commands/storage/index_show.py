@@ -153,7 +153,7 @@ def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> No
 
 
 def _open(own: OwnStorage, path: str) -> SealedIndex:
-    """A database as a boot opens it; IndexMissingError, IndexDamagedError with the way out."""
+    """A database as a boot opens it; IndexMissingError and IndexDamagedError contain the fix."""
     from storage.adapters.index_store import open_plyvel
     from storage.errors import IndexMissingError
     from storage.index.adoption_note import advise_on_lost_index

@@ -1,4 +1,4 @@
-"""Whether folders are those of a stopped Java bookie with these settings. It knows nothing of our locks."""
+"""Whether directories are those of a stopped Java bookie with these settings. It knows nothing of our locks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ROCKSDB_LOCK = "LOCK"
 
 
 def require_stopped(own: OwnStorage) -> None:
-    """DirectoryLockedError while a process has a file of the folders open.
+    """DirectoryLockedError while a process has a file of the directories open.
 
-    A Java bookie holds no lock on its folders, but its newest journal is always open. Processes of other users, and of
-    another container, show only by the locks of RocksDB.
+    A Java bookie holds no lock on its directories, but its newest journal is always open. Processes of other users and
+    containers can be detected only by the locks of RocksDB.
     """
     folders = [os.path.realpath(current_directory(directory)) + os.sep for directory in own.config.all_directories]
     for process_id, path in _open_files():
@@ -36,9 +36,9 @@ def require_stopped(own: OwnStorage) -> None:
 
 
 def require_no_java_index(own: OwnStorage) -> None:
-    """RefusedError beside an index of a Java bookie: only adoption reads what it alone says, or moves it aside.
+    """RefusedError if there is an index of a Java bookie: only adoption reads it, or moves it aside.
 
-    Also while a change from one kind of index to the other is cut off: it does not expect new ones.
+    Also after an interrupted change from one kind of index to the other, which does not expect new ones.
     """
     from storage.index.adoption_note import find_change_under_way
     from storage.index.java_index import find_java_index
@@ -51,12 +51,12 @@ def require_no_java_index(own: OwnStorage) -> None:
         if names:
             raise RefusedError(
                 f"nothing was changed: {directory} holds the index of a Java bookie ({', '.join(names)}): take the "
-                "folders over with bkctl storage adopt"
+                "directories over with bkctl storage adopt"
             )
 
 
 def require_version_files(own: OwnStorage) -> None:
-    """RefusedError unless every folder has a VERSION file: of a Java bookie nothing else says which folders it has."""
+    """RefusedError unless every directory has a VERSION file: nothing else identifies a Java bookie's directories."""
     from runtime.bookie.cookies.folders import read_folder
 
     for directory in own.config.all_directories:

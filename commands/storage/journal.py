@@ -211,7 +211,7 @@ def _files(
 
 
 def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted) -> Exception | None:
-    """Add the records of all files; the first error that is to be told once everything else was listed."""
+    """Add the records of all files; returns the first error, to be raised after everything else was listed."""
     from storage.adapters.filesystem import OsFileSystem
     from storage.advice import without_path
 
@@ -236,7 +236,7 @@ def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted
 
 
 def _catalog(disk: OsFileSystem, folder: str) -> tuple[JournalCatalog, Exception | None]:
-    """The catalog of a folder. The journals can still be listed if it is damaged."""
+    """The catalog of a directory. The journals can still be listed if it is damaged."""
     from storage.journal.catalog import NO_CATALOG, read_catalog
 
     try:

@@ -11,8 +11,7 @@ import typer
 from commands.command import command, group
 from commands.context import BookieFlags, CommandContext
 from commands.effect import Effect
-from commands.errors import NotFoundError
-from commands.outcome import Outcome
+from commands.errors import NotFoundError, Outcome
 from commands.parse import parse_ledger_id
 from commands.rendering import Column, Table, counted
 from commands.shared_options import takes_bookie_options
@@ -34,7 +33,7 @@ _TABLE = Table(
     Column("is_fenced", "FENCED"),
     Column("first_entry", "FIRST ENTRY", is_right=True),
     Column("last_entry", "LAST ENTRY", is_right=True),
-    Column("ledger_directory", "LEDGER FOLDER"),
+    Column("ledger_directory", "LEDGER DIRECTORY"),
     name="ledger_id",
 )
 _PLAN_TABLE = Table(
@@ -46,9 +45,9 @@ _PLAN_TABLE = Table(
     Column("path", "PATH"),
 )
 _KEPT_TABLE = Table(
-    "Limbo stays",
+    "Still in limbo",
     Column("path", "ENTRY LOG"),
-    Column("reason", "WHAT IS LOST"),
+    Column("reason", "PROBLEM"),
     Column("ledgers", "LEDGERS"),
 )
 _DoubtfulLogs = Sequence["DoubtfulLog"]
@@ -71,9 +70,7 @@ def list_ledgers(context: CommandContext, flags: BookieFlags) -> None:
             for ledger in directory.limbo:
                 listing.add(_row(ledger) | {"ledger_directory": os.path.dirname(directory.ledger_directory)})
         if survey.is_unnoted:
-            context.console.warn(
-                "the next start reads the metadata of all ledgers, and puts those in limbo that are open"
-            )
+            context.console.warn("the next start reads the metadata of all ledgers, and puts open ones in limbo")
 
 
 @command(
@@ -124,8 +121,8 @@ async def end(
             change.details["ledgers"] = ended_count
     _tell(context, ended_count=ended_count, left_count=_limbo_count(survey) - ended_count, logs=logs)
     context.console.say(
-        "start the bookie: its repair, which is still due, compares all closed ledgers with the other bookies; wait "
-        "for 'nothing lacks any more' in its log, then look whether the other bookies' repairs have ended, too"
+        "start the bookie: its repair is still due and compares all closed ledgers with other bookies; wait until its "
+        "log reports the end of the integrity check, then check that the other bookies' repairs have ended too"
     )
     return Outcome.PARTIAL if kept else Outcome.OK
 
@@ -138,7 +135,7 @@ def _survey(own: OwnStorage) -> LimboSurvey:
 
 
 def _wanted(survey: LimboSurvey, chosen: Collection[int] | None) -> frozenset[int]:
-    """Ledgers whose limbo is to end; of those chosen, one that is not in limbo (any more) has nothing left to end."""
+    """Ledgers whose limbo must end; chosen ledgers that are not in limbo are omitted."""
     limbo = frozenset(each.ledger_id for directory in survey.directories for each in directory.limbo)
     if chosen is None:
         return limbo
@@ -158,17 +155,16 @@ def _require_settled(survey: LimboSurvey) -> None:
         )
     if survey.is_unnoted:
         raise RefusedError(
-            "nothing was changed: which ledgers may lack something, or lost their fence, is not known before this "
-            "bookie has read the metadata of all ledgers, which its next start does: start it, let its repair try, and "
-            "stop it"
+            "nothing was changed: the bookie does not know yet which ledgers may miss entries or fences; its "
+            "next start reads the metadata of all ledgers: start it, wait for its repair, then stop it"
         )
 
 
 def _require_any(wanted: Collection[int], kept: Collection[int], logs: _DoubtfulLogs, *, is_named: bool) -> None:
     if kept and (is_named or len(kept) == len(wanted)):
         raise RefusedError(
-            f"nothing was changed: {'; '.join(map(_sentence, logs))}; of what was lost there this bookie can deny "
-            "nothing: it must be fetched from other bookies, which the repair does (docs/internals/integrity.md)"
+            f"nothing was changed: {'; '.join(map(_sentence, logs))}; entries in these logs may be lost here, and only "
+            "the bookie's repair can restore them from other bookies (docs/internals/integrity.md)"
         )
 
 
@@ -235,19 +231,19 @@ def _plan(own: OwnStorage, survey: LimboSurvey, ledger_ids: Collection[int], log
     empty_count = sum(item["first_entry"] is None for item in items)
     summary = [
         f"will end the limbo of {counted(len(items), 'ledger')}, of {_limbo_count(survey)} in limbo here: the bookie "
-        "will answer 'no such entry' for what it does not have; if an acknowledged entry was lost here, the loss will "
+        "will report missing entries as 'no such entry'; if an acknowledged entry was lost here, the loss will "
         "be permanent and silent",
         "only you can know that none was lost: no entry log, journal or directory was deleted, replaced, or restored "
         "from an older copy, and the bookie did not crash with journalWriteData=false",
     ]
     if empty_count:
-        summary.append(f"{empty_count} of them have no entries here at all: check that this is right")
+        summary.append(f"{empty_count} of them have no entries on this bookie: check that this is correct")
     summary += [f"will stay in limbo: {_sentence(log)}" for log in logs]
     return make_plan(own, summary=summary, items=items)
 
 
 def _empty_plan(own: OwnStorage, chosen: Collection[int] | None) -> Plan:
-    sentence = f"{'no ledger' if chosen is None else 'none of these ledgers'} is in limbo here: nothing to do"
+    sentence = f"{'no ledger' if chosen is None else 'none of these ledgers'} is in limbo: nothing to do"
     return make_plan(own, summary=[sentence], items=[])
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _TABLE = Table(
     "StorageMarkList",
     Column("journal", "JOURNAL", is_right=True, priority=1),
-    Column("source", "SAID BY"),
+    Column("source", "SOURCE"),
     Column("file", "JOURNAL FILE"),
     Column("journal_id", "JOURNAL ID", is_right=True, priority=2),
     Column("offset", "OFFSET", is_right=True),

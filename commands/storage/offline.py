@@ -1,4 +1,4 @@
-"""Which file a command of ``bkctl storage`` means: an id, a file name, or a path, among one or several folders.
+"""Which file a command of ``bkctl storage`` means: an id, a file name, or a path, among one or several directories.
 
 Java names its files in hexadecimal and its tools read ids now as decimal, now as hexadecimal. Here a bare number is
 decimal, ``0x`` and what ends like a file are hexadecimal.
@@ -27,7 +27,7 @@ _DECIMAL = re.compile(r"[0-9]{1,19}")
 
 
 class NumberedKind(NamedTuple):
-    """A sort of numbered files, and the options that choose among their folders."""
+    """A sort of numbered files, and the options that choose among their directories."""
 
     noun: str
     article: str
@@ -40,7 +40,7 @@ ENTRY_LOG = NumberedKind("entry log", "an", entry_log_file_name, parse_entry_log
 
 
 class NumberedFile(NamedTuple):
-    """One file: the folder that holds it (``current``), and its id."""
+    """One file: the directory that holds it (``current``), and its id."""
 
     folder: str
     number: int
@@ -50,24 +50,24 @@ class NumberedFile(NamedTuple):
 def find_file(fs: FileSystem, kind: NumberedKind, text: str, directories: Sequence[str]) -> NumberedFile:
     """The file that ``text`` means, in exactly one of the configured ``directories``.
 
-    InvalidArgumentError for a text that names no such file, or when several folders have one; NotFoundError, OSError.
+    InvalidArgumentError for an invalid text, or when several directories have the file; NotFoundError, OSError.
     """
     folders = [current_directory(directory) for directory in directories]
     if is_path(text):
         file = find_by_path(fs, kind, text)
         folder = next((each for each in folders if os.path.samefile(each, file.folder)), None)
         if folder is None:
-            raise InvalidArgumentError(f"{text} is in none of the bookie's folders: {', '.join(folders)}")
+            raise InvalidArgumentError(f"{text} is not in any of the bookie's directories: {', '.join(folders)}")
         return NumberedFile(folder, file.number, os.path.join(folder, os.path.basename(text)))
     number = _parse_id(kind, text)
     name = kind.file_name(number)
     found = [folder for folder in folders if fs.exists(os.path.join(folder, name))]
     if not found:
-        raise NotFoundError(f"there is no {kind.noun} {name} in {', '.join(folders)}")
+        raise NotFoundError(f"no {kind.noun} {name} in {', '.join(folders)}")
     if len(found) > 1:
         raise InvalidArgumentError(
-            f"{counted(len(found), 'folder')} have {kind.article} {kind.noun} {name}: choose one with --directory "
-            f"({', '.join(os.path.dirname(folder) for folder in found)})"
+            f"{counted(len(found), 'directory', 'directories')} have {kind.article} {kind.noun} {name}: "
+            f"choose one with --directory ({', '.join(os.path.dirname(folder) for folder in found)})"
         )
     return _readable(NumberedFile(found[0], number, os.path.join(found[0], name)))
 
@@ -81,7 +81,7 @@ def find_by_path(fs: FileSystem, kind: NumberedKind, path: str) -> NumberedFile:
             f"{path} is not named like {kind.article} {kind.noun}: its name must be like {example}"
         )
     if not fs.exists(path):
-        raise NotFoundError(f"there is no {kind.noun} {path}")
+        raise NotFoundError(f"no {kind.noun} {path}")
     return _readable(NumberedFile(os.path.dirname(path), number, path))
 
 
@@ -89,7 +89,7 @@ def _readable(file: NumberedFile) -> NumberedFile:
     """The same; NotFoundError for what is no file, OSError where it may not be read: neither is damage."""
     if not os.path.isfile(file.path):
         is_lost_link = os.path.islink(file.path) and not os.path.exists(file.path)
-        raise NotFoundError(f"{file.path} is {'a link that leads nowhere' if is_lost_link else 'not a file'}")
+        raise NotFoundError(f"{file.path} is {'a broken link' if is_lost_link else 'not a file'}")
     with open(file.path, "rb"):
         return file
 
@@ -100,7 +100,7 @@ def is_path(text: str) -> bool:
 
 
 def choose_directories(directories: Sequence[str], chosen: str | None) -> Sequence[str]:
-    """Those of the configured folders that ``--directory`` leaves; InvalidArgumentError."""
+    """Those of the configured directories that ``--directory`` leaves; InvalidArgumentError."""
     if chosen is None:
         return directories
     wanted = os.path.abspath(chosen)
@@ -108,7 +108,7 @@ def choose_directories(directories: Sequence[str], chosen: str | None) -> Sequen
         each for each in directories if wanted in {os.path.abspath(each), os.path.abspath(current_directory(each))}
     ]
     if not found:
-        raise InvalidArgumentError(f"--directory {chosen}: the bookie's folders are {', '.join(directories)}")
+        raise InvalidArgumentError(f"--directory {chosen}: the bookie's directories are {', '.join(directories)}")
     return found
 
 
@@ -121,6 +121,6 @@ def _parse_id(kind: NumberedKind, text: str) -> int:
     if _DECIMAL.fullmatch(text):
         return int(text)
     raise InvalidArgumentError(
-        f"'{text}' names no {kind.noun}: give a decimal id, 0x and hexadecimal digits, a file name like "
+        f"'{text}' is not {kind.article} {kind.noun}: use a decimal id, 0x and hexadecimal digits, a file name like "
         f"{kind.file_name(0x1F)}, or a path"
     )

@@ -1,7 +1,7 @@
-"""The folders of the bookie on this machine, as ``bkctl bookie start`` with the same settings would use them.
+"""The directories of the bookie on this machine, as ``bkctl bookie start`` with the same settings would use them.
 
-What only looks at single files may do so beside a running bookie; what reads an index or changes anything holds the
-folders' locks, so that no bookie can start meanwhile.
+Commands that read single files work while the bookie runs; those that read an index or change anything hold the
+directories' locks, so that no bookie can start meanwhile.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commands.context import BookieFlags, CommandContext
+from commands.context import BookieFlags, CommandContext, load_config
 from commands.errors import NoRoomError, NotFoundError
-from commands.own_settings import load_config
 from commands.rendering import Column, Table
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ PLAN_TABLE = Table("Changes", Column("action", "ACTION"), Column("path", "PATH")
 
 
 class OwnStorage(NamedTuple):
-    """The folders and limits of a bookie."""
+    """The directories and limits of a bookie."""
 
     config: StorageConfig
     file_system: OsFileSystem
@@ -41,11 +40,10 @@ class OwnStorage(NamedTuple):
 
 @contextlib.contextmanager
 def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: bool) -> Iterator[OwnStorage]:
-    """The folders of these settings; ``is_locked``: held until the end of the block.
+    """The directories of these settings; ``is_locked``: held until the end of the block.
 
-    ConfigurationError, InvalidArgumentError; NotFoundError names a folder that is not there; DirectoryLockedError says
-    that the bookie must be stopped first. Nothing is made or changed in the folders. What ends the block because a disk
-    is full becomes a NoRoomError.
+    ConfigurationError, InvalidArgumentError; NotFoundError for a missing directory; DirectoryLockedError if the bookie
+    runs. Nothing in the directories is changed. An error inside the block from a full disk becomes a NoRoomError.
     """
     from commands.storage.folder_locks import FolderLocks
     from storage.adapters.child_pool import ChildProcesses
@@ -67,7 +65,7 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
 
 @contextlib.contextmanager
 def _telling_of_full_disks(own: OwnStorage) -> Iterator[None]:
-    """What is raised inside for want of room leaves as a NoRoomError: most of it would pass for damage otherwise."""
+    """Errors caused by a full disk become a NoRoomError; otherwise most would look like damage."""
     from storage.advice import FULL_DISK_RUNBOOK
     from storage.disk_room import file_limit_advice, lacks_room
     from storage.errors import StorageError
@@ -94,10 +92,10 @@ def make_plan(
     items: Sequence[dict[str, Any]],
     arguments: dict[str, Any] | None = None,
 ) -> Plan:
-    """A plan that changes these folders and nothing else; its subject is the bookie id of their VERSION files.
+    """A plan that changes these directories and nothing else; its subject is the bookie id of their VERSION files.
 
-    ``items`` as ``Plan`` has them, their ``path`` a file or folder. Without a VERSION file the first ledger folder is
-    the subject.
+    ``items`` are those of ``Plan``; ``path`` is a file or directory. Without a VERSION file the subject is the first
+    ledger directory.
     """
     from commands.safety.plan import Plan
 
@@ -117,14 +115,14 @@ def _require_folders(own: OwnStorage) -> None:
 
     for directory in own.config.all_directories:
         if not own.file_system.exists(directory):
-            raise NotFoundError(f"{directory} is not there: mount its disk, or name the bookie's folders as they are")
+            raise NotFoundError(f"{directory} is missing: mount its disk, or specify the bookie's directories")
         for path in (directory, current_directory(directory)):
             if own.file_system.exists(path) and not os.path.isdir(path):
-                raise NotFoundError(f"{path} is not a folder: name the bookie's folders as they are")
-    # An index folder may be new: a lost index is built again from what the others hold.
+                raise NotFoundError(f"{path} is not a directory: specify the bookie's directories")
+    # An index directory may be new: a lost index is built again from what the others hold.
     for directory in (*own.config.journal_directories, *own.config.ledger_directories):
         if not os.path.isdir(current_directory(directory)):
-            raise NotFoundError(f"{directory} holds no bookie's files: it has no folder 'current'")
+            raise NotFoundError(f"{directory} contains no bookie's files: it has no directory 'current'")
 
 
 def _root(metadata_uri: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether something can begin at an offset of a file: else a wrong argument looks like an empty file, or damage."""
+"""Checks offsets: otherwise a wrong argument looks like an empty file, or like damage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def require_journal_start(file_system: FileSystem, path: str, start: int) -> None:
     """InvalidArgumentError unless a record may begin at ``start`` (0: the first one); OSError.
 
-    The end of the file is such a place, as marks stand there. Behind damage every other one is, too.
+    Marks may be at the end of the file, so it is valid. After damage every offset is valid.
     """
     from storage.framing import ReadWindow
     from storage.journal.format import VERSION_HEADER_BYTES, VERSION_MAX, VERSION_MIN, data_start, decode_version
@@ -56,7 +56,7 @@ def require_log_range(path: str, start: int, stop: int | None) -> None:
 def _require_inside(path: str, start: int) -> None:
     size_bytes = os.path.getsize(path)
     if start > size_bytes:
-        raise InvalidArgumentError(f"--from {start} is behind the end of {path}, which has {size_bytes} bytes")
+        raise InvalidArgumentError(f"--from {start} is after the end of {path}, which has {size_bytes} bytes")
 
 
 def _require_behind_header(path: str, start: int, first: int, what: str) -> None:

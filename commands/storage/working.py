@@ -1,4 +1,4 @@
-"""Long work on files, beside the event loop: progress is shown, and Ctrl-C ends it at the next safe place."""
+"""Long work on files in a thread: progress is shown, and Ctrl-C stops it at the next safe point."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class StoppedError(Exception):
-    """The command was interrupted; whoever works lets go."""
+    """The command was interrupted; the work must stop."""
 
 
 def shown_progress(progress: Progress, require_wanted: Callable[[], None]) -> Callable[[int, int], None]:
@@ -31,7 +31,7 @@ def shown_progress(progress: Progress, require_wanted: Callable[[], None]) -> Ca
 async def work_beside_loop(work: Callable[[Callable[[], None]], T]) -> T:
     """Result of ``work`` in a thread of its own; it calls its argument often, which raises once the command must end.
 
-    When this returns or raises, the thread is done: nothing is changed any more.
+    When this returns or raises, the thread has ended and changes nothing further.
     """
     stopped = threading.Event()
 

@@ -208,13 +208,11 @@ def test_read_only_mode_stops_every_command_that_changes_something(
     refused = 1 if name in SERVER_COMMANDS else 3
     by_environment = run_main(*words_for(name), BKCTL_READ_ONLY="1")
     assert by_environment.exit_code == refused
-    assert by_environment.stderr == (
-        "error: nothing was changed: bkctl is set to read only here: BKCTL_READ_ONLY is set\n"
-    )
+    assert by_environment.stderr == ("error: nothing was changed: bkctl is in read-only mode: BKCTL_READ_ONLY is set\n")
     if not name.startswith("dev "):  # these know no cluster but their own
         by_context = run_main(*words_for(name), "--config", "c.toml", "--context", "prod")
         assert by_context.exit_code == refused
-        assert "read only here: context prod is read-only" in by_context.stderr
+        assert "in read-only mode: context prod is read-only" in by_context.stderr
     assert sorted(os.listdir(tmp_path)) == before
 
 

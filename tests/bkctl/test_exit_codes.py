@@ -15,8 +15,7 @@ from bkctl.exit_codes import (
     exit_code_of_outcome,
     exit_code_of_usage,
 )
-from commands.errors import InvalidArgumentError, NoRoomError, NotFoundError, StoppedBySignalError
-from commands.outcome import Outcome
+from commands.errors import InvalidArgumentError, NoRoomError, NotFoundError, Outcome, StoppedBySignalError
 from runtime import errors as runtime_errors
 from storage import errors as storage_errors
 from tests.test_repository import read

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.catalogue import settings_of
 from bkctl.java_conf import JavaConf
-from bkctl.setting_readers import java_values
+from bkctl.setting_readers import java_values, settings_of
 from runtime.errors import ConfigurationError
 
 

@@ -88,17 +88,17 @@ def test_version(run_main: RunMain) -> None:
         ),
         (
             ["ledger", "show", "x1"],
-            "error: 'x1' is not a ledger id: give a decimal number, 0x and hexadecimal digits, or a UUID",
+            "error: 'x1' is not a ledger id: use a decimal number, 0x and hexadecimal digits, or a UUID",
         ),
-        (["ledger", "verify"], "error: say which ledgers to verify: ledger ids, or --all"),
-        (["ledger", "verify", "1", "--all"], "error: --all is every ledger: leave out 1, or --all"),
+        (["ledger", "verify"], "error: specify ledger IDs or --all"),
+        (["ledger", "verify", "1", "--all"], "error: --all means every ledger: omit 1 or --all"),
         (
             ["ledger", "write-test", "-E", "2", "-W", "3"],
             "error: ensemble size >= write quorum >= ack quorum > 0 is required, got 2/3/2",
         ),
         (
             ["bookie", "list", "--timeout", "soon"],
-            "error: 'soon' is not a duration: give a positive number with ms, s, m or h, like 30s",
+            "error: 'soon' is not a duration: use a positive number with ms, s, m or h, like 30s",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -145,7 +145,7 @@ def test_what_cannot_be_a_bookie_id_is_refused_before_anybody_is_asked(
 ) -> None:
     result = run_main(*command, bookie_id, "--yes", "-u", NO_SERVER)
     assert result.exit_code == 2
-    assert f"'{bookie_id}' cannot be a bookie id: letters, digits" in result.stderr
+    assert f"'{bookie_id}' is not a valid bookie id: use letters, digits" in result.stderr
 
 
 @pytest.mark.parametrize("words", [("b1:3181",), ("b1:3181", "b2:3181"), ("--yes", "b1:3181"), ("--", "b1:3181")])
@@ -161,7 +161,7 @@ def test_names_of_subcommands_of_recover_are_no_bookie_ids(run_main: RunMain) ->
         result = run_main(*words)
         assert (result.exit_code, "Missing argument 'ID...'" in result.stderr) == (2, True)
     no_id = run_main("recover", "a/b")
-    assert (no_id.exit_code, "'a/b' cannot be a bookie id" in no_id.stderr) == (2, True)
+    assert (no_id.exit_code, "'a/b' is not a valid bookie id" in no_id.stderr) == (2, True)
     assert "No such option: --nope" in run_main("recover", "--nope").stderr
     for page in (run_main("recover", "--help"), run_main("recover", "failed-bookie", "--help")):
         assert "bkctl recover ID..." in " ".join(page.stdout.split())

@@ -82,5 +82,5 @@ def test_a_java_key_without_a_setting_says_why(run_main: RunMain) -> None:
 )
 def test_a_misspelt_name_is_answered_with_the_likely_one(run_main: RunMain, key: str, meant: str) -> None:
     result = run_main("config", "explain", key)
-    assert (result.exit_code, result.stderr) == (4, f"error: there is no setting {key}: did you mean {meant}?\n")
+    assert (result.exit_code, result.stderr) == (4, f"error: unknown setting {key}: did you mean {meant}?\n")
     assert "bkctl config show lists all" in run_main("config", "explain", "zzzzqqqq").stderr

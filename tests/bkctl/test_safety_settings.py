@@ -94,7 +94,7 @@ def test_flags_of_planned_commands() -> None:
 def test_read_only_stops_a_command_before_it_reaches_the_cluster(run_main: RunMain, command: tuple[str, ...]) -> None:
     result = run_main(*command, "-u", NO_SERVER, "--timeout", "100ms", BKCTL_READ_ONLY="1")
     assert result.exit_code == 3
-    assert result.stderr.startswith("error: nothing was changed: bkctl is set to read only")
+    assert result.stderr.startswith("error: nothing was changed: bkctl is in read-only mode")
 
 
 def test_read_only_leaves_looking_and_rehearsals(run_main: RunMain) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bkctl
-from bkctl.catalogue import all_settings
+from bkctl.setting_readers import all_settings
 from bkctl.settings import read_sources
 from bkctl.variables import variable_warnings
 from commands.config import GlobalFlags

@@ -166,9 +166,9 @@ def test_wrong_input_has_its_own_exit_code_and_changes_nothing(cluster: Cluster)
     before = succeed(cluster, "ledger", "list").stdout
     first = cluster.bookies[0].id
     for code, sentence, arguments in (
-        (4, "there is no such ledger", ("ledger", "show", "77")),
-        (4, "there is no such ledger", ("ledger", "read", "77")),
-        (4, "there is no such ledger", ("ledger", "verify", "77")),
+        (4, "no such ledger", ("ledger", "show", "77")),
+        (4, "no such ledger", ("ledger", "read", "77")),
+        (4, "no such ledger", ("ledger", "verify", "77")),
         (4, "has no entry 5: its last entry is 2", ("ledger", "read", "0", "5")),
         (4, "there is no bookie nobody:1", ("bookie", "info", "nobody:1")),
         (4, "bookie nobody:1 is unknown", ("recover", "failed-bookie", "nobody:1", "--yes")),
@@ -176,7 +176,7 @@ def test_wrong_input_has_its_own_exit_code_and_changes_nothing(cluster: Cluster)
         (3, f"bookie {first} is up and serving; stop it first", ("recover", "failed-bookie", first, "--yes")),
         (3, f"bookie {first} is up and serving; stop it first", ("decommission", first, "--yes")),
         (4, "create one with bkctl cluster init", ("cluster", "info", "-u", cluster.metadata_uri + "-other")),
-        (5, f"there is a cluster at {parse_metadata_uri(cluster.metadata_uri).root} already", ("cluster", "init")),
+        (5, f"a cluster already exists at {parse_metadata_uri(cluster.metadata_uri).root}", ("cluster", "init")),
         (
             7,
             "4 writable bookies are needed for an ensemble, only 3 are registered",
@@ -206,7 +206,7 @@ def test_a_bookie_dies_is_recovered_and_decommissioned(start_dev_cluster: Callab
     assert (plan["ledgers"], plan["entries"]) == (5, 150)
     refused = cluster.run("recover", "failed-bookie", victim)
     assert refused.exit_code == 3
-    assert "there is no terminal to ask on; give --yes" in refused.stderr
+    assert "stdin is not a terminal: use --yes" in refused.stderr
     assert cluster.run("ledger", "verify", "--all").json()["copies_unreachable"] == 5 * 30
 
     report = succeed(cluster, "recover", "failed-bookie", victim, "--yes").json()
@@ -222,7 +222,7 @@ def test_a_bookie_dies_is_recovered_and_decommissioned(start_dev_cluster: Callab
     assert start.exit_code == 2
     assert "when the bookie was decommissioned" in start.stderr
     again = succeed(cluster, "dev", "cluster", "up", "--dir", cluster.directory)
-    assert "was decommissioned and stays down" in again.stderr
+    assert "was decommissioned and is not started" in again.stderr
 
 
 @pytest.mark.battery
@@ -253,7 +253,7 @@ def test_damage_on_a_disk_is_told_from_a_bookie_that_is_down(cluster: Cluster) -
             (dead.id, "unreachable", "0-8", "not registered"),
         ]
     )
-    for arguments, sentence in (((), "say which ledgers to verify"), (("--all", "3"), "leave out 3, or --all")):
+    for arguments, sentence in (((), "specify ledger IDs or --all"), (("--all", "3"), "omit 3 or --all")):
         refused = cluster.run("ledger", "verify", *arguments)
         assert (refused.exit_code, sentence in refused.stderr) == (2, True)
 

@@ -131,7 +131,7 @@ def test_sort_is_by_number_where_there_are_numbers_and_unknown_comes_last() -> N
     result = json.loads(Screen(form(OutputForm.JSON, sort="id", limit=1)).rows())
     assert (result["items"][0]["id"], result["truncated"]) == ("9", True)
     with pytest.raises(
-        InvalidArgumentError, match="cannot sort by 'size': the fields of this listing are id, bytes, note"
+        InvalidArgumentError, match="cannot sort by 'size': this listing has the fields id, bytes, note"
     ):
         Screen(form(OutputForm.NAME, sort="size")).rows()
 
@@ -323,7 +323,7 @@ async def test_a_question_does_not_stop_the_event_loop_and_is_cancelled_at_once(
 
 
 async def test_no_terminal_means_no_unless_yes_was_given() -> None:
-    with pytest.raises(RefusedError, match="give --yes"):
+    with pytest.raises(RefusedError, match="use --yes"):
         await Screen(Settings()).console.confirm("Go?")
     screen = Screen(Settings(assume_yes=True))
     await screen.console.confirm("Go?")

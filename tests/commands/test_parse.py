@@ -42,7 +42,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 def test_a_duration_that_no_timer_takes_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="give at most 876000h"):
+    with pytest.raises(InvalidArgumentError, match="use at most 876000h"):
         parse_duration_s("876001h")
 
 

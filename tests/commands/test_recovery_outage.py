@@ -22,7 +22,7 @@ from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, DevCluster
 LEDGERS = 16
 BOOKIE_SESSION_TIMEOUT_S = 10.0
 """The default."""
-AWAY = "ZooKeeper does not answer since"
+AWAY = "ZooKeeper has not answered since"
 BACK = "ZooKeeper answers again"
 
 
@@ -182,7 +182,7 @@ def test_a_signal_ends_it_with_the_command_that_continues(scene: Scene, number: 
         assert scene.end_of(process) == code, scene.said()
     said = scene.said()
     assert f"of {scene.planned} ledgers finished, " in said
-    assert "the cookie comes last" in said
+    assert "the cookie is deleted last" in said
     words = shlex.split(continuing(said))
     assert words[:3] == ["bkctl", "decommission", scene.dead]
     continued = scene.cluster.run(*words[1 : words.index("--rate")])

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from commands.decommission import decommission_outcome
-from commands.outcome import Outcome
+from commands.errors import Outcome
 from commands.safety.audit_trail import user_name
 from runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from runtime.metadata.cluster.operation_lock import (
@@ -150,7 +150,7 @@ def test_a_bookie_that_comes_back_while_the_question_is_open_is_left_alone(
     site.kill_victim()
     is_unchanged = site.is_unchanged()
     with TerminalSession(*command, site.victim, BKCTL_CONTEXT="own", **site.environment) as session:
-        session.wait_for(f" {site.victim}: go ahead? [y/N] ")
+        session.wait_for(f" {site.victim}: continue? [y/N] ")
         cluster.start_bookie(site.victim)
         session.type("y\n")
         assert session.exit_code() == 3, session.screen

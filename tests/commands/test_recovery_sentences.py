@@ -44,7 +44,7 @@ def test_a_plan_promises_nothing_for_ledgers_without_a_live_copy() -> None:
     assert plan_summary(plan(movable(1))) == [will]
     assert plan_summary(plan(lost(2), movable(1))) == [will, f"will not move 1 ledger {end}"]
     assert plan_summary(plan(lost(2), lost(3), lost(4))) == [f"will not move 3 ledgers {end}"]
-    assert plan_summary(plan()) == ["nothing to recover: none of 5 ledgers must be moved from b1"]
+    assert plan_summary(plan()) == ["nothing to recover: none of 5 ledgers needs to be moved from b1"]
 
 
 class Paths:
@@ -58,10 +58,10 @@ class Paths:
     ("accepted", "left", "afterwards"),
     [
         ((), None, "the bookie can only start as a new one, with empty directories"),
-        ((lost(2),), "will leave 1 ledger as it is, with entries proven lost; it will still name bookie b1", ""),
+        ((lost(2),), "will leave 1 ledger as it is, with entries proven lost; it will still reference bookie b1", ""),
         (
             (lost(2), lost(3)),
-            "will leave 2 ledgers as they are, with entries proven lost; they will still name bookie b1",
+            "will leave 2 ledgers as they are, with entries proven lost; they will still reference bookie b1",
             "",
         ),
     ],
@@ -75,7 +75,7 @@ def test_the_plan_of_a_decommission_says_when_the_bookie_can_start(
     *before, cookie = _change_plan(access, DecommissionPlan("b1", 3, plan(), accepted)).summary
     assert before[1:] == ([] if left is None else [left])
     afterwards = afterwards or (
-        "the bookie cannot start as long as an accepted ledger names it; later it can only start as a new one, "
+        "the bookie cannot start while an accepted ledger references it; later it can only start as a new one, "
         "with empty directories"
     )
     assert cookie.endswith(f"; afterwards {afterwards}")

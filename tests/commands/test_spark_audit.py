@@ -84,4 +84,4 @@ async def test_arguments_are_checked_before_spark_starts(stage: Stage, tmp_path:
 async def test_cores_without_spark_are_a_usage_error(stage: Stage) -> None:
     result = stage.audit("--cores", "1")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "give --spark too" in result.stderr
+    assert "--cores needs --spark" in result.stderr

@@ -235,7 +235,7 @@ class TraceReader:
     def _name(self, call: _Call) -> None:
         paths = [self._inside(path) for path in _paths(call.arguments)]
         if not paths or paths[0] is None:
-            assert not paths or all(path is None for path in paths), f"in or out of the folder: {call}"
+            assert not paths or all(path is None for path in paths), f"in or out of the directory: {call}"
             return
         source = paths[0]
         match call.name:
@@ -274,7 +274,7 @@ def read_trace(log_path: str, root: str) -> list[Change]:
 
 
 def _require(path: str | None) -> str:
-    assert path is not None, "out of the folder"
+    assert path is not None, "out of the directory"
     return path
 
 

@@ -166,7 +166,7 @@ async def _look_at_its_auditor_and_worker(java: JavaMetadata, bookie: Bookie, st
     assert (status["enabled"], status["auditor"], status["lost_bookie_recovery_delay_s"]) == (True, bookie.id, 900)
     await UnderReplicationTree(store, root).require()
 
-    # A mark of ours is taken up by Java's worker, who drops it, for there is no such ledger; but not while we hold it.
+    # A mark of ours is taken up by Java's worker, who drops it, for no such ledger; but not while we hold it.
     lock = await ReplicationLocks(store, root, canonical_host_name()).acquire(ABSENT_LEDGER)
     assert lock is not None
     marks = UnderReplicationMarks(store, root, LoopClock(1))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from bkctl.app import build_app
-from bkctl.catalogue import all_settings
+from bkctl.setting_readers import all_settings
 from tests.bkctl.test_main import leaves
 
 ROOT = Path(__file__).parents[2]

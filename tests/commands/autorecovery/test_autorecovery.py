@@ -149,7 +149,7 @@ async def test_a_note_is_shown_and_warns_when_it_is_overdue(stage: Stage) -> Non
     assert status["disabled_reason"] == "disks of rack 2"
     assert status["disabled_by"]
     assert status["overdue"]
-    assert "was to be off until" in result.stderr
+    assert "was to be disabled only until" in result.stderr
     for junk in (b"junk", b"[]", b'{"until": 5}', b'{"until": "soon"}', b"\xff", b'{"by": "\xff"}'):
         await stage.store.set(stage.paths.replication_disabled, junk, ANY_VERSION)
         status = await stage.succeed("status")
@@ -252,7 +252,7 @@ async def test_the_auditor_of_pulsars_driver(stage: Stage) -> None:
     await ReplicationSwitches(stage.store, stage.paths.root).set_recovery_delay(7)
     triggered = await stage.run("trigger")
     assert (triggered.exit_code, triggered.json()["auditor"]) == (0, A)
-    assert "misses the trigger before Pulsar 2.11.3" in triggered.stderr
+    assert "ignores the trigger before Pulsar 2.11.3" in triggered.stderr
     info = await asyncio.to_thread(run_bkctl, "cluster", "info", BKCTL_METADATA_URI=stage.uri)
     assert (info.json()["auditor_elected"], info.json()["auditor_id"]) == (True, A)
 
@@ -287,11 +287,11 @@ async def test_delay(stage: Stage) -> None:
     assert (await stage.store.get(path)).data == b"60"
     result = await stage.run("delay", "set", "10m")
     assert "to undo: bkctl autorecovery delay set 60" in result.stderr
-    assert "audits now" not in result.stderr
+    assert "starts an audit now" not in result.stderr
     assert (await stage.store.get(path)).data == b"600"
     result = await stage.run("delay", "set", "600")
-    assert "audits now" in result.stderr
-    assert "audits now" in (await stage.run("delay", "set", "0")).stderr
+    assert "starts an audit now" in result.stderr
+    assert "starts an audit now" in (await stage.run("delay", "set", "0")).stderr
     assert (await stage.succeed("delay", "get"))["seconds"] == 0
     assert (await stage.run("delay", "get", "-o", "name")).stdout == "0\n"
     for text in ("-1", "1.5", "2147483648", "soon", "", "500ms"):

@@ -59,7 +59,7 @@ def test_a_reload_opens_the_log_file_again_and_takes_over_rates(metadata_uri: st
         write("compactionRate=50", "flushInterval=5000")
         process.send_signal(signal.SIGHUP)
         second = wait_said(log, "flush_interval_s", process)
-        assert "INFO    commands.bookie.server_log: log file opened again" in second
+        assert "INFO    commands.bookie.server_log: log file reopened" in second
         assert "setting changed: garbage_collection.copied_entries_per_s_max = 50.0 (was 1000.0)" in second
         assert "settings changed that take effect after a restart: flush_interval_s" in second
         assert (tmp_path / "bookie.log.1").read_text() == first
@@ -67,7 +67,7 @@ def test_a_reload_opens_the_log_file_again_and_takes_over_rates(metadata_uri: st
         write("compactionRate=fast")
         process.send_signal(signal.SIGHUP)
         third = wait_said(log, "not reloaded", process)
-        assert f"settings are not reloaded: {conf}: compactionRate = fast: not a whole number" in third
+        assert f"settings were not reloaded: {conf}: compactionRate = fast: not a whole number" in third
 
         write("compactionRate=70", "logLevel=warning", "openFileLimit=1")
         process.send_signal(signal.SIGHUP)
@@ -100,7 +100,7 @@ def test_a_bookie_stops_in_order_when_its_terminal_is_closed(tmp_path: Path) -> 
         kill_and_wait(pid)
         raise
     assert os.waitstatus_to_exitcode(status) == 0
-    assert "the terminal was closed: the bookie stops" in log.read_text()
+    assert "the terminal was closed: stopping the bookie" in log.read_text()
     assert "shut down cleanly" in log.read_text()
     assert processes_below(tmp_path) == []
 
@@ -118,7 +118,7 @@ def test_a_reload_before_the_bookie_serves_does_not_end_it(tmp_path: Path) -> No
         try:
             silent.accept()[0].close()
             process.send_signal(signal.SIGHUP)
-            wait_said(log, "settings are reloaded when the bookie serves", process)
+            wait_said(log, "settings will be reloaded when the bookie has started", process)
             process.send_signal(signal.SIGTERM)
             assert process.wait(DEADLINE_S) == 0
         finally:
@@ -131,9 +131,9 @@ def test_a_log_file_that_cannot_be_opened_is_refused_and_a_failure_is_its_last_l
     start = ("bookie", "start", "-u", "zk://127.0.0.1:1/ledgers", "--port", "0", *own)
     refused = run_bkctl(*start, "--log-file", str(tmp_path))
     assert refused.exit_code == 1
-    assert f"the log file {tmp_path} cannot be opened (Is a directory): give another with --log-file" in refused.stderr
+    assert f"cannot open the log file {tmp_path} (Is a directory): choose another one with --log-file" in refused.stderr
     failed = run_bkctl(*start, "--set", f"logFile={tmp_path}/log", "--set", "allowLoopback=true")
     assert failed.exit_code == 2
-    assert "the bookie ends: no ZooKeeper server responds at 127.0.0.1:1" in (tmp_path / "log").read_text()
+    assert "bookie stopped by an error: no ZooKeeper server responds at 127.0.0.1:1" in (tmp_path / "log").read_text()
     assert "error: no ZooKeeper server answers" in failed.stderr
     assert not os.path.exists(tmp_path / "j")

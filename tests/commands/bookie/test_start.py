@@ -18,7 +18,7 @@ from tests.processes import bkctl_command, bkctl_environment, free_port, process
 pytestmark = pytest.mark.cluster
 
 DEADLINE_S = 60.0
-EMBEDDED = "no configuration and no metadata URI given: using an embedded ZooKeeper and ./bkctl-data"
+EMBEDDED = "nothing is configured: using an embedded ZooKeeper and ./bkctl-data"
 
 
 class RunningBookie:
@@ -131,7 +131,7 @@ def test_folders_of_another_cluster_are_refused(start: Callable[..., RunningBook
     )  # fmt: skip
     assert refused.returncode == 1
     assert f"error: {data}/journal belongs to bookie 127.0.0.1:" in refused.stderr
-    assert "not to an embedded one" in refused.stderr
+    assert "not to an embedded cluster" in refused.stderr
     assert os.listdir(elsewhere) == []
 
 
@@ -146,7 +146,7 @@ def test_a_damaged_note_of_the_embedded_cluster_is_refused(tmp_path: Path, data:
     )  # fmt: skip
     assert refused.returncode == 1
     assert f"{note.relative_to(tmp_path)} is damaged (" in refused.stderr
-    assert "restore it, or name the cluster with --metadata-uri" in refused.stderr
+    assert "restore it, or specify the cluster with --metadata-uri" in refused.stderr
     assert os.listdir(note.parent) == [note.name]
     assert note.read_bytes() == data
 

@@ -47,7 +47,7 @@ def test_format_gives_an_empty_cluster_and_a_backup_to_undo_it(operator: Operato
     assert report["instance_id"] == operator.instance_id() != old_id
     [backup] = operator.backups()
     assert report["backup"] == backup
-    assert f"saved what is there in {backup}" in result.stderr
+    assert f"saved the metadata in {backup}" in result.stderr
     assert sorted(operator.tree()) == ["", "INSTANCEID", "LAYOUT", "available", "available/readonly"]
     operator.succeed("cluster", "nuke", "--confirm", report["instance_id"])
     assert operator.run("cluster", "instance-id").exit_code == 4
@@ -87,12 +87,12 @@ def test_nobody_may_be_connected(operator: Operator, verb: str, where: str, tmp_
 @pytest.mark.parametrize(
     ("arguments", "variables", "sentence"),
     [
-        ((), {}, "there is no terminal to ask on; give --confirm"),
-        ((), {"BKCTL_YES": "1"}, "there is no terminal to ask on; give --confirm"),
+        ((), {}, "stdin is not a terminal: use --confirm"),
+        ((), {"BKCTL_YES": "1"}, "stdin is not a terminal: use --confirm"),
         (("--confirm", "/ledgers"), {}, "the confirmation is '/ledgers'"),
-        (("--confirm", "ID"), {"BKCTL_READ_ONLY": "1"}, "read only"),
+        (("--confirm", "ID"), {"BKCTL_READ_ONLY": "1"}, "read-only mode"),
         (("--confirm", "ID", "--context", "prod"), {}, "is pinned to instance id another"),
-        (("--confirm", "ID", "--context", "ro"), {}, "read only"),
+        (("--confirm", "ID", "--context", "ro"), {}, "read-only mode"),
     ],
 )
 @pytest.mark.parametrize("verb", ["format", "nuke"])
@@ -119,7 +119,7 @@ def test_typing_the_instance_id(operator: Operator) -> None:
     before = operator.tree()
     for keys, code in ((f"{instance_id}x\n", 3), ("y\n", 3), ("\x04", 3), ("\x03", 130)):
         with TerminalSession("cluster", "format", **operator.environment) as session:
-            session.wait_for(f"Type {instance_id} to go ahead:")
+            session.wait_for(f"Type {instance_id} to continue:")
             session.type(keys)
             assert session.exit_code() == code, session.screen
         assert operator.tree() == before
@@ -409,5 +409,5 @@ def test_warnings_of_bad_names_move_no_cursor(operator: Operator) -> None:
     operator.succeed("cluster", "init")
     operator.on_store(lambda store: store.create(f"{operator.root}/available/\u202ekoob"))
     told = operator.succeed("cluster", "info").stderr
-    assert "\\u202ekoob is no bookie id" in told
+    assert "\\u202ekoob is not a bookie id" in told
     assert "\u202e" not in told

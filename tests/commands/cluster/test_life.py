@@ -125,7 +125,7 @@ def test_a_command_that_was_stopped_for_longer_than_its_session(
     wait_until(lambda: operator.on_store(lambda store: store.exists(operation_lock_path(operator.root))) is None)
     process.send_signal(signal.SIGCONT)
     assert process.wait(60) == 6
-    assert f"a part of 'cluster {verb}' may be done: run it again when ZooKeeper answers" in told.read_text()
+    assert f"'cluster {verb}' may be partly done: run it again when ZooKeeper answers" in told.read_text()
     assert "name another cluster" not in told.read_text()
     operator.configure("")
     operator.succeed(*command)

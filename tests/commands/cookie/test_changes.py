@@ -99,7 +99,7 @@ def test_metadata_that_cannot_be_read_may_name_the_bookie(host: BookieHost, verb
     host.operator.on_store(spoil)
     result = host.operator.run("cookie", *words, "--confirm", ID)
     assert result.exit_code == 3
-    assert "1 ledger (9) cannot be read and may name" in result.stderr
+    assert "1 ledger (9) cannot be read and may reference" in result.stderr
 
 
 def test_delete_keeps_what_was_there(host: BookieHost) -> None:
@@ -126,12 +126,12 @@ def test_delete_keeps_what_was_there(host: BookieHost) -> None:
 def test_the_id_is_typed(host: BookieHost) -> None:
     host.boot()
     with TerminalSession("cookie", "delete", ID, **host.operator.environment) as session:
-        session.wait_for(f"Type {ID} to go ahead")
+        session.wait_for(f"Type {ID} to continue")
         session.type("bookie-2\n")
         assert session.exit_code() == 3
     assert host.stored() is not None
     with TerminalSession("cookie", "delete", ID, **host.operator.environment) as session:
-        session.wait_for(f"Type {ID} to go ahead")
+        session.wait_for(f"Type {ID} to continue")
         session.type(f"{ID}\n")
         assert session.exit_code() == 0
     assert host.stored() is None
@@ -214,7 +214,7 @@ def test_cookies_of_java(host: BookieHost) -> None:
     assert host.operator.succeed("cookie", "show", "old:1", "--raw").stdout == "2\n"
     for bookie_id, data in nodes.items():
         cookie = decode_cookie(data)
-        assert rows[bookie_id]["problem"] == "it is of another instance of the cluster"
+        assert rows[bookie_id]["problem"] == "it belongs to another instance of the cluster"
         assert host.operator.succeed("cookie", "show", bookie_id, "--raw").stdout.encode() == data
         words = [word for path in cookie.journal_directories for word in ("--journal-dir", path)]
         words += [word for path in cookie.ledger_directories for word in ("--ledger-dir", path)]
@@ -227,7 +227,7 @@ def test_cookies_of_java(host: BookieHost) -> None:
 def test_expand_an_empty_bookie(host: BookieHost) -> None:
     host.boot()
     host.name_folders("j", "l1 l2 l3")
-    assert host.cookie("expand", "--yes").exit_code == 3, "the new folder is to be there: a missing disk is none"
+    assert host.cookie("expand", "--yes").exit_code == 3, "the new directory is to be there: a missing disk is none"
     (host.folder / "l3").mkdir()
     found = host.verify()
     assert str(found["command"]).startswith("bkctl cookie expand")
@@ -247,7 +247,7 @@ def test_expand_an_empty_bookie(host: BookieHost) -> None:
     before = host.tree()
     refused = host.cookie("expand", "--yes")
     assert refused.exit_code == 3
-    assert "holds ledgers" in refused.stderr
+    assert "has ledgers" in refused.stderr
     assert f"bkctl decommission {ID}" in refused.stderr
     assert host.tree() == before
 

@@ -376,7 +376,7 @@ def test_what_is_shown(host: BookieHost) -> None:
     assert "directory of another bookie" in result.stdout
     line = next(line for line in result.stdout.splitlines() if "bookie-9" in line and "bookieHost" in line)
     assert str(host.version("l1")) in line
-    assert str(host.version("l2")) not in result.stdout.partition("What differs")[2], "what is equal is not shown"
+    assert str(host.version("l2")) not in result.stdout.partition("Differences")[2], "what is equal is not shown"
 
 
 def test_settings_from_a_java_file(host: BookieHost) -> None:

@@ -24,7 +24,7 @@ def test_state_survives_the_disk(tmp_path: Path) -> None:
 def test_bookies_go_by_id_or_folder_name() -> None:
     assert STATE.bookie("b").port == 4002
     assert STATE.bookie("bookie-1").id == "127.0.0.1:4001"
-    with pytest.raises(BookieNotFoundError, match=r"no bookie 'x' .* \(there is: 127\.0\.0\.1:4001, b\)"):
+    with pytest.raises(BookieNotFoundError, match=r"no bookie 'x' .* \(known: 127\.0\.0\.1:4001, b\)"):
         STATE.bookie("x")
 
 
@@ -38,7 +38,7 @@ def test_a_file_that_is_no_state_is_refused(tmp_path: Path, data: bytes) -> None
 @pytest.mark.parametrize("name", ["../../home", "/home", "", ".", "zookeeper", "bookie-1/.."])
 def test_a_state_that_names_other_folders_is_refused(tmp_path: Path, name: str) -> None:
     write_state(str(tmp_path), ClusterState(4000, (BookieRecord(name, "127.0.0.1:4001", 4001),)))
-    with pytest.raises(RefusedError, match="is no bookie's folder"):
+    with pytest.raises(RefusedError, match="is not the directory of a bookie"):
         read_state(str(tmp_path))
 
 
@@ -52,9 +52,9 @@ def test_folders_with_other_things_are_refused(tmp_path: Path) -> None:
     require_unused(str(tmp_path))
     require_unused(str(tmp_path / "absent"))
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(RefusedError, match=r"holds other things \(thesis\.tex"):
+    with pytest.raises(RefusedError, match=r"contains other files \(thesis\.tex"):
         require_unused(str(tmp_path))
-    with pytest.raises(RefusedError, match="is not a folder"):
+    with pytest.raises(RefusedError, match="is not a directory"):
         require_unused(str(tmp_path / "thesis.tex"))
 
 
@@ -85,7 +85,7 @@ def test_plan_of_an_existing_cluster_keeps_what_is_there(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("count", "base_port", "sentence"),
-    [(1, None, "has 2 bookies"), (2, 5000, "has its ports from 4000 on, and keeps them")],
+    [(1, None, "has 2 bookies"), (2, 5000, "already uses ports from 4000 on")],
 )
 def test_plans_that_would_change_what_is_there(
     tmp_path: Path, count: int, base_port: int | None, sentence: str
@@ -103,6 +103,6 @@ def test_ports_end_at_65535(tmp_path: Path) -> None:
 
 async def test_nothing_to_do_without_a_cluster(tmp_path: Path) -> None:
     for action in (cluster(tmp_path).kill("b"), cluster(tmp_path).start("b"), cluster(tmp_path).down(is_deleting=True)):
-        with pytest.raises(NotFoundError, match="there is no development cluster"):
+        with pytest.raises(NotFoundError, match="no development cluster"):
             await action
     assert list(tmp_path.iterdir()) == []

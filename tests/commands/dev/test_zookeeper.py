@@ -50,4 +50,4 @@ def test_its_server_dying_is_told(tmp_path: Path) -> None:
     kill_and_wait(record["pid"])
     _, talk = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "ZooKeeper ended by itself with status -9" in talk
+    assert "ZooKeeper stopped unexpectedly with status -9" in talk

@@ -146,12 +146,12 @@ async def test_a_ledger_changed_after_the_confirmation_is_left(stage: LedgerStag
     await stage.plant(2, CLOSED)
     terminal = await asyncio.to_thread(TerminalSession, "ledger", "delete", "1", "2", "-o", "json", **stage.environment)
     with terminal as session:
-        await asyncio.to_thread(session.wait_for, "Type 2 to go ahead")
+        await asyncio.to_thread(session.wait_for, "Type 2 to continue")
         node = await stage.store.get(stage.path(2))
         await stage.store.set(stage.path(2), node.data, ANY_VERSION)
         session.type("2\n")
         assert await asyncio.to_thread(session.exit_code) == 9
-    assert "changed since: version 0 then, 1 now" in session.screen
+    assert "changed since the plan: version 0 then, 1 now" in session.screen
     assert list(await stage.contents()) == [2]
 
 
@@ -220,7 +220,7 @@ async def test_a_full_disk_stops_it_before_the_next_batch(stage: LedgerStage) ->
     out, err = await process.communicate()
     assert process.returncode == 9, (out, err)
     assert json.loads(out)["deleted"] in {64, 128}
-    assert b"cannot keep what would be changed" in err
+    assert b"cannot save the former data" in err
     left = await stage.contents()
     assert len(left) == 200 - json.loads(out)["deleted"]
     result = await stage.run("import", stage.trash_file(), "--create-only", "--yes")

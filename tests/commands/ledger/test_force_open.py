@@ -56,7 +56,7 @@ async def test_the_decommission_of_its_bookie_ends_only_when_it_is_deleted_or_it
         before = await client.ports.ledgers.read(first)
         planned = await asyncio.to_thread(run, "ledger", "delete", number, "--force-open", "--dry-run", "-o", "json")
         assert planned.exit_code == 0
-        assert f"Not asked, because they are down: {dead}" in planned.stdout
+        assert f"Not asked because they are down: {dead}" in planned.stdout
         assert await client.ports.ledgers.read(first) == before
         deleted = await asyncio.to_thread(run, "ledger", "delete", number, "--force-open", "--confirm", number)
         assert deleted.exit_code == 0, deleted.stderr
@@ -70,7 +70,7 @@ async def test_the_decommission_of_its_bookie_ends_only_when_it_is_deleted_or_it
             assert done.exit_code == 0, done.stderr
             report = done.json()
             assert (report["is_complete"], report["accepted_losses"]) == (True, [str(second)])
-            assert f"still name bookie {dead}: {second}" in done.stderr
+            assert f"still reference bookie {dead}: {second}" in done.stderr
         assert await client.ports.ledgers.read(second) == seen
         cookies = await asyncio.to_thread(run, "cookie", "list", "-o", "name")
         assert dead not in cookies.stdout.split()
@@ -138,7 +138,7 @@ async def test_the_last_look_finds_an_entry_that_was_written_while_the_operator_
             TerminalSession, "ledger", "delete", number, "--force-open", BKCTL_METADATA_URI=cluster.metadata_uri
         )
         with terminal as session:
-            await asyncio.to_thread(session.wait_for, f"Type {number} to go ahead")
+            await asyncio.to_thread(session.wait_for, f"Type {number} to continue")
             await writer.append(b"just in time")
             session.type(f"{number}\n")
             assert await asyncio.to_thread(session.exit_code) == 5
@@ -155,7 +155,7 @@ async def test_bookies_that_went_down_while_the_operator_was_asked_may_have_entr
             TerminalSession, "ledger", "delete", number, "--force-open", BKCTL_METADATA_URI=cluster.metadata_uri
         )
         with terminal as session:
-            await asyncio.to_thread(session.wait_for, f"Type {number} to go ahead")
+            await asyncio.to_thread(session.wait_for, f"Type {number} to continue")
             await writer.append(b"acknowledged")
             for bookie in cluster.bookies:
                 await asyncio.to_thread(cluster.kill_bookie, bookie.id)

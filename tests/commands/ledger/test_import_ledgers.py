@@ -105,7 +105,7 @@ async def test_the_change_is_shown_and_the_version_demanded(stage: LedgerStage) 
     assert plan["items"][0]["changes"] == [
         {"field": "segment.0", "before": "b1:3181,b2:3181,b3:3181", "after": "b9:3181,b2:3181,b3:3181"}
     ]
-    assert "bookies that this cluster does not know: b2:3181, b3:3181, b9:3181" in " ".join(plan["summary"])
+    assert "bookies that are unknown to this cluster: b2:3181, b3:3181, b9:3181" in " ".join(plan["summary"])
     done = await stage.succeed("import", file, "--ledger", "1", "--if-version", "0", "--confirm", "1")
     assert (done["imported"], done["failed"]) == (1, 0)
     assert await stage.contents() == {1: (encode_ledger_metadata(MOVED), 1)}
@@ -159,7 +159,7 @@ async def test_what_cannot_be_read_may_be_replaced_at_its_version(stage: LedgerS
     await stage.plant(1, b"garbage")
     file = dump(stage, CLOSED)
     plan = await stage.succeed("import", file, "--ledger", "1", "--if-version", "0", "--dry-run")
-    assert "cannot be read, and so not compared: 1 ledger" in " ".join(plan["summary"])
+    assert "existing metadata is unreadable and was not compared: 1 ledger" in " ".join(plan["summary"])
     await stage.succeed("import", file, "--ledger", "1", "--if-version", "0", "--confirm", "1")
     assert (await stage.contents())[1][0] == encode_ledger_metadata(CLOSED)
     assert base64.b64decode(stage.trash()[0]["data"]) == b"garbage"

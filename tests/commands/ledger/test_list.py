@@ -109,7 +109,7 @@ async def test_what_cannot_be_read_is_a_row_with_the_reason(full: LedgerStage) -
     assert "ledger metadata" in row["problem"]
     filtered = await full.run("list", "--state", "open")
     assert filtered.exit_code == 0
-    assert "left out because their metadata cannot be read: 1 ledger\n" in filtered.stderr
+    assert "omitted because their metadata cannot be read: 1 ledger\n" in filtered.stderr
     assert (await full.run("list")).stderr == ""
 
 
@@ -163,16 +163,16 @@ async def test_a_count_takes_no_options_of_a_listing(stage: LedgerStage) -> None
         for command in (["ledger", "list"], ["autorecovery", "pending"]):
             result = await asyncio.to_thread(run_bkctl, *command, "--count", *option, "-u", stage.uri)
             assert (result.exit_code, result.stdout) == (2, ""), command
-            assert f"--count lists nothing: leave out {option[0]}, or --count" in result.stderr
+            assert f"--count lists nothing: omit {option[0]} or --count" in result.stderr
 
 
 async def test_an_unknown_field_or_direction_names_the_choices(stage: LedgerStage) -> None:
     field = await stage.run("list", "--sort", "size:desc")
-    assert "cannot sort by 'size': the fields of this listing are ledger_id, state, " in field.stderr
+    assert "cannot sort by 'size': this listing has the fields ledger_id, state, " in field.stderr
     for sort in ("ledger_id:down", "ledger_id:"):
         direction = await stage.run("list", "--sort", sort)
         assert (direction.exit_code, direction.stdout) == (2, "")
-        assert "write ledger_id:asc or ledger_id:desc" in direction.stderr
+        assert "use ledger_id:asc or ledger_id:desc" in direction.stderr
 
 
 async def test_an_unknown_bookie_is_not_found(stage: LedgerStage) -> None:
@@ -181,7 +181,8 @@ async def test_an_unknown_bookie_is_not_found(stage: LedgerStage) -> None:
         unknown = await stage.run("list", "--bookie", "b9:3181", "-o", form)
         assert (unknown.exit_code, unknown.stdout) == (4, "")
         assert (
-            "bookie b9:3181 is unknown: it has no cookie, is not registered, and no ledger names it" in unknown.stderr
+            "bookie b9:3181 is unknown: it has no cookie, is not registered, and no ledger references it"
+            in unknown.stderr
         )
     assert (await stage.run("list", "--bookie", "b9:3181", "--count")).exit_code == 4
     assert await ids(stage, "--bookie", "b1:3181") == [1], "a ledger names it"
@@ -193,7 +194,7 @@ async def test_an_unknown_bookie_is_not_found(stage: LedgerStage) -> None:
     await stage.plant(2, GARBAGE)
     unknown = await stage.run("list", "--bookie", "b9:3181")
     assert (unknown.exit_code, unknown.stdout) == (4, "")
-    assert "and no ledger names it (1 ledger cannot be read); bkctl bookie list" in unknown.stderr
+    assert "and no ledger references it (1 ledger cannot be read); see bkctl bookie list" in unknown.stderr
 
 
 async def test_a_long_table_goes_on_below_its_first_rows(stage: LedgerStage) -> None:
@@ -252,6 +253,6 @@ async def test_what_this_session_may_not_read_is_a_row_too(stage: LedgerStage, z
     assert [(item["ledger_id"], item["state"]) for item in items] == [("1", "closed"), ("2", "unreadable")]
     exported = await stage.run("export", "--all")
     assert (exported.exit_code, len(exported.stdout.splitlines())) == (9, 1)
-    assert "may not be read by this session: 1 ledger" in exported.stderr
+    assert "because this session may not read them: 1 ledger" in exported.stderr
     assert (await stage.run("show", "2")).exit_code == 11
     assert (await stage.run("delete", "2", "--confirm", "2", "--unreadable")).exit_code == 3

@@ -376,7 +376,7 @@ async def test_a_source_that_comes_back_stops_it(stage: LedgerStage, bookies: li
     finally:
         await stage.store.delete(registration)
     assert process.returncode == 9, (out, err)
-    assert b"is registered: two bookies are not one" in err
+    assert b"is registered, so the ids are two bookies" in err
     assert 0 < json.loads(out)["remaining"] == await left()
 
 
@@ -407,7 +407,7 @@ async def test_a_full_disk_stops_it(stage: LedgerStage, bookies: list[str]) -> N
     assert process.returncode == 9, (out, err)
     body: dict[str, Any] = json.loads(out)
     assert (body["changed"], body["remaining"]) in {(64, 137), (128, 73)}
-    assert b"cannot keep what would be changed" in err
+    assert b"cannot save the former data" in err
     now = await stage.contents()
     kept = {line["path"] for line in map(json.loads, Path(stage.trash_file()).read_bytes().splitlines()[:-1])}
     assert {stage.path(each) for each in now if now[each] != before[each]} <= kept

@@ -56,10 +56,10 @@ async def test_enough(stage: MakeStage, tier: int, settings: dict[str, object]) 
 @pytest.mark.parametrize(
     ("tier", "settings", "sentence"),
     [
-        (2, {}, "give --yes"),
-        (2, {"confirmed_name": "b1"}, "give --yes"),
-        (3, {}, "give --confirm b1"),
-        (3, {"assume_yes": True}, "give --confirm b1"),
+        (2, {}, "use --yes"),
+        (2, {"confirmed_name": "b1"}, "use --yes"),
+        (3, {}, "use --confirm b1"),
+        (3, {"assume_yes": True}, "use --confirm b1"),
         (3, {"confirmed_name": "b2"}, "the confirmation is 'b2', not 'b1'"),
         (3, {"confirmed_name": ""}, "the confirmation is '', not 'b1'"),
     ],
@@ -120,7 +120,7 @@ async def test_a_saved_plan_is_compared_with_an_empty_one_too(stage: MakeStage, 
     with pytest.raises(ConflictError, match="1 changes then, 0 now"):
         show_plan(applying, empty, PLAN_TABLE, None)
     path.write_text("nonsense")
-    with pytest.raises(InvalidArgumentError, match="no plan that bkctl saved"):
+    with pytest.raises(InvalidArgumentError, match="not a plan saved by bkctl"):
         show_plan(applying, empty, PLAN_TABLE, None)
     path.unlink()
     with pytest.raises(InvalidArgumentError, match="cannot read the plan"):
@@ -131,7 +131,7 @@ async def test_a_saved_plan_without_changes_does_not_ask_to_be_applied(stage: Ma
     path = str(tmp_path / "plan.json")
     saving = stage(plan_out_path=path)
     assert await only_shown(saving.context, PLAN)
-    assert saving.err.getvalue() == f"plan saved in {path}: go ahead with --apply\n"
+    assert saving.err.getvalue() == f"plan saved in {path}: carry it out with --apply\n"
     empty = msgspec.structs.replace(PLAN, items=(), summary=("nothing to do",))
     saving = stage(plan_out_path=path)
     assert await only_shown(saving.context, empty)

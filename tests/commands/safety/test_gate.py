@@ -116,7 +116,7 @@ async def test_a_small_change_is_not_held_up_by_a_trail_that_cannot_be(stage: Ma
     reversible = msgspec.structs.replace(PLAN, tier=1)
     async with open_change(made.context, reversible) as change:
         change.details["done"] = True
-    assert made.err.getvalue().startswith("warning: no audit trail: there is no folder")
+    assert made.err.getvalue().startswith("warning: no audit trail: no directory")
     with pytest.raises(RefusedError):
         async with open_change(made.context, msgspec.structs.replace(PLAN, tier=2), store):
             pytest.fail("it went ahead")
@@ -127,7 +127,7 @@ async def test_an_end_that_cannot_be_noted_is_told_and_no_more(stage: MakeStage,
     async with open_change(made.context, PLAN, store):
         (made.directory / "audit.jsonl").unlink()
         (made.directory / "audit.jsonl").mkdir()
-    assert "warning: the audit trail lacks the end" in made.err.getvalue()
+    assert "warning: cannot write the end of this operation to the audit trail" in made.err.getvalue()
 
 
 async def test_a_live_holder_is_not_waited_for(stage: MakeStage, store: ZooKeeperStore) -> None:
@@ -161,7 +161,7 @@ async def test_a_killed_holder_is_waited_for(stage: MakeStage, store: ZooKeeperS
             pass
 
     waiting = asyncio.ensure_future(change())
-    while "waiting for the session of a process that was killed" not in made.err.getvalue():  # noqa: ASYNC110
+    while "waiting for the ZooKeeper session of a killed process" not in made.err.getvalue():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert not waiting.done()
     await lock.release()
@@ -178,7 +178,7 @@ async def test_the_end_of_the_session_ends_the_work(
                 await store.sync("/")
             change.require_lock()
 
-    with pytest.raises(ChangeCutOffError, match="a part of 'cookie delete' may be done: run it again"):
+    with pytest.raises(ChangeCutOffError, match="'cookie delete' may be partly done: run it again"):
         await change_on()
 
 

@@ -51,7 +51,7 @@ def test_a_plan_altered_by_hand_is_refused(tmp_path: Path) -> None:
 def test_anything_else_is_no_plan(tmp_path: Path, text: str) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(InvalidArgumentError, match="no plan"):
+    with pytest.raises(InvalidArgumentError, match="not a plan"):
         load_plan(str(path))
     with pytest.raises(InvalidArgumentError, match="cannot read"):
         load_plan(str(tmp_path / "absent"))

@@ -26,7 +26,7 @@ def test_a_folder_that_cannot_be_is_a_refusal(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="set BKCTL_STATE_DIR"):
         state_folder(Settings())
     (tmp_path / "file").write_text("")
-    with pytest.raises(RefusedError, match=r"cannot make the folder .* \(Not a directory\)"):
+    with pytest.raises(RefusedError, match=r"cannot create the directory .* \(Not a directory\)"):
         state_folder(Settings(state_directory=str(tmp_path / "file" / "below")))
 
 

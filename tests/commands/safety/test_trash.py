@@ -74,5 +74,5 @@ def test_a_full_disk(stage: Callable[..., Stage]) -> None:
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, trash._descriptor)
         os.close(full)
-        with pytest.raises(RefusedError, match=r"cannot keep what would be changed .*: No space left"):
+        with pytest.raises(RefusedError, match=r"cannot save the former data .*: No space left"):
             trash.keep("set", "/b", NODE)

@@ -91,7 +91,7 @@ def test_folders_in_another_order_than_their_version_files_say(java: JavaFolders
         *("--ledger-dir", config.ledger_directories[0], "--ledger-dir", "data/more"),
     )
     assert result.exit_code == 3
-    assert "names the folders" in result.stderr
+    assert "lists the directories" in result.stderr
     (java.indexes[0] / "VERSION").unlink()
     result = run(java, "--yes")
     assert (result.exit_code, "no readable VERSION file" in result.stderr) == (3, True)

@@ -58,11 +58,11 @@ def test_a_field_that_is_not_there_is_told_before_the_work(folders: Folders) -> 
     before = os.listdir(index)
     result = folders.run("check", "--sort", "nope", "-o", "json")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "the fields of this listing are severity" in result.stderr
+    assert "this listing has the fields severity" in result.stderr
     assert os.listdir(index) == before, "it was not opened yet"
 
 
-def test_findings_with_the_way_out(tmp_path: Path) -> None:
+def test_findings_with_the_fix(tmp_path: Path) -> None:
     folders = Folders(tmp_path, ledgers=2)
     folders.fill()
     folders.stamp()
@@ -72,15 +72,15 @@ def test_findings_with_the_way_out(tmp_path: Path) -> None:
     result = folders.run("check", "-o", "json")
     assert result.exit_code == 10
     items = {item["check"]: item for item in result.json()["items"]}
-    assert "cookie verify" in items["VERSION"]["way_out"]
-    assert (items["names"]["severity"], items["names"]["way_out"]) == ("note", None)
-    assert "index rebuild" in items["index"]["way_out"]
+    assert "cookie verify" in items["VERSION"]["fix"]
+    assert (items["names"]["severity"], items["names"]["fix"]) == ("note", None)
+    assert "index rebuild" in items["index"]["fix"]
     table = folders.run("check", "-o", "table")
     assert table.exit_code == 10
-    assert "WAY OUT" in table.stdout
+    assert "FIX" in table.stdout
     Folders(tmp_path).stamp("bookie-2")
     items = {item["path"]: item for item in folders.run("check", "-o", "json").json()["items"]}
-    assert "it names the folders" in items[str(tmp_path / "l0" / "current" / "VERSION")]["finding"]
+    assert "it lists the directories" in items[str(tmp_path / "l0" / "current" / "VERSION")]["finding"]
 
 
 def test_a_lost_log_is_told_with_what_was_in_it(folders: Folders) -> None:
@@ -94,7 +94,7 @@ def test_a_lost_log_is_told_with_what_was_in_it(folders: Folders) -> None:
     (found,) = result.json()["items"]
     assert (found["severity"], found["check"], found["path"]) == ("problem", "entry logs", str(log))
     assert "12 entries of 4 ledgers (1, 2, 3, 4) were in it" in found["finding"]
-    assert "docs/runbooks/missing-log.md" in found["way_out"]
+    assert "docs/runbooks/missing-log.md" in found["fix"]
 
 
 def deep_findings(folders: Folders) -> list[dict[str, Any]]:
@@ -134,7 +134,7 @@ def test_a_deep_check_of_sound_folders(tmp_path: Path) -> None:
 
 
 def test_csv_has_a_line_for_each_finding(filled: Folders) -> None:
-    header = "severity,check,path,ledger_id,entry_id,offset,finding,way_out"
+    header = "severity,check,path,ledger_id,entry_id,offset,finding,fix"
     assert filled.succeed("check", "--deep", "-o", "csv").stdout.splitlines() == [header]
     with log_of(filled).open("r+b") as stream:
         stream.truncate(log_of(filled).stat().st_size - 45)
@@ -142,7 +142,7 @@ def test_csv_has_a_line_for_each_finding(filled: Folders) -> None:
     assert result.exit_code == 10
     lines = [each for each in csv.DictReader(result.stdout.splitlines()) if each["check"] == "locations"]
     assert [(each["path"], each["ledger_id"] != "") for each in lines] == [(str(log_of(filled)), True)] * 2
-    assert "docs/runbooks/corrupt-log.md" in lines[0]["way_out"]
+    assert "docs/runbooks/corrupt-log.md" in lines[0]["fix"]
 
 
 def test_rows_of_deleted_ledgers_are_no_problem(filled: Folders) -> None:
@@ -159,7 +159,7 @@ def test_a_deep_check_of_a_lost_index(filled: Folders) -> None:
     assert result.exit_code == 10
     assert found["path"].endswith(LOCATIONS_DATABASE)
     assert "is missing, but" in found["finding"]
-    assert "bkctl storage index rebuild" in found["way_out"]
+    assert "bkctl storage index rebuild" in found["fix"]
 
 
 def test_a_deep_check_of_a_lost_log(filled: Folders) -> None:
@@ -175,7 +175,7 @@ def test_a_deep_check_of_a_lost_log(filled: Folders) -> None:
         "entry_id": None,
         "offset": None,
         "finding": "there is no such log: 12 entries of 4 ledgers (1, 2, 3, 4) were in it",
-        "way_out": "see docs/runbooks/missing-log.md",
+        "fix": "see docs/runbooks/missing-log.md",
     }
 
 
@@ -189,8 +189,8 @@ def test_a_lost_log_beside_damage_that_is_seen_entry_by_entry(filled: Folders) -
     (damaged,) = [each for each in items if each["check"] == "locations"]
     assert lost["finding"] == "there is no such log: 1 entry of 1 ledger (2) was in it"
     assert damaged["entry_id"] == "0"
-    assert "missing-log.md" in lost["way_out"]
-    assert "corrupt-log.md" in damaged["way_out"]
+    assert "missing-log.md" in lost["fix"]
+    assert "corrupt-log.md" in damaged["fix"]
 
 
 def test_a_deep_check_of_a_cut_log(filled: Folders) -> None:
@@ -210,8 +210,8 @@ def test_another_entry_at_the_place(filled: Folders) -> None:
     (found,) = deep_findings(filled)
     assert (found["ledger_id"], found["entry_id"], found["offset"]) == ("1", "0", HEADER_BYTES + 4)
     assert found["finding"] == "found 99:5 instead"
-    assert "leave the index as it is" in found["way_out"]
-    assert "index rebuild" not in found["way_out"]
+    assert "leave the index as it is" in found["fix"]
+    assert "index rebuild" not in found["fix"]
 
 
 def test_a_size_word_that_cannot_be(filled: Folders) -> None:

@@ -81,7 +81,7 @@ def test_a_range_where_no_entry_can_be_is_a_usage_error(golden: tuple[Path, dict
     path, _ = golden
     size = path.stat().st_size
     for options, said in (
-        (("--from", str(size + 1)), f"--from {size + 1} is behind the end of {path}, which has {size} bytes"),
+        (("--from", str(size + 1)), f"--from {size + 1} is after the end of {path}, which has {size} bytes"),
         (("--from", "-1"), "--from"),
         (("--from", "1023"), f"--from 1023 is in the header of {path}: its entries begin at 1024"),
         (("--from", "2048", "--to", "2047"), "the range ends before it starts"),
@@ -102,14 +102,14 @@ def test_names_and_folders(tmp_path: Path) -> None:
     (tmp_path / "8.log").mkdir()
     (tmp_path / "l0" / "current" / "7b.log").symlink_to("nowhere")
     for words, code, said in (
-        (("show", "7"), 4, "there is no entry log 7.log"),
-        (("show", "x"), 2, "'x' names no entry log"),
+        (("show", "7"), 4, "no entry log 7.log"),
+        (("show", "x"), 2, "'x' is not an entry log"),
         (("show", str(tmp_path / "foo.log")), 2, "not named like an entry log"),
-        (("show", str(tmp_path / "9.log")), 4, "there is no entry log"),
+        (("show", str(tmp_path / "9.log")), 4, "no entry log"),
         (("scan", str(tmp_path / "8.log")), 4, "8.log is not a file"),
-        (("scan", "7b", "--directory", str(tmp_path / "l0")), 2, "'7b' names no entry log"),
-        (("scan", "0x7b", "--directory", str(tmp_path / "l0")), 4, "7b.log is a link that leads nowhere"),
-        (("scan", "0", "--directory", str(tmp_path)), 2, "the bookie's folders are"),
+        (("scan", "7b", "--directory", str(tmp_path / "l0")), 2, "'7b' is not an entry log"),
+        (("scan", "0x7b", "--directory", str(tmp_path / "l0")), 4, "7b.log is a broken link"),
+        (("scan", "0", "--directory", str(tmp_path)), 2, "the bookie's directories are"),
         (("show", "0", "--directory", str(tmp_path / "l0"), "--entry", "3"), 2, "--entry needs --ledger"),
         (("show", "0", "--directory", str(tmp_path / "l0"), "--ledger", "9"), 4, "has no entry of ledger 9"),
     ):

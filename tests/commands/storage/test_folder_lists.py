@@ -41,7 +41,7 @@ LISTS: dict[str, dict[str, Callable[[tuple[str, ...]], tuple[str, ...]]]] = {
     "indexes swapped": {"index_directories": swapped},
     "pairs swapped": {"ledger_directories": swapped, "index_directories": swapped},
     "one journal": {"journal_directories": first},
-    "one ledger folder with its index": {"ledger_directories": first, "index_directories": first},
+    "one ledger directory with its index": {"ledger_directories": first, "index_directories": first},
 }
 
 
@@ -119,7 +119,7 @@ def require_refused(folders: Folders, lists: str, command: str, sentence: str) -
     result = listed(folders, lists).run(*words(folders, command))
     assert (result.exit_code, "nothing was changed: " in result.stderr) == (3, True), result.stderr
     assert sentence in result.stderr
-    assert "give all folders as they were, in number and order" in result.stderr
+    assert "list all directories as before, in number and order" in result.stderr
     assert tree(folders) == before
     assert not (folders.root / "state").exists(), "it ends before the plan"
 
@@ -127,7 +127,7 @@ def require_refused(folders: Folders, lists: str, command: str, sentence: str) -
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_takes_a_list_that_the_folders_contradict(folders: Folders, command: str) -> None:
     remove_everywhere(folders, LOCK)
-    require_refused(folders, "one ledger folder with its index", command, f"{VERSION}: it names the folders ")
+    require_refused(folders, "one ledger directory with its index", command, f"{VERSION}: it lists the directories ")
 
 
 @pytest.mark.parametrize("lists", LISTS)
@@ -135,11 +135,11 @@ def test_the_cookies_and_the_places_each_alone_are_enough(folders: Folders, list
     """Cookies can be rewritten for another list; places are not there before the first start by bkctl."""
     places = {path: path.read_bytes() for path in folders.root.glob(f"*/current/{PLACE}")}
     remove_everywhere(folders, PLACE)
-    require_refused(folders, lists, "index rebuild", f"{VERSION}: it names the folders ")
+    require_refused(folders, lists, "index rebuild", f"{VERSION}: it lists the directories ")
     for path, place in places.items():
         path.write_bytes(place)
     remove_everywhere(folders, VERSION)
-    require_refused(folders, lists, "index rebuild", f"{PLACE}: the folder was ")
+    require_refused(folders, lists, "index rebuild", f"{PLACE}: the directory was ")
 
 
 @pytest.mark.parametrize("lists", ["journals swapped", "indexes swapped"])
@@ -150,7 +150,7 @@ def test_the_checks_tell_it_as_a_problem(folders: Folders, lists: str) -> None:
     problems = [each for each in found.json()["items"] if each["check"] == "VERSION"]
     assert {each["severity"] for each in problems} == {"problem"}
     assert {each["path"] for each in problems} == {f"{each}/current/{VERSION}" for each in wrong.config.all_directories}
-    assert {"give all folders as they were" in each["way_out"] for each in problems} == {True}
+    assert {"list all directories as before" in each["fix"] for each in problems} == {True}
 
 
 def test_a_folder_of_another_bookie(folders: Folders) -> None:
@@ -160,7 +160,7 @@ def test_a_folder_of_another_bookie(folders: Folders) -> None:
     folders.stamp("bookie-2")
     version.write_bytes(own)
     result = folders.run(*COMMANDS["index rebuild"])
-    sentence = f"{version}: it is that of bookie bookie-1, but"
+    sentence = f"{version}: it belongs to bookie bookie-1, but"
     assert (result.exit_code, sentence in result.stderr) == (3, True), result.stderr
 
 
@@ -169,14 +169,14 @@ def test_without_a_witness_a_log_in_the_wrong_folder_is_a_problem(folders: Folde
     remove_everywhere(folders, PLACE)
     items = listed(folders, "ledgers swapped").run("check", "-o", "json").json()["items"]
     found = [each for each in items if "belong elsewhere" in each["finding"]]
-    assert [(each["severity"], "in number and order" in each["way_out"]) for each in found] == [("problem", True)] * 2
+    assert [(each["severity"], "in number and order" in each["fix"]) for each in found] == [("problem", True)] * 2
 
 
 def test_a_folder_that_says_nothing_is_where_the_others_put_it(folders: Folders) -> None:
     """A new disk for an index: docs/runbooks/lost-index.md."""
     shutil.rmtree(folders.root / "i1")
     (folders.root / "i1").mkdir()
-    require_refused(folders, "indexes swapped", "index rebuild", f"{VERSION}: it names the folders ")
+    require_refused(folders, "indexes swapped", "index rebuild", f"{VERSION}: it lists the directories ")
     folders.succeed("index", "rebuild", "--yes")
     assert (folders.root / "i1" / "current" / VERSION).exists()
 

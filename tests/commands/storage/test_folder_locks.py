@@ -110,6 +110,6 @@ def test_a_folder_that_somebody_had_meanwhile(folders: Folders) -> None:
     locks = FolderLocks(disk, folders.config)
     locks.hold()
     disk.lock_directory(str(lock.parent)).release()
-    with pytest.raises(DirectoryLockedError, match="in use by another process meanwhile"):
+    with pytest.raises(DirectoryLockedError, match="in use by another process"):
         locks.claim()
     locks.release()

@@ -68,9 +68,9 @@ def test_what_was_torn_or_damaged_is_told(folders: Folders) -> None:
 def test_refusals(folders: Folders) -> None:
     folders.fill()
     for words, code, said in (
-        (("scan", "7"), 4, "there is no journal 7.txn"),
+        (("scan", "7"), 4, "no journal 7.txn"),
         (("scan", "--from", "512"), 2, "--from needs a journal file"),
-        (("scan", "foo.txn"), 2, "'foo.txn' names no journal"),
+        (("scan", "foo.txn"), 2, "'foo.txn' is not a journal"),
     ):
         failed = folders.run("journal", *words)
         assert (failed.exit_code, said in failed.stderr) == (code, True), failed
@@ -89,7 +89,7 @@ def test_a_start_where_no_record_can_be_is_a_usage_error(tmp_path: Path, name: s
         return run_bkctl("storage", "journal", "scan", str(path), f"--from={start}", "-o", "csv")
 
     for start, said in (
-        (size + 1, f"--from {size + 1} is behind the end of {path}, which has {size} bytes"),
+        (size + 1, f"--from {size + 1} is after the end of {path}, which has {size} bytes"),
         (10**30, f"which has {size} bytes"),
         (-1, "--from"),
         (1, f"--from 1 is in the header of {path}: its records begin at {first}"),
@@ -168,6 +168,6 @@ def test_replay_refuses(folders: Folders) -> None:
     elsewhere = folders.root / "1.txn"
     elsewhere.touch()
     other = folders.run("journal", "replay", "--from", str(elsewhere), "--yes")
-    assert (other.exit_code, "is in none of the bookie's folders" in other.stderr) == (2, True)
+    assert (other.exit_code, "is not in any of the bookie's directories" in other.stderr) == (2, True)
     missing = folders.run("journal", "replay", "--from", "1", "--yes")
-    assert (missing.exit_code, "there is no journal 1.txn" in missing.stderr) == (4, True)
+    assert (missing.exit_code, "no journal 1.txn" in missing.stderr) == (4, True)

@@ -58,7 +58,7 @@ def test_plan_end_and_a_second_run(folders: Folders) -> None:
     assert [(each["action"], each["ledger_id"]) for each in plan["items"]] == [
         ("end limbo", each) for each in ("2", "8", "1", "3")
     ]
-    assert "1 of them have no entries here at all" in " ".join(plan["summary"])
+    assert "1 of them have no entries on this bookie" in " ".join(plan["summary"])
     assert "will be permanent and silent" in plan["summary"][0]
     assert limbo(folders) == [1, 2, 3, 8]
     refused = folders.run("limbo", "end")
@@ -87,7 +87,7 @@ def test_one_ledger_alone(folders: Folders) -> None:
     assert (result["ledgers"], result["ledgers_left"]) == (1, 3)
     assert limbo(folders) == [1, 3, 8]
     done = folders.succeed("limbo", "end", "--ledger", "2", "--yes", "-o", "json")
-    assert "none of these ledgers is in limbo here" in done.stderr
+    assert "none of these ledgers is in limbo" in done.stderr
     unknown = folders.run("limbo", "end", "--ledger", "77", "--yes")
     assert (unknown.exit_code, "knows no ledger 77" in unknown.stderr) == (4, True)
 
@@ -123,7 +123,7 @@ def test_refused_while_more_may_be_lost_than_the_rows_say(folders: Folders) -> N
         assert (running.exit_code, "stop the bookie first" in running.stderr) == (5, True)
         storage.engines[0].write_flags(NEEDS_INTEGRITY_CHECK)
     unnoted = folders.run("limbo", "end", "--yes")
-    assert (unnoted.exit_code, "start it, let its repair try" in unnoted.stderr) == (3, True)
+    assert (unnoted.exit_code, "start it, wait for its repair" in unnoted.stderr) == (3, True)
     assert "the next start reads the metadata of all ledgers" in folders.succeed("limbo", "list").stderr
     dirty = folders.root / "l1" / "current" / "DIRTY"
     dirty.touch()

@@ -60,7 +60,7 @@ def test_a_folder_that_is_not_there(folders: Folders) -> None:
     folders.fill()
     result = run_bkctl("storage", "mark", *folders.arguments, "--ledger-dir", str(folders.root / "l9"))
     assert result.exit_code == 4
-    assert f"{folders.root / 'l9'} is not there" in result.stderr
+    assert f"{folders.root / 'l9'} is missing" in result.stderr
     assert not (folders.root / "l9").exists()
 
 
@@ -69,7 +69,7 @@ def test_a_folder_without_a_bookies_files(folders: Folders) -> None:
     (folders.root / "empty").mkdir()
     result = run_bkctl("storage", "mark", *folders.arguments, "--ledger-dir", str(folders.root / "empty"))
     assert result.exit_code == 4
-    assert "holds no bookie's files" in result.stderr
+    assert "contains no bookie's files" in result.stderr
 
 
 def test_help_pages() -> None:

@@ -30,7 +30,7 @@ def test_an_index_folder_that_is_a_file(folders: Folders, make: object, words: t
     result = folders.run(*words, "--index-dir", str(odd))
     assert result.exit_code == 4
     assert result.stderr.startswith(f"error: {odd}")
-    assert "is not a folder" in result.stderr
+    assert "is not a directory" in result.stderr
 
 
 def test_folders_without_a_bookie_s_files(folders: Folders) -> None:
@@ -40,9 +40,9 @@ def test_folders_without_a_bookie_s_files(folders: Folders) -> None:
     file = file_in_place_of_folder(folders.root)
     for option in ("--ledger-dir", "--journal-dir"):
         for path, said in (
-            (empty, "it has no folder 'current'"),
-            (file, "is not a folder"),
-            (folders.root / "nowhere", "is not there"),
+            (empty, "it has no directory 'current'"),
+            (file, "is not a directory"),
+            (folders.root / "nowhere", "is missing"),
         ):
             result = folders.run("check", option, str(path))
             assert (result.exit_code, said in result.stderr) == (4, True), result.stderr
