@@ -135,5 +135,5 @@ def test_a_log_file_that_cannot_be_opened_is_refused_and_a_failure_is_its_last_l
     failed = run_bkctl(*start, "--set", f"logFile={tmp_path}/log", "--set", "allowLoopback=true")
     assert failed.exit_code == 2
     assert "bookie stopped by an error: no ZooKeeper server responds at 127.0.0.1:1" in (tmp_path / "log").read_text()
-    assert "error: no ZooKeeper server answers" in failed.stderr
+    assert "error: no ZooKeeper server responds" in failed.stderr
     assert not os.path.exists(tmp_path / "j")
