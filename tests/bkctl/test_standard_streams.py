@@ -24,7 +24,7 @@ def test_closed_streams_do_not_change_the_exit_code(closed: str) -> None:
     )
     assert finished.returncode == ExitCode.METADATA_UNAVAILABLE
     assert finished.stdout == ""
-    assert finished.stderr.startswith("error: no ZooKeeper server answers") is ("2>&-" not in closed)
+    assert finished.stderr.startswith("error: no ZooKeeper server responds") is ("2>&-" not in closed)
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",)])
