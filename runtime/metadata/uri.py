@@ -71,8 +71,9 @@ def _parse_pulsar_uri(text: str) -> MetadataUri:
     url = url[len("zk:") :] if url.lower().startswith("zk:") else url
     authority, slash, path = url.partition("/")
     servers = _parse_servers(authority)
-    if not servers:
-        raise ConfigurationError(f"metadata URI {text!r} has no ZooKeeper server: write {PULSAR_EXAMPLE}")
+    if not servers or "#" in servers:
+        problem = "has '#' in the name of a server" if servers else "has no ZooKeeper server"
+        raise ConfigurationError(f"metadata URI {text!r} {problem}: write {PULSAR_EXAMPLE}")
     chroot = slash + path if path else ""  # Pulsar does not decode it
     root = chroot + ROOT_DEFAULT
     if not _is_usable_root(root):

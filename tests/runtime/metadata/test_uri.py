@@ -92,6 +92,7 @@ def test_the_client_understands_every_form_of_server(servers: str, hosts: list[t
         ("metadata-store:", "has no ZooKeeper server: write metadata-store:zk:"),
         ("metadata-store:zk:", "has no ZooKeeper server: write metadata-store:zk:"),
         ("metadata-store:zk:;,/x", "has no ZooKeeper server"),
+        ("metadata-store:zk:h1:2181#", "has '#' in the name of a server"),
         ("metadata-store:zk://h1:2181/x", "has no ZooKeeper server"),
         ("metadata-store:zk:h1/x/", "'/x/' is no ZooKeeper path"),
         ("metadata-store:zk:h1//x", "'//x' is no ZooKeeper path"),
