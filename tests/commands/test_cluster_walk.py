@@ -170,7 +170,7 @@ def test_wrong_input_has_its_own_exit_code_and_changes_nothing(cluster: Cluster)
         (4, "no such ledger", ("ledger", "read", "77")),
         (4, "no such ledger", ("ledger", "verify", "77")),
         (4, "has no entry 5: its last entry is 2", ("ledger", "read", "0", "5")),
-        (4, "there is no bookie nobody:1", ("bookie", "info", "nobody:1")),
+        (4, "no bookie nobody:1 in this cluster", ("bookie", "info", "nobody:1")),
         (4, "bookie nobody:1 is unknown", ("recover", "failed-bookie", "nobody:1", "--yes")),
         (4, "bookie nobody:1 is unknown", ("decommission", "nobody:1", "--yes")),
         (3, f"bookie {first} is up and serving; stop it first", ("recover", "failed-bookie", first, "--yes")),

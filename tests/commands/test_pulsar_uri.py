@@ -89,4 +89,4 @@ def test_the_audit_by_spark_takes_it_too(pulsar: PulsarCluster) -> None:
 def test_oxia_is_refused_by_name() -> None:
     refused = run_bkctl("bookie", "list", "-u", "metadata-store:oxia://localhost:6648/bookkeeper")
     assert (refused.exit_code, refused.stdout) == (13, "")
-    assert "the metadata is in 'oxia', and bkctl supports only ZooKeeper" in refused.stderr
+    assert "the metadata is in 'oxia', but bkctl supports only ZooKeeper" in refused.stderr

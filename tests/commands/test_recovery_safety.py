@@ -285,7 +285,9 @@ def test_a_cookie_is_kept_when_its_bookie_registers_while_the_question_is_open(o
             return session.screen
 
         with TerminalSession("cookie", "delete", BOOKIE, **operator.environment) as session:
-            await asyncio.to_thread(session.wait_for, f"'cookie delete {BOOKIE}' cannot be undone. Type {BOOKIE} to go")
+            await asyncio.to_thread(
+                session.wait_for, f"'cookie delete {BOOKIE}' cannot be undone. Type {BOOKIE} to continue"
+            )
             await store.create(f"{operator.root}/available/{BOOKIE}", is_ephemeral=True)
             assert f"bookie {BOOKIE} is registered: stop it first" in await asyncio.to_thread(answer)
 

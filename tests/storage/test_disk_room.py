@@ -55,7 +55,7 @@ def test_a_limit_on_file_sizes_is_waited_for_but_is_no_full_disk(tmp_path: Path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
     try:
-        with pytest.raises(JournalFullError, match=r"File too large.*; the disk is not full .*ulimit -f") as raised:
+        with pytest.raises(JournalFullError, match=r"File too large.*; the disk is not full, .*ulimit -f") as raised:
             journal.write_group([entry(1, 0, bytes(16_000))])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

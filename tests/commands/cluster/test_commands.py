@@ -171,7 +171,7 @@ def test_nuke_refuses_what_is_not_bookkeepers(operator: Operator) -> None:
     before = operator.tree()
     result = operator.run("cluster", "nuke", "--confirm", instance_id)
     assert result.exit_code == 3
-    assert f"{operator.root}/mine is not BookKeeper's" in result.stderr
+    assert f"{operator.root}/mine does not belong to BookKeeper" in result.stderr
     assert operator.tree() == before
     operator.succeed("cluster", "format", "--confirm", instance_id)
     assert "mine" in operator.tree()

@@ -164,7 +164,7 @@ def test_forms(planted: Planted) -> None:
     finding = planted.run(*DOCTOR).json()["findings"][0]
     lines = planted.run(*DOCTOR, "-o", "jsonl")
     assert (lines.exit_code, [json.loads(line) for line in lines.stdout.splitlines()]) == (FINDINGS, [finding])
-    assert "looked at " in lines.stderr
+    assert "checked " in lines.stderr
     assert "2 ledgers" in lines.stderr
     table = list(csv.DictReader(io.StringIO(planted.run(*DOCTOR, "-o", "csv").stdout)))
     assert table == [finding]

@@ -90,7 +90,7 @@ def test_one_that_was_cut_off_is_to_be_ended(folders: Folders) -> None:
         (current / database).rmdir()
     checked = folders.run("check", "-o", "json")
     assert checked.exit_code == 10
-    advice = {each["way_out"] for each in checked.json()["items"] if each["check"] == "index"}
+    advice = {each["fix"] for each in checked.json()["items"] if each["check"] == "index"}
     assert ["run `bkctl storage hand-back` to finish it" in each for each in advice] == [True]
     assert "index rebuild" not in checked.stdout
     rebuilt = folders.run("index", "rebuild", "--yes")

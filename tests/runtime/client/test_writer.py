@@ -602,7 +602,7 @@ async def test_a_close_that_cannot_reach_zookeeper_says_what_becomes_of_the_ledg
     await writer.append(payload(0))
     await client.held_store.close()
     with pytest.raises(
-        MetadataUnavailableError, match=r"ledger \d+: its end, entry 0, may not be stored; acknowledged"
+        MetadataUnavailableError, match=r"ledger \d+: its end, entry 0, may not be recorded; acknowledged"
     ):
         await writer.close()
     assert end(await world.recover(writer.ledger_id)) == closed(0, 10)

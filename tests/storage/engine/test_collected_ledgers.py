@@ -139,7 +139,7 @@ def test_after_a_failed_append_the_file_is_replaced(tmp_path: Path, operation: s
     collected.append(5)
     collected.note(5)
     disk.fail_on = operation
-    with pytest.raises(StorageError, match="copy of ledger 6 stays"):
+    with pytest.raises(StorageError, match="kept the copy of ledger 6"):
         collected.append(6)
     disk.fail_on = None
     with pytest.raises(StorageError, match="earlier write"):

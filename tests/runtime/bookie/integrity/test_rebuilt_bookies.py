@@ -162,7 +162,7 @@ async def test_a_closed_ledger_is_filled_even_if_the_word_was_wrong(
         await wait_for(caplog, "3 ledgers still miss entries", 1)
         assert "limbo end" not in caplog.text, "the others are only down"
     plan = (await rebuilt.bkctl(wrong, "limbo", "end", "--dry-run")).json()
-    assert "3 of them have no entries here at all" in " ".join(plan["summary"])
+    assert "3 of them have no entries on this bookie" in " ".join(plan["summary"])
     assert (await rebuilt.bkctl(wrong, "limbo", "end", "--yes")).json()["ledgers"] == 3
     async with rebuilt.running():
         await wait_for(caplog, f"{REPAIRED} {3 * ENTRY_COUNT} entries", 1)

@@ -162,7 +162,7 @@ async def test_where_read_only_is_forbidden_a_full_disk_ends_the_bookie(tmp_path
     async with committing(tmp_path, refuse) as running:
         running.disk.is_full = True
         fence = running.journal.append_and_wait(encode_fence_record(1))
-        with pytest.raises(JournalFailedError, match="switched off"):
+        with pytest.raises(JournalFailedError, match="read-only mode is disabled"):
             await fence
         with pytest.raises(NoWritableDiskError):
             await running.task

@@ -102,7 +102,7 @@ async def test_errors_of_one_file_are_one_line_in_a_while(tmp_path: Path, caplog
     assert (await reads.read(new_job(engine, 1, -1, needs_last_entry=True))).status is Status.IO_ERROR
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(lines) == 1
-    assert lines[0].startswith(f"ledger 1 entry 3 cannot be read: {tmp_path}/0.log: entry 1:3 at offset")
+    assert lines[0].startswith(f"cannot read ledger 1 entry 3: {tmp_path}/0.log: entry 1:3 at offset")
     reads.close()
     assert caplog.records[-1].getMessage() == f"100 more errors in 10 s: {tmp_path}/0.log"
     await workers.close()

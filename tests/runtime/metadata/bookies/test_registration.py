@@ -404,7 +404,7 @@ async def test_no_cluster(store: ZooKeeperStore, root: str) -> None:
         await Bookie(store, root).registration.register(BookieMode.WRITABLE)
     await store.create(root, make_parents=True)
     assert await client.writable() == await client.read_only() == await client.with_cookie() == []
-    with pytest.raises(RegistrationError, match=f"{root}/available is not there.*bkctl metadata doctor"):
+    with pytest.raises(RegistrationError, match=f"{root}/available is missing.*bkctl metadata doctor"):
         await Bookie(store, root).registration.register(BookieMode.WRITABLE)
 
 
@@ -494,5 +494,5 @@ async def test_a_dead_server_holds_up_no_end(
         await registration.unregister()  # within its own time-out, for that of an operation is an hour here
     await store.close()
     assert not registration.is_registered
-    told = [record.message for record in caplog.records if "ZooKeeper does not answer" in record.message]
+    told = [record.message for record in caplog.records if "ZooKeeper does not respond" in record.message]
     assert told == ["bookie bk-1: ZooKeeper does not respond, so the registration stays until the session expires"]

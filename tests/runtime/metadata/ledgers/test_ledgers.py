@@ -231,8 +231,8 @@ async def test_what_is_no_ledger_is_left_out(
     with caplog.at_level(logging.WARNING):
         assert await collect(ledgers.list_ids()) == [5]
     warnings = "\n".join(caplog.messages)
-    assert "922/3372/0368/5477/L5807 is left out" in warnings
-    assert "/99 is left out" in warnings
+    assert "922/3372/0368/5477/L5807 was ignored" in warnings
+    assert "/99 was ignored" in warnings
 
 
 async def test_an_unreadable_ledger_does_not_end_a_scan(store: ZooKeeperStore, root: str) -> None:

@@ -232,7 +232,7 @@ async def test_the_largest_number_disturbs_nothing(
     with caplog.at_level(logging.WARNING):
         parts = await parts_of(ledgers)
     assert ids_in(parts) == ids
-    assert caplog.messages == [f"{root}/922/3372/0368/5477/L5807 is left out: no ledger can be stored there"]
+    assert caplog.messages == [f"{root}/922/3372/0368/5477/L5807 was ignored: no ledger can be stored there"]
 
 
 @pytest.mark.parametrize("tree", LedgerTree)

@@ -303,7 +303,7 @@ async def test_every_lock_is_given_up_with_its_session(
     await asyncio.to_thread(expire, session_of(store), zookeeper)
     await lost.wait()
     assert [lock is not None and lock.is_held for lock in held] == [False] * 5
-    assert "5 replication locks are lost" in caplog.text
+    assert "lost 5 replication locks" in caplog.text
     again = [await locks.acquire(ledger_id) for ledger_id in range(5)]
     assert all(lock is not None and lock.is_held for lock in again)
 

@@ -43,7 +43,7 @@ async def test_one_server_per_folder_and_port(tmp_path: Path) -> None:
     async with await EmbeddedZooKeeper.start(str(tmp_path / "a")) as server:
         with pytest.raises(ConflictError, match="another ZooKeeper server runs in") as caught:
             await EmbeddedZooKeeper.start(str(tmp_path / "a"))
-        named = re.search(r"end process (\d+) first", str(caught.value))
+        named = re.search(r"stop process (\d+) first", str(caught.value))
         assert named is not None
         assert Path(f"/proc/{named[1]}/cwd").samefile(tmp_path / "a")
         with pytest.raises(ConfigurationError, match=f"port {server.port} is in use"):

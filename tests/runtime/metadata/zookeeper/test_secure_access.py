@@ -359,7 +359,7 @@ async def refusal(server: ZooKeeperServer, tls: ZooKeeperTlsConfig | None) -> Me
 
 async def test_who_is_refused_by_tls(tls_server: ZooKeeperServer, certificates: Certificates) -> None:
     stranger = await refusal(tls_server, certificates.client("stranger"))
-    assert f"no session with ZooKeeper: {tls_server.address} TLS failed: the server refuses" in str(stranger)
+    assert f"no session with ZooKeeper: {tls_server.address} TLS failed: the server rejects" in str(stranger)
     nobody = await refusal(tls_server, certificates.client(None))
     assert "the server rejects this client's certificate" in str(nobody)
     untrusted = await refusal(tls_server, certificates.client(ca_file=certificates.path("other-ca.pem")))

@@ -153,7 +153,7 @@ async def test_a_lost_connection_is_told_once_and_so_is_the_new_one(
     told = [record.message for record in caplog.records if record.name == "runtime.metadata.zookeeper.store"]
     where = f"127.0.0.1:{port}"
     assert told == [
-        f"lost the connection to ZooKeeper at {where}, trying again",
+        f"lost the connection to ZooKeeper at {where}, reconnecting",
         f"connected to ZooKeeper at {where} again",
     ]
 

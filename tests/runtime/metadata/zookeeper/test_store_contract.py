@@ -276,7 +276,7 @@ async def test_a_server_that_says_nothing_does_not_keep_an_operation(world: Worl
     store = await connected(world, 0.5)
     world.link.freeze()
     for operation in (store.get(world.root), store.delete(world.root), store.sync("/"), store.children("/")):
-        with pytest.raises(MetadataUnavailableError, match="no answer"):
+        with pytest.raises(MetadataUnavailableError, match="no response"):
             await operation
 
 
