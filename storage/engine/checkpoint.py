@@ -1,8 +1,8 @@
 """Making one ledger directory durable: the lane side of a checkpoint, in the order of storage section 5.8.
 
-Log bytes first, then the locations that name them, then the ledger rows, then the seals. A crash between any two steps
-is mended by replay, because the mark moves only after the last one. Not while anything here runs may another job append
-to the entry logs or write to the indexes: there is one lane for all of them.
+The order is log bytes, the locations that reference them, ledger rows, seals. Replay repairs a crash between any two
+steps, because the mark moves only after the last one. While anything here runs, no other job may append to the entry
+logs or write to the indexes: one lane does all of it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class CheckpointJob(msgspec.Struct, frozen=True):
     memtable: Memtable
     row_changes: LedgerRowChanges
     deleted_ledgers: tuple[LedgerId, ...]
-    """Deleted since the last checkpoint. Entries of them in ``memtable`` were added after the deletion (H6);
-    ``row_changes`` says of each whether it is there again."""
+    """Deleted since the last checkpoint. Their entries in ``memtable`` were added after the deletion (H6);
+    ``row_changes`` shows whether each exists again."""
     deletions: Mapping[LedgerId, EntryId]
-    """These, and those that earlier checkpoints began to delete; of each the entry from which on rows may be left."""
+    """These, and those that earlier checkpoints began to delete; for each the first entry whose row may be left."""
 
     def without(self, deleted: tuple[LedgerId, ...]) -> CheckpointJob:
-        """The job with the deletion of further ledgers, of which ``memtable`` has no entry any more."""
-        # From the first entry on: the try that failed may have written rows of any of them.
+        """The job with further deleted ledgers, whose entries ``memtable`` no longer has."""
+        # From entry 0 on, because the failed attempt may have written rows of any of them.
         deletions = {**self.deletions, **dict.fromkeys(deleted, 0)}
         ledgers = tuple(sorted({*self.deleted_ledgers, *deleted}))
         gone = set(deleted)
@@ -46,11 +46,11 @@ class CheckpointDone(msgspec.Struct, frozen=True):
     entry_count: int
     body_bytes: int
     deletions_left: Mapping[LedgerId, EntryId]
-    """For the next checkpoint. The rows of these ledgers say that they are being deleted, to a boot too."""
+    """For the next checkpoint. The rows of these ledgers mark the deletion, so that it survives a restart."""
 
 
 def go_on() -> None:
-    """The pace of a checkpoint that nobody works beside."""
+    """A ``pause`` that does nothing, for callers without concurrent work."""
 
 
 class CheckpointWriter:
@@ -63,17 +63,17 @@ class CheckpointWriter:
         self._steps = steps
 
     def write(self, job: CheckpointJob, pause: Callable[[], None] = go_on) -> CheckpointDone:
-        """Make a job durable; ``pause`` is called between its parts.
+        """Make a job durable; calls ``pause`` between its parts.
 
-        Raises StorageError or OSError with nothing lost: the job can be written again, whole, unless the error is an
-        IndexFailedError. The mark may move only when this has returned for every directory.
+        Raises StorageError or OSError with nothing lost: the whole job can be written again, unless the error is an
+        IndexFailedError. The mark may move only after this has returned for every directory.
         """
         deletions_left = self._delete(job, pause)
         batches, body_bytes = self._write_entries(job.memtable, pause)
         for keys, locations in batches:
             self._locations.write(keys, locations)
             pause()
-        # Also when there was no entry: the fence of an idle ledger is behind the mark like everything else (H1).
+        # Even without entries: the mark must not pass the fence of an idle ledger that is not flushed (H1).
         changes: dict[LedgerId, LedgerRow | None] = {**dict.fromkeys(job.deletions), **job.row_changes}
         self._ledgers.write({each: row for each, row in changes.items() if each not in deletions_left})
         self._locations.seal()
@@ -83,9 +83,9 @@ class CheckpointWriter:
         return CheckpointDone(entry_count, body_bytes, deletions_left)
 
     def _delete(self, job: CheckpointJob, pause: Callable[[], None]) -> dict[LedgerId, EntryId]:
-        """Delete ledgers: those that are there again whole, of the others as many rows as may be; what is left."""
-        # The row goes first: a row whose entries are half deleted would deny entries as a matter of fact. What takes
-        # its place, until the deletion has ended, makes a boot in between go on with it.
+        """Delete all rows of ledgers that exist again, and a bounded number of others; returns what is left."""
+        # The row goes first, because a ledger row with half of its entries would wrongly deny the others. A marker
+        # replaces it until the deletion has ended, so that a restart continues the deletion.
         self._ledgers.begin_deletes(job.deleted_ledgers)
         there_again = {each: first for each, first in job.deletions.items() if job.row_changes.get(each) is not None}
         batch_row_count_max = self._steps.delete_batch_row_count_max
@@ -94,8 +94,8 @@ class CheckpointWriter:
         return self._locations.delete_ledgers(others, self._steps.deleted_row_count_max, pause, batch_row_count_max)
 
     def _write_entries(self, memtable: Memtable, pause: Callable[[], None]) -> tuple[list[tuple[bytes, bytes]], int]:
-        """Append all entries in order and sync; returns joined keys and locations, which no index may hold earlier, and
-        the bytes of the bodies."""
+        """Append all entries in order and sync; returns joined keys and locations, which no index may hold before the
+        sync, and the bytes of the bodies."""
         batches: list[tuple[bytes, bytes]] = []
         body_bytes = 0
         try:

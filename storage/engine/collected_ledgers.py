@@ -1,14 +1,14 @@
-"""Ledgers that exist, and whose copy was collected here: the file that keeps their fences.
+"""Fences of existing ledgers whose local copy was collected.
 
-The collector drops the copy of a closed ledger whose metadata no longer names this bookie, and the fence goes with its
-row. A writer that does not know that the ledger is closed could then append here again. So the id of such a ledger is
-recorded first, in ``bkctl.collected`` next to the entry logs, outside the index: ordinary adds are refused, and every
-row that is made of the ledger again is fenced. The id is removed when the ledger is gone from the metadata.
+The collector drops the copy of a closed ledger whose metadata no longer references this bookie, and the fence goes with
+its row. A writer that does not know that the ledger is closed could then append here again. So the bookie first records
+the ledger id in ``bkctl.collected`` next to the entry logs, outside the index. It refuses ordinary adds to such a
+ledger and fences every new row of it. The id is removed when the ledger is gone from the metadata.
 
-Layout: the 16 bytes ``bkctl.collected1``, then one record of 16 bytes for each ledger, in any order: i64 ledger id, and
-the same 8 bytes inverted. An append is one record and one sync, so only the last record can be torn: one that is short
-or not valid there was never synced, its copy was not dropped, and the next append takes its place. An invalid record
-anywhere else is damage.
+Layout: the 16 bytes ``bkctl.collected1``, then one record of 16 bytes per ledger, in any order: i64 ledger id, and the
+same 8 bytes inverted. An append is one record and one sync, so only the last record can be torn. A short or invalid
+last record was never synced and its copy was not dropped; the next append overwrites it. An invalid record anywhere
+else is damage.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COLLECTED_ADVICE: Final = (
 
 
 def encode_collected(ledger_ids: Iterable[LedgerId]) -> bytes:
-    """Records of ledgers, without the header."""
+    """Encode the records of ledgers, without the header."""
     numbers = array("q", (number for ledger_id in ledger_ids for number in (ledger_id, ~ledger_id)))
     if sys.byteorder == "little":
         numbers.byteswap()
@@ -42,7 +42,7 @@ def encode_collected(ledger_ids: Iterable[LedgerId]) -> bytes:
 
 
 def decode_collected(path: str, data: bytes) -> array[int]:
-    """Ids in a file, as they come; a torn record at the end is left out. CorruptFileError names the damage."""
+    """Ids in a file, in file order, without a torn record at the end. CorruptFileError for damage."""
     if not data.startswith(HEADER):
         raise CorruptFileError(path, 0, "not a list of collected ledgers", COLLECTED_ADVICE)
     numbers = array("q")
@@ -61,25 +61,25 @@ def decode_collected(path: str, data: bytes) -> array[int]:
 
 
 class CollectedLedgers:
-    """The collected ledgers of one ledger directory. The loop asks and changes them; the file belongs to one lane.
+    """The collected ledgers of one ledger directory. The loop reads and changes them; the file belongs to one lane.
 
-    Bounded memory: 8 bytes for each ledger that the file held, more only for those that were added since.
+    Memory is bounded: 8 bytes for each ledger in the file at open, more only for those added since.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._fs = fs
         self.path = os.path.join(directory, COLLECTED)
         self._ids = array("q")
-        """Ascending; replaced, never changed."""
+        """Ascending; never changed in place."""
         self._added: set[LedgerId] = set()
         self._end_bytes = 0
-        """Of the file: behind its last valid record; 0 while there is none."""
+        """Offset in the file after its last valid record; 0 while there is none."""
         self.is_rewrite_due = False
-        """Whether a write has failed: what is on disk is not known until the file is replaced."""
+        """Whether a write failed: the file's content is unknown until the file is replaced."""
 
     @classmethod
     def open(cls, fs: FileSystem, directory: str) -> CollectedLedgers:
-        """Read the file of a ledger directory (``current``); none is an empty one. CorruptFileError, OSError."""
+        """Read the file of a ledger directory (``current``); without one, no ids. CorruptFileError, OSError."""
         collected = cls(fs, directory)
         try:
             data = fs.read_file(collected.path)
@@ -99,22 +99,22 @@ class CollectedLedgers:
         return position < len(self._ids) and self._ids[position] == ledger_id
 
     def ids(self) -> Iterable[LedgerId]:
-        """All of them, in no order."""
+        """All ids, unordered."""
         yield from self._ids
         yield from self._added
 
     def note(self, ledger_id: LedgerId) -> None:
-        """Count a ledger in whose record ``append`` has made durable."""
+        """Add a ledger whose record ``append`` has made durable."""
         self._added.add(ledger_id)
 
     def replace(self, ids: array[int]) -> None:
-        """Go on with what ``rewrite`` has left."""
+        """Use the ids that ``rewrite`` returned."""
         self._ids, self._added = ids, set()
 
     # Lane side
 
     def append(self, ledger_id: LedgerId) -> None:
-        """Make the record of a ledger durable. StorageError when that cannot be said: its copy must stay then."""
+        """Make the record of a ledger durable. StorageError if it may not be: its copy must then be kept."""
         if self.is_rewrite_due:
             raise StorageError(f"{self.path}: an earlier write failed; the file must be replaced first")
         self.is_rewrite_due = True
@@ -136,7 +136,7 @@ class CollectedLedgers:
         self.is_rewrite_due = False
 
     def rewrite(self, gone: Collection[LedgerId]) -> array[int]:
-        """Replace the file by one without these ledgers, or remove it; returns the others, for ``replace``. OSError."""
+        """Replace the file by one without these ledgers, or remove it; returns the rest, for ``replace``. OSError."""
         kept = array("q", sorted(each for each in self.ids() if each not in gone))
         self.is_rewrite_due = True
         if kept:

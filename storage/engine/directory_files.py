@@ -15,11 +15,11 @@ from storage.ports import FileSystem, OpenIndexStore
 
 
 class DirectoryFiles(msgspec.Struct, frozen=True):
-    """What the parts of an engine share."""
+    """The files that the parts of an engine share."""
 
     filesystem: FileSystem
     ledger_directory: str
-    """The ``current`` folder with the entry logs."""
+    """The ``current`` directory with the entry logs."""
     ledgers: LedgerIndex
     locations: LocationIndex
     collected: CollectedLedgers
@@ -35,7 +35,7 @@ class DirectoryFiles(msgspec.Struct, frozen=True):
         index_directory: str,
         config: EngineConfig,
     ) -> DirectoryFiles:
-        """Open both ``current`` folders. Raises as ``LedgerDirectoryEngine.open``."""
+        """Open both ``current`` directories. Raises the same errors as ``LedgerDirectoryEngine.open``."""
         ledger_rows, location_rows = open_indexes(filesystem, open_index, ledger_directory, index_directory)
         try:
             collected = CollectedLedgers.open(filesystem, ledger_directory)
@@ -54,7 +54,7 @@ class DirectoryFiles(msgspec.Struct, frozen=True):
             raise
 
     def close(self) -> None:
-        """Close all of them; safe to repeat."""
+        """Close all files; safe to repeat."""
         self.log_writer.close()
         self.log_reader.close()
         self.ledgers.close()

@@ -1,12 +1,12 @@
-"""One ledger directory: write cache, entry logs and the two indexes, tied together by the checkpoint.
+"""One ledger directory: write cache, entry logs and the two indexes, which the checkpoint ties together.
 
 The loop side changes caches, memtables and ledger rows and never touches the disk. The lane side gets arguments that no
-longer change: ``write_checkpoint`` writes in one lane, ``stored`` reads in another, ``relocation`` moves entries.
+longer change: ``write_checkpoint`` runs in one lane, ``stored`` is read in another, ``relocation`` moves entries.
 
     loop: job = begin_checkpoint()      freeze the memtable, take the changed rows
     lane: done = write_checkpoint(job)  the order of storage section 5.8
     loop: end_checkpoint(job, done)     drop the frozen memtable; or, when the lane raised,
-          abort_checkpoint(job)         keep it: the next begin_checkpoint gives the same job again (H2)
+          abort_checkpoint(job)         keep it: the next begin_checkpoint returns the same job again (H2)
     lane: job.memtable.release()        free its memory in small steps
 """
 
@@ -31,7 +31,7 @@ from storage.ports import FileSystem, OpenIndexStore
 from storage.step_sizes import USUAL_STEPS, StepSizes
 
 _READ_AHEAD_BYTES_MAX = 4 * 1024 * 1024
-"""Read at once by one job of the reads lane, whatever the settings say: others wait behind it."""
+"""Most that one job of the reads lane reads ahead, whatever the settings say: other reads wait for it."""
 
 _LAST_ADD_CONFIRMED = struct.Struct(">16xq")
 
@@ -50,32 +50,32 @@ class LedgerDirectoryEngine:
         self._read_cache = ReadCache(config.read_cache_bytes_max)
         self._read_generation = 0
         self.write_cache_generation = 0
-        """Who finds it unchanged knows that what is in no write cache now was in none meanwhile, and that adds and
-        ``delete_ledger`` alone have changed ``memtable_bytes``."""
+        """If this is unchanged, no entry entered or left the write caches since it was read, except by adds and
+        ``delete_ledger``; these alone have changed ``memtable_bytes``."""
         self._deletions_replayable: dict[LedgerId, int] = dict.fromkeys(ledgers.half_deleted, 0)
-        """Ledgers of whose former life a journal may still hold records, with ``delete_count`` at their deletion."""
+        """Deleted ledgers of which a journal may still hold records, each with ``delete_count`` at its deletion."""
         self.delete_count = 0
         """Ledgers deleted by this process."""
         asked_bytes = config.read_ahead_bytes_max or _READ_AHEAD_BYTES_MAX
         self.read_ahead_bytes_max = min(asked_bytes, config.read_cache_bytes_max // 2, _READ_AHEAD_BYTES_MAX)
-        """Bytes that one turn of the reads lane may bring beyond what it was asked for."""
+        """Bytes that one turn of the reads lane may read ahead, in addition to what was requested."""
         self.read_ahead_count_max = config.read_ahead_count_max
-        """Entries that one read may bring so."""
+        """Entries that one read may read ahead."""
         self._last_add_confirmed: dict[LedgerId, EntryId] = {}
         self._stored_end_seen: set[LedgerId] = set()
-        """Ledgers whose LAC is the highest of caches and disk: what an earlier process stored has been looked at."""
+        """Ledgers whose LAC in ``_last_add_confirmed`` also covers what an earlier process stored on disk."""
         self._deleted: set[LedgerId] = set()
         """Since the last checkpoint began."""
         self._deletions: Mapping[LedgerId, EntryId] = dict.fromkeys(sorted(ledgers.half_deleted), 0)
-        """Begun durably, not ended: what the last checkpoint, maybe of an earlier process, has left."""
+        """Deletions that the last checkpoint, maybe of an earlier process, began durably and did not finish."""
         self._hidden_ledgers: set[LedgerId] = set(ledgers.half_deleted)
-        """Deleted, but maybe still in the index. The lanes only ask whether an id is in it."""
+        """Deleted ledgers that the index may still hold. The lanes only test membership."""
         self.negatives_are_unknown = False
-        """While True "not here" proves nothing, for instance while the index is rebuilt: the bookie's answer to every
-        question that it would deny is "unknown" (storage section 9.2)."""
+        """While True, an absent entry proves nothing, for instance during an index rebuild. The bookie then answers
+        "unknown" wherever it would answer "no such entry" (storage section 9.2)."""
         self.ledger_directory = files.ledger_directory
         self.collected = files.collected
-        """Ledgers whose copy was collected while they exist: fenced, with or without a row."""
+        """Existing ledgers whose local copy was collected: fenced, with or without a row."""
         self.stored = StoredEntries(files, self._hidden_ledgers)
         """For the reads lane."""
         self.relocation = EntryRelocation(files, self._hidden_ledgers)
@@ -92,10 +92,10 @@ class LedgerDirectoryEngine:
         config: EngineConfig,
         steps: StepSizes = USUAL_STEPS,
     ) -> LedgerDirectoryEngine:
-        """Open the files of a ledger directory and its index directory (both the ``current`` folders).
+        """Open the files of a ledger directory and its index directory (both the ``current`` directories).
 
-        Raises IndexMissingError when an index is missing although something was stored, IndexDamagedError when one
-        lost or damaged a batch that was sealed: starting with less would turn lost entries into "no such entry" (H15).
+        Raises IndexMissingError when an index is missing although something was stored, IndexDamagedError when one lost
+        or damaged a sealed batch: starting with less would turn lost entries into "no such entry" (H15).
         """
         files = DirectoryFiles.open(filesystem, open_index, ledger_directory, index_directory, config)
         return cls(files, config, steps)
@@ -103,15 +103,15 @@ class LedgerDirectoryEngine:
     # Loop side: ledgers
 
     def ledger_ids(self) -> list[LedgerId]:
-        """Ids of all ledgers that have a row, in no order."""
+        """Ids of all ledgers that have a row, unordered."""
         return list(self._ledgers)
 
     def ledger(self, ledger_id: LedgerId) -> LedgerRow | None:
-        """Row of a ledger; None: it is unknown."""
+        """Row of a ledger, or None if the ledger is unknown."""
         return self._ledgers.find(ledger_id)
 
     def create_row(self, ledger_id: LedgerId, *, is_fenced: bool, is_limbo: bool) -> bool:
-        """Make sure that a ledger has a row with these flags (rules: ``LedgerIndex.create_row``)."""
+        """Ensure that a ledger has a row with these flags (rules: ``LedgerIndex.create_row``)."""
         return self._ledgers.create_row(ledger_id, is_fenced=is_fenced, is_limbo=is_limbo)
 
     def set_fenced(self, ledger_id: LedgerId) -> bool:
@@ -128,7 +128,7 @@ class LedgerDirectoryEngine:
         return self._ledgers.set_master_key(ledger_id, master_key)
 
     def set_limbo(self, ledger_id: LedgerId) -> bool:
-        """Deny nothing of a ledger any more; returns whether that is new. False, too, for an unknown ledger."""
+        """Put a ledger in limbo: nothing of it is denied. Returns whether that is new; False for an unknown ledger."""
         return self._ledgers.set_limbo(ledger_id, is_limbo=True)
 
     def clear_limbo(self, ledger_id: LedgerId) -> bool:
@@ -136,9 +136,9 @@ class LedgerDirectoryEngine:
         return self._ledgers.set_limbo(ledger_id, is_limbo=False)
 
     def set_explicit_lac(self, ledger_id: LedgerId, body: bytes) -> bool:
-        """Keep the body of an explicit-LAC request (16 bytes or more); False: the ledger is unknown, nothing is kept.
+        """Store the body of an explicit-LAC request (16 bytes or more); returns False if the ledger is unknown.
 
-        Its LAC raises the one that ``last_add_confirmed`` tells.
+        Its LAC raises the value of ``last_add_confirmed``.
         """
         if not self._ledgers.set_explicit_lac(ledger_id, body):
             return False
@@ -146,20 +146,20 @@ class LedgerDirectoryEngine:
         return True
 
     def last_add_confirmed(self, ledger_id: LedgerId) -> EntryId | None:
-        """Highest LAC that this bookie knows of a ledger, or None: ask the last stored entry first (H8).
+        """Highest known LAC of a ledger, or None: read the last stored entry first (H8).
 
-        An add knows the LAC of its own time alone, and re-replication adds old entries: what was stored before this
-        process began may say more.
+        An add carries the LAC of its own time, and re-replication adds old entries, so entries stored by an earlier
+        process may have a higher one.
         """
         return self._last_add_confirmed.get(ledger_id) if ledger_id in self._stored_end_seen else None
 
     def note_last_stored(
         self, ledger_id: LedgerId, last_entry: tuple[EntryId, bytes] | None, read_generation: int
     ) -> EntryId | None:
-        """Take the answer of ``find_last`` into account; returns the highest LAC known, None when there is none.
+        """Take the result of ``find_last`` into account; returns the highest LAC known, None when there is none.
 
-        ``read_generation`` is the one at the time the question was asked: the end of a ledger that was deleted since
-        then says nothing about the one that is there now.
+        ``read_generation`` is the value from when ``find_last`` was requested. If it has changed, the ledger may have
+        been deleted and created again, and the result does not count for the new one.
         """
         stored = INVALID_ENTRY_ID if last_entry is None else _LAST_ADD_CONFIRMED.unpack_from(last_entry[1])[0]
         row = self._ledgers.find(ledger_id)
@@ -172,10 +172,10 @@ class LedgerDirectoryEngine:
         return self._last_add_confirmed[ledger_id]
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:
-        """Forget a ledger and its entries. Adds behind it are those of a new ledger and stay (H6).
+        """Forget a ledger and its entries. Later adds belong to a new ledger and are kept (H6).
 
-        Not journaled: after a crash before the marks have passed it the ledger is there again, whole or in part, for
-        its owner to delete.
+        Not journaled: after a crash before the marks pass this point the ledger reappears, whole or in part, and its
+        owner must delete it again.
         """
         self._active.delete_ledger(ledger_id)
         if self._job is not None and not self._is_job_running:
@@ -191,16 +191,16 @@ class LedgerDirectoryEngine:
         self._hidden_ledgers.add(ledger_id)
 
     def is_deletion_pending(self, ledger_id: LedgerId) -> bool:
-        """Whether a replay would still bring back a former life of this ledger, or the index has rows of it.
+        """Whether a replay would restore the deleted ledger, or the index still has rows of it.
 
-        Until it would not, nobody may use the id again: records of both lives, and two master keys, would be in the
-        journal, and nothing between them says that the first one has ended. Rows are deleted little by little, unless
-        somebody uses the id.
+        Until then no client may use the id again: the journal would hold records and master keys of two ledgers with
+        one id, and nothing between them that marks the deletion. Rows are deleted in small steps, or all together if
+        the id is used again.
         """
         return ledger_id in self._deletions_replayable or ledger_id in self._hidden_ledgers
 
     def note_marks_published(self, delete_count: int) -> None:
-        """The marks have passed all that was journaled before the engine had deleted so many ledgers."""
+        """Note that the marks have passed everything journaled before the deletion with the number ``delete_count``."""
         if self._deletions_replayable:
             self._deletions_replayable = {
                 ledger_id: count for ledger_id, count in self._deletions_replayable.items() if count > delete_count
@@ -208,16 +208,16 @@ class LedgerDirectoryEngine:
 
     @property
     def is_deletion_unflushed(self) -> bool:
-        """Whether a deleted ledger would be there again after a crash now."""
+        """Whether a deleted ledger would reappear after a crash now."""
         return bool(self._deleted) or (self._job is not None and bool(self._job.deleted_ledgers))
 
     # Loop side: entries
 
     def add(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
-        """Take an entry into the write cache; the last one of an id wins. The ledger's row must exist.
+        """Add an entry to the write cache; the last one of an id wins. The ledger's row must exist.
 
         Raises MemtableFullError (a checkpoint is due; try again after it began), EntryTooLargeError (never fits). In
-        both cases nothing was stored and nothing may be journaled.
+        both cases nothing is stored and the caller must not journal anything.
         """
         assert entry_id >= 0, "the caller refuses negative ids (H19)"
         assert self._ledgers.find(ledger_id), "the caller sets the key first"
@@ -232,7 +232,8 @@ class LedgerDirectoryEngine:
     def add_many(
         self, ledger_id: LedgerId, entry_ids: Sequence[EntryId], bodies: Sequence[bytes], last_add_confirmed: EntryId
     ) -> bool:
-        """Take entries of one ledger and their highest LAC, as ``add`` does. False: not all fit, and none is taken."""
+        """Add entries of one ledger and their highest LAC, like ``add``. Returns False, with none added, unless all
+        fit."""
         if max(map(len, bodies)) > self.body_bytes_max or not self._active.put_many(ledger_id, entry_ids, bodies):
             return False
         self._raise_last_add_confirmed(ledger_id, last_add_confirmed)
@@ -263,27 +264,27 @@ class LedgerDirectoryEngine:
         return last if last[0] >= last_frozen[0] else last_frozen
 
     def list_cached_entries(self, ledger_id: LedgerId) -> list[EntryId]:
-        """Ids of a ledger's entries in the write caches, in no order; an id that is in both comes twice."""
+        """Ids of a ledger's entries in the write caches, unordered; an id that is in both occurs twice."""
         frozen = self._frozen(ledger_id)
         return self._active.list_entries(ledger_id) + (frozen.list_entries(ledger_id) if frozen else [])
 
     @property
     def read_generation(self) -> int:
-        """Changes with a checkpoint's end and a deletion: what the reads lane found before may be outdated then."""
+        """Changes when a checkpoint ends or a ledger is deleted; earlier results of the reads lane are then stale."""
         return self._read_generation
 
     def is_sequential_read(self, ledger_id: LedgerId, entry_id: EntryId) -> bool:
-        """Whether somebody seems to go through the ledger: the entry before was read lately, or there is none.
+        """Whether a client seems to read the ledger in order: the entry before was read lately, or there is none.
 
-        Other reads, like those of an index lookup, must not pay for entries that are never asked for.
+        Other reads, like single lookups, must not pay for entries that are never requested.
         """
         return entry_id == 0 or (ledger_id, entry_id - 1) in self._read_cache
 
     def remember_read(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes, read_generation: int) -> None:
-        """Keep a body that ``read`` gave, unless it may be older than what is stored now (H18).
+        """Cache a body that ``read`` returned, unless a newer one may be stored now (H18).
 
-        ``read_generation`` is the one at the time the read was asked for. An add since then is either in a write
-        cache still, or a checkpoint has ended.
+        ``read_generation`` is the value from when the read was requested. An entry added since then is still in a write
+        cache, or a checkpoint has ended.
         """
         if read_generation == self._read_generation and ledger_id not in self._hidden_ledgers:
             frozen = self._frozen(ledger_id)
@@ -300,33 +301,33 @@ class LedgerDirectoryEngine:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Room that it takes to flush the write caches, beside what a disk keeps in reserve."""
+        """Disk space needed to flush the write caches, in addition to the disk's reserve."""
         return self.memtable_bytes + self._ledgers.opening_bytes + self._files.locations.opening_bytes
 
     @property
     def is_filling_up(self) -> bool:
-        """Whether the write cache wants a checkpoint, or has refused an entry for want of room (H17)."""
+        """Whether the write cache needs a checkpoint, or has refused an entry because it was full (H17)."""
         return self._was_full or 2 * self._active.used_bytes >= self._half_bytes
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether no checkpoint is under way, and the write cache is filling up or deletions were left by the last."""
+        """Whether no checkpoint is running, and the cache is filling up or the last one left deletions unfinished."""
         return not self._is_job_running and (self.is_filling_up or bool(self._deletions))
 
     @property
     def is_checkpoint_pending(self) -> bool:
-        """Whether a checkpoint was begun that is neither written nor under way: it comes before what is newer (H2)."""
+        """Whether a checkpoint was begun but is neither written nor running: it comes before newer data (H2)."""
         return self._job is not None and not self._is_job_running
 
     def postpone_checkpoint(self) -> None:
-        """Freeze what a checkpoint is to write, as if one had failed: the write cache has its other half then."""
+        """Freeze what the next checkpoint writes, as if one had failed; frees the other half of the write cache."""
         self.abort_checkpoint(self.begin_checkpoint())
 
     def begin_checkpoint(self) -> CheckpointJob:
-        """Freeze what a checkpoint is to write.
+        """Freeze what the checkpoint writes.
 
-        After a failed one, the same job again and nothing newer (H2), but for ledgers that were deleted since: a disk
-        that lacks room for what nobody wants any more would be full for good.
+        After a failed checkpoint this returns the same job and nothing newer (H2), but without ledgers deleted since
+        then: a disk that is too full for deleted data would otherwise stay full forever.
         """
         assert not self._is_job_running, "one checkpoint at a time"
         self._is_job_running = True
@@ -341,7 +342,7 @@ class LedgerDirectoryEngine:
         return self._job
 
     def end_checkpoint(self, job: CheckpointJob, done: CheckpointDone) -> None:
-        """Drop what ``write_checkpoint`` made durable, by its answer."""
+        """Drop what ``write_checkpoint`` made durable, according to its result."""
         assert job is self._job, "a checkpoint of its own"
         assert self._is_job_running, "begin_checkpoint comes first"
         self._job = None
@@ -352,7 +353,7 @@ class LedgerDirectoryEngine:
         self.write_cache_generation += 1
 
     def abort_checkpoint(self, job: CheckpointJob) -> None:
-        """Keep what ``write_checkpoint`` could not make durable, for the next try."""
+        """Keep what ``write_checkpoint`` could not make durable for the next attempt."""
         assert job is self._job, "a checkpoint of its own"
         assert self._is_job_running, "begin_checkpoint comes first"
         self._is_job_running = False
@@ -367,27 +368,27 @@ class LedgerDirectoryEngine:
         return self._checkpoints.write(job, pause)
 
     def read_flags(self) -> int:
-        """Flags of the whole bookie; those of the first directory count (rules: ``LedgerIndex.read_flags``)."""
+        """Flags of the whole bookie, kept in the first directory (rules: ``LedgerIndex.read_flags``)."""
         return self._ledgers.read_flags()
 
     def write_flags(self, flags: int) -> None:
-        """Replace the flags, durably."""
+        """Replace the flags durably."""
         self._ledgers.write_flags(flags)
 
     @property
     def is_index_lost(self) -> bool:
-        """Whether an exchange failed: a restart is due, and until then nothing may be denied."""
+        """Whether an exchange failed: the bookie must restart, and must deny nothing until then."""
         return self._files.locations.is_lost
 
     def exchange_locations(self, open_rows: Callable[[], SealedIndex]) -> None:
-        """Go on with another locations database, for a lane while all others are at rest.
+        """Switch to another locations database. For a lane, while all others are idle.
 
-        IndexFailedError when it cannot be opened: the old one is closed then, and the bookie must stop.
+        IndexFailedError when it cannot be opened: the old one is closed by then, and the bookie must stop.
         """
         self._files.locations.exchange(open_rows)
 
     def close(self) -> None:
-        """Close all files; safe to repeat. What no checkpoint has written is left to the journal."""
+        """Close all files; safe to repeat. The journal keeps what no checkpoint has written."""
         self._files.close()
 
     def _frozen(self, ledger_id: LedgerId) -> Memtable | None:

@@ -1,8 +1,7 @@
-"""All directories of one bookie: which ledger lives where, replay at boot, and the checkpoint over all of them.
+"""All directories of one bookie: where each ledger is stored, replay at boot, and the checkpoint over all of them.
 
-Boot: ``open``, then ``replay``; only then are there journals to write to. The rule that ties the parts together is that
-a mark says something about *every* ledger directory, so it moves only after all of them were flushed (storage section
-5.8 step 8): a flush of one directory never publishes it.
+Boot: ``open``, then ``replay``, which creates the journals to write to. A mark covers *every* ledger directory, so it
+moves only after all of them were flushed (storage section 5.8 step 8): a flush of one directory never publishes it.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ NO_EARLIER_STARTS: Final[Mapping[int, LogMark]] = {}
 
 
 class StorageCheckpoint(msgspec.Struct):
-    """A checkpoint on its way through the lane; the loop leaves it alone until the lane is done with it."""
+    """A checkpoint in progress; the loop does not touch it until the lane has finished."""
 
     marks: tuple[LogMark, ...]
-    """One for each journal: everything before it is in the jobs, or durable already."""
+    """One for each journal: everything before it is in the jobs or already durable."""
     jobs: tuple[CheckpointJob, ...]
     """One for each ledger directory."""
     done: list[CheckpointDone] = []
-    """Of the directories that were written, from the first on."""
+    """Results of the directories written so far, in order."""
     is_published: bool = False
 
 
@@ -68,13 +67,13 @@ class LedgerStorage:
         self._journals: list[JournalWriter] = []
         self._published = [NO_MARK] * len(self._journal_directories)
         self.mark_failures: tuple[OSError, ...] = ()
-        """Of the marks published last, by replay or a checkpoint: what failed in directories that did not take them."""
+        """Errors of the last publication of marks, one for each directory that could not be written."""
         self._marks_due: tuple[LogMark, ...] | None = None
-        """Marks of a checkpoint that has failed so far: the next one may promise no more than they do (H2)."""
+        """Marks of a failed checkpoint: the next one must not publish newer ones (H2)."""
         self._deletes_due = tuple(engine.delete_count for engine in self._engines)
-        """Ledgers that each directory had deleted when those marks were noted."""
+        """Ledgers that each directory had deleted when these marks were noted."""
         self.flush_failure: StorageError | OSError | None = None
-        """Why ``replay`` has left what it applied to the next checkpoint; None if it has flushed it."""
+        """Why ``replay`` left the applied records to the next checkpoint; None if it flushed them."""
 
     @classmethod
     def open(
@@ -86,12 +85,13 @@ class LedgerStorage:
         locks: Sequence[DirectoryLock] | None = None,
         steps: StepSizes = USUAL_STEPS,
     ) -> LedgerStorage:
-        """Open all directories, making those that are new. ``now_ms``: wall clock, names the first journal.
+        """Open all directories and create those that are new. ``now_ms``: wall clock, for the name of the first
+        journal.
 
-        ``locks``: of ``lock_directories``, if the caller took them earlier; ``close`` releases them. Raises
+        ``locks``: from ``lock_directories``, if the caller took them earlier; ``close`` releases them. Raises
         DirectoryLockedError, IndexMissingError, IndexDamagedError, MisplacedLedgerError, AdoptionRefusedError while a
-        change of the index is under way, or another StorageError, and OSError; then nothing stays open, and locks stay
-        with the caller who took them.
+        change of the index is unfinished, or another StorageError, and OSError; then nothing stays open, and the caller
+        keeps its locks.
         """
         held = lock_directories(filesystem, config) if locks is None else locks
         with contextlib.ExitStack() as undo:
@@ -125,11 +125,11 @@ class LedgerStorage:
         return self._journals
 
     def engine_of(self, ledger_id: LedgerId) -> LedgerDirectoryEngine:
-        """Directory that holds all entries of a ledger (storage section 1)."""
+        """Directory of all entries of a ledger (storage section 1)."""
         return self._engines[ledger_id % len(self._engines)]
 
     def journal_of(self, ledger_id: LedgerId) -> JournalWriter:
-        """Journal that holds all records of a ledger, hence in order (storage section 1)."""
+        """Journal of all records of a ledger, which are therefore in order (storage section 1)."""
         return self._journals[ledger_id % len(self._journals)]
 
     def replay(
@@ -139,17 +139,18 @@ class LedgerStorage:
         *,
         require_going: Callable[[], None] = go_on,
     ) -> ReplayReport:
-        """Apply the journals, make all of it durable, move the marks, and begin new journals. Once, after ``open``.
+        """Apply the journals, make everything durable, move the marks, and begin new journals. Once, after ``open``.
 
-        ``room``: where it lacks, what was applied stays in the write caches and the marks where they are, for the next
-        checkpoint to move (``flush_failure``); a journal without room for a new file begins it with its first group.
-        None: there is always an attempt, and what fails is raised.
+        ``room``: if it is short, the applied records stay in the write caches and the marks where they are until the
+        next checkpoint (``flush_failure``); a journal without room for a new file creates it with its first group.
+        None: flushes are always attempted, and errors are raised.
 
-        ``require_going``: called between batches; what it raises ends the replay, and leaves what a kill would.
+        ``require_going``: called between batches; an exception from it ends the replay and leaves the files as a kill
+        would.
 
-        ``earlier_starts``: for journals, by index, that are applied from before their mark on. That changes nothing
-        that is there already, as every file up to the newest is applied; marks never move back. Raises JournalError,
-        CorruptFileError and other StorageErrors, OSError: the boot must stop then.
+        ``earlier_starts``: journals, by index, to replay from before their mark. Every file up to the newest is
+        applied, so stored data does not change; marks never move back. Raises JournalError, CorruptFileError and other
+        StorageErrors, OSError: the boot must then stop.
         """
         assert not self._journals, "replay comes once, before anything is written"
         journal_count = len(self._journal_directories)
@@ -187,10 +188,10 @@ class LedgerStorage:
         return replay.report
 
     def _begin_journals(self, marks: Sequence[LogMark], ends: Sequence[LogMark], held: frozenset[str]) -> None:
-        """Write the marks, then begin new journals; those in the folders ``held`` wait for a mark at their end."""
-        # Whether they moved or not: from the catalog that comes next on there must be records of them.
+        """Write the marks, then begin new journals; those in the directories ``held`` wait for a mark at their end."""
+        # Even if they did not move: as soon as there is a catalog, there must be mark records.
         is_recorded = [self._record_mark(index, mark) for index, mark in enumerate(marks)]
-        # Not before: a new file makes the others older ones, in which a hole is no longer a tail that was not synced.
+        # Only now: in a file that is no longer the newest, a hole does not count as an unsynced tail.
         for index, directory in enumerate(self._journal_directories):
             journal = JournalWriter.open(
                 self._filesystem,
@@ -204,7 +205,7 @@ class LedgerStorage:
             self._journals.append(journal)
 
     def _record_mark(self, journal_index: int, mark: LogMark) -> bool:
-        """Write a mark; False where there is no room for it, which is only allowed while nothing was flushed."""
+        """Write a mark; False if there is no room for it, which is only allowed while nothing was flushed."""
         try:
             self._write_mark(journal_index, mark)
         except StorageError as error:
@@ -214,16 +215,16 @@ class LedgerStorage:
         return True
 
     def _postpone_flush(self, starts: Sequence[LogMark]) -> None:
-        """Leave what was applied to the next checkpoints, and to the journals until then."""
+        """Leave the applied records to the next checkpoints, and keep the journals until then."""
         self._sync_journals(starts)
         if any(engine.is_checkpoint_pending for engine in self._engines):
-            # What is pending is a part of it, so that the first checkpoint proves nothing about any mark.
+            # The pending job holds only a part of the records, so the first checkpoint must not move any mark.
             self._marks_due = tuple(starts)
             self._deletes_due = (-1,) * len(self._engines)
 
     def _sync_journals(self, starts: Sequence[LogMark]) -> None:
-        """Make durable what was applied where it was read: a process that was killed may not have come to that, and
-        from now on the bookie vouches for it."""
+        """Sync the replayed journal files: a killed process may not have synced them, and from now on the bookie
+        answers for their records."""
         for directory, start in zip(self._journal_directories, starts, strict=True):
             for journal_id in list_journals(self._filesystem, directory):
                 if journal_id < start.journal_id:
@@ -236,14 +237,14 @@ class LedgerStorage:
 
     @property
     def is_retry_due(self) -> bool:
-        """Whether a checkpoint has failed so far, or was postponed: the next one takes nothing newer."""
+        """Whether a checkpoint failed or was postponed: the next one then writes nothing newer."""
         return self._marks_due is not None
 
     def begin_checkpoint(self) -> StorageCheckpoint:
         """Loop side: note how far the journals are durable, then freeze all directories.
 
         In this order (storage section 5.8 step 1): every record before that position was in a write cache or among the
-        changed rows before it was queued for the journal. After a failed checkpoint the old marks stand, because the
+        changed rows before it was queued for the journal. After a failed checkpoint the old marks apply, because the
         directories that failed write their old jobs first.
         """
         if self._marks_due is None:
@@ -254,11 +255,11 @@ class LedgerStorage:
     def write_checkpoint(self, checkpoint: StorageCheckpoint, pause: Callable[[], None] = go_on) -> None:
         """Lane side: flush every directory, then publish the marks, then delete journals that are no longer needed.
 
-        Raises StorageError or OSError. Whatever happened, ``end_checkpoint`` comes next.
+        Raises StorageError or OSError. Call ``end_checkpoint`` next in any case.
         """
         for engine, job in zip(self._engines, checkpoint.jobs, strict=True):
             checkpoint.done.append(engine.write_checkpoint(job, pause))
-        # No comparison of one token as a whole with an earlier one: each journal's mark stands for itself (H4).
+        # Each journal's mark is compared by itself, not all marks as one token (H4).
         self._publish(checkpoint.marks)
         checkpoint.is_published = True
         for journal, mark in zip(self._journals, checkpoint.marks, strict=True):
@@ -266,7 +267,7 @@ class LedgerStorage:
             journal.remove_older_than(mark)
 
     def end_checkpoint(self, checkpoint: StorageCheckpoint) -> None:
-        """Loop side: let go of what was written and keep the rest for the next checkpoint."""
+        """Loop side: drop what was written and keep the rest for the next checkpoint."""
         done_count = len(checkpoint.done)
         for index, (engine, job) in enumerate(zip(self._engines, checkpoint.jobs, strict=True)):
             if index < done_count:
@@ -279,12 +280,12 @@ class LedgerStorage:
                 engine.note_marks_published(delete_count)
 
     def release_checkpoint(self, checkpoint: StorageCheckpoint) -> None:
-        """Lane side, after ``end_checkpoint``: free the memory of what was written without stopping the loop."""
+        """Lane side, after ``end_checkpoint``: free the memory of what was written without blocking the loop."""
         for job, _ in zip(checkpoint.jobs, checkpoint.done, strict=False):
             job.memtable.release()
 
     def close(self) -> None:
-        """Close all files and give the directories up; safe to repeat. Flushes nothing."""
+        """Close all files and release the locks; safe to repeat. Flushes nothing."""
         for journal in self._journals:
             journal.close()
         for engine in self._engines:
@@ -292,7 +293,7 @@ class LedgerStorage:
         _release(self._locks)
 
     def _publish(self, marks: Sequence[LogMark]) -> None:
-        """Move the marks that have something new to say; they never go back."""
+        """Publish the marks that moved forward; marks never go back."""
         self.mark_failures = ()
         for index, mark in enumerate(marks):
             if mark > self._published[index]:
@@ -306,9 +307,9 @@ class LedgerStorage:
 
 
 def lock_directories(filesystem: FileSystem, config: StorageConfig) -> list[DirectoryLock]:
-    """Claim every directory for this process, making those that are new; all or none.
+    """Lock every directory for this process and create those that are new; all or none.
 
-    DirectoryLockedError names the owner of one that is taken.
+    DirectoryLockedError names the owner of a locked directory.
     """
     locks: list[DirectoryLock] = []
     try:
@@ -323,14 +324,14 @@ def lock_directories(filesystem: FileSystem, config: StorageConfig) -> list[Dire
 
 
 def _require_no_change_of_index(filesystem: FileSystem, config: StorageConfig) -> None:
-    """No adoption and no hand-back has been cut off: a bookie that ran meanwhile would write what neither knows of."""
+    """Refuse to run during an unfinished adoption or hand-back, which would miss what the bookie writes."""
     change = find_change_under_way(filesystem, config)
     if change is not None:
         raise AdoptionRefusedError(change.advice)
 
 
 def _require_routing(config: StorageConfig, engines: Sequence[LedgerDirectoryEngine]) -> None:
-    """Every ledger is where ``engine_of`` looks for it: else it would be denied although it is here."""
+    """Check that every ledger is where ``engine_of`` looks for it; otherwise it would wrongly be denied."""
     for position, engine in enumerate(engines):
         ledger_id = engine.find_misplaced_ledger(position, len(engines))
         if ledger_id is not None:

@@ -1,7 +1,7 @@
 """The write cache: entries that are in the journal, or on their way there, and not yet in an entry log.
 
-A ledger directory has two (storage section 5.3): the active one takes adds; the frozen one is being made durable by a
-checkpoint and does not change any more, so that a lane may walk it without a lock.
+A ledger directory has two memtables (storage section 5.3). The active one receives adds. The frozen one is being made
+durable by a checkpoint and no longer changes, so that a lane may read it without a lock.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 from storage.ids import EntryId, LedgerId
 
 ENTRY_OVERHEAD_BYTES: Final = 128
-"""What an entry costs besides its body: the header of a bytes object, a boxed entry id, a slot in a growing dict."""
+"""Cost of an entry in addition to its body: header of a bytes object, a boxed entry id, a slot in a growing dict."""
 
 _PIECE_COUNT_MAX = 512
-"""Entries looked at together while a slice is cut."""
+"""Entries processed together while a slice is cut."""
 
 SORT_RUN_COUNT: Final = 8192
-"""Ids sorted in one C call: a few thousand keep the interpreter's lock for less than a millisecond or two."""
+"""Ids sorted in one C call: a few thousand hold the interpreter lock for 1 to 2 ms at most."""
 
 
 class MemtableSlice(NamedTuple):
@@ -35,22 +35,22 @@ class MemtableSlice(NamedTuple):
 
 
 class Memtable:
-    """Entries by ledger and entry id, up to ``limit_bytes`` counted with their overhead."""
+    """Entries by ledger and entry id, up to ``limit_bytes`` including their overhead."""
 
     __slots__ = ("_last_entry_ids", "_ledgers", "limit_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self._ledgers: dict[LedgerId, dict[EntryId, bytes]] = {}
         self._last_entry_ids: dict[LedgerId, EntryId] = {}
-        """Kept, not looked for: re-replication adds entries in any order, and tailing readers ask again and again."""
+        """Maintained rather than searched for: re-replication adds in any order, and tailing readers ask repeatedly."""
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        """Upper bound: an entry that was added twice counts twice until the table is dropped."""
+        """Upper bound: an entry added twice counts twice until the table is dropped."""
 
     def put(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> bool:
-        """Store an entry; the last one of an id wins. Returns False, with nothing stored, when it has no room."""
+        """Store an entry; the last one of an id wins. Returns False, with nothing stored, when there is no room."""
         used_bytes = self.used_bytes + len(body) + ENTRY_OVERHEAD_BYTES
-        # Before anything is reserved: an entry that does not fit must leave the table as it was (H17).
+        # Check before anything is reserved: an entry that does not fit must leave the table unchanged (H17).
         if used_bytes > self.limit_bytes:
             return False
         self.used_bytes = used_bytes
@@ -63,7 +63,7 @@ class Memtable:
         return True
 
     def put_many(self, ledger_id: LedgerId, entry_ids: Sequence[EntryId], bodies: Sequence[bytes]) -> bool:
-        """Store entries of one ledger, in order; returns False, with nothing stored, when they have no room.
+        """Store entries of one ledger, in order; returns False, with nothing stored, when there is no room.
 
         For replay: everything here runs inside the interpreter's C code.
         """
@@ -77,12 +77,12 @@ class Memtable:
         return True
 
     def find(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
-        """Body of an entry, or None when it is not here."""
+        """Body of an entry, or None when it is not in this table."""
         entries = self._ledgers.get(ledger_id)
         return None if entries is None else entries.get(entry_id)
 
     def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
-        """Highest entry id of a ledger here, with its body."""
+        """Highest entry id of a ledger in this table, with its body."""
         entries = self._ledgers.get(ledger_id)
         if entries is None:
             return None
@@ -90,19 +90,19 @@ class Memtable:
         return entry_id, entries[entry_id]
 
     def list_entries(self, ledger_id: LedgerId) -> list[EntryId]:
-        """Entry ids of a ledger here, in no order."""
+        """Entry ids of a ledger in this table, unordered."""
         return list(self._ledgers.get(ledger_id, ()))
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:
-        """Forget all entries of a ledger and give their room back, which a checkpoint may lack on a full disk."""
+        """Forget all entries of a ledger and free their room, which a checkpoint on a full disk may need."""
         entries = self._ledgers.pop(ledger_id, {})
         self.used_bytes -= sum(map(len, entries.values())) + ENTRY_OVERHEAD_BYTES * len(entries)
         self._last_entry_ids.pop(ledger_id, None)
 
     def release(self) -> None:
-        """Free the memory, entry by entry: freeing all at once would hold the interpreter for 10 ms and more.
+        """Free the memory entry by entry: freeing all at once would block the interpreter for 10 ms and more.
 
-        For a lane, once nobody else has the table any more.
+        For a lane, once no other code references the table.
         """
         for entries in self._ledgers.values():
             while entries:
@@ -111,7 +111,7 @@ class Memtable:
     def slices(
         self, entry_count_max: int, bytes_max: int, *, sort_run_count: int = SORT_RUN_COUNT
     ) -> Iterator[MemtableSlice]:
-        """All entries in (ledger, entry) order, cut where a slice reaches a limit."""
+        """All entries in (ledger, entry) order, in slices that end where they reach a limit."""
         ledger_ids: list[LedgerId] = []
         slice_entry_ids: list[EntryId] = []
         bodies: list[bytes] = []
@@ -121,7 +121,7 @@ class Memtable:
             entry_ids = list(sorted_ids(entries, sort_run_count))
             first = 0
             while first < len(entry_ids):
-                # A few calls into C for each piece: a step of the interpreter per entry would be most of a checkpoint.
+                # A few calls into C per piece: bytecode per entry would take most of a checkpoint's time.
                 piece = entry_ids[first : first + min(_PIECE_COUNT_MAX, entry_count_max - len(bodies))]
                 piece_bodies = list(map(entries.__getitem__, piece))
                 ends = list(itertools.accumulate(map(len, piece_bodies), initial=slice_bytes))
@@ -139,7 +139,7 @@ class Memtable:
 
 
 def sorted_ids(ids: Iterable[int], run_count: int = SORT_RUN_COUNT) -> Iterable[int]:
-    """Ids in ascending order. Sorts ``run_count`` at a time, so that no single call holds the interpreter for long."""
+    """Ids in ascending order. Sorts ``run_count`` at a time, so that no single call blocks the interpreter for long."""
     unsorted = list(ids)
     if len(unsorted) <= run_count:
         unsorted.sort()

@@ -1,6 +1,6 @@
-"""Bodies that were read lately, up to a number of bytes.
+"""The most recently read bodies, up to a number of bytes.
 
-Unlike Java's (H18), it holds only what an index row named when it was read, and an add of the same entry drops it.
+Unlike in Java (H18), a body is the copy that the index row referenced at the read, and adding the entry again drops it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Final
 from storage.ids import EntryId, LedgerId
 
 OVERHEAD_BYTES: Final = 256
-"""What an entry costs besides its body: key and ids, its places in the order and among its ledger's."""
+"""Cost of an entry in addition to its body: key and ids, and its places in the two dicts."""
 
 
 class ReadCache:
-    """Least recently used entries, by (ledger, entry). The loop alone uses it."""
+    """LRU cache of bodies, by (ledger, entry). Only the loop uses it."""
 
     __slots__ = ("_bodies", "_entry_ids", "limit_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self._bodies: OrderedDict[tuple[LedgerId, EntryId], bytes] = OrderedDict()
         self._entry_ids: dict[LedgerId, set[EntryId]] = {}
-        """What is here of each ledger: a deletion must not search the whole cache."""
+        """Cached entries by ledger, so that a deletion need not search the whole cache."""
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
 
@@ -33,7 +33,7 @@ class ReadCache:
         return key in self._bodies
 
     def find(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
-        """Body of an entry, or None when it is not here."""
+        """Body of an entry, or None when it is not cached."""
         key = (ledger_id, entry_id)
         body = self._bodies.get(key)
         if body is not None:
@@ -41,7 +41,7 @@ class ReadCache:
         return body
 
     def put(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
-        """Keep a body, dropping the least recently used ones over the limit; one that is over it alone is not kept."""
+        """Cache a body, evicting the least recently used ones; a body larger than the limit is not cached."""
         self.drop(ledger_id, entry_id)
         if len(body) + OVERHEAD_BYTES > self.limit_bytes:
             return
@@ -49,7 +49,7 @@ class ReadCache:
         self._entry_ids.setdefault(ledger_id, set()).add(entry_id)
         self.used_bytes += len(body) + OVERHEAD_BYTES
         while self.used_bytes > self.limit_bytes:
-            # Not an ordinary dict: the first of one from which many first ones were taken is long in the finding.
+            # Needs an OrderedDict: finding the first key of a dict is slow after many deletions at its start.
             self.drop(*next(iter(self._bodies)))
 
     def drop(self, ledger_id: LedgerId, entry_id: EntryId) -> None:

@@ -1,8 +1,8 @@
 """Moving entries from one entry log to another, and removing logs: the primitives of compaction.
 
-For the lane that writes checkpoints, in bounded jobs between them. A copy takes the place of its original only while
-the index names that very original, so neither a newer copy nor a deletion is undone (storage section 7.3), and only
-once the copy is durable.
+For the lane that writes checkpoints, in bounded jobs between them. A copy replaces its original only once the copy is
+durable, and only while the index references that original, so neither a newer copy nor a deletion is undone (storage
+section 7.3).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SWEEP_ROW_COUNT_MAX = 32_768
 
 
 class EntryMove(NamedTuple):
-    """A copy of an entry, and the original whose place it is to take."""
+    """A copy of an entry, and the original that it replaces."""
 
     ledger_id: LedgerId
     entry_id: EntryId
@@ -36,11 +36,11 @@ class EntryMove(NamedTuple):
 
 
 class RowsNaming(NamedTuple):
-    """Rows of the index that name some logs, out of a stretch of it."""
+    """Rows in one section of the index that reference some logs."""
 
     found: list[tuple[LedgerId, EntryId, EntryLocation]]
     next_start: bytes | None
-    """Where the next stretch begins; None: that was the last one."""
+    """Where the next section begins; None if that was the last one."""
 
 
 class EntryRelocation:
@@ -53,24 +53,24 @@ class EntryRelocation:
         self._log_writer = files.log_writer
         self._hidden_ledgers = hidden_ledgers
         self._discards_seen: int | None = None
-        """Of the log writer, when the first copy was appended that is not synced yet; None: there is no such copy."""
+        """``discard_count`` of the log writer at the first unsynced copy; None if there is no unsynced copy."""
 
     def log_ids(self) -> list[EntryLogId]:
-        """Ids of all logs in the folder, the active one included, ascending as numbers. OSError."""
+        """Ids of all logs in the directory, including the active one, ascending as numbers. OSError."""
         return list_entry_logs(self._files.filesystem, self._files.ledger_directory)
 
     def finished_log_ids(self) -> list[EntryLogId]:
-        """Like ``log_ids`` without those that are still written to, or kept in reserve for that."""
-        there = self.log_ids()  # listed first: a log that begins in between is not in the list
+        """Like ``log_ids`` without those that are still being written or prepared for that."""
+        there = self.log_ids()  # listed first, so that a log begun in between is not in the list
         unfinished = self._log_writer.unfinished_log_ids
         return [log_id for log_id in there if log_id not in unfinished]
 
     def claim_log_id(self) -> EntryLogId:
-        """An id that no log has or will get, for a log that the caller writes. EntryLogError."""
+        """Reserve an id for a log that the caller writes; no other log gets it. EntryLogError."""
         return self._log_writer.claim_log_id()
 
     def current_locations(self, keys: Sequence[tuple[LedgerId, EntryId]]) -> list[EntryLocation | None]:
-        """Where the index places each (ledger, entry) now; None: nowhere, it was deleted or never stored."""
+        """Current location of each (ledger, entry) in the index; None: it was deleted or never stored."""
         return [
             None if ledger_id in self._hidden_ledgers else self._locations.find(ledger_id, entry_id)
             for ledger_id, entry_id in keys
@@ -79,7 +79,7 @@ class EntryRelocation:
     def append_survivors(self, bodies: Sequence[tuple[LedgerId, Buffer]]) -> list[EntryLocation]:
         """Copy bodies, each with its ledger, to the active log; the locations may be used only after ``sync_logs``.
 
-        EntryLogError when the copies could not be written; then all since the last ``sync_logs`` are lost.
+        EntryLogError when the copies could not be written; all copies since the last ``sync_logs`` are then lost.
         """
         if self._discards_seen is None:
             self._discards_seen = self._log_writer.discard_count
@@ -92,8 +92,8 @@ class EntryRelocation:
     def sync_logs(self) -> None:
         """Make the copies appended so far durable.
 
-        EntryLogError when one of them was given up, here or with a failed checkpoint: copy again whatever was appended
-        since the last good ``sync_logs``.
+        EntryLogError when one of them was given up, here or with a failed checkpoint: copy again everything appended
+        since the last successful ``sync_logs``.
         """
         discards_seen, self._discards_seen = self._discards_seen, None
         if discards_seen is not None and discards_seen != self._log_writer.discard_count:
@@ -107,9 +107,9 @@ class EntryRelocation:
             raise
 
     def relocate(self, moves: Sequence[EntryMove]) -> int:
-        """Let copies that are durable take the place of their originals, durably; returns how many did.
+        """Replace originals by their durable copies in the index, durably; returns the number replaced.
 
-        A move counts only where the row still names its original. Repeatable. IndexFailedError, IndexDamagedError.
+        Skips a move if the row no longer references its original. Repeatable. IndexFailedError, IndexDamagedError.
         """
         assert self._discards_seen is None, "sync_logs comes first: no row may name bytes that a crash can take"
         moved_count = 0
@@ -131,7 +131,7 @@ class EntryRelocation:
         start: bytes,
         row_count_max: int = _SWEEP_ROW_COUNT_MAX,
     ) -> RowsNaming:
-        """Look at the next rows from the key ``start`` on (empty: the first); those that name some logs.
+        """Search the next rows from the key ``start`` on (empty: the first) for rows that reference some logs.
 
         Of the ledgers given, ascending; None: of the whole index. IndexDamagedError.
         """
@@ -142,9 +142,9 @@ class EntryRelocation:
         return RowsNaming(found, next_start)
 
     def remove_log(self, log_id: EntryLogId) -> None:
-        """Delete a log that no row names any more; one that is gone already is no error. OSError.
+        """Delete a log that no row references; a missing log is not an error. OSError.
 
-        A read that looked its location up before this looks it up once more.
+        A read that looked up its location before this looks it up again.
         """
         assert log_id not in self._log_writer.unfinished_log_ids, "a log that is being written is never removed"
         path = os.path.join(self.ledger_directory, entry_log_file_name(log_id))
@@ -156,11 +156,11 @@ class EntryRelocation:
 
 _READ_BYTES_MAX: Final = 1024 * 1024
 _GAP_BYTES_MAX: Final = 16 * 1024
-"""Entries this near to each other are read in one go."""
+"""Entries no further apart than this are read in one operation."""
 
 
 class SourceEntry(NamedTuple):
-    """An entry of the log that is compacted."""
+    """An entry of the log being compacted."""
 
     ledger_id: LedgerId
     entry_id: EntryId
@@ -170,16 +170,16 @@ class SourceEntry(NamedTuple):
 
 
 class SelectedEntries(NamedTuple):
-    """What becomes of some entries of the log."""
+    """Some entries of the log, classified."""
 
     live: list[SourceEntry]
-    """In use: they are copied."""
+    """In use: to be copied."""
     unplaced_ledger_ids: frozenset[LedgerId]
-    """Ledgers of those that the index places nowhere, neither here nor in another log."""
+    """Ledgers of entries for which the index has no location in any log."""
 
 
 class CompactionSource:
-    """The log that is being compacted: which of its entries the index still points at, and their bodies."""
+    """The log being compacted: which of its entries the index still references, and their bodies."""
 
     def __init__(self, fs: FileSystem, relocation: EntryRelocation, log_id: EntryLogId) -> None:
         self._relocation = relocation
@@ -189,7 +189,7 @@ class CompactionSource:
         self.log_id = log_id
 
     def select_live(self, entries: Sequence[SourceEntry]) -> SelectedEntries:
-        """Those that the index points at in this very place: others are gone, or there are newer copies of them."""
+        """The entries whose location in the index is exactly this one: others are deleted or have newer copies."""
         places = self._relocation.current_locations([(entry.ledger_id, entry.entry_id) for entry in entries])
         placed = list(zip(entries, places, strict=True))
         return SelectedEntries(
@@ -198,7 +198,7 @@ class CompactionSource:
         )
 
     def read_bodies(self, entries: Sequence[SourceEntry]) -> list[bytes]:
-        """Bodies of entries given in file order. CorruptFileError when one is not what was scanned; OSError."""
+        """Bodies of entries given in file order. CorruptFileError when one differs from the scan; OSError."""
         if self._file is None:
             self._file = self._fs.open(self._path)
         bodies: list[bytes] = []

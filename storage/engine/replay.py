@@ -1,6 +1,6 @@
 """Applying the journals to the ledger storage at boot. Rules: storage section 3.11.
 
-Nothing here publishes a mark: the caller does, once everything that was applied is durable.
+Nothing here publishes a mark: the caller does so once everything applied is durable.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from storage.setting import MEBIBYTE
 
 
 class DroppedTail(msgspec.Struct, frozen=True):
-    """The end of a journal file that holds no whole record: not synced when the bookie stopped, so not acknowledged."""
+    """The end of a journal file without a complete record: not synced when the bookie stopped, so not acknowledged."""
 
     path: str
     offset: int
@@ -48,11 +48,11 @@ class DroppedTail(msgspec.Struct, frozen=True):
     dropped_bytes: int
     reason: str
     is_read_alike: bool
-    """Whether the file ends in the same way when it is not the newest one any more."""
+    """Whether the file's end is judged the same when it is no longer the newest file."""
 
 
 class ReplayReport(msgspec.Struct):
-    """What a replay did. Counts are of records."""
+    """Result of a replay. Counts are numbers of records."""
 
     file_count: int = 0
     entry_count: int = 0
@@ -60,12 +60,12 @@ class ReplayReport(msgspec.Struct):
     fence_count: int = 0
     explicit_lac_count: int = 0
     skipped_count: int = 0
-    """Of ledgers with neither a key record nor a row: deleted ones (storage section 3.11)."""
+    """Records of ledgers with neither a key record nor a row: deleted ones (storage section 3.11)."""
     unknown_count: int = 0
-    """Of types that this version does not know: skipped, for the sake of later ones (storage section 3.6)."""
+    """Records of types unknown to this version; skipped for compatibility with later ones (storage section 3.6)."""
     dropped_tails: list[DroppedTail] = []
     unflushed_bytes: int = 0
-    """In the write caches, because a disk has no room for them: the marks have not moved, the journals stay."""
+    """Bytes left in the write caches because a disk has no room for them: marks do not move, journals are kept."""
 
 
 class JournalReplay:
@@ -81,11 +81,11 @@ class JournalReplay:
         require_going: Callable[[], None],
         batch_bytes_min: int,
     ) -> None:
-        """``record_bytes_max``: of the largest record that may have been journaled.
+        """``record_bytes_max``: size of the largest record that may have been journaled.
 
-        ``make_room``: called for an entry that a write cache has refused; False: it does not take it now either.
-        ``require_going``: called between batches; what it raises ends the replay.
-        ``batch_bytes_min``: a batch ends with the group that reaches this.
+        ``make_room``: called for an entry that a write cache has refused; returns whether it fits now.
+        ``require_going``: called between batches; an exception from it ends the replay. ``batch_bytes_min``: a batch
+        ends with the group that reaches this size.
         """
         self._filesystem = filesystem
         self._engine_of = engine_of
@@ -104,10 +104,10 @@ class JournalReplay:
         self.report = ReplayReport()
 
     def replay(self, directory: str, journal_index: int, mark: LogMark, catalog: JournalCatalog) -> LogMark:
-        """Apply all records of a journal from ``mark`` on; returns the mark that says so, or ``mark`` without files.
+        """Apply all records of a journal from ``mark`` on; returns the mark after them, or ``mark`` without files.
 
-        Raises JournalError when a file is missing, CorruptFileError (naming file and offset, and what to do) for what
-        no crash explains, EntryTooLargeError for an entry over today's limit, and what a checkpoint raises.
+        Raises JournalError when a file is missing, CorruptFileError (with file, offset and advice) for damage that no
+        crash explains, EntryTooLargeError for an entry over today's limit, and the errors of a checkpoint.
         """
         journal_ids: Sequence[JournalId] = journals_to_replay(self._filesystem, directory, mark, catalog)
         end = mark
@@ -150,7 +150,7 @@ class JournalReplay:
                 self._apply(scan.path, journal_index, record)
 
     def _apply_entries(self, journal_index: int, groups: list[JournalGroup]) -> bool:
-        """Apply groups of entries, ledger by ledger; False, with nothing done, if they hold other records."""
+        """Apply groups of entries by ledger; returns False, with nothing applied, if they hold other records."""
         ledgers = _entries_by_ledger(groups)
         if not ledgers or min(ledgers) < 0:
             return False
@@ -172,7 +172,7 @@ class JournalReplay:
                 self._add(engine, ledger_id, entry_id, body)
 
     def _apply(self, path: str, journal_index: int, record: JournalRecord) -> None:
-        # There is no checksum; a ledger that cannot be here is one of the few signs of damage (H21).
+        # Records have no checksum; a ledger of another journal is one of the few signs of damage (H21).
         if record.ledger_id % self._journal_count != journal_index:
             raise CorruptFileError(
                 path, record.offset, f"a record of ledger {record.ledger_id}, which belongs to another journal"
@@ -219,7 +219,7 @@ class JournalReplay:
 
 
 def checkpoint_now(engine: LedgerDirectoryEngine) -> None:
-    """One checkpoint of a directory, here and now, for a caller that has no lanes. Publishes no mark."""
+    """Run one checkpoint of a directory in this thread, for callers without lanes. Publishes no mark."""
     job = engine.begin_checkpoint()
     try:
         done = engine.write_checkpoint(job)
@@ -230,7 +230,7 @@ def checkpoint_now(engine: LedgerDirectoryEngine) -> None:
 
 
 class _LedgerEntries(NamedTuple):
-    """Entries of one ledger in the order of the journal: three columns of the same length."""
+    """Entries of one ledger in journal order: three columns of the same length."""
 
     entry_ids: list[EntryId]
     bodies: list[bytes]
@@ -286,7 +286,7 @@ _CACHE_KEY: Final = "dbStorage_writeCacheMaxSizeMb"
 
 
 class ReplayFlush:
-    """The flushes of one replay. ``room`` None: they are always tried, and what fails is raised."""
+    """The flushes of one replay. Without ``room`` they are always attempted, and errors are raised."""
 
     def __init__(self, engines: Sequence[LedgerDirectoryEngine], config: EngineConfig, room: DiskRoom | None) -> None:
         self._engines = engines
@@ -294,10 +294,10 @@ class ReplayFlush:
         self._room = room
         self._left_out_bytes: dict[LedgerDirectoryEngine, int] = {}
         self.failure: StorageError | OSError | None = None
-        """Why what was applied is not flushed; None when it is, or before ``finish``."""
+        """Why the applied records are not flushed; None when they are, or before ``finish``."""
 
     def make_room(self, engine: LedgerDirectoryEngine, body: bytes) -> bool:
-        """The write cache of a directory has refused an entry: whether it takes it now. If not, ``finish`` raises."""
+        """Make room for an entry that a write cache refused; returns whether it fits now. If not, ``finish`` raises."""
         if engine not in self._left_out_bytes:
             is_last_half = engine.is_checkpoint_pending
             if self._flush([engine]):
@@ -306,13 +306,13 @@ class ReplayFlush:
                 engine.postpone_checkpoint()
             if not is_last_half:
                 return True
-        # The boot goes on to the end of the journals all the same: only then it can say how much is missing.
+        # Replay continues to the end of the journals, because only then the error can say how much space is missing.
         left_out_bytes = self._left_out_bytes.get(engine, 0)
         self._left_out_bytes[engine] = left_out_bytes + len(body) + ENTRY_OVERHEAD_BYTES
         return False
 
     def finish(self) -> bool:
-        """Whether all of it is flushed. NoRoomToStartError when something was left out."""
+        """Flush everything; returns whether that succeeded. NoRoomToStartError when entries were left out."""
         if self._left_out_bytes:
             raise self._refusal()
         return self._flush(self._engines)
@@ -320,10 +320,10 @@ class ReplayFlush:
     def _flush(self, engines: Sequence[LedgerDirectoryEngine]) -> bool:
         try:
             if self._room is not None:
-                # An attempt would cost the room that is left.
+                # A failed attempt would use up the room that is left.
                 self._room.require_for_boot(sum(engine.checkpoint_bytes for engine in engines))
             for engine in engines:
-                if engine.is_checkpoint_pending:  # nothing newer is in that one
+                if engine.is_checkpoint_pending:  # the pending job comes first
                     checkpoint_now(engine)
                 checkpoint_now(engine)
         except IndexFailedError:
@@ -346,7 +346,7 @@ class ReplayFlush:
                 self._room.require_for_boot(sum(needed_bytes.values()))
         except OSError as error:
             reason = error
-        # The first half of a cache may end with a gap that the next entry did not fit into. The key is a sum over all.
+        # The first half may end with unused space too small for the next entry. The setting is a total of all.
         cache_bytes = (max(needed_bytes.values()) + self._config.entry_log.entry_bytes_max) * len(self._engines)
         detail = f"{reason.filename}: {reason.strerror}" if isinstance(reason, OSError) else str(reason)
         return NoRoomToStartError(

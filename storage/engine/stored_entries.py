@@ -1,7 +1,7 @@
-"""The entries of one ledger directory that are on disk: index first, then the entry log. For the reads lane.
+"""The entries of one ledger directory on disk: index first, then the entry log. For the reads lane.
 
-"No such entry" is a statement of fact (storage section 12): it is given only when the index says so. Everything that
-stands between the index row and the body is an error.
+"No such entry" is a statement of fact (storage section 12): only the index can prove it. Any failure between the index
+row and the body is an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
 
 
 class StoredEntries:
-    """Reads beside the one lane that writes. ``hidden_ledgers``: deleted ones whose rows may still be there."""
+    """Reads concurrently with the writing lane. ``hidden_ledgers``: deleted ones whose rows may still be there."""
 
     def __init__(self, files: DirectoryFiles, hidden_ledgers: AbstractSet[LedgerId]) -> None:
         self._locations = files.locations
@@ -24,9 +24,9 @@ class StoredEntries:
         self._damages: dict[EntryLogId, str] = {}
 
     def take_damages(self) -> dict[EntryLogId, str]:
-        """Logs in which reads found something else than the index says, since the last call, with what it was.
+        """Logs in which reads found something other than the index says, since the last call, each with a description.
 
-        For the loop: all that it shares with the reads lane are single operations on the table.
+        For the loop, which shares nothing with the reads lane but single operations on this dict.
         """
         taken: dict[EntryLogId, str] = {}
         while self._damages:
@@ -35,9 +35,9 @@ class StoredEntries:
         return taken
 
     def read(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
-        """Body of an entry on disk, or None: it is certainly not there (an entry in a write cache may not be).
+        """Body of an entry on disk, or None if it is certainly not there (a write cache may hold it).
 
-        Raises EntryLogError, IndexDamagedError or another StorageError when that cannot be told.
+        Raises EntryLogError, IndexDamagedError or another StorageError if neither is certain.
         """
         if ledger_id in self._hidden_ledgers:
             return None
@@ -50,9 +50,9 @@ class StoredEntries:
             return self._read_moved(ledger_id, entry_id)
 
     def read_run(self, ledger_id: LedgerId, entry_id: EntryId, count_max: int, bytes_max: int) -> list[bytes]:
-        """Like ``read``, with the bodies of some of the entries behind it; empty: the entry is certainly not there.
+        """Like ``read``, with the bodies of some of the following entries; empty if the entry is certainly not there.
 
-        For a reader that goes through the ledger. Each body is of the very copy that its row names (H18).
+        For clients that read a ledger in order. Each body is the copy that its own index row references (H18).
         """
         if ledger_id in self._hidden_ledgers:
             return []
@@ -69,9 +69,9 @@ class StoredEntries:
             raise
 
     def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
-        """Highest entry of a ledger on disk; the true last one is the greater of this and the cached one (H8).
+        """Highest entry of a ledger on disk; the last entry is the greater of this and the cached one (H8).
 
-        Ask the write caches first: a checkpoint moves entries from there to the disk. Raises like ``read``.
+        Read the write caches first: a checkpoint moves entries from there to the disk. Raises like ``read``.
         """
         last = None if ledger_id in self._hidden_ledgers else self._locations.find_last(ledger_id)
         if last is None:
@@ -86,7 +86,7 @@ class StoredEntries:
     def list_entries(
         self, ledger_id: LedgerId, first_entry_id: EntryId = 0, count_max: int | None = None
     ) -> list[EntryId]:
-        """Ids of a ledger's entries on disk, from one on, ascending; ask the caches first. Raises like ``read``."""
+        """Ids of a ledger's entries on disk, ascending. Read the write caches first. Raises like ``read``."""
         if ledger_id in self._hidden_ledgers:
             return []
         return list(itertools.islice(self._locations.list_entries(ledger_id, first_entry_id), count_max))
@@ -94,7 +94,7 @@ class StoredEntries:
     def _read_moved(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
         """Read again an entry whose log was removed after its location was looked up.
 
-        A log is removed only once no row names it: the row has changed or was deleted meanwhile, or a log is lost.
+        A log is removed only when no row references it: the row was changed or deleted since then, or a log is lost.
         """
         location = self._locations.find(ledger_id, entry_id)
         return None if location is None else self._read_at(location, ledger_id, entry_id)
