@@ -50,8 +50,8 @@ class LedgerDirectoryEngine:
         self._read_cache = ReadCache(config.read_cache_bytes_max)
         self._read_generation = 0
         self.write_cache_generation = 0
-        """If this is unchanged, no entry entered or left the write caches since it was read, except by adds and
-        ``delete_ledger``; these alone have changed ``memtable_bytes``."""
+        """If this is unchanged since it was read, only ``delete_ledger`` has removed entries from the write caches, and
+        only it and adds have changed ``memtable_bytes``."""
         self._deletions_replayable: dict[LedgerId, int] = dict.fromkeys(ledgers.half_deleted, 0)
         """Deleted ledgers of which a journal may still hold records, each with ``delete_count`` at its deletion."""
         self.delete_count = 0
@@ -232,8 +232,7 @@ class LedgerDirectoryEngine:
     def add_many(
         self, ledger_id: LedgerId, entry_ids: Sequence[EntryId], bodies: Sequence[bytes], last_add_confirmed: EntryId
     ) -> bool:
-        """Add entries of one ledger and their highest LAC, like ``add``. Returns False, with none added, unless all
-        fit."""
+        """Add entries of one ledger and their highest LAC, like ``add``. Returns False, adding none, unless all fit."""
         if max(map(len, bodies)) > self.body_bytes_max or not self._active.put_many(ledger_id, entry_ids, bodies):
             return False
         self._raise_last_add_confirmed(ledger_id, last_add_confirmed)

@@ -85,8 +85,7 @@ class LedgerStorage:
         locks: Sequence[DirectoryLock] | None = None,
         steps: StepSizes = USUAL_STEPS,
     ) -> LedgerStorage:
-        """Open all directories and create those that are new. ``now_ms``: wall clock, for the name of the first
-        journal.
+        """Open all directories and create those that are new. ``now_ms``: wall clock, names the first journal.
 
         ``locks``: from ``lock_directories``, if the caller took them earlier; ``close`` releases them. Raises
         DirectoryLockedError, IndexMissingError, IndexDamagedError, MisplacedLedgerError, AdoptionRefusedError while a

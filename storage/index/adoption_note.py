@@ -1,8 +1,8 @@
-"""The note that says how far a change from one kind of index to the other has come, and in which state it began.
+"""The note that records how far a change from one kind of index to the other has come, and its initial state.
 
-It is written when everything new is finished and durable, and removed when all of it is in place: whoever finds it goes
-on putting things in place, and never builds again. A bookie that ran in between has written files that the change knows
-nothing of: then going on would lose them, so the newest names are part of the note.
+It is written when all new files are finished and durable, and removed when all of them are in place. A process that
+finds it moves the rest into place, and never builds the files again. If a bookie ran in between, it wrote files that
+the change does not include, and finishing would lose them; so the note records the newest file names.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _FORMAT = "bkctl change of index 1"
 
 
 class ChangeNote(msgspec.Struct, frozen=True):
-    """A change of index under way."""
+    """An unfinished change of index."""
 
     aside: str
-    """Name of the folders that take the old index, one below each ``current``."""
+    """Name of the directories that receive the old index, one in each ``current``."""
     newest: tuple[str, ...]
-    """For each ledger and journal directory its newest entry log and journal, when the change began."""
+    """Newest entry log and journal of each ledger and journal directory when the change began."""
 
 
 class ChangeUnderWay(NamedTuple):
-    """A change that was cut off: the path of its note, and the subcommand of ``bkctl storage`` that ends it."""
+    """An interrupted change: the path of its note, and the subcommand of ``bkctl storage`` that finishes it."""
 
     path: str
     command: str
 
     @property
     def advice(self) -> str:
-        """What to do, as the end of a sentence."""
+        """How to finish it, as the end of a sentence."""
         return f"{self.path} records an unfinished change: run `bkctl storage {self.command}` to finish it"
 
 
 def find_change_under_way(fs: FileSystem, config: StorageConfig) -> ChangeUnderWay | None:
-    """The change that was cut off in these folders, if one was. OSError."""
+    """The interrupted change in these directories, or None. OSError."""
     for name, command in ((ADOPTION, "adopt"), (HANDING_BACK, "hand-back")):
         path = os.path.join(current_directory(config.ledger_directories[0]), name)
         if fs.exists(path):
@@ -58,7 +58,7 @@ def find_change_under_way(fs: FileSystem, config: StorageConfig) -> ChangeUnderW
 
 
 def begin_note(fs: FileSystem, config: StorageConfig, aside: str) -> ChangeNote:
-    """The note of a change that begins now; ``aside`` gets a number when folders of that name are there already."""
+    """The note of a new change; ``aside`` gets a number if directories with that name exist already."""
     folders = [current_directory(directory) for directory in config.all_directories]
     names = itertools.chain([aside], (f"{aside}.{number}" for number in itertools.count(2)))
     free = next(name for name in names if not any(fs.exists(os.path.join(folder, name)) for folder in folders))
@@ -66,7 +66,7 @@ def begin_note(fs: FileSystem, config: StorageConfig, aside: str) -> ChangeNote:
 
 
 def read_note(fs: FileSystem, path: str) -> ChangeNote | None:
-    """The note at ``path``, None without one. CorruptFileError."""
+    """The note at ``path``, or None if there is none. CorruptFileError."""
     try:
         data = fs.read_file(path)
     except FileNotFoundError:
@@ -83,13 +83,13 @@ def write_note(fs: FileSystem, path: str, note: ChangeNote) -> None:
 
 
 def remove_note(fs: FileSystem, path: str) -> None:
-    """The change is done; OSError."""
+    """Remove the note when the change is done; OSError."""
     fs.remove(path)
     fs.sync_directory(os.path.dirname(path))
 
 
 def require_nothing_written_since(fs: FileSystem, config: StorageConfig, path: str, note: ChangeNote) -> None:
-    """AdoptionRefusedError when a bookie has run since the change began."""
+    """AdoptionRefusedError if a bookie has run since the change began."""
     if note.newest != _newest(fs, config):
         raise AdoptionRefusedError(
             f"nothing was changed: {path} records an unfinished change, but a bookie has written since then: the "
@@ -99,7 +99,7 @@ def require_nothing_written_since(fs: FileSystem, config: StorageConfig, path: s
 
 
 def move_aside(fs: FileSystem, folder: str, names: Sequence[str], aside: str) -> None:
-    """Move what has these names in ``folder`` (a ``current``) into its folder ``aside``; repeatable when cut off."""
+    """Move these names in a ``current`` directory into its directory ``aside``; safe to repeat when interrupted."""
     present = [name for name in names if fs.exists(os.path.join(folder, name))]
     if not present:
         return
@@ -119,10 +119,10 @@ def _newest(fs: FileSystem, config: StorageConfig) -> tuple[str, ...]:
 
 
 def advise_on_lost_index(fs: FileSystem, config: StorageConfig) -> str:
-    """The end of a sentence. OSError.
+    """How to fix a lost index, as the end of a sentence. OSError.
 
-    Beside an index of Java ours must not be made from logs: it would lack what only that one says, and after a
-    hand-back Java's tools are to go on.
+    Next to an index of Java, ours must not be rebuilt from logs: it would be missing what only Java's index has, and
+    after a hand-back Java's tools must be used.
     """
     change = find_change_under_way(fs, config)
     if change is not None:

@@ -1,12 +1,12 @@
-"""What stands in the files of a LevelDB database: log, manifest, tables. Decoding only, and free of I/O.
+"""Decoding the files of a LevelDB database: log, manifest, tables. Free of I/O.
 
-A log, and a manifest, is records in blocks of 32 KiB: u32 masked CRC-32C of type and data, u16 length (little-endian),
-u8 type (1 whole, 2 first, 3 middle, 4 last part), data; less than seven bytes at a block's end are zeros. A record of a
+Logs and manifests are records in blocks of 32 KiB: u32 masked CRC-32C of type and data, u16 length (little-endian), u8
+type (1 whole, 2 first, 3 middle, 4 last part), data; less than seven bytes at a block's end are zeros. A record of a
 log is a batch of rows, one of the manifest a change of the set of tables. A table is blocks of rows, the last of which
 is the index of the others, and a footer; keys are internal ones: the key, then u64 sequence number << 8 | type.
 
-Whatever is not as LevelDB writes it is a ValueError: who cannot open the database properly must not guess. Sources:
-LevelDB's documents impl, log_format and table_format; the other way round: ``table``, ``manifest``.
+Raises ValueError for everything that LevelDB does not write: without LevelDB's own repair, guessing would be wrong.
+Sources: LevelDB's documents impl, log_format and table_format. Encoding: ``table``, ``manifest``.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ BLOCK_TRAILER_BYTES: Final = 5
 _CRC_DELTA: Final = 0xA282EAD8
 
 NEWEST: Final = 2**64
-"""Age of what a log holds: newer than every row of a table."""
+"""Age of the rows of a log: newer than every row of a table."""
 
 
 class KeyState(NamedTuple):
-    """One state of a key: the greater ``age``, the newer. ``value`` None: deleted. Sorts by key, then newest first."""
+    """One state of a key. ``value`` None: deleted. Sorts by key, then newest first."""
 
     key: bytes
     negative_age: int
@@ -45,7 +45,7 @@ class KeyState(NamedTuple):
 
 
 class IndexTable(NamedTuple):
-    """A table of the manifest; ``first`` and ``last`` are keys, without their internal tails."""
+    """A table listed in the manifest; ``first`` and ``last`` are keys without their internal tails."""
 
     level: int
     number: int
@@ -55,12 +55,12 @@ class IndexTable(NamedTuple):
 
 
 class Manifest(msgspec.Struct):
-    """What the manifest says at its end."""
+    """State after all changes of the manifest."""
 
     tables: dict[tuple[int, int], IndexTable] = {}
     """By level and number."""
     log_number: int = 0
-    """Logs with smaller numbers are in tables; but for ``previous_log_number``."""
+    """The rows of logs with smaller numbers are in tables, except those of ``previous_log_number``."""
     previous_log_number: int = 0
 
 
@@ -73,13 +73,13 @@ class _Fragment(NamedTuple):
 
     offset: int
     end: int
-    """Behind its data; may be behind the end of the file."""
+    """After its data; may be after the end of the file."""
     checksum: int
     kind: int
 
 
 def _fragments(data: bytes) -> Iterator[_Fragment]:
-    """What the headers in a log say, unchecked."""
+    """Fragments according to the headers in a log, unchecked."""
     offset = 0
     while True:
         left_bytes = _BLOCK_BYTES - offset % _BLOCK_BYTES
@@ -94,7 +94,7 @@ def _fragments(data: bytes) -> Iterator[_Fragment]:
 
 
 def last_record_start(data: bytes) -> int:
-    """Where the last record begins that is whole in ``data``; 0 if that is the first one, or there is none."""
+    """Start of the last complete record in ``data``; 0 if that is the first one, or there is none."""
     start = last = 0
     for offset, end, _, kind in _fragments(data):
         if not _WHOLE <= kind <= _LAST or end > len(data):
@@ -107,7 +107,7 @@ def last_record_start(data: bytes) -> int:
 
 
 def decode_log(data: bytes) -> Iterator[bytes]:
-    """The records of a log or manifest, up to one that the file does not hold whole: a crash cut it off."""
+    """The records of a log or manifest, up to one that is incomplete in the file because of a crash."""
     parts: list[bytes] = []
     for offset, end, checksum, kind in _fragments(data):
         if end > offset - offset % _BLOCK_BYTES + _BLOCK_BYTES:
@@ -125,7 +125,7 @@ def decode_log(data: bytes) -> Iterator[bytes]:
 
 
 def apply_batch(batch: bytes, rows: dict[bytes, bytes | None]) -> None:
-    """Put the rows of one record of a log into ``rows``; None: deleted."""
+    """Apply one record of a log to ``rows``; None: deleted."""
     position = _BATCH_HEADER_BYTES
     while position < len(batch):
         kind = batch[position]
@@ -139,7 +139,7 @@ def apply_batch(batch: bytes, rows: dict[bytes, bytes | None]) -> None:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """The state that all changes lead to."""
+    """The state after all changes."""
     manifest = Manifest()
     for change in decode_log(data):
         _apply_change(change, manifest)
@@ -147,7 +147,7 @@ def decode_manifest(data: bytes) -> Manifest:
 
 
 def decode_footer(footer: bytes) -> Handle:
-    """Where the index of a table stands."""
+    """Position of a table's index."""
     if len(footer) != FOOTER_BYTES or not footer.endswith(_MAGIC):
         raise ValueError("no table ends there")
     _, position = _handle(footer, 0)
@@ -155,7 +155,7 @@ def decode_footer(footer: bytes) -> Handle:
 
 
 def decode_index(block: bytes) -> list[tuple[bytes, Handle]]:
-    """The blocks of a table in order: a key that is not below any in the block and below all behind it; the place."""
+    """The blocks of a table in order: a key >= those of the block and < all later keys, and the position."""
     return [(key[: -_INTERNAL_KEY_TAIL.size], _handle(value, 0)[0]) for key, value in _decode_block(block)]
 
 
@@ -172,7 +172,7 @@ def decode_rows(block: bytes) -> list[KeyState]:
 
 
 def checked_block(data: bytes) -> bytes:
-    """A block without its trailer; ValueError unless it is whole and not compressed, as none of ours is."""
+    """A block without its trailer; ValueError unless it is complete and, like all of ours, not compressed."""
     block, trailer = data[:-BLOCK_TRAILER_BYTES], data[-BLOCK_TRAILER_BYTES:]
     if len(trailer) < BLOCK_TRAILER_BYTES or trailer[0] != 0:
         raise ValueError("a block that is truncated or compressed")
@@ -249,7 +249,7 @@ def _sized(data: bytes, position: int) -> tuple[bytes, int]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A number, seven bits in each byte, the lowest first; and where it ends."""
+    """A number, seven bits in each byte, the lowest first, and the position after it."""
     number = data[position]
     if number < 0x80:
         return number, position + 1

@@ -1,6 +1,6 @@
-"""The index of a Java bookie as it lies in an index directory: what is there, and the bytes of ``.idx`` files.
+"""The index of a Java bookie in an index directory: which files there are, and the bytes of ``.idx`` files.
 
-RocksDB folders can only be moved: their contents are rebuilt from entry logs and journals.
+RocksDB directories can only be moved: their contents are rebuilt from entry logs and journals.
 
 An ``.idx`` file is the index of one ledger in Interleaved and Sorted storage: a header of 1024 bytes with its key,
 fence and explicit LAC, then an i64 location for each entry id from 0 on, 0 where there is no entry. Source: storage
@@ -26,25 +26,25 @@ class JavaIndex(NamedTuple):
     """Names in one index directory (its ``current``)."""
 
     idx_folders: tuple[str, ...]
-    """First folders of the tree of ``.idx`` files; only when there is such a file below."""
+    """Top directories of the tree of ``.idx`` files; only those that contain such a file."""
     databases: tuple[str, ...]
-    """RocksDB folders."""
+    """RocksDB directories."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that a Java bookie would take for its index."""
+        """All names that a Java bookie would read as its index."""
         return (*self.idx_folders, *self.databases)
 
 
 def find_java_index(fs: FileSystem, directory: str) -> JavaIndex:
-    """What a Java bookie left in an index directory (``current``), nothing if that is not there; OSError."""
+    """Java's files in an index directory (``current``), none if the directory does not exist; OSError."""
     names = _names_in(fs, directory)
     idx_folders = (name for name in names if is_idx_folder(name) and any(_idx_names(fs, directory, name)))
     return JavaIndex(tuple(idx_folders), tuple(name for name in JAVA_DATABASES if name in names))
 
 
 def list_idx_ledgers(fs: FileSystem, directory: str) -> list[LedgerId]:
-    """Ledgers that have an index file in a directory (``current``), ascending. OSError."""
+    """Ledgers with an index file in a directory (``current``), ascending. OSError."""
     folders = filter(is_idx_folder, fs.list_directory(directory))
     return sorted(ledger_id for folder in folders for ledger_id in _idx_names(fs, directory, folder))
 
@@ -55,7 +55,7 @@ def _idx_names(fs: FileSystem, directory: str, folder: str) -> Iterator[LedgerId
             continue
         for name in _names_in(fs, os.path.join(directory, folder, second)):
             ledger_id = parse_idx_file_name(name)
-            # Java looks for a ledger nowhere but at its own place.
+            # Java looks for a ledger only at this path.
             if ledger_id is not None and idx_path(ledger_id) == os.path.join(folder, second, name):
                 yield ledger_id
 
@@ -78,17 +78,17 @@ _FENCED_BIT = 1
 
 
 class IdxHeader(msgspec.Struct, frozen=True):
-    """What an index file says about its ledger."""
+    """The ledger's state in an index file."""
 
     version: int
     master_key: bytes
     is_fenced: bool
     explicit_lac: bytes | None
-    """Body of the last explicit-LAC request, as a row of ours has it; files of version 0 have none."""
+    """Body of the last explicit-LAC request, as in our rows; files of version 0 have none."""
 
 
 def decode_idx_header(data: bytes) -> IdxHeader:
-    """Header from the first ``HEADER_BYTES`` of a file; ValueError that says why for what no bookie writes."""
+    """Decode the first ``HEADER_BYTES`` of a file; ValueError, with the reason, for a header that no bookie writes."""
     if len(data) < HEADER_BYTES:
         raise ValueError(f"it has {len(data)} bytes, its header alone has {HEADER_BYTES}")
     magic, version, key_bytes = _START.unpack_from(data)
@@ -106,7 +106,7 @@ def decode_idx_header(data: bytes) -> IdxHeader:
 
 
 def decode_locations(data: bytes) -> Sequence[int]:
-    """Packed locations in the order of the entry ids; a part of one at the end is what a crash left, and is none."""
+    """Packed locations in the order of the entry ids; ignores an incomplete one at the end, which a crash left."""
     count = len(data) // LOCATION_BYTES
     return struct.unpack_from(f">{count}q", data)
 

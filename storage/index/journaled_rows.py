@@ -1,17 +1,17 @@
-"""What the journals that are still there say about each ledger besides its entries: key, fence, explicit LAC.
+"""The key, fence and explicit LAC of each ledger according to the journals that still exist.
 
-They are read from their oldest records on, whatever the marks say. Java's index may know less: its Interleaved storage
-brings a fence back by replay and never writes it to the ``.idx`` file (seen with 4.18.0), a RocksDB cannot be read here
-at all, and an index of ours may be lost.
+All records are read from the oldest on, whatever the marks are. Java's index may know less: its Interleaved storage
+restores a fence by replay and never writes it to the ``.idx`` file (seen with 4.18.0), a RocksDB cannot be read here,
+and an index of ours may be lost.
 
-Old records may contradict each other, as the id of a deleted ledger can be used again. One rule, for all who read them:
+Old records may contradict each other, as the id of a deleted ledger can be used again. All readers apply this rule:
 
 - The last real key counts. A bookie journals no key that contradicts its row (storage section 5.2), so another key
-  means that the ledger was deleted in between; a replay, which begins at the mark, never meets both.
-- The last explicit LAC counts, as in a replay (storage section 3.11), and only if no key record comes after it. A
-  ledger that gets entries begins with one, so the LAC may be that of a former ledger of this id, even under the same
-  key. One that is too high would make a recovery close the ledger after its end; one that is too low, or none, makes
-  it read on.
+  means that the ledger was deleted in between; a replay, which begins at the mark, never finds both.
+- The last explicit LAC counts, as in a replay (storage section 3.11), and only if no key record follows it. A ledger
+  that gets entries begins with a key record, so the LAC may be that of an earlier ledger with this id, even under the
+  same key. One that is too high would make recovery close the ledger after its end; after one that is too low, or none,
+  recovery reads on.
 - A fence counts, however old it is. One too many stops a writer; one too few loses data.
 """
 
@@ -41,27 +41,27 @@ class UnreadableJournal(msgspec.Struct, frozen=True):
 
 
 class JournaledLedger(msgspec.Struct, frozen=True):
-    """What records say of a ledger, by the rule above."""
+    """State of a ledger according to its records, by the rule above."""
 
     master_key: bytes = b""
-    """Empty or all zero: no record has a real one."""
+    """Empty or all zero if no record has a real key."""
     is_fenced: bool = False
     explicit_lac: bytes | None = None
-    """Body as it came, ``EXPLICIT_LAC_BYTES_MIN`` or more."""
+    """Body of the request, ``EXPLICIT_LAC_BYTES_MIN`` or more."""
     has_key_record: bool = False
-    """Then nothing that stands before these records says which LAC is the ledger's."""
+    """If True, nothing before these records determines the ledger's LAC."""
 
 
 class JournaledLedgers(msgspec.Struct):
-    """Every ledger that a journal has a record of."""
+    """All ledgers that have a record in a journal."""
 
     ledgers: dict[LedgerId, JournaledLedger] = {}
     unreadable: list[UnreadableJournal] = []
-    """Then a fence may be missing."""
+    """If there are any, a fence may be missing."""
 
 
 def read_journaled_ledgers(fs: FileSystem, config: StorageConfig) -> JournaledLedgers:
-    """Read all journal files from their start. What cannot be read is part of the result; OSError for a folder."""
+    """Read all journal files from their start. The result lists unreadable files; OSError for a directory."""
     found = JournaledLedgers()
     for directory in map(current_directory, config.journal_directories):
         journal_ids = list_journals(fs, directory)
@@ -83,7 +83,7 @@ def read_journaled_ledgers(fs: FileSystem, config: StorageConfig) -> JournaledLe
 
 
 def note_record(ledgers: dict[LedgerId, JournaledLedger], record: JournalRecord) -> None:
-    """Add a record to what those before it say."""
+    """Apply a record to the state after the records before it."""
     said = _SAID_BY_OTHERS
     if record.kind is JournalRecordKind.LEDGER_KEY:
         said = JournaledLedger(master_key=record.payload, has_key_record=True)
@@ -97,16 +97,16 @@ def note_record(ledgers: dict[LedgerId, JournaledLedger], record: JournalRecord)
 
 
 def note_later(ledgers: dict[LedgerId, JournaledLedger], later: Mapping[LedgerId, JournaledLedger]) -> None:
-    """Add what ``later`` records say, of the next file for instance, to what those before them say."""
+    """Apply the state of ``later`` records, for instance of the next file, to that of the records before them."""
     for ledger_id, said in later.items():
         earlier = ledgers.get(ledger_id)
         ledgers[ledger_id] = said if earlier is None else _followed(earlier, said)
 
 
 def row_with_journals(row: LedgerRow, journaled: JournaledLedger) -> LedgerRow:
-    """What an index and the journals say of a ledger together.
+    """The row of a ledger from its index row and its journal records.
 
-    The index is that of the ledger which is there now. Where a journal names another key, its LAC, too, is another's.
+    The index describes the ledger that exists now. If a journal has another key, its LAC is of an earlier ledger, too.
     """
     is_nameless = is_placeholder_key(row.master_key)
     is_same = is_nameless or is_placeholder_key(journaled.master_key) or journaled.master_key == row.master_key
@@ -119,7 +119,7 @@ def row_with_journals(row: LedgerRow, journaled: JournaledLedger) -> LedgerRow:
 
 
 _SAID_BY_OTHERS = JournaledLedger()
-"""What a record of another kind says: that there is such a ledger."""
+"""State from a record of another kind: it only shows that the ledger exists."""
 
 
 def _followed(earlier: JournaledLedger, later: JournaledLedger) -> JournaledLedger:

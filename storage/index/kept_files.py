@@ -1,12 +1,12 @@
-"""The files of a database as they were before it was opened, until what the opening made of them is durable.
+"""The files of a database as they were before it was opened, kept until the opening is durable.
 
 Opening a LevelDB database rewrites it: its log becomes a table, a new manifest is written, CURRENT is pointed at it,
-and the old log and manifest are deleted. LevelDB does not sync the folder in between, so that a file system which keeps
-the changes of names in no order may lose the new CURRENT and keep the deletions: then nothing is left to open. So the
-old files get second names in a folder beside the database first. If that folder is there at the next opening, the one
-before it did not end, nothing was written since, and the database is put back as it was.
+and the old log and manifest are deleted. LevelDB does not sync the directory in between, so a file system that does not
+order directory changes may lose the new CURRENT and keep the deletions: then nothing is left to open. So the old files
+first get second names in a directory next to the database. If that directory exists at the next opening, the previous
+one did not finish and nothing was written since, and the database is restored.
 
-``<database>.kept`` holds a whole set; ``<database>.kept.tmp`` is one being made or given up.
+``<database>.kept`` holds a complete set; ``<database>.kept.tmp`` is one being made or given up.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from storage.filenames import KEPT_SUFFIX, TEMPORARY_SUFFIX
 from storage.ports import FileSystem
 
 _NOT_CONTENTS: Final = frozenset({"LOCK", "LOG", "LOG.old"})
-"""LevelDB's claim on the folder and its own talk: nothing of the database."""
+"""LevelDB's lock file and its message logs: not part of the database."""
 
 
 class KeptFiles:
-    """The files kept of the database folder ``path``; all errors are OSError."""
+    """The kept files of the database directory ``path``; all errors are OSError."""
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self._filesystem = filesystem
@@ -32,18 +32,18 @@ class KeptFiles:
 
     @property
     def current_path(self) -> str:
-        """Folder of the database as it was before an opening that did not end, or as it is."""
+        """Directory of the database as it was before an unfinished opening, or as it is."""
         return self._kept if self._filesystem.exists(self._kept) else self._path
 
     def restore(self) -> None:
-        """Put the database back as it was before an opening that did not end; repeatable when cut off."""
+        """Restore the database as it was before an unfinished opening; safe to repeat when interrupted."""
         if not self._filesystem.exists(self._kept):
             return
         remove_files(self._filesystem, self._path)
         self._link_all(self._kept, self._path)
 
     def keep(self) -> None:
-        """Keep the files as they are now, durably. ``restore`` comes first."""
+        """Keep the current files durably. Call ``restore`` first."""
         if not self._filesystem.exists(self._path):
             return
         self.drop()
@@ -53,11 +53,11 @@ class KeptFiles:
         self._filesystem.sync_directory(os.path.dirname(self._kept))
 
     def drop(self) -> None:
-        """Let go of what is kept: once the opened database is durable, and before anything is written to it."""
+        """Drop the kept files, once the opened database is durable and before anything is written to it."""
         if self._filesystem.exists(self._unfinished):
             self._remove_unfinished()
         if self._filesystem.exists(self._kept):
-            # In one step: of half a set nothing may be restored.
+            # In one step, because half a set must never be restored.
             self._filesystem.rename(self._kept, self._unfinished)
             self._filesystem.sync_directory(os.path.dirname(self._kept))
             self._remove_unfinished()
@@ -74,7 +74,7 @@ class KeptFiles:
 
 
 def remove_files(filesystem: FileSystem, path: str) -> None:
-    """Delete all files of a database folder, and make that durable; the folder stays."""
+    """Delete all files of a database directory durably; the directory stays."""
     for name in filesystem.list_directory(path):
         filesystem.remove(os.path.join(path, name))
     filesystem.sync_directory(path)

@@ -1,7 +1,7 @@
-"""What a bookie knows about each ledger besides its entries: key, fence, limbo, explicit LAC.
+"""The state of each ledger in addition to its entries: key, fence, limbo, explicit LAC.
 
-All rows are in memory; a change goes to memory at once and to the database with the next checkpoint (storage section
-5.2). Keys are i64 ledger ids; rows with a negative one are not ledgers (storage flags, seals) and are left alone.
+All rows are in memory; a change goes to memory immediately and to the database with the next checkpoint (storage
+section 5.2). Keys are i64 ledger ids; rows with a negative one are not ledgers (storage flags, seals) and are ignored.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _FLAGS = struct.Struct(">q")
 _FLAGS_KEY = _KEY.pack(-0xEEFD)
 
 EXPLICIT_LAC_BYTES_MIN = 16
-"""Of the body of an explicit-LAC request: i64 ledger id, i64 LAC; the digest behind them is the client's affair."""
+"""Minimum of an explicit-LAC request's body: i64 ledger id, i64 LAC; the digest after them is for clients."""
 _EXPLICIT_LAC = struct.Struct(">8xq")
 
 NEEDS_INTEGRITY_CHECK = 1
-"""Storage flag: entries may be missing on this bookie, and not all are repaired (storage section 5.2)."""
+"""Storage flag: entries may be missing on this bookie and not all are repaired yet (storage section 5.2)."""
 LEDGERS_NOTED = 2
-"""Storage flag beside it: which ledgers that concerns is noted in their rows. An offline rebuild or an adoption cannot
-know all of them and leaves it out; the next boot notes them then. Ours: Java never reads this database."""
+"""Storage flag: the rows of the ledgers concerned are marked (limbo). An offline rebuild or an adoption cannot know all
+of them and leaves it unset; the next boot then marks them. bkctl only: Java never reads this database."""
 
 _NOT_LEDGERS = b"\x80"
-"""Keys from here on are negative ids."""
+"""Keys from here on have negative ids."""
 _BATCH_ROW_COUNT_MAX = 4096
 
 
@@ -48,10 +48,10 @@ class LedgerRow(msgspec.Struct, frozen=True):
     is_limbo: bool = False
     """Entries may have been lost here: answer "unknown", never "no such entry"."""
     explicit_lac: bytes | None = None
-    """Body of the last explicit-LAC request as it came: i64 ledger id, i64 LAC, digest."""
+    """Body of the last explicit-LAC request, unchanged: i64 ledger id, i64 LAC, digest."""
 
     def raised(self, *, is_fenced: bool, is_limbo: bool) -> LedgerRow:
-        """The row with these flags; none is taken away."""
+        """The row with these flags added."""
         return msgspec.structs.replace(self, is_fenced=self.is_fenced or is_fenced, is_limbo=self.is_limbo or is_limbo)
 
 
@@ -60,7 +60,7 @@ LedgerRowChanges: TypeAlias = Mapping[LedgerId, LedgerRow | None]
 
 
 class LedgerIndex:
-    """The rows of one ledger directory. The loop alone reads and changes them; ``write`` belongs to one lane."""
+    """The rows of one ledger directory. Only the loop reads and changes them; ``write`` belongs to one lane."""
 
     def __init__(
         self,
@@ -74,17 +74,17 @@ class LedgerIndex:
         self._ledgers = ledgers
         self._long_key_ids = long_key_ids
         self.half_deleted = half_deleted
-        """Ledgers whose deletion a crash cut off: their locations may still be there, and are to be deleted."""
+        """Ledgers whose deletion a crash interrupted: locations that are left must still be deleted."""
         self._collected = collected
         self._changes: dict[LedgerId, LedgerRow | None] = {}
         self.find = ledgers.get
-        """Row of a ledger, or None: the method of the dict itself, because every add calls it."""
+        """Row of a ledger, or None. The dict's own method, because every add calls it."""
 
     @classmethod
     def load(cls, rows: SealedIndex, collected: Container[LedgerId] = ()) -> LedgerIndex:
-        """Read every row; IndexDamagedError, with the fix, for one that is damaged or not a ledger's.
+        """Read every row; IndexDamagedError, with the fix, for a damaged row or one that is not a ledger's.
 
-        ``collected``: ledgers that are fenced whatever their rows say, and however these are made again.
+        ``collected``: ledgers that are always fenced, even if their rows say otherwise or are created again.
         """
         ledgers: dict[LedgerId, LedgerRow] = {}
         half_deleted: set[LedgerId] = set()
@@ -116,9 +116,9 @@ class LedgerIndex:
     def set_master_key(self, ledger_id: LedgerId, master_key: bytes) -> bool:
         """Store a ledger's key by the rules of storage section 5.2, creating the row if absent.
 
-        Returns whether the row is new or changed. MasterKeyMismatchError: the ledger has another key. A placeholder
-        given for a ledger that has a key changes nothing and is no error; whoever must prove ownership compares the
-        stored key itself.
+        Returns whether the row is new or changed. MasterKeyMismatchError: the ledger has another key. A placeholder for
+        a ledger that has a key changes nothing and raises no error; callers that must prove ownership compare the
+        stored key themselves.
         """
         row = self._ledgers.get(ledger_id)
         if row is None:
@@ -132,7 +132,8 @@ class LedgerIndex:
         return True
 
     def set_fenced(self, ledger_id: LedgerId) -> bool:
-        """Fence a ledger for good, creating the row with an empty key if absent (H3). Returns whether that is new."""
+        """Fence a ledger permanently; an absent row gets an empty key (H3). Returns whether it was not fenced
+        before."""
         row = self._ledgers.get(ledger_id)
         if row is not None and row.is_fenced:
             return False
@@ -140,7 +141,7 @@ class LedgerIndex:
         return True
 
     def set_explicit_lac(self, ledger_id: LedgerId, body: bytes) -> bool:
-        """Keep the body of an explicit-LAC request. Returns False, with nothing kept, for an unknown ledger."""
+        """Store the body of an explicit-LAC request. Returns False, with nothing stored, for an unknown ledger."""
         row = self._ledgers.get(ledger_id)
         if row is None:
             return False
@@ -148,7 +149,7 @@ class LedgerIndex:
         return True
 
     def set_limbo(self, ledger_id: LedgerId, *, is_limbo: bool) -> bool:
-        """Begin or end a ledger's limbo. Returns whether that changes anything; an unknown ledger has none."""
+        """Begin or end a ledger's limbo. Returns whether that changed anything; False for an unknown ledger."""
         row = self._ledgers.get(ledger_id)
         if row is None or row.is_limbo == is_limbo:
             return False
@@ -156,7 +157,7 @@ class LedgerIndex:
         return True
 
     def create_row(self, ledger_id: LedgerId, *, is_fenced: bool, is_limbo: bool) -> bool:
-        """Make sure that a ledger has a row, with an empty key if it is new, and with these flags; none is taken away.
+        """Ensure that a ledger has a row, with an empty key if it is new, and add these flags to it.
 
         Returns whether the row is new or changed.
         """
@@ -168,12 +169,12 @@ class LedgerIndex:
         return True
 
     def delete(self, ledger_id: LedgerId) -> None:
-        """Forget a ledger."""
+        """Delete a ledger's row."""
         self._ledgers.pop(ledger_id, None)
         self._changes[ledger_id] = None
 
     def take_changes(self) -> LedgerRowChanges:
-        """The changes since the last call, for a checkpoint; the caller owns them from here on."""
+        """The changes since the last call, for a checkpoint; the caller owns them afterwards."""
         changes, self._changes = self._changes, {}
         return changes
 
@@ -183,9 +184,9 @@ class LedgerIndex:
         self._write(rows, batch_row_count_max)
 
     def begin_deletes(self, ledger_ids: Iterable[LedgerId]) -> None:
-        """Replace rows by the note that their ledgers are being deleted, until ``write`` has the last word.
+        """Replace rows by a marker that their ledgers are being deleted, until ``write`` replaces it.
 
-        A ledger that is used again must not find locations of its former life, crash or not.
+        A ledger that is used again must not find locations of the deleted one, not even after a crash.
         """
         self._write(((ledger_id, _HALF_DELETED) for ledger_id in ledger_ids), _BATCH_ROW_COUNT_MAX)
 
@@ -193,14 +194,14 @@ class LedgerIndex:
         while batch := list(itertools.islice(values, batch_row_count_max)):
             puts = [(_KEY.pack(ledger_id), value) for ledger_id, value in batch if value is not None]
             deletes = [_KEY.pack(ledger_id) for ledger_id, value in batch if value is None]
-            # A long key would outlive its ledger, or come back as an older state of it (H12).
+            # A row with a long key would survive the deletion, or restore an older state of the ledger (H12).
             outdated = [ledger_id for ledger_id, _ in batch if ledger_id in self._long_key_ids]
             deletes += [_KEY.pack(ledger_id) + _LONG_KEY_TAIL for ledger_id in outdated]
             self._rows.write(puts, deletes)
             self._long_key_ids.difference_update(outdated)
 
     def read_flags(self) -> int:
-        """Bits that say something about the whole bookie (storage section 5.2); 0 while none was ever written."""
+        """Flags of the whole bookie (storage section 5.2); 0 if none was ever written."""
         value = self._rows.get(_FLAGS_KEY)
         if value is None:
             return 0
@@ -210,17 +211,17 @@ class LedgerIndex:
         return flags
 
     def write_flags(self, flags: int) -> None:
-        """Replace the bits, durably. Like ``write`` it belongs to one lane, so nobody else changes them meanwhile."""
+        """Replace the flags durably. Like ``write`` it belongs to one lane, so there is no concurrent change."""
         self._rows.write([flags_row(flags)])
         self._rows.record()
 
     @property
     def opening_bytes(self) -> int:
-        """Room that the next write takes before it writes (``SealedIndex.opening_bytes``)."""
+        """Space that the next write needs before it writes (``SealedIndex.opening_bytes``)."""
         return self._rows.opening_bytes
 
     def seal(self) -> None:
-        """Record that all batches written so far must be there at every later open."""
+        """Record that every later open must find all batches written so far."""
         self._rows.record()
 
     def close(self) -> None:
@@ -235,12 +236,12 @@ class LedgerIndex:
 
 
 def is_placeholder_key(master_key: bytes) -> bool:
-    """Whether a key says "not known yet": empty or all zero (storage section 6.1)."""
+    """Whether a key means "not known yet": empty or all zero (storage section 6.1)."""
     return not any(master_key)
 
 
 def explicit_lac_of(body: bytes) -> EntryId:
-    """The LAC that a body of ``EXPLICIT_LAC_BYTES_MIN`` or more names."""
+    """The LAC in a body of at least ``EXPLICIT_LAC_BYTES_MIN`` bytes."""
     last_add_confirmed: EntryId = _EXPLICIT_LAC.unpack_from(body)[0]
     return last_add_confirmed
 
@@ -270,13 +271,13 @@ _HALF_DELETED = LedgerData(exists=False, fenced=False, masterKey=b"").SerializeT
 
 
 def _decode_row(path: str, ledger_id: LedgerId, value: bytes) -> LedgerRow | None:
-    """The row of a value, or None when it says that the ledger does not exist."""
+    """Decode a row's value; None if it says that the ledger does not exist."""
     data = LedgerData()
     try:
         data.ParseFromString(value)
     except DecodeError as error:
         raise IndexDamagedError(f"{path}: cannot parse the row of ledger {ledger_id}: {value.hex()}") from error
-    # The C parser of protobuf lets a message pass that lacks required fields.
+    # Protobuf's C parser accepts a message without its required fields.
     if not data.IsInitialized():
         raise IndexDamagedError(f"{path}: the row of ledger {ledger_id} misses a field: {value.hex()}")
     if not data.exists:

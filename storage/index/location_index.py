@@ -1,7 +1,7 @@
-"""Where each entry of a ledger directory lies: (ledger, entry) -> (entry log, offset).
+"""The locations of a ledger directory's entries: (ledger, entry) -> (entry log, offset).
 
-Rows are byte for byte those of storage section 5.1: key i64 ledger id, i64 entry id; value i64 location, which is the
-log id in the upper and the offset of the body in the lower 32 bits. Ids are not negative, so byte order is id order.
+Rows are those of storage section 5.1, byte for byte: key i64 ledger id, i64 entry id; value i64 location, with the log
+id in the upper and the offset of the body in the lower 32 bits. Ids are not negative, so byte order is id order.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _KEY = struct.Struct(">qq")
 _LOCATION = struct.Struct(">q")
 _ENTRY_ID_LAST = 2**63 - 1
 KEY_END: Final = b"\x80"
-"""Behind every key of an entry; what follows is no ledger's (storage section 5.2)."""
+"""Greater than the key of every entry; rows from here on belong to no ledger (storage section 5.2)."""
 _NO_OFFSET = bytes(4)
-"""Inside a log's header: a location with it names nothing."""
+"""Offset 0 is inside a log's header, so a location with it is invalid."""
 
 
 class LocationIndex:
@@ -34,15 +34,15 @@ class LocationIndex:
     def __init__(self, rows: SealedIndex) -> None:
         self._rows = rows
         self.is_lost = False
-        """Whether the database was closed for another one that could not be opened."""
+        """Whether the database was closed to exchange it and the new one could not be opened."""
 
     def find(self, ledger_id: LedgerId, entry_id: EntryId) -> EntryLocation | None:
-        """Location of an entry, or None when it is certainly not stored."""
+        """Location of an entry, or None if the entry is certainly not stored."""
         value = self._rows.store.get(_KEY.pack(ledger_id, entry_id))
         return None if value is None else self._decoded(ledger_id, entry_id, value)
 
     def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, EntryLocation] | None:
-        """Highest entry id of a ledger with its location, or None when it certainly has no row."""
+        """Highest entry id of a ledger with its location, or None if the ledger certainly has no row."""
         row = self._rows.floor(_KEY.pack(ledger_id, _ENTRY_ID_LAST), _KEY.pack(ledger_id, 0))
         if row is None:
             return None
@@ -50,9 +50,9 @@ class LocationIndex:
         return entry_id, self._decoded(ledger_id, entry_id, row[1])
 
     def find_run(self, ledger_id: LedgerId, entry_id: EntryId, count_max: int) -> list[EntryLocation]:
-        """Locations of an entry and of those with the next ids, up to the first that has no row; one range scan.
+        """Locations of an entry and of those with the next ids, up to the first without a row; one range scan.
 
-        Empty when the entry itself is certainly not stored.
+        Empty if the entry itself is certainly not stored.
         """
         locations: list[EntryLocation] = []
         stop = _KEY.pack(ledger_id, min(entry_id + count_max, _ENTRY_ID_LAST))
@@ -63,22 +63,22 @@ class LocationIndex:
                     break
                 locations.append(self._decoded(ledger_id, next_id, value))
         except IndexDamagedError:
-            if not locations:  # else the damage is behind what was asked for
+            if not locations:  # else the damage is after the requested entry
                 raise
         return locations
 
     def list_entries(self, ledger_id: LedgerId, first_entry_id: EntryId = 0) -> Iterator[EntryId]:
-        """Entry ids of a ledger from one on, ascending, of one point in time."""
+        """Entry ids of a ledger from ``first_entry_id`` on, ascending; a snapshot of one moment."""
         for key, _ in self._scan(ledger_id, first_entry_id):
             yield _KEY.unpack(key)[1]
 
     def page(
         self, start: bytes, row_count_max: int, ledger_ids: Sequence[LedgerId] | None = None
     ) -> list[tuple[bytes, bytes]]:
-        """At most so many rows from the key ``start`` on, as stored; none: there are no more.
+        """At most ``row_count_max`` rows from the key ``start`` on, as stored; empty if there are no more.
 
-        Of the ledgers given, ascending; None: of all. IndexDamagedError for what is no row: it may stand where the row
-        of an entry was.
+        Of the ledgers given, ascending; None: of all. IndexDamagedError for a malformed row, which may have replaced
+        the row of an entry.
         """
         rows = list(itertools.islice(self._page(start, ledger_ids), row_count_max))
         for key, value in rows:
@@ -107,10 +107,10 @@ class LocationIndex:
         pause: Callable[[], None],
         batch_row_count_max: int,
     ) -> dict[LedgerId, EntryId]:
-        """Delete rows of ledgers, of each from an entry on, in bounded durable batches with a ``pause`` behind each.
+        """Delete rows of ledgers, each from an entry on, in bounded durable batches; calls ``pause`` after each.
 
-        At most so many rows, in the order given; None: all of them. Returns what is left, to be given to the next call:
-        a scan that began anew would pass over all that is deleted already. Repeatable when cut off.
+        At most ``row_count_max`` rows, in the order given; None: all. Returns what is left, for the next call, which
+        then need not scan past the rows already deleted. Safe to repeat when interrupted.
         """
         rows = itertools.chain.from_iterable(itertools.starmap(self._scan, first_entry_ids.items()))
         bounded = itertools.islice(rows, row_count_max)
@@ -126,17 +126,17 @@ class LocationIndex:
 
     @property
     def opening_bytes(self) -> int:
-        """Room that the next write takes before it writes (``SealedIndex.opening_bytes``)."""
+        """Space that the next write needs before it writes (``SealedIndex.opening_bytes``)."""
         return self._rows.opening_bytes
 
     def seal(self) -> None:
-        """Record that all batches written so far must be there at every later open."""
+        """Record that every later open must find all batches written so far."""
         self._rows.record()
 
     def exchange(self, open_rows: Callable[[], SealedIndex]) -> None:
-        """Close the database and go on with another one. Nobody may be inside a call of this object.
+        """Close the database and switch to another one. No other thread may be inside a call of this object.
 
-        IndexFailedError when the other one cannot be opened; then there is none any more, and only a restart helps.
+        IndexFailedError when the new one cannot be opened; then there is none, and the bookie must be restarted.
         """
         self.is_lost = True
         self._rows.close()
@@ -151,12 +151,12 @@ class LocationIndex:
         self._rows.close()
 
     def _scan(self, ledger_id: LedgerId, first_entry_id: EntryId = 0) -> Iterator[tuple[bytes, bytes]]:
-        # The row of entry 2^63-1, which no bookie accepts, would be the last before the next ledger.
+        # Leaves out entry 2^63-1, which no bookie accepts.
         return self._rows.scan(_KEY.pack(ledger_id, first_entry_id), _KEY.pack(ledger_id, _ENTRY_ID_LAST))
 
     def _decoded(self, ledger_id: LedgerId, entry_id: EntryId, value: bytes) -> EntryLocation:
         location = unpack_location(int.from_bytes(value, "big"))
-        # A row that names nothing must not read as "not stored" either.
+        # A row without a valid location must not read as "not stored" either.
         if len(value) != LOCATION_BYTES or location.offset == 0:
             raise IndexDamagedError(
                 f"{self._rows.path}: ledger {ledger_id} entry {entry_id} has the location {value.hex()}"
@@ -165,14 +165,14 @@ class LocationIndex:
 
 
 def decode_row(key: bytes, value: bytes) -> tuple[LedgerId, EntryId, EntryLocation]:
-    """A row as ``page`` gives it."""
+    """Decode a row that ``page`` returned."""
     ledger_id, entry_id = _KEY.unpack(key)
     (location,) = _LOCATION.unpack(value)
     return ledger_id, entry_id, unpack_location(location)
 
 
 def encode_keys(ledger_ids: Sequence[LedgerId], entry_ids: Sequence[EntryId]) -> bytes:
-    """Joined keys of rows, of which each has a ledger id and an entry id."""
+    """Joined keys of rows, each a ledger id and an entry id."""
     ids = [*ledger_ids, *entry_ids]
     ids[::2], ids[1::2] = ledger_ids, entry_ids
     return struct.pack(f">{len(ids)}q", *ids)
@@ -184,7 +184,7 @@ def encode_locations(locations: Sequence[PackedLocation]) -> bytes:
 
 
 def _split_rows(keys: bytes, locations: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Row by row, without a step of the interpreter for any of them."""
+    """Rows as pairs, without bytecode per row."""
     return zip(
         itertools.chain.from_iterable(struct.iter_unpack(f"{KEY_BYTES}s", keys)),
         itertools.chain.from_iterable(struct.iter_unpack(f"{LOCATION_BYTES}s", locations)),

@@ -1,6 +1,6 @@
-"""The files that make table files a LevelDB database: manifest and CURRENT. Free of I/O.
+"""The files that turn table files into a LevelDB database: manifest and CURRENT. Free of I/O.
 
-A manifest is a log of version edits in blocks of 32 KiB; here it holds one edit, which names all tables. Source:
+A manifest is a log of version edits in blocks of 32 KiB; here it holds one edit, which lists all tables. Source:
 LevelDB's documents impl and log_format; docs/decisions/0010.
 """
 
@@ -24,11 +24,11 @@ _TAG_COMPARATOR, _TAG_LOG, _TAG_NEXT_FILE, _TAG_LAST_SEQUENCE, _TAG_NEW_FILE, _T
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LEVEL_LAST = 6
 _LEVEL_BYTES = 10 * 1024 * 1024
-"""What LevelDB lets level 1 hold; every further one holds ten times as much."""
+"""Size limit of LevelDB's level 1; every further level holds ten times as much."""
 
 
 class TableFile(NamedTuple):
-    """A table as the manifest names it; keys are internal ones."""
+    """A table as the manifest lists it; keys are internal ones."""
 
     number: int
     size_bytes: int
@@ -66,7 +66,7 @@ def encode_manifest(tables: Sequence[TableFile]) -> bytes:
 
 
 def _level_of(size_bytes: int) -> int:
-    """The first level that has room for twice as much: a database that is half compacted from the start."""
+    """The first level with room for twice as much, so that LevelDB does not have to compact the new database soon."""
     level, room_bytes = 1, _LEVEL_BYTES
     while level < _LEVEL_LAST and room_bytes < 2 * size_bytes:
         level, room_bytes = level + 1, room_bytes * 10
@@ -74,7 +74,7 @@ def _level_of(size_bytes: int) -> int:
 
 
 def _records(data: bytes) -> Iterator[bytes]:
-    """One logical record, cut at the ends of blocks."""
+    """One logical record, split at block boundaries."""
     position = done = 0
     while True:
         room = _BLOCK_BYTES - position % _BLOCK_BYTES - _RECORD_HEADER_BYTES

@@ -1,4 +1,4 @@
-"""Opening the two indexes of a ledger directory, making them where nothing was ever stored, and inspecting them."""
+"""Opening the two indexes of a ledger directory, creating them where nothing was ever stored, and inspecting them."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from storage.ports import FileSystem, OpenIndexStore
 def open_indexes(
     filesystem: FileSystem, open_index: OpenIndexStore, ledger_directory: str, index_directory: str
 ) -> tuple[SealedIndex, SealedIndex]:
-    """The ledgers and the locations database of a directory (both folders are ``current`` ones).
+    """The ledgers and the locations database of a directory (both directories are ``current`` ones).
 
     Raises IndexMissingError when one is missing although something was stored, IndexDamagedError when one lost or
-    damaged a batch that was sealed: starting with less would turn lost entries into "no such entry" (H15).
+    damaged a sealed batch: starting with less would turn lost entries into "no such entry" (H15).
     """
     for name in DATABASES:
         finish_swap(filesystem, os.path.join(index_directory, name))
@@ -72,9 +72,9 @@ def _open_or_create(
 
 
 def open_or_view_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> SealedIndex:
-    """Open a database; on a disk without room for that, view it until something is to be written.
+    """Open a database; on a disk without room for that, view it until the first write.
 
-    Raises as ``open_sealed_index``; NoRoomToStartError where it would have to be mended first.
+    Raises the errors of ``open_sealed_index``, and NoRoomToStartError if it would have to be repaired first.
     """
     free_bytes = _free_bytes(filesystem, path)
     if free_bytes is None or free_bytes >= (needed_bytes := bytes_to_open(filesystem, path)):
@@ -97,7 +97,7 @@ def viewing_index(
 
 
 def _free_bytes(filesystem: FileSystem, path: str) -> int | None:
-    """None: the file system cannot tell, or there is no database."""
+    """None if the file system does not report it, or there is no database."""
     if not filesystem.exists(path):
         return None
     space = filesystem.space(path)
@@ -105,9 +105,9 @@ def _free_bytes(filesystem: FileSystem, path: str) -> int | None:
 
 
 def find_history(filesystem: FileSystem, ledger_directory: str) -> str | None:
-    """Path of a file that says that something was stored in a ledger directory once; None if nothing does. OSError.
+    """Path of a file that shows that a ledger directory once stored something, or None. OSError.
 
-    A log of nothing but its header holds no entry. A mark says that rows were flushed here, entries or not.
+    A log with only a header holds no entry. A mark shows that rows were flushed here, entries or not.
     """
     mark_name = last_mark_file_name(0, 1)
     for name in filesystem.list_directory(ledger_directory):
@@ -121,11 +121,11 @@ def find_history(filesystem: FileSystem, ledger_directory: str) -> str | None:
 
 
 def _require_no_history(filesystem: FileSystem, ledger_directory: str, index_path: str) -> None:
-    """Refuse to make an empty index beside what only a lost one can have named (H15, storage section 5.9)."""
+    """Refuse to create an empty index where an index must have been lost (H15, storage section 5.9)."""
     witness = find_history(filesystem, ledger_directory)
     if witness is not None:
         java_index = find_java_index(filesystem, os.path.dirname(index_path))
-        # Rebuilt from the logs alone, a Java bookie's index would lack what only its own says.
+        # An index rebuilt from the logs would be missing what only Java's index has.
         advice = ADOPTION_ADVICE if java_index.names else REBUILD_ADVICE
         raise IndexMissingError(
             f"{index_path} is missing, but {witness} exists, so stored entries would be reported as missing; {advice}"
@@ -136,15 +136,15 @@ DATABASES: Final = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
 
 
 class IndexCondition(enum.Enum):
-    """What can be said of an index without the entry logs."""
+    """State of an index, judged without the entry logs."""
 
     SOUND = "sound"
-    """Opened strictly, its sealed run unbroken; of ledger rows, every one could be read."""
+    """Opened strictly, the sealed range is complete, and every ledger row could be read."""
     MISSING = "missing"
-    """Though something was stored."""
+    """Missing although something was stored."""
     DAMAGED = "damaged"
     NEW = "new"
-    """Nothing was ever stored: the first start makes it."""
+    """Nothing was ever stored: the first start creates it."""
 
 
 class IndexState(msgspec.Struct, frozen=True):
@@ -152,15 +152,15 @@ class IndexState(msgspec.Struct, frozen=True):
 
     condition: IndexCondition
     detail: str = ""
-    """What is wrong, one sentence."""
+    """The problem, in one sentence."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether it must be built anew."""
+        """Whether it must be rebuilt."""
         return self.condition in {IndexCondition.MISSING, IndexCondition.DAMAGED}
 
     def as_error(self, advice: str) -> StorageError:
-        """A lost index as an error. ``advice``: what to do about it, the end of a sentence."""
+        """A lost index as an error. ``advice``: how to fix it, the end of a sentence."""
         error = IndexMissingError if self.condition is IndexCondition.MISSING else IndexDamagedError
         return error(f"{self.detail}; {advice}")
 
@@ -168,10 +168,10 @@ class IndexState(msgspec.Struct, frozen=True):
 def inspect_index(
     filesystem: FileSystem, open_index: OpenIndexStore, ledger_directory: str, index_directory: str, database: str
 ) -> IndexState:
-    """Open an index as a boot would and let go of it; both folders are locked ``current`` ones.
+    """Open an index as a boot would and close it again; both directories are locked ``current`` ones.
 
-    A swap that an earlier rebuild began is finished first, as a boot would, too. StorageError, OSError for what is
-    neither there nor damaged, for instance an index that another process has open.
+    Finishes a swap that an earlier rebuild began, as a boot would. StorageError, OSError for anything but a missing or
+    damaged index, for instance one that another process has open.
     """
     path = os.path.join(index_directory, database)
     try:

@@ -1,8 +1,8 @@
 """Location rows as arrays: sorting them, keeping them in files, and cutting them into ranges. For child processes.
 
-A *run* is a file of rows in key order, each key once: three columns of i64, ledger ids, entry ids and locations, one
-behind the other in the machine's byte order, as it never leaves the machine. Runs are numbered from the oldest entry
-log to the newest, so of two rows with one key the one in the later run holds.
+A *run* is a file of rows in key order, each key once. It holds three columns of i64 one after the other: ledger ids,
+entry ids and locations, in the machine's byte order, as it never leaves the machine. Runs are numbered from the oldest
+entry log to the newest, so of two rows with the same key the one in the later run is valid.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from storage.entry_log.scan import Int64Array
 from storage.ports import File, FileSystem
 
 SAMPLE_ROW_COUNT: Final = 16_384
-"""Of a run every so manieth key is remembered, to cut all runs into ranges of about one size."""
+"""Distance of the keys sampled from a run, which are used to cut all runs into ranges of similar size."""
 
 STORED_ROW: Final = np.dtype([("ledger_id", ">i8"), ("entry_id", ">i8"), ("log_id", ">i4"), ("offset", ">i4")])
-"""A row as the database keeps it, its value behind its key."""
+"""A row as in the database: key, then value."""
 
 _COLUMN_COUNT = 3
 _ITEM_BYTES = 8
@@ -33,7 +33,7 @@ Key = tuple[int, int]
 
 
 class Rows(NamedTuple):
-    """Location rows; three arrays of one length."""
+    """Location rows: three arrays of the same length."""
 
     ledger_ids: Int64Array
     entry_ids: Int64Array
@@ -45,7 +45,7 @@ class Rows(NamedTuple):
 
     @property
     def row_count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(self.ledger_ids)
 
 
@@ -68,7 +68,7 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
 
 
 def newest_rows(rows: Rows) -> Rows:
-    """The rows in key order, of each key the last one."""
+    """The rows in key order, only the last one of each key."""
     if rows.row_count < 2 or _is_ascending(rows):
         return rows
     rows = rows.take(_order(rows))
@@ -78,7 +78,7 @@ def newest_rows(rows: Rows) -> Rows:
 
 
 def write_run(fs: FileSystem, path: str, rows: Rows) -> Run:
-    """Write rows that ``newest_rows`` gave, at least one; not synced. OSError."""
+    """Write rows from ``newest_rows``, at least one; not synced. OSError."""
     with contextlib.closing(fs.create(path)) as file:
         file.pwritev([np.ascontiguousarray(column).data.cast("B") for column in rows], 0)
     sampled = rows.take(slice(None, None, SAMPLE_ROW_COUNT))
@@ -96,7 +96,7 @@ def read_run(fs: FileSystem, directory: str, run: Run, lower: Key | None, upper:
 
 
 def cut_into_ranges(runs: Sequence[Run], row_count: int) -> Iterator[tuple[Key | None, Key | None]]:
-    """Ranges of keys, ascending and without gaps, that hold about ``row_count`` rows each, over all runs."""
+    """Ranges of keys, ascending and without gaps, with about ``row_count`` rows each over all runs."""
     samples = sorted(sample for run in runs for sample in run.samples)
     lower = None
     for upper in samples[:: max(1, row_count // SAMPLE_ROW_COUNT)][1:]:
@@ -114,19 +114,19 @@ def _is_ascending(rows: Rows) -> bool:
 
 
 def _order(rows: Rows) -> np.ndarray[Any, np.dtype[np.intp]]:
-    """Positions of the rows in key order; of rows with one key in the order in which they stand."""
+    """Positions of the rows in key order; rows with the same key keep their order."""
     ledger_first, entry_first = int(rows.ledger_ids.min()), int(rows.entry_ids.min())
     ledger_span = int(rows.ledger_ids.max()) - ledger_first + 1
     entry_span = int(rows.entry_ids.max()) - entry_first + 1
     if ledger_span * entry_span >= _PACKED_KEY_COUNT_MAX:
         return np.lexsort((rows.entry_ids, rows.ledger_ids))
-    # One number for each key: a log is a few sorted stretches, which a stable sort of numbers only has to merge.
+    # One number per key: a log is a few sorted sequences, which a stable sort of numbers only has to merge.
     packed = (rows.ledger_ids - ledger_first) * entry_span + (rows.entry_ids - entry_first)
     return np.argsort(packed, kind="stable")
 
 
 def _position(file: File, run: Run, key: Key) -> int:
-    """How many rows of a run are below ``key``."""
+    """Number of rows of a run below ``key``."""
     start = max(0, bisect.bisect_left(run.samples, key) - 1) * SAMPLE_ROW_COUNT
     stop = min(start + SAMPLE_ROW_COUNT, run.row_count)
     ledger_ids, entry_ids = (_read_column(file, run, column, start, stop) for column in range(2))

@@ -1,16 +1,16 @@
-"""A database that cannot lose a batch unnoticed: the seal.
+"""The seal: lost batches of an index database are detected.
 
-LevelDB drops a damaged or missing end of its own log in silence, and a bookie that then answers "no such entry" helps
-to cut acknowledged entries off a ledger. So
+LevelDB silently drops a damaged or missing end of its own log. A bookie that then answers "no such entry" helps to
+truncate acknowledged entries from a ledger. Therefore:
 
 - every batch carries one more row, the seal row, whose key ends with the number of the batch;
-- a small file beside the database records the run of numbers that must be there, ``floor`` to ``number``. It is
-  replaced after the batches are durable and before lastMark moves past what they hold;
-- at open that run is demanded without a gap. Batches behind ``number`` may be there or not: the journal repeats them.
+- a small file next to the database records the range of numbers that must be there, ``floor`` to ``number``. It is
+  replaced after the batches are durable and before lastMark moves past their contents;
+- every open requires this range without a gap. Batches after ``number`` may be there or not: the journal repeats them.
 
-The run need not reach back to the first batch. Opening a database moves what its log holds into synced tables; from
-then on LevelDB can lose an older batch only together with the last one, or with a table that its manifest names, and
-both are noticed. So every open, once it has verified the run, moves ``floor`` up to the last batch.
+The range need not reach back to the first batch. Opening a database moves the rows of its log into synced tables; from
+then on LevelDB can lose an older batch only together with the last one, or with a table that its manifest lists, and
+both are detected. So every open, once it has verified the range, moves ``floor`` up to the last batch.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from storage.ports import FileSystem, IndexStore, OpenIndexStore
 
 _SEAL_KEY = struct.Struct(">8sQ")
 _SEAL_PREFIX = b"\xffseal\x00\x00\x00"
-"""First byte above 0x7f: read as a ledger id it is negative, so no seal row is a ledger's (storage section 5.2)."""
+"""The first byte is above 0x7f: as a ledger id it is negative, so no seal row is a ledger's (storage section 5.2)."""
 _TRIM_ROW_COUNT_MAX = 4096
 _RECORD_FORMAT = "bkctl seal 1"
 _RECORD_NAMES = ("floor", "number")
 _REWRITTEN_PREFIX = "MANIFEST-"
 _REWRITTEN_SUFFIX = ".log"
 _OPENING_BYTES = 256 * 1024
-"""Of an opening, beside what takes the place of log and manifest: blocks of small files, and of folders."""
+"""Space for an opening in addition to the new log and manifest: blocks of small files and directories."""
 
 
 class SealRecord(NamedTuple):
-    """What the file beside a database demands: every batch from ``floor`` to ``number``. 0: creation did not finish."""
+    """The batches that must exist: ``floor`` to ``number``. 0: creation did not finish."""
 
     floor: int
     number: int
 
 
 class SealedIndex:
-    """An index database whose every batch is numbered. One lane writes; other lanes may read beside it."""
+    """An index database with numbered batches. One lane writes; other lanes may read concurrently."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class SealedIndex:
         open_to_write: Callable[[], SealedIndex] | None = None,
         opening_bytes: int = 0,
     ) -> None:
-        """``open_to_write``: opens the same database for writing, if ``store`` is for reading alone; with the room
-        that takes."""
+        """``open_to_write``: opens the same database for writing, if ``store`` is read-only; ``opening_bytes``: space
+        needed for that."""
         self._filesystem = filesystem
         self.store = store
-        """Reads that must be fast call it directly."""
+        """Used directly for reads that must be fast."""
         self._path = path
         self._record = record
         self._number = number
@@ -78,7 +78,7 @@ class SealedIndex:
 
     @property
     def path(self) -> str:
-        """Folder of the database."""
+        """Directory of the database."""
         return self._path
 
     def get(self, key: bytes) -> bytes | None:
@@ -95,14 +95,14 @@ class SealedIndex:
 
     @property
     def opening_bytes(self) -> int:
-        """Room that the next write takes before it writes: 0, but for a database that is only viewed."""
+        """Space that the next write needs before it writes: 0 unless the database is only viewed."""
         return 0 if self._open_to_write is None else self._opening_bytes
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
         """Apply one batch and its seal row atomically and durably.
 
-        Raises IndexFailedError when that failed, now or earlier. Final, because a batch behind a half-written one may
-        read as damage later, and because a failed sync may succeed when tried again without the bytes being there.
+        Raises IndexFailedError if that failed, now or earlier. This is final, because a batch after a half-written one
+        may look like damage later, and because a repeated sync may succeed although the bytes are not on the disk.
         Another StorageError, or OSError, when a database that was only viewed could not be opened: nothing was written.
         """
         if self._open_to_write is not None:
@@ -119,7 +119,7 @@ class SealedIndex:
         self._number = number
 
     def record(self) -> None:
-        """Demand all batches written so far from every later open. To be called before lastMark moves past them."""
+        """Require every later open to find all batches written so far. Call this before lastMark moves past them."""
         if self._record.number == self._number:
             return
         if self._open_to_write is not None:
@@ -131,12 +131,12 @@ class SealedIndex:
         self.store.close()
 
     def _go_on(self, opened: SealedIndex) -> None:
-        """Go on with the same database, opened for writing. Readers in other lanes end what they have begun."""
+        """Switch to the same database opened for writing. Readers in other lanes finish with the old one."""
         self._record, self._number, self.store = opened._record, opened._number, opened.store
         self._open_to_write = None
 
     def trim(self) -> None:
-        """Move the floor up to the last batch, then delete the seal rows below it. Only right after an open."""
+        """Raise ``floor`` to the last batch, then delete the seal rows below it. Only directly after an open."""
         last = self._number
         if self._record.floor == last == self._record.number:
             return
@@ -146,7 +146,7 @@ class SealedIndex:
             self.write((), keys)
 
     def _write_record(self, record: SealRecord) -> None:
-        # LevelDB syncs the bytes of its log, but not the folder that gives a new log file its name.
+        # LevelDB syncs the bytes of its log, but not the directory with the name of a new log file.
         self._filesystem.sync_directory(self._path)
         self._filesystem.write_file_atomically(seal_file_name(self._path), encode_seal_record(record))
         self._record = record
@@ -154,7 +154,7 @@ class SealedIndex:
 
 @contextlib.contextmanager
 def advising_repair() -> Iterator[None]:
-    """Around what boot reads of an index: an error that says it is lost or damaged also says what to do about it."""
+    """Around reads of an index at boot: adds the fix to errors about a lost or damaged index."""
     try:
         yield
     except (IndexDamagedError, IndexMissingError) as error:
@@ -164,7 +164,7 @@ def advising_repair() -> Iterator[None]:
 
 
 def is_sealed_index_present(filesystem: FileSystem, path: str) -> bool:
-    """Whether a database was ever finished here; raises IndexDamagedError when it stands without its record."""
+    """Whether a database was ever completed here; raises IndexDamagedError if it exists without its record."""
     record = _read_record(filesystem, path)
     if record is not None:
         return record.number > 0
@@ -174,15 +174,15 @@ def is_sealed_index_present(filesystem: FileSystem, path: str) -> bool:
 
 
 def create_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> SealedIndex:
-    """Make a new database with its first batch sealed and recorded.
+    """Create a database with its first batch sealed and recorded.
 
-    The record of an unfinished creation stands before the database does: a database without a record is never the
-    work of a crash.
+    The record of an unfinished creation is written before the database, so a crash never leaves a database without a
+    record.
     """
     unfinished = SealRecord(0, 0)
     filesystem.write_file_atomically(seal_file_name(path), encode_seal_record(unfinished))
     if filesystem.exists(path):
-        # A crash cut a creation off: LevelDB syncs its first files late, and nothing was ever sealed there.
+        # A crash interrupted a creation: LevelDB syncs its first files late, and nothing was sealed yet.
         remove_files(filesystem, path)
     with advising_repair():
         store = open_index(path, create=True, strict=True)
@@ -194,7 +194,7 @@ def create_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path
 
 
 def seal_database(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> None:
-    """Give a whole database that was written without seals its first one, and record that: from here on it counts."""
+    """Seal and record a complete database that was written without seals: this makes it valid."""
     store = open_index(path, create=False, strict=True)
     try:
         index = SealedIndex(filesystem, store, path, SealRecord(1, 0), 0)
@@ -205,9 +205,9 @@ def seal_database(filesystem: FileSystem, open_index: OpenIndexStore, path: str)
 
 
 def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> SealedIndex:
-    """Open a database and demand its recorded run; afterwards the run is cut to its end.
+    """Open a database and require its recorded range, then trim the range to its end.
 
-    Raises IndexMissingError when the database is gone, IndexDamagedError when it does not hold the run: both name the
+    Raises IndexMissingError when the database is gone, IndexDamagedError when the range is incomplete: both name the
     command that rebuilds it.
     """
     record = _read_record(filesystem, path)
@@ -219,7 +219,7 @@ def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: 
         try:
             store = _open_strictly(filesystem, open_index, path)
         except DirectoryLockedError:
-            kept.drop()  # its owner goes on writing: what was kept is outdated
+            kept.drop()  # its owner continues to write, so the kept files are outdated
             raise
         except IndexMissingError as error:
             raise IndexMissingError(f"{error}, but {record.number} batches were sealed there") from error
@@ -236,9 +236,9 @@ def open_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: 
 
 
 def view_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> SealedIndex:
-    """Open a database without writing a byte, and demand its recorded run; the first write opens it properly.
+    """Open a database without writing a byte, and require its recorded range; the first write opens it normally.
 
-    Raises as ``open_sealed_index``, and ValueError where it is not sound as it stands.
+    Raises the errors of ``open_sealed_index``, and ValueError if it needs a repair.
     """
     record = _read_record(filesystem, path)
     assert record is not None, "is_sealed_index_present comes first"
@@ -251,7 +251,7 @@ def view_sealed_index(filesystem: FileSystem, open_index: OpenIndexStore, path: 
 
 
 def bytes_to_open(filesystem: FileSystem, path: str) -> int:
-    """Room that LevelDB, and what is done around it, may take to open a database; OSError."""
+    """Space that LevelDB, and the steps around it, may need to open a database; OSError."""
     sizes_bytes = 0
     for name in filesystem.list_directory(path):
         if name.startswith(_REWRITTEN_PREFIX) or name.endswith(_REWRITTEN_SUFFIX):
@@ -265,7 +265,7 @@ def encode_seal_record(record: SealRecord) -> bytes:
 
 
 def decode_seal_record(data: bytes) -> SealRecord | None:
-    """The record, or None for bytes that ``encode_seal_record`` does not make."""
+    """The record, or None for bytes that ``encode_seal_record`` does not produce."""
     numbers = decode_checked_numbers(_RECORD_FORMAT, _RECORD_NAMES, data)
     return None if numbers is None else SealRecord(*numbers)
 
@@ -283,14 +283,14 @@ def _read_record(filesystem: FileSystem, path: str) -> SealRecord | None:
 
 
 def drop_last_change(filesystem: FileSystem, path: str) -> bool:
-    """Remove the last change from the manifest of the database folder ``path``, durably; False: there is none.
+    """Remove the last change from the manifest of the database directory ``path``, durably; False: there is none.
 
     LevelDB writes a change of its tables to the manifest first. Then, just before it syncs the manifest, it syncs the
-    folder of the new tables. Where file contents can reach the disk before names do, a power failure between the two
-    leaves a manifest that names tables which do not exist. LevelDB deletes the replaced tables only after the sync, so
-    the manifest without its last change describes a whole database; the seal shows whether a batch is missing.
+    directory of the new tables. If file contents can reach the disk before names, a power failure between the two
+    leaves a manifest that references missing tables. LevelDB deletes the replaced tables only after the sync, so the
+    manifest without its last change describes a complete database; the seal shows whether a batch is missing.
 
-    Another name of the old manifest keeps its content. OSError.
+    Hard links of the old manifest keep their content. OSError.
     """
     try:
         name = filesystem.read_file(os.path.join(path, "CURRENT")).decode("ascii", "replace").strip()
@@ -308,12 +308,12 @@ def drop_last_change(filesystem: FileSystem, path: str) -> bool:
 
 
 def _open_strictly(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> IndexStore:
-    """Open without damage, or what a crash can leave that looks like damage; the run of seal rows tells them apart."""
+    """Open strictly, first repairing what a crash can leave; the seal rows show whether that was damage."""
     try:
         return open_index(path, create=False, strict=True)
     except IndexDamagedError:
         try:
-            # A torn end of LevelDB's log is dropped by one open without the strictness.
+            # One non-strict open drops a torn end of LevelDB's log.
             open_index(path, create=False, strict=False).close()
         except IndexDamagedError:
             if not drop_last_change(filesystem, path):
@@ -322,7 +322,7 @@ def _open_strictly(filesystem: FileSystem, open_index: OpenIndexStore, path: str
 
 
 def _verified_end(store: IndexStore, path: str, record: SealRecord) -> int:
-    """Number of the last batch present, after checking that none of the recorded run is missing."""
+    """Number of the last batch present, after checking that the recorded range is complete."""
     expected = record.floor
     last = record.number
     for number in _numbers(store, path, record.floor):

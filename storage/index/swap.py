@@ -1,14 +1,14 @@
-"""Putting a rebuilt index in the place of the old one, so that a crash leaves the one or the other.
+"""Replacing an index by a rebuilt one, so that a crash leaves either the old or the new one.
 
-The new database is made in ``<database>.rebuilt``. It counts from the moment on at which its seal record stands beside
-it, as ``<database>.rebuilt.seal``, and whoever opens the index next finishes what follows:
+The new database is made in ``<database>.rebuilt``. It is valid as soon as its seal record exists, next to it as
+``<database>.rebuilt.seal``. The next process that opens the index then finishes the swap:
 
-1. ``<database>``          becomes ``<database>.replaced``
-2. ``<database>.rebuilt``  becomes ``<database>``
-3. the record takes the place of the old record; from here on this is the index like any other
+1. ``<database>`` becomes ``<database>.replaced``
+2. ``<database>.rebuilt`` becomes ``<database>``
+3. the record replaces the old record; the new index is now an ordinary one
 4. ``<database>.replaced`` is deleted
 
-Without that record, ``<database>.rebuilt`` is the work of a rebuild that did not end, and the next one begins anew.
+Without that record, ``<database>.rebuilt`` is left over from an unfinished rebuild, and the next rebuild starts again.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _DISCARD_TRIES_MAX: Final = 100
 
 
 def rebuilt_path(path: str) -> str:
-    """Folder in which the database ``path`` is built anew."""
+    """Directory in which the database ``path`` is rebuilt."""
     return path + REBUILT_SUFFIX
 
 
 def begin_rebuilt(filesystem: FileSystem, path: str) -> str:
-    """An empty folder for a new database; what an earlier rebuild left is deleted. OSError."""
+    """An empty directory for a new database; deletes what an earlier rebuild left. OSError."""
     discard_rebuilt(filesystem, path)
     folder = rebuilt_path(path)
     filesystem.make_directories(folder)
@@ -41,10 +41,10 @@ def begin_rebuilt(filesystem: FileSystem, path: str) -> str:
 
 
 def discard_rebuilt(filesystem: FileSystem, path: str) -> None:
-    """Delete a new database that does not count yet, if there is one. OSError.
+    """Delete a new database that is not valid yet, if there is one. OSError.
 
-    A child that works there and lost its parent goes on until it notices, which is with the file that it is at: what it
-    makes or takes away meanwhile is no trouble. Once the folder is gone it can make nothing.
+    A child process that lost its parent works there until it finishes its current file. The deletion is retried if the
+    child creates or deletes files meanwhile; once the directory is gone it cannot create any.
     """
     for tries_left in reversed(range(_DISCARD_TRIES_MAX)):
         try:
@@ -57,16 +57,16 @@ def discard_rebuilt(filesystem: FileSystem, path: str) -> None:
 
 
 def commit_rebuilt(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> None:
-    """Make the new database, whole and durable, the one that counts; ``finish_swap`` is next. StorageError, OSError."""
+    """Make the new database valid once it is complete and durable; ``finish_swap`` is next. StorageError, OSError."""
     folder = rebuilt_path(path)
     filesystem.sync_directory(folder)
     seal_database(filesystem, open_index, folder)
 
 
 def finish_swap(filesystem: FileSystem, path: str) -> bool:
-    """Bring a swap to its end that has begun; returns whether there was one. Repeatable when cut off.
+    """Finish a swap that has begun; returns whether there was one. Safe to repeat when interrupted.
 
-    IndexDamagedError when the record of the new database is none; OSError.
+    IndexDamagedError when the record of the new database is not valid; OSError.
     """
     parent = os.path.dirname(path)
     folder, replaced = rebuilt_path(path), path + REPLACED_SUFFIX
@@ -79,7 +79,7 @@ def finish_swap(filesystem: FileSystem, path: str) -> bool:
     if record is None or record.number == 0:
         raise IndexDamagedError(f"{new_record_path} is not a seal record; {REBUILD_ADVICE}")
     if filesystem.exists(folder):
-        # What was kept of the old database would be put back into the new one.
+        # Otherwise files kept of the old database would be restored into the new one.
         KeptFiles(filesystem, path).drop()
         if filesystem.exists(path):
             _remove_folder(filesystem, replaced)

@@ -1,12 +1,12 @@
-"""A table file of LevelDB, made from many sorted rows at once. Free of I/O; for child processes.
+"""A table file of LevelDB, made from many sorted rows in one operation. Free of I/O; for child processes.
 
-LevelDB builds a table row by row. Here rows have one shape, keys of 16 and values of 8 bytes, so that a block of a
-fixed number of rows is an array, and all blocks of a table that share a prefix length are made in one operation.
+LevelDB builds a table row by row. Here all keys have 16 bytes and all values 8, so that a block of a fixed number of
+rows is an array, and one operation makes all blocks of a table that share a prefix length.
 
-A table is data blocks, a filter block, a block that names the filter, an index of the data blocks, and a footer. Every
-block is followed by a type (0: not compressed) and the masked CRC-32C of block and type. In a block a key is written as
-the part that it does not share with the key before; every 16th is written whole, and its offset stands at the end of
-the block. LevelDB takes any shared length that is true: here it is what all keys of the block have in common. Source:
+A table is data blocks, a filter block, a block that references the filter, an index of the data blocks, and a footer.
+Every block is followed by a type (0: not compressed) and the masked CRC-32C of block and type. In a block a key is
+written without the prefix that it shares with the key before; every 16th is written whole, and its offset is at the end
+of the block. LevelDB accepts any shared length that is correct: here it is the common prefix of the block. Source:
 LevelDB's documents table_format and impl; docs/decisions/0010.
 """
 
@@ -22,13 +22,13 @@ from crc32c import crc32c
 from storage.index.location_index import KEY_BYTES, LOCATION_BYTES
 
 Bytes2d: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
-"""One row of bytes for each key or value."""
+"""Two-dimensional: one row of bytes for each key or value."""
 
 TABLE_ROW_COUNT_MAX: Final = 1_000_000
-"""Rows of one table: 22 to 36 MB, which is near the size of those that LevelDB makes itself here."""
+"""Rows of one table: 22 to 36 MB, close to the size of the tables that LevelDB makes itself here."""
 
 SEQUENCE_NUMBER: Final = 1
-"""Of every row: the database is new, so no key stands in it twice."""
+"""Sequence number of every row: the database is new, so no key occurs twice."""
 
 _GROUP_ROW_COUNT = 16
 """LevelDB's own restart interval."""
@@ -53,7 +53,7 @@ _CRC_DELTA = 0xA282EAD8
 
 
 class EncodedTable(NamedTuple):
-    """A table file and what the manifest says about it."""
+    """A table file and its data for the manifest."""
 
     parts: list[bytes]
     size_bytes: int
@@ -61,7 +61,7 @@ class EncodedTable(NamedTuple):
     """Internal keys, 24 bytes: key, sequence number, type."""
     last_key: bytes
     block_first_keys: Bytes2d
-    """The first key of every data block, 16 bytes each."""
+    """First key of every data block, 16 bytes each."""
 
 
 class _Handle(NamedTuple):
@@ -73,7 +73,7 @@ class _Handle(NamedTuple):
 
 
 def encode_table(keys: Bytes2d, values: Bytes2d) -> EncodedTable:
-    """A table of 1 to ``TABLE_ROW_COUNT_MAX`` rows, strictly ascending: ``keys`` n times 16, ``values`` n times 8."""
+    """Encode 1 to ``TABLE_ROW_COUNT_MAX`` rows, strictly ascending: ``keys`` n times 16, ``values`` n times 8."""
     count = len(keys)
     assert 0 < count <= TABLE_ROW_COUNT_MAX, f"{count} rows"
     parts: list[bytes] = []
@@ -107,7 +107,7 @@ def encode_table(keys: Bytes2d, values: Bytes2d) -> EncodedTable:
 
 
 def internal_key(key: bytes) -> bytes:
-    """A key as it stands in tables and manifests."""
+    """A key as stored in tables and manifests."""
     return key + _INTERNAL_KEY_TAIL
 
 
@@ -121,7 +121,7 @@ def encode_block(rows: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def with_trailer(block: bytes) -> bytes:
-    """A block as it stands in a file: not compressed, with its checksum."""
+    """A block as stored in a file: not compressed, with its checksum."""
     typed = block + b"\0"
     return typed + struct.pack("<I", masked_crc(typed))
 
@@ -148,12 +148,12 @@ def _append(parts: list[bytes], block: bytes) -> int:
 
 
 def _data_blocks(keys: Bytes2d, values: Bytes2d) -> Iterator[bytes]:
-    """The blocks of some rows in order; but for the last, all have the same number of rows."""
+    """The blocks of some rows in order; all but the last have the same number of rows."""
     count = len(keys) // BLOCK_ROW_COUNT
     whole = count * BLOCK_ROW_COUNT
     block_keys = keys[:whole].reshape(count, BLOCK_ROW_COUNT, KEY_BYTES)
     block_values = values[:whole].reshape(count, BLOCK_ROW_COUNT, LOCATION_BYTES)
-    # The keys are sorted: what the first and the last have in common, all have.
+    # The keys are sorted, so a prefix of the first and the last key is one of all keys.
     shared_bytes = (block_keys[:, 0] != block_keys[:, -1]).argmax(axis=1)
     blocks: list[bytes] = [b""] * count
     for shared in np.unique(shared_bytes).tolist():
@@ -171,7 +171,7 @@ def _data_blocks(keys: Bytes2d, values: Bytes2d) -> Iterator[bytes]:
 
 
 def _encode_alike(keys: Bytes2d, values: Bytes2d, shared: int) -> Bytes2d:
-    """Blocks, one in a row, whose keys (blocks, rows, 16) have their first ``shared`` bytes in common."""
+    """Encode blocks, one per row, whose keys (blocks, rows, 16) share their first ``shared`` bytes."""
     count = len(keys)
     short = _ROW_BYTES_MAX - shared
     group_bytes = _ROW_BYTES_MAX + (_GROUP_ROW_COUNT - 1) * short
@@ -213,7 +213,7 @@ def _filters(keys: Bytes2d) -> list[bytes]:
 
 
 def _filters_alike(hashes: np.ndarray[Any, np.dtype[np.uint32]]) -> list[bytes]:
-    """Filters of blocks, one in a row, with the same number of keys."""
+    """Filters of blocks, one per row, with the same number of keys."""
     count, key_count = hashes.shape
     filter_bytes = (max(key_count * _FILTER_BITS_PER_KEY, _FILTER_BITS_MIN) + 7) // 8
     bits = np.zeros((count, filter_bytes * 8), np.uint8)
@@ -243,7 +243,7 @@ def _hashes(keys: Bytes2d) -> np.ndarray[Any, np.dtype[np.uint32]]:
 
 
 def _filter_block(filters: list[bytes], handles: list[_Handle]) -> bytes:
-    """Filters of the blocks that start in each stretch of 2 KiB, then where each stretch's filter starts."""
+    """Filters of the blocks that start in each range of 2 KiB, then the offset of each range's filter."""
     stretches = np.array([handle.offset >> _FILTER_BASE_BITS for handle in handles])
     ends = np.cumsum([0, *map(len, filters)])
     starts = ends[np.searchsorted(stretches, np.arange(stretches[-1] + 1))].astype("<u4").tobytes()

@@ -1,8 +1,8 @@
-"""A LevelDB database read as it stands, without writing a byte: for a start on a disk without room to open it.
+"""Reading a LevelDB database without writing a byte, for a start on a disk without room to open it.
 
-LevelDB writes when it is opened: its log becomes a table, manifest and log begin anew. This reads log, manifest and
-tables as they are. It is slower (a fraction of a millisecond for a row), keeps the rows of the log in memory, and takes
-only what is sound: anything that LevelDB itself would have to mend first is a ValueError. Docs: docs/decisions/0011.
+LevelDB writes when it opens a database: the log becomes a table, and it starts a new manifest and log. This module
+reads the files as they are. It is slower (a fraction of a millisecond per row), keeps the rows of the log in memory,
+and raises ValueError for anything that LevelDB would have to repair first. Docs: docs/decisions/0011.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _Blocks = list[tuple[bytes, Handle]]
 
 
 class IndexView:
-    """The IndexStore port for reading; ``write`` is refused. Reads of several threads may run beside each other."""
+    """The IndexStore port for reading; ``write`` raises an error. Several threads may read concurrently."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class IndexView:
         tables: Iterable[IndexTable],
         logged: dict[bytes, bytes | None],
     ) -> None:
-        """``paths``: of the tables, by number. ``logged``: the rows of the logs; None: deleted."""
+        """``paths``: paths of the tables, by number. ``logged``: rows of the logs; None: deleted."""
         self._filesystem = filesystem
         self._path = path
         self._paths = paths
@@ -72,7 +72,7 @@ class IndexView:
         )
 
     def get(self, key: bytes) -> bytes | None:
-        """Value of a key, or None when it is certainly absent."""
+        """Value of a key, or None if it is certainly absent."""
         if key in self._logged:
             return self._logged[key]
         tables = [table for table in self._tables if table.first <= key <= table.last]
@@ -93,7 +93,7 @@ class IndexView:
         return None
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Rows from ``start`` (included) to ``stop`` (excluded) in key order; nothing ever changes."""
+        """Rows from ``start`` (included) to ``stop`` (excluded) in key order; the files never change."""
         tables = [table for table in self._tables if table.first < stop and table.last >= start]
         rows = heapq.merge(self._logged_from(start), *(self._table_rows(table, start) for table in tables))
         for key, states in itertools.groupby(rows, _KEY):
@@ -123,7 +123,7 @@ class IndexView:
         return KeyState(key, -NEWEST, self._logged[key])
 
     def _table_rows(self, table: IndexTable, key: bytes) -> Iterator[KeyState]:
-        """Rows of a table from ``key`` on. Its first block is read when the first row is asked for."""
+        """Rows of a table from ``key`` on. Reads the first block when the first row is requested."""
         blocks = self._blocks_of(table)
         for place in range(bisect.bisect_left(blocks, key, key=_KEY), len(blocks)):
             for row in self._rows_of(table, blocks[place][1]):
@@ -173,9 +173,9 @@ class IndexView:
 
 
 def open_view(filesystem: FileSystem, path: str) -> IndexView:
-    """View the database folder ``path``; nobody else may have it open.
+    """View the database directory ``path``; no other process may have it open.
 
-    IndexMissingError if it is absent; ValueError where it is not sound as it stands, OSError.
+    IndexMissingError if it is absent; ValueError if it needs a repair, OSError.
     """
     names = filesystem.list_directory(path) if filesystem.exists(path) else []
     if _CURRENT not in names:
