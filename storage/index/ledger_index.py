@@ -132,8 +132,7 @@ class LedgerIndex:
         return True
 
     def set_fenced(self, ledger_id: LedgerId) -> bool:
-        """Fence a ledger permanently; an absent row gets an empty key (H3). Returns whether it was not fenced
-        before."""
+        """Fence a ledger permanently, with an empty key if it has no row (H3). Returns whether that is new."""
         row = self._ledgers.get(ledger_id)
         if row is not None and row.is_fenced:
             return False

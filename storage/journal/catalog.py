@@ -1,9 +1,9 @@
-"""The catalog of a journal directory: which of its files this bookie wrote, and what must be in them.
+"""The catalog of a journal directory: which of its files this bookie wrote, and what they must contain.
 
-A journal file alone cannot tell that it was cut, nor that a newer one is gone. So the writer names every file in the
-catalog before anything in it may be acknowledged: at boot the file must be there, with its header and at least its
-first preallocation step. When it goes on to the next file, it notes where the one before ended. A file that is not in
-the catalog was written by a Java bookie, or a crash cut its creation off; nothing is demanded of it.
+A journal file alone does not show that it was truncated, nor that a newer one is missing. So the writer lists every
+file in the catalog before anything in it may be acknowledged: at boot the file must exist, with its header and at least
+its first preallocation step. When the writer continues in the next file, it records where the previous one ended. A
+file outside the catalog is from a Java bookie or an interrupted creation; there are no requirements for it.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ class CatalogedJournal(msgspec.Struct, frozen=True):
 
     journal_id: JournalId
     step_bytes: int
-    """By which it grows: it is never shorter, and holds no data behind the last whole step."""
+    """Preallocation step: the file is never shorter, and has no data after its last complete step."""
     end_offset: int = 0
-    """Where its last group ended, all of it synced; 0 while it is written, and after a stop or crash."""
+    """End of its last group, all of it synced; 0 while the file is written, and after a stop or crash."""
     has_checksums: bool = False
     """Whether every group ends with a checksum (``group``)."""
     is_loose: bool = False
-    """Whether groups were written before the one in front was synced, or do not end on sectors (version 4): a crash can
+    """Whether groups were written before the previous one was synced, or do not end on sectors (version 4): a crash can
     then have torn more than the last one."""
 
 
 class JournalCatalog(msgspec.Struct, frozen=True):
-    """Files of one journal directory, ascending by id; those deleted since may still be listed."""
+    """Files of one journal directory, ascending by id; deleted ones may still be listed."""
 
     journals: tuple[CatalogedJournal, ...]
 
     def find(self, journal_id: JournalId) -> CatalogedJournal | None:
-        """What is known of a file; None if this bookie did not write it."""
+        """The entry of a file; None if this bookie did not write it."""
         return next((journal for journal in self.journals if journal.journal_id == journal_id), None)
 
     def with_next(
         self, begun: CatalogedJournal, present: Iterable[JournalId], finished: LogMark | None
     ) -> JournalCatalog:
-        """The catalog after a file was begun: without those no longer ``present``, ``finished`` at its end."""
+        """The catalog after a file was begun: without files not in ``present``, with the end of ``finished``."""
         kept = {*present} - {begun.journal_id}
         journals = (journal for journal in self.journals if journal.journal_id in kept)
         return JournalCatalog(
@@ -80,7 +80,7 @@ def encode_catalog(catalog: JournalCatalog) -> bytes:
 
 
 def decode_catalog(data: bytes) -> JournalCatalog | None:
-    """The catalog, or None for bytes that ``encode_catalog`` does not make."""
+    """The catalog, or None for bytes that ``encode_catalog`` does not produce."""
     lines = decode_checked_text(_FORMAT, data)
     matches = [_LINE.fullmatch(line) for line in lines or ()]
     journals = tuple(_decode_line(match) for match in matches if match is not None)
@@ -89,9 +89,9 @@ def decode_catalog(data: bytes) -> JournalCatalog | None:
 
 
 def read_catalog(fs: FileSystem, directory: str) -> JournalCatalog:
-    """Catalog of a journal directory (its ``current`` folder); ``NO_CATALOG`` if no bkctl bookie has written there.
+    """Catalog of a journal directory (its ``current``); ``NO_CATALOG`` if no bkctl bookie has written there.
 
-    JournalError for a damaged one: it would hide that a journal is missing.
+    JournalError for a damaged one, which could hide that a journal is missing.
     """
     path = os.path.join(directory, JOURNAL_CATALOG)
     try:

@@ -1,19 +1,19 @@
-"""Telling a group that a crash tore from damage, in journal files that this bookie wrote.
+"""Distinguishing a group that a crash tore from damage, in journal files that this bookie wrote.
 
-A crash can tear one group only: the one being written, which nobody was told of. All before it were synced. So the
-reader may drop a tail if a crash can have made it, and must refuse if none can, because the tail may then hold entries
-that were acknowledged. What a crash can make, by the promises of ``writer``:
+A crash can tear only one group: the one being written, which was not acknowledged. All groups before it were synced. So
+the reader may drop a tail if a crash can have made it, and must refuse it otherwise, because it may then hold
+acknowledged entries. By the guarantees of ``writer``, a crash can leave this:
 
-- Each sector of the torn group, 512 bytes, holds what was written, or zeros: it was never written before. Groups begin
-  on sectors. The order is the kernel's: later sectors can be there without earlier ones.
-- The torn group is the last one: nothing follows it. It ends with padding, and is at most so long.
-- The file is no shorter than its groups: its length was synced before them.
+- Each sector of the torn group, 512 bytes, holds what was written, or zeros, as it was never written before. Groups
+  begin on sectors. The kernel chooses the order: later sectors can be there without earlier ones.
+- The torn group is the last one: nothing follows it. It ends with padding, and its length is bounded.
+- The file is at least as long as its groups: its length was synced before them.
 
-A group that carries a checksum (``group``) says more: one that does not match it, without a sector of zeros
-that was not written so, is damaged, and one that says it began later proves that what stands before it was synced.
+A checksum in a group (``group``) shows more. A group that does not match it is damaged, unless it has a sector of zeros
+that were not written. A group whose checksum says that it began later proves that the ones before it were synced.
 
-What remains is a hole of whole sectors that reaches into the last group. Nothing on disk tells there what had been
-synced; it is taken for torn, and reported (docs/decisions/0006, 0009).
+A hole of whole sectors that reaches into the last group is ambiguous, because nothing on disk shows what had been
+synced. It is treated as torn, and reported (docs/decisions/0006, 0009).
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ def require_whole_file(window: ReadWindow, path: str, journal: CatalogedJournal)
     if version < PADDING_VERSION_MIN and (journal.has_checksums or not journal.is_loose):
         raise CorruptFileError(path, 0, f"version {version}, in a file that was started with a later one,")
     if journal.is_loose and journal.end_offset == 0:
-        return  # It grew without a sync.
+        return  # It may have grown without a sync.
     size_bytes = window.size_bytes
     last_step = size_bytes - size_bytes % journal.step_bytes
-    # A crash can leave a part of a step, but then nothing was written there yet.
+    # A crash can leave an incomplete step, but then nothing was written there yet.
     if size_bytes < journal.step_bytes or window.skip_zeros(last_step) < size_bytes:
         raise CorruptFileError(path, size_bytes, f"truncated: it grows by {journal.step_bytes} bytes, and ends")
 
 
 class GroupDamage:
-    """What is wrong in one group of a file that this bookie wrote, and whether a crash can have done it."""
+    """Checks whether a crash can explain what is wrong in a group of a file that this bookie wrote."""
 
     def __init__(self, window: ReadWindow, path: str, journal: CatalogedJournal, unsynced_bytes_max: int) -> None:
         self._window = window
@@ -66,10 +66,10 @@ class GroupDamage:
         self._unsynced_bytes_max = unsynced_bytes_max
 
     def require_torn(self, group_start: int, offset: int, size_bytes: int, reason: str) -> None:
-        """Raise CorruptFileError with ``reason`` unless a crash can explain what stands at ``offset``.
+        """Raise CorruptFileError with ``reason`` unless a crash can explain the bytes at ``offset``.
 
-        All length words of the group before ``offset`` lead there. The ``size_bytes`` at ``offset`` cannot be what
-        the writer wrote; 0 if that does not show.
+        All length words of the group before ``offset`` lead there. The ``size_bytes`` at ``offset`` cannot be what the
+        writer wrote; 0 if that is not visible.
         """
         self._require_unfinished(offset, reason)
         if size_bytes and self._is_written_as_read(group_start, offset, size_bytes):
@@ -79,7 +79,7 @@ class GroupDamage:
     def require_torn_group(self, group: JournalGroup) -> bool:
         """Raise CorruptFileError unless a crash can explain that a group does not match its checksum.
 
-        Returns whether its sectors of zeros are known to be missing, so that records in them are not what was written.
+        Returns whether its sectors of zeros are certainly missing, so that records in them are not what was written.
         """
         reason = "a group that does not match its checksum"
         start = group.start_offset
@@ -91,31 +91,31 @@ class GroupDamage:
         return not group.checksum.may_hold_zero_sectors
 
     def require_checksum(self, group_start: int, padding_offset: int) -> None:
-        """Raise CorruptFileError for padding without a checksum, unless the sector where it stood can be missing."""
+        """Raise CorruptFileError for padding without a checksum, unless the sector of the checksum can be missing."""
         size_bytes = PADDING_HEADER_BYTES + CHECKSUM_BYTES
         if decode_checksum(self._window.read(size_bytes, padding_offset)) is None:
             self.require_torn(group_start, padding_offset, size_bytes, "padding without a checksum")
 
     def is_missing(self, group_start: int, offset: int, size_bytes: int) -> bool:
-        """Whether a range of a torn group reaches into a sector of zeros, where that means that it is not there."""
+        """Whether a range of a torn group reaches into a sector of zeros, if such sectors are missing ones."""
         return not self._is_written(group_start, offset, size_bytes)
 
     def require_longer_file(self, offset: int) -> None:
-        """Raise CorruptFileError if the file ends with its data, which goes up to ``offset``: then it was cut there.
+        """Raise CorruptFileError if the file ends with its data, which ends at ``offset``: then it was truncated there.
 
-        The writer makes the file longer, durably, before a group that would reach its end.
+        The writer extends the file durably before it writes a group that would reach its end.
         """
         size_bytes = self._window.size_bytes
         if self._journal.has_checksums and size_bytes - size_bytes % self._journal.step_bytes <= offset:
             raise CorruptFileError(self._path, offset, "truncated: it is always longer than its data, which ends")
 
     def require_end(self, offset: int) -> None:
-        """Raise CorruptFileError if the data ends before the place where the writer noted its end."""
+        """Raise CorruptFileError if the data ends before the end that the writer recorded."""
         if offset < self._journal.end_offset:
             raise CorruptFileError(self._path, offset, f"data up to {self._journal.end_offset} is missing: zeros")
 
     def _require_last(self, group_start: int, offset: int, reason: str) -> None:
-        """Raise CorruptFileError if something stands behind that was written later than the group."""
+        """Raise CorruptFileError if later data than the group follows it."""
         data_end = self._window.data_end(offset)
         if data_end > group_start + self._unsynced_bytes_max:
             raise CorruptFileError(self._path, offset, f"{reason}, followed by too much data for one group,")
@@ -130,9 +130,9 @@ class GroupDamage:
             raise CorruptFileError(self._path, offset, f"{reason}, in a complete file,")
 
     def _is_written_as_read(self, group_start: int, offset: int, size_bytes: int) -> bool:
-        """Whether the sectors of all length words up to here were written: then the words are what was meant.
+        """Whether the sectors of all length words up to here were written, so that the words are correct.
 
-        Else a word may have lost a part to a sector that is not there, and what it led to says nothing.
+        Otherwise a missing sector may have changed a word, and what it led to proves nothing.
         """
         position = group_start
         while position < offset:
@@ -142,7 +142,7 @@ class GroupDamage:
         return self._is_written(group_start, offset, size_bytes)
 
     def _is_written(self, group_start: int, offset: int, size_bytes: int) -> bool:
-        """Whether each sector of a range holds something of the group."""
+        """Whether each sector of a range holds data of the group."""
         end = min(offset + size_bytes, self._window.size_bytes)
         for sector in range(offset - offset % JOURNAL_BLOCK_BYTES, end, JOURNAL_BLOCK_BYTES):
             start = max(sector, group_start)
@@ -151,7 +151,7 @@ class GroupDamage:
         return True
 
     def _next_group(self, offset: int, data_end: int) -> int | None:
-        """Start of a group behind ``offset``: what padding leads to, if a record can start there."""
+        """Start of a group after ``offset``: where padding leads, if a record can start there."""
         tail = self._window.read(data_end - offset, offset)
         found = -1
         while (found := tail.find(_PADDING_WORD, found + 1)) >= 0:
@@ -171,7 +171,7 @@ class GroupDamage:
         return None
 
     def _next_checksum(self, group_start: int, data_end: int) -> int | None:
-        """Start of a group behind ``group_start`` whose own checksum says where it began."""
+        """Start of a group after ``group_start``, according to its own checksum."""
         tail = self._window.read(data_end - group_start, group_start)
         found = PADDING_HEADER_BYTES
         while (found := tail.find(CHECKSUM_MARK, found)) >= 0:

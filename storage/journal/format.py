@@ -1,7 +1,7 @@
 """Bytes of a journal file: header, record framing, padding, record types. Free of I/O.
 
-A file is a header and then records, each an i32 length and a payload that starts with i64 ledger id and i64 entry id.
-A group of records that was synced together ends on a multiple of the alignment (version 5 and later); behind the last
+A file is a header and then records, each an i32 length and a payload that starts with i64 ledger id and i64 entry id. A
+group of records that was synced together ends on a multiple of the alignment (version 5 and later); after the last
 group there are zeros or nothing. There is no checksum. Source: storage sections 3.2 to 3.6.
 """
 
@@ -33,7 +33,7 @@ PADDING_MARK = -256
 PADDING_HEADER_BYTES = 8
 RECORD_BYTES_MIN = 16
 RECORD_START_BYTES = LENGTH_BYTES + RECORD_BYTES_MIN
-"""The length word and the ids: what shows whether a record can start somewhere."""
+"""The length word and the ids: enough to decide whether a record can start at an offset."""
 
 _MAGIC = b"BKLG"
 _VERSION = struct.Struct(">4si")
@@ -44,7 +44,7 @@ _PADDING = struct.Struct(">ii")
 _ZERO_HEADER = bytes(ENTRY_HEADER_BYTES_MIN)
 
 EXPLICIT_LAC_VERSION_MIN = 6
-"""First version that has a record for explicit LACs."""
+"""First version with a record for explicit LACs."""
 
 _VERSION_SINCE = {
     MetaEntryKind.LEDGER_KEY: 3,
@@ -54,7 +54,7 @@ _VERSION_SINCE = {
 
 
 class JournalRecordKind(enum.Enum):
-    """What a record says; told by its entry id alone."""
+    """Type of a record; only its entry id determines it."""
 
     ENTRY = "entry"
     LEDGER_KEY = "ledger key"
@@ -77,19 +77,19 @@ class JournalRecord(msgspec.Struct, frozen=True, gc=False):
     ledger_id: LedgerId
     entry_id: EntryId
     payload: bytes
-    """Entry or unknown: the whole record, which for an entry is its body. Ledger key: the key. Explicit LAC: the
-    body of the request that set it. Fence: empty."""
+    """Entry or unknown: the whole record, which for an entry is its body. Ledger key: the key. Explicit LAC: the body
+    of the request that set it. Fence: empty."""
     offset: int
-    """Where the length word stands in the file."""
+    """Offset of the length word in the file."""
 
 
 def encode_file_header(version: int = VERSION_MAX) -> bytes:
-    """What a file of a version begins with, up to its first record."""
+    """Start of a file of a version, up to its first record."""
     return _VERSION.pack(_MAGIC, version).ljust(data_start(version), b"\0")
 
 
 def decode_version(start: bytes) -> int:
-    """Version named by the first eight bytes of a file; 1 without the magic, as the first version had no header.
+    """Version in the first eight bytes of a file; 1 without the magic, as the first version had no header.
 
     The number is not checked: ``VERSION_MIN`` to ``VERSION_MAX`` can be read.
     """
@@ -107,12 +107,12 @@ def data_start(version: int) -> int:
 
 
 def encode_padding(position: int, alignment_bytes: int, content_bytes: int = 0) -> bytes:
-    """What takes a group that ends at ``position`` to the next multiple of the alignment (storage section 3.4).
+    """Padding from ``position``, where a group ends, to the next multiple of the alignment (storage section 3.4).
 
-    Readers skip at least ``content_bytes`` in it, zeros here.
+    It has room for at least ``content_bytes``, zeros here, which readers skip.
 
-    Unlike Java, a group that ends on one is padded too, by a whole block, which Java skips like any other: padding is
-    how ``damage`` knows where groups end.
+    Unlike Java, bkctl also pads a group that ends on such a multiple, by a whole block, which Java skips like any
+    other: ``damage`` recognizes the ends of groups by their padding.
     """
     missing = -position % alignment_bytes
     if missing < PADDING_HEADER_BYTES + content_bytes:
@@ -122,7 +122,7 @@ def encode_padding(position: int, alignment_bytes: int, content_bytes: int = 0) 
 
 
 def encode_ledger_key_record(ledger_id: LedgerId, master_key: bytes) -> bytes:
-    """Record of a ledger's master key, which goes before the ledger's first other record."""
+    """Record of a ledger's master key, which precedes all other records of the ledger."""
     return _IDS_AND_LENGTH.pack(ledger_id, MetaEntryKind.LEDGER_KEY, len(master_key)) + master_key
 
 
@@ -132,12 +132,12 @@ def encode_fence_record(ledger_id: LedgerId) -> bytes:
 
 
 def encode_explicit_lac_record(ledger_id: LedgerId, explicit_lac: bytes) -> bytes:
-    """Record of an explicit LAC: the whole body of the request, i64 ledger id and i64 LAC in front."""
+    """Record of an explicit LAC: the whole body of the request, which begins with i64 ledger id and i64 LAC."""
     return _IDS_AND_LENGTH.pack(ledger_id, MetaEntryKind.EXPLICIT_LAC, len(explicit_lac)) + explicit_lac
 
 
 def is_record_start(data: bytes, left_bytes: int) -> bool:
-    """Whether ``data``, ``RECORD_START_BYTES`` long, can start a record of at most ``left_bytes`` in all."""
+    """Whether ``data``, ``RECORD_START_BYTES`` long, can start a record of at most ``left_bytes`` in total."""
     if len(data) < RECORD_START_BYTES:
         return False
     length, ledger_id, entry_id = _RECORD_START.unpack_from(data)
@@ -147,7 +147,7 @@ def is_record_start(data: bytes, left_bytes: int) -> bool:
 
 
 def decode_record(data: bytes, offset: int, version: int) -> JournalRecord:
-    """Decode the payload of a record of a file of ``version``; ValueError saying why for one that cannot be real."""
+    """Decode the payload of a record in a file of ``version``; ValueError, with the reason, if it is invalid."""
     if len(data) < RECORD_BYTES_MIN:
         raise ValueError(f"a record of {len(data)} bytes")
     ledger_id, entry_id = _IDS.unpack_from(data)
@@ -167,7 +167,7 @@ def decode_record(data: bytes, offset: int, version: int) -> JournalRecord:
 
 
 def is_zero_filled(data: bytes) -> bool:
-    """Whether a record has no byte but zeros: its length word reached the disk, the rest did not."""
+    """Whether a record consists of zeros: its length word reached the disk, the rest did not."""
     return data.startswith(_ZERO_HEADER[:RECORD_BYTES_MIN]) and not data.strip(b"\0")
 
 

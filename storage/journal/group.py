@@ -1,8 +1,8 @@
-"""Groups of journal records: what is written and synced as one, and the checksum that ends it.
+"""Groups of journal records, which are written and synced together, and the checksum that ends them.
 
-A group is its framed records and padding up to the alignment (storage section 3.4). In the first bytes of the padding,
-which Java skips unread, bkctl puts where the group began and a CRC-32C of it, so that a group which a crash tore can be
-told from one that was damaged (docs/decisions/0009). Version 4 has no padding, hence no checksum.
+A group is its framed records and padding up to the alignment (storage section 3.4). At the start of the padding, which
+Java skips unread, bkctl stores where the group began and a CRC-32C of it, to distinguish a group that a crash tore from
+a damaged one (docs/decisions/0009). Version 4 has no padding, and therefore no checksum.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from storage.ports import Buffer
 from storage.step_sizes import USUAL_STEPS, StepSizes
 
 CHECKSUM_BYTES = 16
-"""In the padding, behind its count: four bytes that say what this is, i64 start of the group, u32 CRC-32C of an i64
-journal id and of everything from the group's start up to the CRC itself."""
+"""In the padding, after its count: four bytes that identify it, i64 start of the group, u32 CRC-32C of an i64 journal
+id and of everything from the group's start up to the CRC itself."""
 
 CHECKSUM_MARK = b"bkg"
-"""Begins the checksum; the byte behind it says whether a sector of zeros can be what was written."""
+"""Begins the checksum; the next byte says whether a sector of zeros can be what was written."""
 
 _WITHOUT_ZEROS = b"\1"
-"""No 512 zero bytes stand in a row before the padding's count ends: a sector of zeros is one that was not written."""
+"""There are no 512 consecutive zeros before the end of the padding's count: a sector of zeros was not written."""
 _WITH_ZEROS = b"\2"
 
 _JOURNAL_ID = struct.Struct(">q")
@@ -54,7 +54,7 @@ _FIRST_LOOK_BYTES: Final = 64 * 1024
 _GROUP_END_BYTES: Final = PADDING_HEADER_BYTES + CHECKSUM_BYTES
 
 _ZERO_RUN = bytes(JOURNAL_BLOCK_BYTES - LENGTH_BYTES + 1)
-"""What one part must hold of a sector of zeros that two share: at most three bytes of a length word are the other's."""
+"""Zeros that one part must have if two share a sector of zeros: the other has at most three, of a length word."""
 _SAMPLE_BYTES = 128
 _ZERO_SAMPLES = bytes(len(_ZERO_RUN) // _SAMPLE_BYTES)
 _ZERO_IDS = bytes(RECORD_BYTES_MIN)
@@ -65,8 +65,8 @@ class EncodedGroup(NamedTuple):
 
     size_bytes: int
     writes: Iterator[list[Buffer]]
-    """Parts to be written one behind the other, in lists for one write each, which ends with a sector; they are made on
-    the way."""
+    """Parts to be written one after the other, in lists for one write each, which ends with a sector; encoded
+    lazily."""
 
 
 class GroupChecksum(msgspec.Struct, frozen=True):
@@ -75,23 +75,23 @@ class GroupChecksum(msgspec.Struct, frozen=True):
     group_start: int
     crc: int
     padding_bytes: int
-    """Length of the padding that it stands in, all its words included."""
+    """Length of its padding, all words included."""
     may_hold_zero_sectors: bool
-    """Whether the group may have been written with a sector of nothing but zeros before its checksum."""
+    """Whether the group may have been written with a sector of zeros before its checksum."""
 
 
 class JournalGroup(msgspec.Struct, frozen=True):
-    """A group as it was read: the lengths of its records lead to padding with a checksum."""
+    """A group as read: the lengths of its records lead to padding with a checksum."""
 
     data: bytes
-    """Bytes of the file, with the group among them."""
+    """Bytes of the file that include the group."""
     starts: list[int]
-    """Index in ``data`` of the length word of each record; the padding comes after the last one."""
+    """Index in ``data`` of the length word of each record; the padding follows the last one."""
     start_offset: int
     padding_offset: int
     checksum: GroupChecksum
     is_whole: bool
-    """Whether the checksum is right, so that the records are what was written."""
+    """Whether the checksum is correct, so that the records are what was written."""
 
     @property
     def records(self) -> list[bytes]:
@@ -114,10 +114,10 @@ def encode_group(
     version: int = VERSION_MAX,
     steps: StepSizes = USUAL_STEPS,
 ) -> EncodedGroup:
-    """A group of raw records at ``position`` in a file of ``version``.
+    """Encode a group of raw records at ``position`` in a file of ``version``.
 
-    With ``journal_id`` it carries a checksum. ValueError for a record that no reader would accept: acknowledged and
-    then refused, it would stop every boot.
+    With ``journal_id`` it carries a checksum. ValueError for a record that readers would refuse: once acknowledged, it
+    would stop every boot.
     """
     lengths = list(map(len, records))
     _require_replayable(records, lengths)
@@ -135,10 +135,9 @@ def encode_group(
 
 
 def split_group(data: bytes, first: int) -> tuple[list[int], int]:
-    """Where records begin, at their length words, that stand one behind the other in ``data`` from index ``first`` on;
-    and the index behind them.
+    """Starts (at length words) of the consecutive records in ``data`` from index ``first`` on, and the index after.
 
-    Only lengths are looked at: what is returned is meant once the checksum has been compared.
+    Checks only lengths: the result is valid once the checksum has been compared.
     """
     starts: list[int] = []
     unpack = _LENGTH.unpack_from
@@ -154,7 +153,7 @@ def split_group(data: bytes, first: int) -> tuple[list[int], int]:
 
 
 def decode_checksum(padding: bytes) -> GroupChecksum | None:
-    """The checksum that padding begins with (its two words included), or None for padding without one."""
+    """The checksum at the start of padding (which includes its two words), or None for padding without one."""
     if len(padding) < PADDING_HEADER_BYTES + CHECKSUM_BYTES:
         return None
     mark, count = _PADDING.unpack_from(padding)
@@ -166,7 +165,7 @@ def decode_checksum(padding: bytes) -> GroupChecksum | None:
 
 
 def is_checksum_right(checksum: GroupChecksum, journal_id: JournalId, data: bytes, first: int, padding: int) -> bool:
-    """Whether a checksum is that of ``data`` from index ``first`` on, with its padding at index ``padding``."""
+    """Whether a checksum matches ``data`` from index ``first`` on, with its padding at index ``padding``."""
     with memoryview(data) as view, view[first : padding + _CRC_AT] as covered:
         return crc32c.crc32c(covered, crc32c.crc32c(_JOURNAL_ID.pack(journal_id))) == checksum.crc
 
@@ -181,7 +180,7 @@ def read_group(window: ReadWindow, journal_id: JournalId, start: int, bytes_max:
         needed = index - first + max(_GROUP_END_BYTES, LENGTH_BYTES + length)
         if first + needed <= len(data):
             break
-        # Compared before anything is read: the length may be garbage (H20).
+        # Check before reading: the length may be garbage (H20).
         if needed > bytes_max or start + needed > window.size_bytes:
             return None
         wanted = min(max(needed, 4 * wanted), bytes_max)
@@ -194,8 +193,8 @@ def read_group(window: ReadWindow, journal_id: JournalId, start: int, bytes_max:
 
 
 def _writes(parts: Iterable[Buffer], position: int, bytes_min: int) -> Iterator[list[Buffer]]:
-    """Parts at ``position`` as lists for one write each. Rule: no write but the last ends within a sector, so that a
-    sector holds all that was meant for it or nothing, though the process ends between two writes."""
+    """Parts at ``position`` as lists for one write each. Rule: only the last write may end within a sector, so that a
+    sector holds all of its data or none even if the process ends between two writes."""
     write: list[Buffer] = []
     write_bytes = 0
     for part in parts:
@@ -211,7 +210,7 @@ def _writes(parts: Iterable[Buffer], position: int, bytes_min: int) -> Iterator[
 
 
 def _cut_off(parts: list[Buffer], size_bytes: int) -> list[Buffer]:
-    """Take so much from the end of ``parts``, which are longer; returns it."""
+    """Cut ``size_bytes`` off the end of ``parts``, which are longer; returns that end."""
     rest: list[Buffer] = []
     while size_bytes >= len(parts[-1]):
         size_bytes -= len(parts[-1])
@@ -224,7 +223,7 @@ def _cut_off(parts: list[Buffer], size_bytes: int) -> list[Buffer]:
 
 
 def _framed(records: Sequence[bytes], lengths: Sequence[int], size_bytes: int, part_bytes: int) -> Iterator[Buffer]:
-    """Framed records in parts of about ``part_bytes``; where records are large on average, they are not copied."""
+    """Framed records in parts of about ``part_bytes``; does not copy records that are large on average."""
     count = len(records) * part_bytes // size_bytes
     if count <= 1:
         yield from framed(records)
@@ -236,12 +235,12 @@ def _framed(records: Sequence[bytes], lengths: Sequence[int], size_bytes: int, p
 
 
 def _with_checksum(parts: Iterable[Buffer], padding: bytes, journal_id: JournalId, position: int) -> Iterator[Buffer]:
-    """The parts, then the padding with the checksum of all of them in it."""
+    """The parts, then the padding with their checksum."""
     crc = crc32c.crc32c(_JOURNAL_ID.pack(journal_id))
     kind = _WITHOUT_ZEROS
     for part in parts:
         crc = crc32c.crc32c(part, crc)
-        # So many zeros hold three of these samples in a row: a look at every 128th byte spares one at each.
+        # A zero sector has three zero samples in a row, so looking at every 128th byte avoids most full searches.
         if _ZERO_SAMPLES in part[::_SAMPLE_BYTES] and _ZERO_RUN in part:
             kind = _WITH_ZEROS
         yield part
@@ -256,6 +255,6 @@ def _require_replayable(records: Sequence[bytes], lengths: Sequence[int]) -> Non
         for record in records:
             if len(record) < ENTRY_HEADER_BYTES_MIN:
                 decode_record(record, 0, VERSION_MAX)
-    # Zeros sort before everything: where the least record does not begin with them, none does.
+    # Zeros sort first: if the smallest record does not begin with zeros, no record does.
     if min(records).startswith(_ZERO_IDS) and any(map(is_zero_filled, records)):
         raise ValueError("a record of zeros only, which replay could not distinguish from a hole")

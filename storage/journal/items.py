@@ -1,7 +1,7 @@
-"""What stands at one place of a journal file, whoever wrote it and however it got there.
+"""Decoding one item at an offset of a journal file, no matter which writer wrote it.
 
-Judging it is the reader's part: a length of zero is the end of one file and damage in another. Source: storage sections
-3.3 to 3.6; hazard H20 is excluded by bounds.
+The reader judges it: a length of zero is the end of one file and damage in another. Source: storage sections 3.3 to
+3.6; hazard H20 is excluded by bounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class ItemKind(enum.Enum):
-    """What an item is."""
+    """Kind of an item."""
 
     RECORD = "a record"
     ZERO_RECORD = "a record of zeros only"
@@ -44,13 +44,13 @@ class JournalItem(msgspec.Struct, frozen=True, gc=False):
 
     kind: ItemKind
     end_offset: int
-    """Where the next item stands, behind a record or padding; else where this one does."""
+    """Offset of the next item after a record or padding, otherwise of this one."""
     record: JournalRecord | None = None
-    """Of a record that is sound."""
+    """The record, if it is valid."""
     reason: str = ""
-    """What is wrong, for an error message."""
+    """The problem, for an error message."""
     evidence_bytes: int = LENGTH_BYTES
-    """How many bytes from the item's start on show that it is wrong."""
+    """Number of bytes from the item's start that show the problem."""
 
 
 def read_item(window: ReadWindow, version: int, offset: int) -> JournalItem:
@@ -69,9 +69,9 @@ def read_item(window: ReadWindow, version: int, offset: int) -> JournalItem:
 
 
 def item_around(window: ReadWindow, version: int, start: int, offset: int) -> tuple[int, int] | None:
-    """Begin and end of the record or padding that ``offset`` is inside of, by a walk from ``start`` on; OSError.
+    """Start and end of the record or padding around ``offset``, found by walking from ``start``; OSError.
 
-    None where one begins at ``offset``, and where it cannot be told: behind damage, or behind the last of them.
+    None if one begins at ``offset``, and if it is unknown: after damage, or after the last of them.
     """
     begin = start
     while begin < offset:
@@ -86,7 +86,7 @@ def item_around(window: ReadWindow, version: int, start: int, offset: int) -> tu
 
 def _read_record(window: ReadWindow, version: int, offset: int, length: int) -> JournalItem:
     end = offset + LENGTH_BYTES + length
-    # Compared before anything is allocated: the word may be garbage (H20).
+    # Check before allocating: the word may be garbage (H20).
     if end > window.size_bytes:
         reason = f"record of {length} bytes, which the file does not contain,"
         return JournalItem(ItemKind.CUT_RECORD, offset, reason=reason)
@@ -114,6 +114,6 @@ def _read_padding(window: ReadWindow, offset: int) -> JournalItem:
 
 
 def _behind_checksum(window: ReadWindow, offset: int) -> int:
-    """Where padding goes on with zeros: behind a checksum of ours (``group``), or what a cut left of it."""
+    """Where padding continues with zeros: after a checksum of ours (``group``), or a truncated one."""
     start = window.read(len(CHECKSUM_MARK), offset)
     return min(offset + CHECKSUM_BYTES, window.size_bytes) if start and CHECKSUM_MARK.startswith(start) else offset

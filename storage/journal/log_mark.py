@@ -3,9 +3,9 @@
 Everything before the mark is durable in the ledger storage of all directories; replay starts there. Source: storage
 section 3.9; hazard H14 (rewriting in place) is excluded by replacing the file.
 
-``lastMark`` has no checksum: one flipped bit could make replay skip entries that were acknowledged. So each one has a
-mark record beside it, the same position under a checksum, and it is the record that replay believes. ``lastMark`` is
-written for Java's sake, and read only in directories where bkctl has not published one yet.
+``lastMark`` has no checksum: one flipped bit could make replay skip acknowledged entries. So each one has a mark record
+next to it, the same position with a checksum, and replay trusts the record. ``lastMark`` is written for Java, and read
+only in directories in which bkctl has not published a mark yet.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage.journal.catalog import read_catalog
 from storage.ports import FileSystem
 
 NO_MARK = LogMark(0, 0)
-"""Replay everything."""
+"""Mark for replaying everything."""
 
 _MARK = struct.Struct(">qq")
 _RECORD_FORMAT = "bkctl mark 1"
@@ -38,9 +38,9 @@ _RECORD_NAMES = ("journal", "offset")
 def read_last_mark(
     fs: FileSystem, ledger_directories: Sequence[str], journal_index: int, journal_count: int
 ) -> LogMark:
-    """Largest mark of a journal over all ledger directories (their ``current`` folders); ``NO_MARK`` without any.
+    """Largest mark of a journal over all ledger directories (``current``); ``NO_MARK`` if there is none.
 
-    The largest is right because a mark is published only when every directory was flushed; one that was full keeps an
+    The largest is right because a mark is published only after every directory was flushed; a full directory keeps an
     older mark. Missing and short files are skipped. OSError when one cannot be read.
     """
     name = last_mark_file_name(journal_index, journal_count)
@@ -51,15 +51,15 @@ def read_last_mark(
 def find_replay_start(
     fs: FileSystem, ledger_directories: Sequence[str], journal_index: int, journal_count: int, *, is_cataloged: bool
 ) -> LogMark:
-    """Where replay of a journal starts: never behind what is durable in our ledger storage.
+    """Where replay of a journal starts: never after what is durable in our ledger storage.
 
-    ``is_cataloged``: whether bkctl has written to this journal, hence published a mark record before that.
+    ``is_cataloged``: whether bkctl has written to this journal; it publishes a mark record before that.
 
-    - The largest intact record. A ``lastMark`` that is larger is damaged, or a Java bookie moved it, which flushed to
-      an index that is not ours: either way what lies between must be replayed. One that is smaller has nothing to add.
-    - No intact record though there must be one: ``NO_MARK``. Replaying too much is harmless, as the files from the
-      true mark on are always there.
-    - Never any record: ``lastMark``, as Java reads it.
+    - There are intact records: the largest one. If ``lastMark`` is larger, it is damaged, or a Java bookie moved it
+      after flushing to its own index: either way the records in between must be replayed. A smaller one is ignored.
+    - No record is intact although there must be one: ``NO_MARK``. Replaying too much is harmless, as the files from the
+      true mark on always exist.
+    - There never was a record: ``lastMark``, as Java reads it.
     """
     name = mark_record_file_name(journal_index, journal_count)
     found = [_read_record(fs, os.path.join(directory, name)) for directory in ledger_directories]
@@ -74,11 +74,11 @@ def find_replay_start(
 def write_last_mark(
     fs: FileSystem, ledger_directories: Sequence[str], mark: LogMark, journal_index: int, journal_count: int
 ) -> list[OSError]:
-    """Publish a mark durably, with its record, in ``ledger_directories``; a larger record is left alone.
+    """Publish a mark durably, with its record, in ``ledger_directories``; a larger record is left unchanged.
 
-    A ``lastMark`` that contradicts its record is put right. ``NO_MARK`` makes a record alone: Java has no such mark.
-    Returns what failed in directories that could not be written, as full ones cannot: they keep an older mark, and the
-    largest counts. StorageError when none took it: the checkpoint has failed then, and no journal may be deleted.
+    Corrects a ``lastMark`` that contradicts its record. ``NO_MARK`` writes only a record: Java has no such mark.
+    Returns the errors of directories that could not be written, for instance full ones: they keep an older mark, and
+    the largest one applies. StorageError if all failed: the checkpoint has then failed, and no journal may be deleted.
     """
     names = last_mark_file_name(journal_index, journal_count), mark_record_file_name(journal_index, journal_count)
     failures: list[OSError] = []
@@ -106,13 +106,13 @@ def encode_mark_record(mark: LogMark) -> bytes:
 
 
 def decode_mark_record(data: bytes) -> LogMark | None:
-    """The mark, or None for bytes that ``encode_mark_record`` does not make."""
+    """The mark, or None for bytes that ``encode_mark_record`` does not produce."""
     numbers = decode_checked_numbers(_RECORD_FORMAT, _RECORD_NAMES, data)
     return None if numbers is None else LogMark(*numbers)
 
 
 def decode_last_mark(data: bytes) -> LogMark | None:
-    """What ``lastMark`` says; None when it is too short. Of a longer file the first 16 bytes count."""
+    """The mark in ``lastMark``; None if it is too short. Only the first 16 bytes of a longer file count."""
     return LogMark(*_MARK.unpack_from(data)) if len(data) >= _MARK.size else None
 
 
@@ -123,7 +123,7 @@ def _read_mark(fs: FileSystem, path: str) -> LogMark | None:
 
 
 def _read_record(fs: FileSystem, path: str) -> tuple[LogMark | None, bool]:
-    """The record, if it is intact, and whether there is any."""
+    """The record, if it is intact, and whether the file exists."""
     try:
         return decode_mark_record(fs.read_file(path)), True
     except FileNotFoundError:
@@ -131,25 +131,25 @@ def _read_record(fs: FileSystem, path: str) -> tuple[LogMark | None, bool]:
 
 
 class MarkState(enum.StrEnum):
-    """What a file of a mark is."""
+    """State of a mark's file."""
 
     INTACT = "intact"
     MISSING = "missing"
     SHORT = "short"
-    """A lastMark below 16 bytes: what a crash of a Java bookie leaves. It counts as missing."""
+    """A lastMark below 16 bytes, left by a crash of a Java bookie. It counts as missing."""
     DAMAGED = "damaged"
-    """A record of ours whose checksum does not fit."""
+    """A record of ours whose checksum does not match."""
     UNREADABLE = "unreadable"
-    """The system says that it is there, and does not give it."""
+    """The file exists but cannot be read."""
 
 
 class MarkFile(msgspec.Struct, frozen=True):
-    """One file that holds a mark, or should."""
+    """One file that holds a mark, or should hold one."""
 
     journal_index: int
     path: str
     is_record: bool
-    """Whether it is our record, with a checksum, and not the ``lastMark`` that Java reads."""
+    """Whether it is our record, which has a checksum, rather than the ``lastMark`` that Java reads."""
     state: MarkState
     mark: LogMark | None
 
@@ -162,7 +162,7 @@ class JournalMarks(msgspec.Struct, frozen=True):
     """Configured journal directory."""
     files: tuple[MarkFile, ...]
     replay_start: LogMark | None
-    """None: the boot would stop before it finds one (``trouble``)."""
+    """None: the boot would fail before it finds one (``trouble``)."""
     trouble: str | None
 
 
@@ -182,7 +182,7 @@ def survey_marks(fs: FileSystem, config: StorageConfig) -> Iterator[JournalMarks
             start = find_replay_start(fs, ledger_directories, index, journal_count, is_cataloged=bool(catalog.journals))
         except JournalError as error:
             trouble = str(error)
-        except OSError as error:  # a boot stops there, too
+        except OSError as error:  # a boot fails there, too
             trouble = f"{error.filename}: {without_path(error)}"
         yield JournalMarks(index, directory, files, start, trouble)
 

@@ -1,8 +1,8 @@
-"""Reading journal files back: what replay applies, and what a crash or damage left behind.
+"""Reading journal files: the records for replay, and what a crash or damage left.
 
-A crash can cut the newest file, and can leave holes of zeros in what was not synced yet: both end the file and are
-reported. Bytes that no crash explains are a CorruptFileError. More is known of files that this bookie wrote, so that
-more can be refused (``damage``). Source: storage sections 3.5 and 3.11; hazard H21 is excluded by refusing
+A crash can truncate the newest file, and can leave holes of zeros in unsynced data: both end the file and are reported.
+Bytes that no crash explains raise CorruptFileError. Files written by this bookie have additional guarantees, so more
+damage can be detected in them (``damage``). Source: storage sections 3.5 and 3.11; hazard H21 is excluded by refusing
 zeros.
 """
 
@@ -44,7 +44,7 @@ _PADDING_WORD = struct.pack(">i", PADDING_MARK)
 
 
 class JournalEndReason(enum.Enum):
-    """Why a scan ended."""
+    """Reason for the end of a scan."""
 
     ZEROS = "zeros up to the end of the file"
     END_OF_FILE = "end of the file"
@@ -57,18 +57,18 @@ class JournalEnd(msgspec.Struct, frozen=True):
 
     reason: JournalEndReason
     data_end_offset: int
-    """Where the last group, or the last whole record, ended."""
+    """End of the last group, or of the last complete record."""
     resume_offset: int
     """Where a mark may be set once the records are durable in ledger storage. The end of the file if its tail was
-    dropped, so that the tail is not met again when the file is no longer the newest one."""
+    dropped, so that the tail is not read again when the file is no longer the newest one."""
     dropped_bytes: int
-    """Bytes that were not zeros or stood among such, and that no record came from: unsynced, or damaged."""
+    """Bytes other than zeros, or between such, that no record came from: unsynced or damaged."""
 
 
 class JournalScan:
-    """The records of one file, read once by iterating; afterwards ``end`` says how the file ended.
+    """The records of one file; iterate once. Afterwards ``end`` says how the file ended.
 
-    Iterating raises CorruptFileError, naming the offset, for bytes that no crash explains, and OSError when the file
+    Iterating raises CorruptFileError, with the offset, for bytes that no crash explains, and OSError when the file
     cannot be read. Records of type UNKNOWN are included: the caller skips them (storage section 3.6). The caller also
     checks whether a ledger belongs to this journal.
     """
@@ -85,8 +85,8 @@ class JournalScan:
     ) -> None:
         """``start_offset``: 0 or less means after the header. ``is_newest``: no file of the journal has a larger id.
 
-        ``cataloged``: the file's line in the catalog, if this bookie wrote it. ``unsynced_bytes_max``: the longest
-        group that it can have written there.
+        ``cataloged``: the file's line in the catalog, if this bookie wrote it. ``unsynced_bytes_max``: maximum length
+        of a group in it.
         """
         self._fs = fs
         self.path = path
@@ -98,11 +98,11 @@ class JournalScan:
         self._dropped_bytes = 0
         self._end: JournalEnd | None = None
         self.is_read_alike = False
-        """Whether the file's end is judged by its own groups, so that it does not matter whether it is the newest."""
+        """Whether the file's end is judged by its own groups, so that ``is_newest`` does not matter."""
 
     @property
     def end(self) -> JournalEnd:
-        """How the file ended; RuntimeError before all records were taken."""
+        """How the file ended; RuntimeError before all records were read."""
         if self._end is None:
             raise RuntimeError(f"{self.path} has not been read to its end")
         return self._end
@@ -115,7 +115,7 @@ class JournalScan:
                 yield unit
 
     def units(self) -> Iterator[JournalGroup | JournalRecord]:
-        """The same in order, but each group with a right checksum as a whole, for callers that apply whole groups."""
+        """Like iterating, but with each group that has a correct checksum as a whole, for callers that apply groups."""
         file = self._fs.open(self.path)
         try:
             window = ReadWindow(file)
@@ -154,14 +154,14 @@ class JournalScan:
             self.is_read_alike = True
             yield from self._own_records(window, version, offset, damage, journal)
             return
-        # More than the last group can be torn, or where groups end cannot be told. A complete file was synced.
+        # More than the last group can be torn, or group boundaries are unknown. A complete file was synced.
         yield from self._foreign_records(window, version, offset, is_newest=self._is_newest and journal.end_offset == 0)
         damage.require_end(self.end.data_end_offset)
 
     def _own_records(
         self, window: ReadWindow, version: int, offset: int, damage: GroupDamage, journal: CatalogedJournal
     ) -> Iterator[JournalGroup | JournalRecord]:
-        """Records of a file that this bookie wrote: it ends behind a group, or in one that a crash can have torn."""
+        """Records of a file that this bookie wrote: it ends after a group, or in a group that a crash can have torn."""
         group_start = offset
         are_zeros_missing = False
         while True:
@@ -171,7 +171,7 @@ class JournalScan:
                     yield group
                     group_start = offset = group.end_offset
                     continue
-                # Without its checksum a group was never whole: what is torn must not replace an older copy.
+                # A group without a valid checksum was never complete: torn records must not replace older copies.
                 are_zeros_missing = group is None or damage.require_torn_group(group)
             item = read_item(window, version, offset)
             if item.kind is ItemKind.RECORD and item.record is not None:
@@ -185,7 +185,7 @@ class JournalScan:
                     damage.require_checksum(group_start, offset)
                 group_start = offset = item.end_offset
             elif item.kind is ItemKind.ZERO_RECORD:
-                # Nobody was told of it. The length word still leads to the next record.
+                # It was never acknowledged. Its length word still leads to the next record.
                 damage.require_torn(group_start, offset, 0, item.reason)
                 self._dropped_bytes += item.end_offset - offset
                 offset = item.end_offset
@@ -197,7 +197,7 @@ class JournalScan:
         self, window: ReadWindow, group_start: int, offset: int, item: JournalItem, damage: GroupDamage
     ) -> None:
         is_group_end = offset == group_start
-        if offset > self._start_offset:  # a mark may stand at the end of a file whose tail was dropped
+        if offset > self._start_offset:  # a mark may be at the end of a file whose tail was dropped
             damage.require_longer_file(offset)
         if item.kind is ItemKind.END and is_group_end and offset >= window.size_bytes:
             damage.require_end(offset)
@@ -216,9 +216,9 @@ class JournalScan:
     def _foreign_records(
         self, window: ReadWindow, version: int, offset: int, *, is_newest: bool
     ) -> Iterator[JournalRecord]:
-        """Records of a file of which nothing is known: any end of the newest one may be what a crash left.
+        """Records of a file without guarantees: any end of the newest one may be the result of a crash.
 
-        Java writes many groups before it syncs the first of them, so a later group behind a hole proves nothing.
+        Java writes many groups before it syncs the first of them, so a later group after a hole proves nothing.
         """
         if version == VERSION_MIN:
             self._require_first_record(window)
@@ -240,16 +240,16 @@ class JournalScan:
             is_resumed = version >= PADDING_VERSION_MIN and offset == start
             self._finish_zeros(window, offset, is_resumed=is_resumed, is_newest=is_newest)
         elif item.kind is ItemKind.CUT_PADDING:
-            # The group's records were whole, so nothing is lost.
+            # The group's records are complete, so nothing is lost.
             self._finish(JournalEndReason.END_OF_FILE, offset, window.size_bytes)
         else:
             word = window.read(LENGTH_BYTES, offset)
-            # No length begins like a padding mark: cut there, the group's records are whole.
+            # No length begins like a padding mark: the file was cut in padding, and the group's records are complete.
             is_cut_padding = item.kind is ItemKind.END and _PADDING_WORD.startswith(word)
             self._finish_cut(window, offset + len(word) if is_cut_padding else offset)
 
     def _require_first_record(self, window: ReadWindow) -> None:
-        """A file without a header is of version 1, which no bookie writes any more, or lost its header."""
+        """A file without a header has version 1, which no bookie writes today, or has lost its header."""
         if window.size_bytes < VERSION_HEADER_BYTES:
             return
         item = read_item(window, VERSION_MIN, 0)
@@ -258,13 +258,13 @@ class JournalScan:
             raise CorruptFileError(self.path, 0, "neither a journal header nor a record")
 
     def _finish_zeros(self, window: ReadWindow, offset: int, *, is_resumed: bool, is_newest: bool) -> None:
-        """End at a zero length word: the end of the journal, unless there is data behind the zeros."""
+        """End at a zero length word: the end of the journal, unless there is data after the zeros."""
         data_end = window.data_end(offset)
         if data_end == offset:
             self._finish(JournalEndReason.ZEROS, offset, offset)
             return
-        # A mark is a group's end, hence aligned, or the place where an earlier replay stopped: what lies behind that
-        # was reported then, and the file has not grown since (storage section 3.9).
+        # A mark is a group's end and so aligned, or the position where an earlier replay stopped: data after that was
+        # reported then, and the file has not grown since (storage section 3.9).
         is_replayed_before = is_resumed and offset % JOURNAL_BLOCK_BYTES != 0
         if not is_newest and not is_replayed_before:
             raise CorruptFileError(self.path, offset, f"zeros followed by data, up to offset {data_end},")
@@ -272,7 +272,7 @@ class JournalScan:
         self._finish(JournalEndReason.HOLE, offset, window.size_bytes)
 
     def _finish_cut(self, window: ReadWindow, offset: int) -> None:
-        """End at a record that is not whole."""
+        """End at an incomplete record."""
         data_end = window.data_end(offset)
         if data_end == offset:
             self._finish(JournalEndReason.END_OF_FILE, offset, max(offset, window.size_bytes))
@@ -285,7 +285,7 @@ class JournalScan:
 
 
 def list_journals(fs: FileSystem, directory: str) -> list[JournalId]:
-    """Ids of the journal files in a folder, ascending as numbers. OSError if the folder cannot be read."""
+    """Ids of the journal files in a directory, ascending as numbers. OSError if the directory cannot be read."""
     journal_ids = map(parse_journal_file_name, fs.list_directory(directory))
     return sorted(journal_id for journal_id in journal_ids if journal_id is not None)
 
@@ -293,15 +293,15 @@ def list_journals(fs: FileSystem, directory: str) -> list[JournalId]:
 def journals_to_replay(
     fs: FileSystem, directory: str, mark: LogMark, catalog: JournalCatalog = NO_CATALOG
 ) -> list[JournalId]:
-    """Ids that a replay from ``mark`` reads, ascending (storage section 3.11, step 1).
+    """Ids of the files that a replay from ``mark`` reads, ascending (storage section 3.11, step 1).
 
-    JournalError when a file is missing that the mark names, or that ``catalog`` lists behind it: what was acknowledged
-    in it would be lost unseen. The catalog may list files older than the mark that were deleted since.
+    JournalError when the file of the mark, or a later one that ``catalog`` lists, is missing: acknowledged entries in
+    it would be lost silently. The catalog may list files older than the mark that were deleted since.
     """
     journal_ids = [journal_id for journal_id in list_journals(fs, directory) if journal_id >= mark.journal_id]
     if mark.journal_id > 0 and mark.journal_id not in journal_ids:
         raise _missing(directory, mark.journal_id, "the log mark")
-    # A crash may have left newer files than the catalog lists, and the mark may be in one of those.
+    # A crash may leave newer files than the catalog lists, and the mark may be in one of them.
     listed = [journal.journal_id for journal in catalog.journals if journal.journal_id >= mark.journal_id]
     oldest = min([*journal_ids, *listed[-1:]], default=0)
     for journal_id in listed:

@@ -1,13 +1,13 @@
 """The journal of one directory: groups of records, each written once and synced once.
 
-A lane calls it, one call at a time. Everything that ``write_group`` returns for is durable, so a file is complete and
-synced before the next one is begun, and nothing is ever acknowledged across a roll. Source: storage sections 3.1 to
-3.7 and 3.10; hazard H5 is what the order here excludes.
+A lane calls it, one call at a time. Everything is durable when ``write_group`` returns, so a file is complete and
+synced before the next one is begun, and nothing is ever acknowledged across a roll. Source: storage sections 3.1 to 3.7
+and 3.10; hazard H5 is excluded by this order.
 
-What ``damage`` concludes at boot rests on three promises kept here: the group before is synced when the next
-one is written; the length that a group needs is synced before the group is written; a file is in the catalog before
-anything in it is acknowledged. Where adds do not wait for a sync (``is_data_synced``), and in version 4, whose groups
-do not end on sectors, the first cannot be kept, and the catalog says so.
+The checks of ``damage`` at boot rely on three guarantees of this module: the previous group is synced when the next one
+is written; the file length that a group needs is synced before the group is written; a file is in the catalog before
+anything in it is acknowledged. If adds do not wait for a sync (``is_data_synced``), and in version 4, whose groups do
+not end on sectors, the first one does not hold, and the catalog says so.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from storage.setting import MEBIBYTE
 from storage.step_sizes import USUAL_STEPS, StepSizes
 
 _DROP_STEP_BYTES: Final = 4 * MEBIBYTE
-"""The page cache is told in steps: a page that the next group goes on in must stay."""
+"""Step for dropping pages from the cache: the page in which the next group continues must stay."""
 
 
 class JournalWriter:
-    """Writes one journal. After a failed write or sync it only raises: replay decides what the disk holds."""
+    """Writes one journal. After a failed write or sync every call raises: replay determines what the disk holds."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class JournalWriter:
         is_held: bool = False,
         steps: StepSizes = USUAL_STEPS,
     ) -> JournalWriter:
-        """Begin a new file in ``directory``, the folder that holds the ``.txn`` files (``current``).
+        """Begin a new file in ``directory``, the directory of the ``.txn`` files (``current``).
 
-        Call it after replay, and after the marks of replay were written: the new file makes all others older ones, and
-        in those a hole is corruption. The id follows the largest one there, or the clock in an empty folder. A disk
-        without room for the file is no error: the first group begins it then.
+        Call this after replay and after the marks of replay were written: the other files are then no longer the
+        newest, and a hole in them counts as corruption. The id follows the largest one there, or is the clock in an
+        empty directory. Does not raise if the disk has no room for the file: the first group creates it.
 
-        ``replayed``: the position up to which replay has applied what is there. ``is_held``: no file may follow before
-        a mark has reached it; until ``release`` there is no room for any group.
+        ``replayed``: the position up to which replay has applied the journal. ``is_held``: a new file must wait until a
+        mark reaches that position; until ``release`` every group is refused as if the disk were full.
 
         JournalFailedError if the file cannot be created, JournalError if the catalog is damaged.
         """
@@ -98,24 +98,24 @@ class JournalWriter:
 
     @property
     def durable_position(self) -> LogMark:
-        """Position up to which everything written is durable: the checkpoint token (storage section 5.8)."""
+        """Position up to which everything is durable: the checkpoint token (storage section 5.8)."""
         return self._durable
 
     @property
     def has_unsynced(self) -> bool:
-        """Whether something was written that no sync covers yet."""
+        """Whether some written data is not synced yet."""
         return self._written > self._durable
 
     def write_group(self, records: Sequence[bytes], *, is_synced: bool = True) -> LogMark:
-        """Make ``records`` durable, in order, with one sync; returns the position behind them.
+        """Make ``records`` durable, in order, with one sync; returns the position after them.
 
-        More than ``GROUP_BYTES_MAX`` become several groups, one after the other, each with its sync.
-        A record is a payload without its length word: the body of an entry, or what ``format`` encodes. No
-        records: nothing is done. ValueError for a record that replay would refuse; nothing is written then.
-        JournalFullError without room on the disk: nothing is acknowledged, and the same call may come again.
-        JournalFailedError when a write or sync failed now or earlier: no record of the group may be acknowledged.
-        ``is_synced`` False: written only, which is allowed where the settings say that adds wait for no sync.
-        The caller bounds the group: 1 MiB is copied in about 0.2 ms, during which no other thread runs.
+        More than ``GROUP_BYTES_MAX`` become several groups, one after the other, each with its sync. A record is a
+        payload without its length word: the body of an entry, or an encoded record of ``format``. Does nothing without
+        records. ValueError, with nothing written, for a record that replay would refuse. JournalFullError if the disk
+        has no room: acknowledge nothing; the same call may be repeated. JournalFailedError when a write or sync failed
+        now or earlier: acknowledge no record of the group. ``is_synced`` False: written only, which is allowed if the
+        settings say that adds do not wait for a sync. The caller bounds the group: copying 1 MiB takes about 0.2 ms,
+        during which no other thread runs.
         """
         self._require_usable()
         if not records:
@@ -132,13 +132,13 @@ class JournalWriter:
                 if is_synced:
                     self._sync()
                 return self._written
-        # Every record was found good above, so that both halves are written or the disk has failed.
+        # All records were validated above, so only a failing disk can separate the two halves.
         middle = len(records) // 2
         self.write_group(records[:middle], is_synced=is_synced)
         return self.write_group(records[middle:], is_synced=is_synced)
 
     def sync(self) -> LogMark:
-        """Make all that was written durable; returns the position behind it. JournalFailedError."""
+        """Make everything written durable; returns the position after it. JournalFailedError."""
         self._require_usable()
         if self.has_unsynced:
             with self._failing_for_good():
@@ -146,10 +146,10 @@ class JournalWriter:
         return self._durable
 
     def remove_older_than(self, mark: LogMark) -> int:
-        """Delete files that lie wholly before a mark that was persisted, but for the newest ``backup_count_max``.
+        """Delete files that are completely before a published mark, except the newest ``backup_count_max``.
 
-        Returns how many were deleted. Touches no file that ``write_group`` uses, so it may run beside it. The removals
-        need not be durable: a file that comes back is older than the mark, and the next call deletes it.
+        Returns the number deleted. Does not touch the files that ``write_group`` uses, so it may run concurrently. The
+        removals need not be durable: a file that reappears is older than the mark, and the next call deletes it.
         JournalError when a file cannot be deleted.
         """
         older = [journal_id for journal_id in list_journals(self._fs, self._directory) if journal_id < mark.journal_id]
@@ -163,7 +163,7 @@ class JournalWriter:
         return len(surplus)
 
     def release(self, mark: LogMark) -> None:
-        """A mark was published: where it covers what replay has applied, a journal that was held may begin."""
+        """Note that a mark was published: once it covers what replay applied, a held journal may begin."""
         self._is_held = self._is_held and mark < self._replayed
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class JournalWriter:
         self._written = self._durable = LogMark(journal_id, data_start(self._config.format_version))
         self._preallocated_end = _step_bytes(self._config)
         self._touched_end = 0
-        """Up to where a write that found no room may have got."""
+        """Offset that a write without enough room may have reached."""
         self._dropped_end = 0
 
     def _encode(self, records: Sequence[bytes]) -> EncodedGroup:
@@ -205,21 +205,21 @@ class JournalWriter:
             if self._touched_end > position:
                 self._clear(position)
             self._touched_end = end
-            # A crash may tear more than one group of a loose file, and a kill must tear none: it is one write there.
+            # A crash may tear several groups of a loose file, but a kill must tear none: so this is one write.
             writes = [list(itertools.chain(*group.writes))] if self._is_loose else group.writes
             for parts in writes:
                 size_bytes = self._file.pwritev(parts, position)
                 position += size_bytes
-                if position < end:  # the disk works on it while the next parts are made
+                if position < end:  # the disk writes it while the next parts are encoded
                     self._file.begin_writing_back(size_bytes, position - size_bytes)
         assert position == end, "what was encoded is as long as was said"
         self._touched_end = 0
         self._written = LogMark(journal_id, end)
 
     def _clear(self, start: int) -> None:
-        """Make zeros of what is left of a group that found no room: a sector of the next one must hold that or zeros.
+        """Zero what is left of a group that found no room: a sector of the next group must hold its data or zeros.
 
-        Only of what was written, for which there is room.
+        Only rewrites bytes that were written, so that there is room for them.
         """
         for offset in range(start, self._touched_end, MEBIBYTE):
             data = self._file.pread(min(MEBIBYTE, self._touched_end - offset), offset)
@@ -241,7 +241,7 @@ class JournalWriter:
                 self._dropped_end += size_bytes
 
     def _extend(self, end: int) -> None:
-        """Grow the file by steps until it goes on behind ``end``, durably: one that ends with its data was cut."""
+        """Extend the file durably, step by step, past ``end``: a file that ends with its data counts as truncated."""
         if end < self._preallocated_end:
             return
         while end >= self._preallocated_end:
@@ -251,7 +251,7 @@ class JournalWriter:
         self._durable = self._written
 
     def _roll(self) -> None:
-        # All groups of the old file are durable before the first of the new one can be.
+        # All groups of the old file must be durable before the first of the new one can be.
         if self.has_unsynced:
             self._sync()
         journal_id = self._durable.journal_id + 1
@@ -285,8 +285,8 @@ class JournalWriter:
             self._failure = error
             raise
         except (OSError, JournalError) as error:
-            # Rule: a failed sync is final. The kernel may have dropped the pages it could not write, so that a second
-            # sync would succeed without them.
+            # Rule: a failed sync is final. The kernel may have dropped the pages it could not write, and a second sync
+            # would succeed without them.
             self._failure = error
             raise JournalFailedError(f"{self._path}: journal write failed: {error}") from error
 
@@ -296,8 +296,8 @@ def _begin_file(
 ) -> File:
     """Create a journal file: header and first step of zeros, fsync, then its name made durable, then the catalog.
 
-    ``finished``: the end of the file before it, if this process wrote that one. May be repeated after an error: nothing
-    in the file was acknowledged, whatever there is of it. Without room, nothing is.
+    ``finished``: the end of the file before it, if this process wrote that one. May be repeated after an error, as
+    nothing in the file was acknowledged. If there is no room, no file is left.
     """
     catalog = read_catalog(fs, directory)
     present = list_journals(fs, directory)
@@ -316,7 +316,7 @@ def _begin_file(
             file.pwrite(encode_file_header(version), 0)
             _write_last_block(file, begun.step_bytes, config)
         except OSError:
-            if is_new:  # else every start on a full disk would leave one more
+            if is_new:  # otherwise every start on a full disk would leave a file
                 with contextlib.suppress(OSError):
                     fs.remove(path)
             raise
@@ -338,14 +338,14 @@ def _step_bytes(config: JournalConfig) -> int:
 
 
 def _write_last_block(file: File, end: int, config: JournalConfig) -> None:
-    """Make a file ``end`` bytes long. Sparse: only the last block is written."""
-    # The header's block is not overwritten where the step is no longer than that.
+    """Make a file ``end`` bytes long. Sparse: writes only the last block."""
+    # Does not overwrite the header if the step is no longer than it.
     start = max(end - config.alignment_bytes, HEADER_BYTES)
     file.pwrite(bytes(end - start), start)
 
 
 def _sync_data(file: File) -> None:
-    """Sync; whatever the error is, it is final."""
+    """Sync; any error is final."""
     try:
         file.sync_data()
     except OSError as error:
