@@ -1,15 +1,15 @@
 """The files of a transactional compaction, step by step. Source: storage section 4.9.
 
-The survivors of a log S go to a log D of their own. Names are in hexadecimal (H7):
+The live entries of a log S are copied to a log D of their own. Names are in hexadecimal (H7):
 
     1  D.log.compacting            written; nothing refers to it yet
     2                              its map and header are written, all of it is synced
-    3  D.log.S.compacted           the same file; D.log.compacting is deleted: from here on it is finished, not undone
-    4  D.log                       the same file; the index may name it now
-    5                              the index names it, durably
+    3  D.log.S.compacted           the same file; D.log.compacting is deleted: now it is finished and not undone
+    4  D.log                       the same file; the index may reference it now
+    5                              the index references it, durably
     6  S.log, D.log.S.compacted    deleted
 
-Every step can be done again after a crash between any two, and every name is durable before the next step relies on it.
+Every step can be repeated after a crash between any two, and every name is durable before the next step relies on it.
 For the lane that writes checkpoints.
 """
 
@@ -41,7 +41,7 @@ from storage.ports import File, FileSystem
 
 
 class CompactedLog(msgspec.Struct, frozen=True):
-    """A finished log D that is to take the place of a log S in a folder."""
+    """A finished log D that is to replace a log S in a directory."""
 
     directory: str
     log_id: EntryLogId
@@ -60,14 +60,14 @@ class CompactedLog(msgspec.Struct, frozen=True):
         fs.sync_directory(self.directory)
 
     def forget(self, fs: FileSystem) -> None:
-        """First half of step 6, when the index names the log durably. Safe to repeat. OSError."""
+        """First half of step 6, when the index references the log durably. Safe to repeat. OSError."""
         if fs.exists(self.path):
             fs.remove(self.path)
             fs.sync_directory(self.directory)
 
 
 class CompactedLogWriter:
-    """Steps 1 to 3; the file is made with the first entry. OSError ends it: ``abandon`` then."""
+    """Steps 1 to 3; the first entry creates the file. After an OSError, call ``abandon``."""
 
     def __init__(self, fs: FileSystem, directory: str, log_id: EntryLogId, source_log_id: EntryLogId) -> None:
         self._fs = fs
@@ -91,7 +91,7 @@ class CompactedLogWriter:
             self._ledger_bytes[ledger_id] += LENGTH_BYTES + len(body)
 
     def finish(self) -> CompactedLog:
-        """Steps 2 and 3: from here on the log is finished, whatever happens."""
+        """Steps 2 and 3: afterwards the log is finished, whatever happens."""
         assert self._file is not None, "there is something to finish"
         self._file.pwrite(encode_ledgers_map(self._ledger_bytes), self._position)
         self._file.pwrite(encode_map_fields(self._position, len(self._ledger_bytes)), HEADER_MAP_FIELDS_OFFSET)
@@ -104,7 +104,7 @@ class CompactedLogWriter:
         return compacted
 
     def abandon(self) -> None:
-        """Give the log up before it is finished; safe to repeat."""
+        """Discard the log before it is finished; safe to repeat."""
         if self._file is not None:
             self._file.close()
             if self._fs.exists(self._path):
@@ -112,13 +112,13 @@ class CompactedLogWriter:
 
 
 def list_compacted_logs(fs: FileSystem, directory: str) -> list[CompactedLog]:
-    """Logs that an earlier compaction finished without replacing their sources yet. OSError."""
+    """Logs that an earlier compaction finished, but whose sources it did not replace yet. OSError."""
     names = map(parse_compacted_file_name, fs.list_directory(directory))
     return [CompactedLog(directory, *ids) for ids in names if ids is not None]
 
 
 def remove_unfinished_logs(fs: FileSystem, directory: str) -> int:
-    """Delete what an earlier compaction was still writing: nothing refers to it. Returns how many. OSError."""
+    """Delete the unfinished logs of an earlier compaction, which nothing references. Returns how many. OSError."""
     names = [name for name in fs.list_directory(directory) if parse_compacting_file_name(name) is not None]
     for name in names:
         fs.remove(os.path.join(directory, name))

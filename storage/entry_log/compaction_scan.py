@@ -1,7 +1,6 @@
 """Tasks of the child process that reads whole entry logs for compaction, and the parts of its answers.
 
-The child module is ``compaction_scan_child``. This module is for both sides and imports nothing that a bookie does not
-need.
+The child module is ``compaction_scan_child``. Both sides use this module, so it imports only what a bookie needs.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ROW: Final = struct.Struct("<qqqq")
 
 
 class MeasureLogs(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Say what each log holds: one MeasuredLog or UnreadableLog for each."""
+    """Report the contents of each log: one MeasuredLog or UnreadableLog for each."""
 
     directory: str
     log_ids: list[EntryLogId]
@@ -42,25 +41,25 @@ class ScannedRows(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Some entries of a log, in file order."""
 
     packed: bytes
-    """``ROW`` after ``ROW``."""
+    """Consecutive ``ROW`` structs."""
 
 
 class ScanEnd(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A log was read to its end."""
 
     is_complete: bool
-    """Whether no entry can have been overlooked: the log's own map names the same bytes for each ledger."""
+    """Whether the scan found every entry: the log's own map has the same bytes for each ledger."""
 
 
 class MeasuredLog(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Bytes of each ledger in a log, size words included: from its map, else counted."""
+    """Bytes of each ledger in a log, size words included: from its map, otherwise counted."""
 
     log_id: EntryLogId
     ledger_bytes: dict[LedgerId, int]
 
 
 class UnreadableLog(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A log that could not be read now; ``reason`` is a sentence."""
+    """A log that could not be read; ``reason`` is a sentence."""
 
     log_id: EntryLogId
     reason: str

@@ -1,6 +1,6 @@
-"""Reading whole entry logs for compaction, in a child process of the bookie. Nothing is changed on disk.
+"""Reading whole entry logs for compaction, in a child process of the bookie. Changes nothing on disk.
 
-A log of 1 GiB keeps an interpreter busy for a second or more, which a bookie does not have.
+A log of 1 GiB keeps an interpreter busy for a second or more, which would block the bookie.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from storage.ids import EntryLogId, LedgerId
 from storage.ports import ChildContext, ChildHandlers, FileSystem
 
 NICENESS: Final = 10
-"""Clients wait for the bookie; no one waits for a scan."""
+"""The scan yields to the bookie, because clients wait for the bookie but not for a scan."""
 
 
 def measure_logs(task: MeasureLogs, context: ChildContext) -> Iterator[ScanMessage]:
-    """What each log holds."""
+    """The bytes of each ledger in each log."""
     fs, directory = context.file_system, task.directory
     for log_id in task.log_ids:
         try:

@@ -1,8 +1,8 @@
-"""Whether a scan found all that was ever written to an entry log, and which ledgers may lack something if not.
+"""Whether a scan found everything that was written to an entry log, and which ledgers may have missing entries.
 
-There is no checksum. What tells of a loss: bytes between the entries, a frame that leads nowhere, and, in a log that
-was finished, the ledgers map, which says how many bytes each ledger has (storage sections 4.4 and 4.6). The end of a
-log that was never finished may be cut by a crash: nothing there was acknowledged without being in the journal, too.
+There is no checksum. Signs of a loss are bytes between the entries, a frame that leads nowhere, and, in a finished log,
+a ledgers map that lists other numbers of bytes (storage sections 4.4 and 4.6). A crash may truncate the end of an
+unfinished log: everything acknowledged there is also in the journal.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ _SURPLUS: Final = "it has entries that its ledgers map does not list"
 
 
 class LogFindings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one log after a scan."""
+    """The results of the scan of one log."""
 
     size_bytes: int
     header: EntryLogHeader | None
-    """None: there is none, or not a whole one."""
+    """None if it is missing or incomplete."""
     ledgers_map: Mapping[LedgerId, int] | None
-    """Bytes of each ledger as the log says itself; None: it does not, or not credibly."""
+    """Bytes of each ledger according to the log's own map; None if there is no valid map."""
     found_bytes: Mapping[LedgerId, int]
     """Bytes of each ledger that the scan found."""
     gaps: Sequence[Gap]
     dropped_bytes: int
     cut_frame: FrameStart | None
     hides_frames: bool
-    """Whether entries can be seen behind the start of the cut frame."""
+    """Whether there are entries after the start of the cut frame."""
     entry_bytes_max: int
 
 
 class LogDamage(msgspec.Struct, frozen=True):
-    """Why entries may be missing from what a scan gave."""
+    """Why entries may be missing from the results of a scan."""
 
     reason: str
     ledger_ids: tuple[LedgerId, ...] | None
-    """Of which ledgers; None: nobody knows, so of any."""
+    """Ledgers whose entries may be missing; None: unknown, so any ledger."""
     misread_ids: tuple[LedgerId, ...] = ()
-    """Ledgers of which there is more than the ledgers map says: damaged bytes may read as entries of theirs."""
+    """Ledgers with more bytes than the ledgers map lists: damaged bytes may read as entries of theirs."""
 
     @property
     def affected_ids(self) -> frozenset[LedgerId]:
-        """Ledgers that a scan may have got wrong, as far as they are known."""
+        """Ledgers that a scan may have misread, as far as they are known."""
         return frozenset((*(self.ledger_ids or ()), *self.misread_ids))
 
 
 def judge_log(findings: LogFindings) -> LogDamage | None:
-    """What is wrong with a log; None if a scan of it may be believed."""
+    """The damage of a log; None if its scan can be trusted."""
     header = findings.header
     if header is None:
         is_blank = not findings.found_bytes and not findings.gaps and not findings.dropped_bytes
-        # Not even its first block was synced, so nothing in it was.
+        # Its first block was never synced, so nothing else in it was.
         is_unfinished = findings.size_bytes < HEADER_BYTES or is_blank
         return None if is_unfinished else LogDamage("it has no header", None)
     if header.has_map:
@@ -84,19 +84,19 @@ def _judge_by_map(findings: LogFindings) -> LogDamage | None:
         return None
     missing_bytes = sum(stated[each] - found.get(each, 0) for each in lacking)
     reason = f"{missing_bytes} bytes that its ledgers map lists are missing" if lacking else _SURPLUS
-    # The id of misread bytes need never have existed: it is no ledger that lacks something.
+    # The id in misread bytes need not be an existing ledger, so it does not count as missing entries.
     seen = f" (damaged bytes read as entries of {listed(misread)})" if misread else ""
     return LogDamage(reason + seen, lacking, misread)
 
 
 def listed(ledger_ids: Collection[LedgerId]) -> str:
-    """The first few of some ids, for people."""
+    """The first few of some ids, for messages."""
     more = ", ..." if len(ledger_ids) > _LEDGERS_TOLD_MAX else ""
     return ", ".join(map(str, list(ledger_ids)[:_LEDGERS_TOLD_MAX])) + more
 
 
 def _is_torn_by_crash(findings: LogFindings) -> bool:
-    """Whether the end is a whole log's, or one that a crash can have left: some frame that had only begun."""
+    """Whether the log's end is complete, or may be the result of a crash: a frame that was only begun."""
     cut = findings.cut_frame
     if cut is None:
         return True

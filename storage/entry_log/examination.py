@@ -1,6 +1,6 @@
-"""What a whole scan of an entry log says about the log: how much each ledger has in it, and whether anything is lost.
+"""What a complete scan of an entry log shows: how many bytes each ledger has in it, and whether any are lost.
 
-For child processes and offline commands: numpy has no place in a bookie.
+For child processes and offline commands only, because a bookie does not load numpy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage.ports import FileSystem
 
 
 class ExaminedLog(msgspec.Struct, frozen=True):
-    """A log that was read whole."""
+    """A log that was read completely."""
 
     entry_count: int
     dropped_bytes: int
@@ -36,7 +36,7 @@ class ExaminedLog(msgspec.Struct, frozen=True):
 def examine_log(
     fs: FileSystem, directory: str, log_id: EntryLogId, entry_bytes_max: int, on_progress: Callable[[], None]
 ) -> ExaminedLog:
-    """Read a log of a folder (``current``); ``on_progress`` is called every few MiB. What is unreadable is damage."""
+    """Read a log of a ``current`` directory; calls ``on_progress`` every few MiB. Unreadable means damaged."""
     scan = LogScan(fs, directory, log_id)
     found_bytes: Counter[LedgerId] = Counter()
     entry_count = 0
@@ -59,7 +59,7 @@ def judge_scan(
     found_bytes: Counter[LedgerId],
     entry_bytes_max: int,
 ) -> LogDamage | None:
-    """What is wrong with a log whose scan has ended; OSError."""
+    """The damage of a log after its scan, or None; OSError."""
     file = fs.open(os.path.join(directory, entry_log_file_name(log_id)))
     try:
         window = ReadWindow(file)
@@ -83,7 +83,7 @@ def judge_scan(
 
 
 def count_bytes(found_bytes: Counter[LedgerId], found: FoundEntries) -> None:
-    """Add the frames of some entries to what their ledgers have."""
+    """Add the frames of some entries to the bytes of their ledgers."""
     ledger_ids, frame_bytes = found.ledger_ids, found.sizes_bytes + LENGTH_BYTES
     starts = np.flatnonzero(np.diff(ledger_ids, prepend=-1))
     sums = np.add.reduceat(frame_bytes, starts)

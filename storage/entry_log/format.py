@@ -1,8 +1,7 @@
 """Bytes of an entry log: header, ledgers map. Free of I/O.
 
 A log is a header of 1024 bytes, then entries of many ledgers, each an i32 size and a body, then, once the log is full,
-a map of the bytes that each ledger has in it. There is no checksum and no end marker. Source: storage sections 4.2 to
-4.4.
+a map of the bytes of each ledger in it. There is no checksum and no end marker. Source: storage sections 4.2 to 4.4.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ BODY_OFFSET_MIN = HEADER_BYTES + 4
 """Smallest offset of a location; 0 is never one."""
 
 FRAME_START_BYTES = 20
-"""Size word, ledger id and entry id: what tells a frame."""
+"""Size word, ledger id and entry id, which identify a frame."""
 
 MAP_LEDGER_ID: LedgerId = -1
 """Ledger id of frames that hold no entry: batches of the map, and the filler of direct-I/O logs."""
 
 HEADER_MAP_FIELDS_OFFSET = 8
-"""Where the two fields stand that are written when the log is rolled."""
+"""Offset of the two fields that are written when the log is rolled."""
 
 _MAGIC = b"BKLO"
 _VERSION_WRITTEN = 1
@@ -51,13 +50,13 @@ class EntryLogHeader(msgspec.Struct, frozen=True, gc=False):
 
     version: int
     map_offset: int
-    """Where the size word of the first batch of the map stands; 0 if the log was not rolled."""
+    """Offset of the size word of the map's first batch; 0 if the log was not rolled."""
     ledger_count: int
-    """Ledgers in all batches of the map."""
+    """Number of ledgers in all batches of the map."""
 
     @property
     def has_map(self) -> bool:
-        """Whether the log says that it has a usable map (storage section 4.7)."""
+        """Whether the header claims a usable map (storage section 4.7)."""
         return self.version >= 1 and self.map_offset >= HEADER_BYTES and self.ledger_count > 0
 
 
@@ -65,7 +64,7 @@ class FrameStart(msgspec.Struct, frozen=True, gc=False):
     """The first bytes of an entry, or of a batch of the map."""
 
     size_bytes: int
-    """Bytes behind the size word."""
+    """Bytes after the size word."""
     ledger_id: int
     entry_id: int
 
@@ -96,7 +95,7 @@ def decode_frame_start(start: bytes) -> FrameStart | None:
 
 
 def encode_ledgers_map(ledger_bytes: Mapping[LedgerId, int]) -> bytes:
-    """The map of a log: batches of at most 10000 ledgers, one behind the other."""
+    """The map of a log: consecutive batches of at most 10000 ledgers."""
     rows = iter(ledger_bytes.items())
     return b"".join(_map_batches(rows))
 
@@ -113,7 +112,7 @@ def decode_map_batch_size(start: bytes) -> int | None:
 
 
 def decode_map_batch(batch: bytes) -> list[tuple[LedgerId, int]]:
-    """Rows (ledger id, bytes) of a whole batch whose size ``decode_map_batch_size`` gave."""
+    """Rows (ledger id, bytes) of a whole batch, whose size is from ``decode_map_batch_size``."""
     return list(_MAP_ROW.iter_unpack(memoryview(batch)[_MAP_BATCH_START.size :]))
 
 

@@ -1,14 +1,14 @@
-"""Two small files beside the entry logs of a directory, text with a checksum.
+"""Two small files next to the entry logs of a directory, text with a checksum.
 
-``bkctl.quarantine`` lists the logs that the collector leaves alone because they are damaged, one line for each:
-``<id>.log <reason>``. Reads go on in such a log as ever; it is neither compacted nor deleted, and costs its space,
-until an operator has dealt with it. Deleting the file while the bookie is stopped ends the quarantine: the logs are
-then looked at again, and listed again if need be.
+``bkctl.quarantine`` lists the logs that the collector does not touch because they are damaged, one line for each:
+``<id>.log <reason>``. Such a log is still read, but neither compacted nor deleted, and uses its space until an operator
+has dealt with it. Deleting the file while the bookie is stopped ends the quarantine: the logs are then checked again,
+and listed again if they are still damaged.
 
-``bkctl.mixed-logs`` says which logs may hold entries of ledgers that belong in another directory: those of Interleaved
-storage. Adoption leaves such logs where they are and copies what is looked for elsewhere. All other code treats an
-entry in the wrong directory as a sign that the list of directories has changed, so adoption leaves a record: logs up to
-this id existed before it. The record stays, also with a Java bookie, which ignores it.
+``bkctl.mixed-logs`` records which logs may hold entries of ledgers that belong in another directory: those of
+Interleaved storage. Adoption leaves such logs where they are and copies the entries that are read elsewhere. All other
+code treats an entry in the wrong directory as a sign that the list of directories has changed. So adoption records that
+logs up to this id existed before it. The record also stays with a Java bookie, which ignores it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _REASON_LENGTH_MAX: Final = 300
 
 
 def read_quarantine(fs: FileSystem, directory: str) -> dict[EntryLogId, str]:
-    """Damaged logs of a folder and what is wrong with each; those whose file is gone are left out.
+    """Damaged logs of a directory, each with the reason; logs whose file is gone are left out.
 
-    CorruptFileError for a file that nobody wrote so; OSError.
+    CorruptFileError for a file that bkctl did not write; OSError.
     """
     listed = read_quarantine_list(fs, directory)
     return {
@@ -41,7 +41,7 @@ def read_quarantine(fs: FileSystem, directory: str) -> dict[EntryLogId, str]:
 
 
 def read_quarantine_list(fs: FileSystem, directory: str) -> dict[EntryLogId, str]:
-    """All that the file lists, there or gone. Raises as ``read_quarantine``."""
+    """All logs that the file lists, existing or not. Raises the errors of ``read_quarantine``."""
     path = os.path.join(directory, QUARANTINE)
     try:
         data = fs.read_file(path)
@@ -60,7 +60,7 @@ def read_quarantine_list(fs: FileSystem, directory: str) -> dict[EntryLogId, str
 
 
 def write_quarantine(fs: FileSystem, directory: str, reasons: Mapping[EntryLogId, str]) -> None:
-    """Replace the list; without logs there is no file. OSError."""
+    """Replace the list, or delete it if there are no logs. OSError."""
     path = os.path.join(directory, QUARANTINE)
     if reasons:
         lines = [f"{entry_log_file_name(log_id)} {_one_line(reasons[log_id])}" for log_id in sorted(reasons)]
@@ -85,7 +85,7 @@ def write_mixed_logs(fs: FileSystem, directory: str, last_log_id: EntryLogId) ->
 
 
 def read_mixed_logs(fs: FileSystem, directory: str) -> EntryLogId:
-    """Id of the last log that may be mixed; -1 where all are the directory's own. CorruptFileError, OSError."""
+    """Id of the last log that may be mixed; -1 if there are none. CorruptFileError, OSError."""
     path = os.path.join(directory, MIXED_LOGS)
     try:
         data = fs.read_file(path)

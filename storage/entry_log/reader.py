@@ -1,8 +1,8 @@
-"""Reading entry logs: single entries by location, whole logs by scan, and what each ledger has in a log.
+"""Reading entry logs: single entries by location, whole logs by scan, and the bytes of each ledger in a log.
 
-Every failure to give an entry that was asked for is an EntryLogError, never "no such entry": a wrong "no" could make
-ledger recovery cut off an acknowledged entry (storage sections 4.8 and 12). Lengths are compared with what the file
-holds before anything is allocated (hazard H20).
+Every failure to read a requested entry is an EntryLogError, never "no such entry": a wrong "no" could make ledger
+recovery truncate an acknowledged entry (storage sections 4.8 and 12). Lengths are compared with the size of the file
+before anything is allocated (hazard H20).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
 from storage.ports import File, FileSystem
 
 _FIRST_READ_BYTES = 4096
-"""One read usually brings the size word and the whole entry."""
+"""One read usually returns the size word and the whole entry."""
 
 FILLER_BYTES = b"\x00\xf0"
-"""What stands between entries: nothing written there, or the filler of direct-I/O logs."""
+"""Bytes between entries: zeros where nothing was written, or the filler of direct-I/O logs."""
 _NEGATIVE = re.compile(rb"[\x80-\xff]*")
-"""Bytes with which no positive size word can start."""
+"""Bytes that cannot start a positive size word."""
 
 
 class ScannedEntry(NamedTuple):
@@ -61,7 +61,7 @@ class EntryLogScan:
         self._path = os.path.join(directory, entry_log_file_name(log_id))
         self._log_id = log_id
         self.dropped_bytes = 0
-        """Bytes at the end of the log that start like an entry which the file does not hold whole: torn or damaged."""
+        """Bytes at the end of the log that start like an entry but are incomplete: torn or damaged."""
 
     def __iter__(self) -> Iterator[ScannedEntry]:
         try:
@@ -84,7 +84,7 @@ class EntryLogScan:
                 self.dropped_bytes = len(window.read(FRAME_START_BYTES, offset).strip(FILLER_BYTES))
                 return
             if frame.size_bytes < ENTRY_BYTES_MIN:
-                # No entry: filler. Going on byte by byte, but for runs in which no size word can start.
+                # Filler, not an entry. Continue byte by byte, except in runs in which no size word can start.
                 offset = behind_filler(window, offset)
                 continue
             if frame.size_bytes > window.size_bytes - offset - LENGTH_BYTES:
@@ -97,7 +97,7 @@ class EntryLogScan:
 
 
 class _SharedFile:
-    """A file that is closed when its last user lets go of it, so that forgetting a log never cuts off a read."""
+    """A file that is closed when its last user drops it, so that forgetting a log never interrupts a read."""
 
     def __init__(self, file: File) -> None:
         self.file = file
@@ -107,10 +107,10 @@ class _SharedFile:
 
 
 class EntryLogReader:
-    """Reads the entry logs of one ledger directory, the active one included.
+    """Reads the entry logs of one ledger directory, including the active one.
 
-    Several lanes may call ``read`` and ``forget`` at once: all that they share is the table of open files, and each
-    step on it is one operation that the interpreter does not interrupt.
+    Several lanes may call ``read`` and ``forget`` concurrently: they share only the dict of open files, and every
+    access to it is a single atomic operation of the interpreter.
     """
 
     def __init__(self, fs: FileSystem, directory: str, config: EntryLogConfig) -> None:
@@ -120,9 +120,9 @@ class EntryLogReader:
         self._open: OrderedDict[EntryLogId, _SharedFile] = OrderedDict()
 
     def read(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId) -> bytes:
-        """Body of an entry that the index places at ``location``; EntryLogError for whatever is wrong.
+        """Body of an entry at its ``location`` in the index; EntryLogError for any failure.
 
-        EntryLogMissingError when the log is not there, EntryDamagedError when something else is in the place.
+        EntryLogMissingError when the log does not exist, EntryDamagedError when something else is at that offset.
         """
         shared = self._opened(location, ledger_id, entry_id)
         try:
@@ -138,10 +138,10 @@ class EntryLogReader:
     def read_run(
         self, locations: Sequence[EntryLocation], ledger_id: LedgerId, entry_id: EntryId, bytes_max: int
     ) -> list[bytes]:
-        """Bodies of an entry and of as many of the next as lie behind it in its log, within ``bytes_max``.
+        """Bodies of an entry and of the next ones that follow it in its log, within ``bytes_max``.
 
-        ``locations``: of the entry and of those with the next ids, as the index places them; each body is checked
-        against its own, so that none is of an older copy (H18). Raises like ``read``, for the first entry alone.
+        ``locations``: of the entry and of those with the next ids, from the index; each body is checked against its own
+        location, so that none is an older copy (H18). Raises like ``read``, but only for the first entry.
         """
         bytes_max = max(bytes_max, _FIRST_READ_BYTES)
         start = self._frame_offset(locations[0])
@@ -155,7 +155,7 @@ class EntryLogReader:
         except OSError as error:
             raise self._error(locations[0], ledger_id, entry_id, str(error)) from error
         bodies = [self._body(data[:first_bytes], first_bytes, locations[0], ledger_id, entry_id)]
-        with contextlib.suppress(EntryLogError):  # of entries that nobody has asked for yet
+        with contextlib.suppress(EntryLogError):  # read ahead: not requested yet
             for next_id, location in enumerate(near[1:], entry_id + 1):
                 frame_start = self._frame_offset(location) - start
                 head = data[frame_start : frame_start + FRAME_START_BYTES]
@@ -167,12 +167,12 @@ class EntryLogReader:
     def scan(self, log_id: EntryLogId) -> EntryLogScan:
         """Entries of a log in file order; iterating raises EntryLogError if the log is missing or cannot be read.
 
-        A log of 0 bytes has none: Java keeps such a one in reserve. Entry and ledger ids below zero are left out.
+        A log of 0 bytes has none: Java prepares such files. Entries with negative entry or ledger ids are left out.
         """
         return EntryLogScan(self._fs, self._directory, log_id)
 
     def ledgers_map(self, log_id: EntryLogId) -> dict[LedgerId, int]:
-        """Bytes, size words included, that each ledger has in a log: from its map, else by a scan.
+        """Bytes, size words included, of each ledger in a log: from its map, otherwise by a scan.
 
         EntryLogError if the log is missing or cannot be read.
         """
@@ -185,7 +185,7 @@ class EntryLogReader:
         return dict(counted)
 
     def stored_ledgers_map(self, log_id: EntryLogId) -> dict[LedgerId, int] | None:
-        """The map that a log ends with; None if it has none that can be trusted. Raises like ``ledgers_map``."""
+        """The map at the end of a log; None if it has no valid one. Raises like ``ledgers_map``."""
         path = os.path.join(self._directory, entry_log_file_name(log_id))
         try:
             file = self._fs.open(path)
@@ -197,11 +197,11 @@ class EntryLogReader:
             raise EntryLogError(f"{path}: cannot read the ledgers map: {without_path(error)}") from error
 
     def forget(self, log_id: EntryLogId) -> None:
-        """Let go of a log that was removed; call it after the removal. Reads under way end with what they began."""
+        """Close a log that was removed; call this after the removal. Running reads can finish."""
         self._open.pop(log_id, None)
 
     def close(self) -> None:
-        """Let go of all files; safe to repeat."""
+        """Close all files; safe to repeat."""
         self._open.clear()
 
     def _opened(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId) -> _SharedFile:
@@ -222,7 +222,7 @@ class EntryLogReader:
         shared = _SharedFile(self._fs.open(path))
         self._open[log_id] = shared
         if not self._fs.exists(path):
-            # Removed between the two: ``forget`` may have come too early, and the file would keep its room on the disk.
+            # Removed in between: ``forget`` may have come too early, and the open file would keep its disk space.
             self.forget(log_id)
         while len(self._open) > self._config.open_files_max:
             with contextlib.suppress(KeyError):  # another lane may have emptied it
@@ -233,7 +233,7 @@ class EntryLogReader:
         return max(location.offset, BODY_OFFSET_MIN) - LENGTH_BYTES
 
     def _frame_bytes(self, start: bytes, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId) -> int:
-        """Bytes of the frame, checked against what the index says about it."""
+        """Bytes of the frame, checked against the index."""
         frame = decode_frame_start(start)
         if location.offset < BODY_OFFSET_MIN or frame is None:
             raise self._damage(location, ledger_id, entry_id, "no entry can be there")
@@ -264,7 +264,7 @@ class EntryLogReader:
 
 
 def _is_near(first: EntryLocation, bytes_max: int) -> Callable[[EntryLocation], bool]:
-    """Whether an entry may lie in a read of so many bytes that begins at another."""
+    """Tests whether an entry may be within a read of ``bytes_max`` bytes that begins at ``first``."""
 
     def is_near(location: EntryLocation) -> bool:
         return location.log_id == first.log_id and 0 <= location.offset - first.offset < bytes_max
@@ -273,21 +273,21 @@ def _is_near(first: EntryLocation, bytes_max: int) -> Callable[[EntryLocation], 
 
 
 def list_entry_logs(fs: FileSystem, directory: str) -> list[EntryLogId]:
-    """Ids of the logs in a folder, ascending as numbers. OSError if the folder cannot be read."""
+    """Ids of the logs in a directory, ascending as numbers. OSError if the directory cannot be read."""
     log_ids = map(parse_entry_log_file_name, fs.list_directory(directory))
     return sorted(log_id for log_id in log_ids if log_id is not None)
 
 
 def behind_filler(window: ReadWindow, offset: int) -> int:
-    """Next offset at which a positive size word can start: the same place that single steps would reach."""
+    """Next offset at which a positive size word can start; the same that single steps would reach."""
     if window.read(1, offset)[0] >= 0x80:
         return window.skip(_NEGATIVE, offset)
-    # Zeros, or a small number: go to the word whose last byte is the first one that is not zero.
+    # Zeros, or a small number: continue at the word whose last byte is the first nonzero one.
     return max(offset + 1, window.skip_zeros(offset) - LENGTH_BYTES + 1)
 
 
 def read_ledgers_map(window: ReadWindow) -> dict[LedgerId, int] | None:
-    """The map of a log (storage section 4.7); None if there is none that can be trusted."""
+    """The map of a log (storage section 4.7); None if it has no valid one."""
     header = decode_header(window.read(HEADER_BYTES, 0))
     if header is None or not header.has_map:
         return None
@@ -301,7 +301,7 @@ def read_ledgers_map(window: ReadWindow) -> dict[LedgerId, int] | None:
         ledger_bytes.update(rows)
         row_count += len(rows)
         offset += batch_bytes
-    # A ledger named twice, or more rows than announced: the header and the map do not belong together.
+    # A repeated ledger, or more rows than announced: the header and the map do not belong together.
     if len(ledger_bytes) != header.ledger_count or min(ledger_bytes) < 0:
         return None
     return ledger_bytes

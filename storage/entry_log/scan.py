@@ -1,10 +1,10 @@
-"""A whole entry log read fast, for work over all entries of a directory: index rebuild, compaction, integrity compare.
+"""Fast reading of a whole entry log, for work on all entries of a directory: rebuild, compaction, integrity check.
 
-Gives what ``EntryLogScan`` gives, for every log, as arrays instead of one tuple for each entry. Most logs are long runs
-of frames of one length: a run is guessed from its first frames and checked in one operation over all of its size words.
-Whatever is not a plain frame is judged by the same steps as there.
+Returns the same entries as ``EntryLogScan``, as arrays instead of one tuple per entry. Most logs are long runs of
+frames of the same length: the scan guesses a run from its first frames and checks all of its size words in one
+operation. Everything but a plain frame is handled as in ``EntryLogScan``.
 
-For child processes alone: one log of 1 GiB keeps an interpreter busy for a second, and numpy has no place in a bookie.
+For child processes only: one log of 1 GiB keeps an interpreter busy for a second, and a bookie does not load numpy.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from storage.ports import FileSystem
 Int64Array: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
-"""Read at a time; hence at most 210,000 entries are given at a time."""
+"""Read in one step; at most 210,000 entries are therefore returned in one step."""
 
 _SIZE_WORD = struct.Struct(">i")
 _RUN_FRAME_COUNT_MIN = 8
-"""Frames of one length that make a run worth guessing."""
+"""Minimum number of frames of the same length to guess a run."""
 _PROBE_FRAME_COUNT = 64
 _HIDDEN_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Looked through for frames behind one that is cut; longer than any entry that this bookie takes by default."""
+"""Bytes searched for frames after the start of a cut one; longer than any entry that this bookie accepts by default."""
 _DIRECT_FILLER = b"\xf0"
 _DIRECT_BLOCK_BYTES = 4096
 
 
 class FoundEntries(NamedTuple):
-    """Some entries of a log in file order; four arrays of one length."""
+    """Some entries of a log in file order; four arrays of the same length."""
 
     ledger_ids: Int64Array
     entry_ids: Int64Array
     offsets: Int64Array
-    """Where the bodies start: the lower half of a location."""
+    """Offsets of the bodies: the lower half of a location."""
     sizes_bytes: Int64Array
     """Bytes of the bodies."""
 
@@ -71,11 +71,11 @@ class LogScan:
         self.dropped_bytes = 0
         """As in ``EntryLogScan``."""
         self.cut_frame: FrameStart | None = None
-        """Start of a frame that the file does not hold whole, and which therefore ended the scan."""
+        """Start of an incomplete frame, which ended the scan."""
         self.hides_frames = False
-        """Whether frames can be seen behind the start of the cut frame: then its size is damaged, and it hides them."""
+        """Whether there are frames after the start of the cut frame: then its size is damaged and hides them."""
         self.gaps: list[Gap] = []
-        """Damaged stretches with something behind them, or up to the end of a log that was not filled up."""
+        """Damaged ranges with data after them, or up to the end of a log that was not filled up."""
 
     def __iter__(self) -> Iterator[FoundEntries]:
         """Raises EntryLogError if the log is missing or cannot be read."""
@@ -125,26 +125,26 @@ class LogScan:
             offset += behind - first
 
     def _note_gap(self, window: ReadWindow, start: int, end: int) -> None:
-        # Direct-I/O logs are filled up to whole blocks; nothing else leaves bytes between entries.
+        # Only direct-I/O logs, which are filled up to whole blocks, have bytes between entries.
         is_direct = end % _DIRECT_BLOCK_BYTES == 0 and end - start < _DIRECT_BLOCK_BYTES
         if not is_direct or window.read(end - start, start).strip(_DIRECT_FILLER):
             self.gaps.append(Gap(start, end - start))
 
 
 def _is_direct(window: ReadWindow) -> bool:
-    """Whether a log was written by direct I/O: those have their full length from the start."""
+    """Whether a log was written by direct I/O: such logs have their full length from the start."""
     frame = decode_frame_start(window.read(FRAME_START_BYTES, HEADER_BYTES))
     dummy_bytes = _DIRECT_BLOCK_BYTES - HEADER_BYTES - LENGTH_BYTES
     return frame is not None and frame.ledger_id < 0 and frame.size_bytes == dummy_bytes
 
 
 def _holds_frames(data: bytes) -> bool:
-    """Whether a frame of an entry stands somewhere in ``data``, with another behind it, or the end."""
+    """Whether ``data`` contains an entry's frame, followed by another frame or the end."""
     count = len(data) - FRAME_START_BYTES
     if count <= 0:
         return False
     every_byte = np.frombuffer(data, np.uint8)
-    # Sizes of less than 2^24 and ids of less than 2^48: what else starts so is rare, even in zeros.
+    # Sizes below 2^24 and ids below 2^48: other bytes with such a start are rare, even among zeros.
     sizes = every_byte[1 : 1 + count] * np.int64(65536) + every_byte[2 : 2 + count] * np.int64(256)
     sizes += every_byte[3 : 3 + count]
     fits = (sizes >= ENTRY_HEADER_BYTES_MIN) & (np.arange(count) + LENGTH_BYTES + sizes <= len(data))
@@ -159,9 +159,9 @@ def _holds_frames(data: bytes) -> bool:
 
 
 def _frame_starts(data: bytes, position: int, left_bytes: int) -> tuple[Int64Array, int]:
-    """Positions of the frames from ``position`` on, and of what comes behind them.
+    """Positions of the frames from ``position`` on, and the position after them.
 
-    Ends before what is not a whole frame of a file that has ``left_bytes`` from the start of ``data`` on, and where
+    Ends before anything but a complete frame of a file that has ``left_bytes`` from the start of ``data`` on, and when
     fewer than 20 bytes of a frame are in ``data``.
     """
     parts: list[Int64Array] = []
@@ -194,10 +194,10 @@ def _frame_starts(data: bytes, position: int, left_bytes: int) -> tuple[Int64Arr
 
 
 def _run_length(data: bytes, position: int, stride: int, count_max: int) -> int:
-    """How many frames from ``position`` on have the length of the first, at most ``count_max``."""
+    """Number of frames from ``position`` on with the length of the first one, at most ``count_max``."""
     count, probe = 1, _PROBE_FRAME_COUNT
     while count < count_max:
-        # Not all at once: many short runs would each be compared with the whole rest of the window.
+        # In growing steps: otherwise each of many short runs would be compared with the whole rest of the window.
         probed = min(probe, count_max - count)
         words: np.ndarray[Any, Any] = np.ndarray(probed, ">i4", data, position + count * stride, (stride,))
         differs = words != stride - LENGTH_BYTES
@@ -210,7 +210,7 @@ def _run_length(data: bytes, position: int, stride: int, count_max: int) -> int:
 
 
 def _found(data: bytes, starts: Int64Array, data_offset: int) -> FoundEntries:
-    """What stands at these positions, without the ledgers map and other negative ids."""
+    """The entries at these positions, without the ledgers map and other negative ids."""
     if len(starts) == 0:
         nothing = np.empty(0, np.int64)
         return FoundEntries(nothing, nothing, nothing, nothing)

@@ -1,4 +1,4 @@
-"""Which entry logs count, and in what order they were written."""
+"""Which entry logs are valid, and in what order they were written."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class LogFolder(msgspec.Struct, frozen=True):
     """The logs of a ledger directory, and what an interrupted compaction left (storage section 4.9)."""
 
     log_ids: tuple[EntryLogId, ...]
-    """Logs whose entries count, from the oldest to the newest. Those in ``links_due`` are among them."""
+    """Logs whose entries are valid, from the oldest to the newest; includes those of ``links_due``."""
     unfinished: tuple[str, ...]
-    """Names of logs that a compaction was filling: to be deleted."""
+    """Names of logs that a compaction was writing: to be deleted."""
     links_due: tuple[tuple[str, str], ...]
-    """Finished replacements that lack their own name: (name, name to be given)."""
+    """Finished replacements that do not have their final name yet: (name, final name)."""
     replaced: tuple[str, ...]
-    """Names to be deleted once the index is there: logs that were replaced, and the notes that say so."""
+    """Names to be deleted once the index exists: replaced logs, and the files that mark them as replaced."""
 
 
 def read_log_folder(filesystem: FileSystem, directory: str) -> LogFolder:
@@ -46,17 +46,17 @@ def read_log_folder(filesystem: FileSystem, directory: str) -> LogFolder:
         tuple(from_oldest(counted, claimed)),
         tuple(name for name in names if _is_unfinished(name)),
         links_due,
-        # The note goes last: while it stands, the source is known to be replaced.
+        # Delete the mark last: while it exists, the source is known to be replaced.
         tuple(entry_log_file_name(source) for source in sorted(sources & log_ids))
         + tuple(name for name, _ in finished),
     )
 
 
 def from_oldest(log_ids: Iterable[EntryLogId], claimed: Iterable[EntryLogId]) -> list[EntryLogId]:
-    """Log ids in the order in which they were given out.
+    """Log ids in the order in which they were assigned.
 
-    They count up and begin again at 0 behind 2^31 - 1, so the newest is the one before the longest stretch of ids that
-    no file claims (storage section 4.1).
+    Ids count up and continue at 0 after 2^31 - 1, so the newest is the one before the longest range of ids that no file
+    uses (storage section 4.1).
     """
     bounds = [-1, *sorted(claimed), ENTRY_LOG_ID_MAX + 1]
     _, oldest = max(((right - left, right) for left, right in itertools.pairwise(bounds)), key=lambda gap: gap[0])
@@ -64,7 +64,7 @@ def from_oldest(log_ids: Iterable[EntryLogId], claimed: Iterable[EntryLogId]) ->
 
 
 def finish_links(filesystem: FileSystem, directory: str, folder: LogFolder) -> None:
-    """Delete what a compaction had not finished, and give finished replacements their names; OSError. Repeatable."""
+    """Delete unfinished compacted logs, and give finished replacements their final names; OSError. Repeatable."""
     for name in folder.unfinished:
         filesystem.remove(os.path.join(directory, name))
     for name, target in folder.links_due:
@@ -74,7 +74,7 @@ def finish_links(filesystem: FileSystem, directory: str, folder: LogFolder) -> N
 
 
 def remove_replaced(filesystem: FileSystem, directory: str, folder: LogFolder) -> None:
-    """Delete the logs that were replaced, now that the index names their replacements; OSError. Repeatable."""
+    """Delete the replaced logs, now that the index references their replacements; OSError. Repeatable."""
     for name in folder.replaced:
         filesystem.remove(os.path.join(directory, name))
         filesystem.sync_directory(directory)

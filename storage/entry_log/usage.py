@@ -1,7 +1,7 @@
-"""What is left of an entry log, and which logs are worth compacting. Pure. Source: storage sections 4.7, 7.1 and 7.3.
+"""How much of each entry log is in use, and which logs to compact. Pure. Source: storage sections 4.7, 7.1 and 7.3.
 
-A log is never changed: deleted ledgers leave their bytes behind in it, and compaction copies what is left elsewhere so
-that the log can go. Its usage is the part of its bytes that belongs to ledgers which still exist.
+A log never changes: the bytes of deleted ledgers stay in it, and compaction copies the rest elsewhere so that the log
+can be deleted. Its usage is the share of its bytes that belongs to existing ledgers.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ import msgspec
 from storage.ids import EntryLogId, LedgerId
 
 BUCKET_COUNT: Final = 10
-"""Logs are told apart by tenths of usage: the emptiest come first."""
+"""Logs are grouped by tenths of usage; the emptiest come first."""
 
 
 class LogUsage(msgspec.Struct, frozen=True):
-    """Bytes of a finished log, size words included. 16 bytes for each ledger in it: there may be very many of both."""
+    """Bytes of a finished log, size words included. Compact (16 bytes per ledger), as there may be very many."""
 
     log_id: EntryLogId
     total_bytes: int
-    """Of all the entries that were written to it."""
+    """Bytes of all entries that were written to it."""
     remaining_bytes: int
-    """Of ledgers that still exist; some may be copies that nobody reads any more."""
+    """Bytes of ledgers that still exist, including outdated copies of entries."""
     _ledger_ids: array[int]
     _sizes_bytes: array[int]
 
     @classmethod
     def of_new(cls, log_id: EntryLogId, ledger_bytes: Mapping[LedgerId, int]) -> LogUsage:
-        """A log of which nothing is known to be gone."""
+        """A log from which no ledger is known to be deleted."""
         sizes_bytes = array("q", ledger_bytes.values())
         total_bytes = sum(sizes_bytes)
         return cls(log_id, total_bytes, total_bytes, array("q", ledger_bytes), sizes_bytes)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no ledger is left in it."""
+        """Whether none of its ledgers exists."""
         return not self._ledger_ids
 
     def of_existing(self, ledger: Callable[[LedgerId], object]) -> LogUsage:
-        """The same log without the ledgers for which ``ledger`` gives None; itself when there are none."""
+        """The same log without the ledgers for which ``ledger`` returns None; itself if there are none."""
         rows = list(map(ledger, self._ledger_ids))
         if None not in rows:
             return self
@@ -51,10 +51,10 @@ class LogUsage(msgspec.Struct, frozen=True):
         return LogUsage(self.log_id, self.total_bytes, sum(sizes_bytes), ledger_ids, sizes_bytes)
 
     def usage(self, target_bytes: int = 0) -> float:
-        """Part of the log that is left, from 0 to 1.
+        """Share of the log that is in use, from 0 to 1.
 
-        ``target_bytes`` above 0 (useTargetEntryLogSizeForGc): measured against a log of that size, so that small logs
-        count as little used and are merged; one in full use stays 1.
+        ``target_bytes`` above 0 (useTargetEntryLogSizeForGc): relative to a log of that size, so that small logs have a
+        low usage and are merged; a log that is fully in use stays at 1.
         """
         if not self.total_bytes:
             return 0.0
@@ -69,7 +69,7 @@ def usage_bucket(usage: float) -> int:
 
 
 def usage_buckets(logs: Iterable[LogUsage]) -> list[int]:
-    """How many logs there are in each tenth of usage."""
+    """Number of logs in each tenth of usage."""
     counts = [0] * BUCKET_COUNT
     for log in logs:
         counts[usage_bucket(log.usage())] += 1
@@ -77,7 +77,7 @@ def usage_buckets(logs: Iterable[LogUsage]) -> list[int]:
 
 
 def logs_to_compact(logs: Iterable[LogUsage], threshold: float, target_bytes: int = 0) -> list[LogUsage]:
-    """Logs with a usage below ``threshold``, the lowest tenth first, in a tenth by id: the oldest."""
+    """Logs with a usage below ``threshold``, the lowest tenth first, within a tenth the lowest id first."""
     ranked = ((log.usage(target_bytes), log) for log in logs)
     chosen = [(usage_bucket(usage), log.log_id, log) for usage, log in ranked if usage < threshold]
     return [log for _, _, log in sorted(chosen, key=lambda each: each[:2])]

@@ -1,7 +1,7 @@
 """Appending entries to the entry logs of one ledger directory.
 
-A lane calls it, one call at a time. Nothing is durable before ``sync``; the index may name a location only after that.
-Source: storage sections 4.1 to 4.5 and 5.8.
+A lane calls it, one call at a time. Nothing is durable before ``sync``; the index may reference a location only after
+that. Source: storage sections 4.1 to 4.5 and 5.8.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from storage.ports import Buffer, File, FileSystem
 
 _BATCH_COUNT_MAX = 1024
 _BATCH_BYTES_MAX = 1024 * 1024
-"""Bounds of what is copied and written at once: the copy keeps the interpreter to itself, the write does not."""
+"""Limits of one copy and write: the copy holds the interpreter lock, the write does not."""
 
 
 class _OpenLog:
-    """A log that is not synced yet, and what its map will say."""
+    """A log that is not synced yet, and the contents of its future map."""
 
     def __init__(self, log_id: EntryLogId, file: File) -> None:
         self.log_id = log_id
@@ -60,24 +60,24 @@ class EntryLogWriter:
         self._last_log_id = last_log_id
         self._active: _OpenLog | None = None
         self._next: _OpenLog | None = None
-        """Made beforehand, with its header and no entry."""
+        """Prepared log, with a header and no entries."""
         self._is_overtaken = False
-        """Whether somebody else's log has a later id than the active one and the next."""
+        """Whether another writer's log has a later id than the active log and the prepared one."""
         self._rolled: list[_OpenLog] = []
         self._unfinished_log_ids: set[EntryLogId] = set()
-        """Changed before a log is created and after it is closed, so that other lanes may look at any moment."""
+        """Changed before a log is created and after it is closed, so that other lanes may read it at any moment."""
         self._begun_since_sync: list[str] = []
         self._is_directory_synced = True
         self._failure: OSError | None = None
         self.discard_count = 0
-        """Times that ``discard_unsynced`` gave something up: who appended before must not rely on a later ``sync``."""
+        """Number of ``discard_unsynced`` calls: callers that appended before must not rely on a later ``sync``."""
 
     @classmethod
     def open(cls, fs: FileSystem, directory: str, config: EntryLogConfig) -> EntryLogWriter:
-        """Continue the logs of ``directory``, the folder that holds the ``.log`` files (``current``).
+        """Continue the logs of ``directory``, the directory of the ``.log`` files (``current``).
 
-        Only the next id is found out here; its log is created by the first append. EntryLogError when the folder cannot
-        be read.
+        This determines only the next id; the first append creates the log. EntryLogError when the directory cannot be
+        read.
         """
         try:
             last_log_id = _find_last_log_id(fs, directory)
@@ -87,13 +87,13 @@ class EntryLogWriter:
 
     @property
     def unfinished_log_ids(self) -> frozenset[EntryLogId]:
-        """Logs that are still written to or will be, or are not synced yet."""
+        """Logs that are being written, prepared, or not synced yet."""
         return frozenset(self._unfinished_log_ids)
 
     def claim_log_id(self) -> EntryLogId:
-        """Take the next id for a log that somebody else writes; it will not be given again. EntryLogError.
+        """Reserve the next id for a log that another writer writes; it is not assigned again. EntryLogError.
 
-        What is appended from now on goes to logs behind it: who rebuilds the index takes the later of two copies.
+        Later appends go to logs after it, because an index rebuild uses the later of two copies.
         """
         try:
             log_id = self._claim_log_id()
@@ -105,15 +105,15 @@ class EntryLogWriter:
     def append(self, entries: Sequence[tuple[LedgerId, Buffer]]) -> list[EntryLocation]:
         """Write bodies in order, each with its ledger; returns their locations, to be used only after ``sync``.
 
-        ValueError for a body that no reader would accept. EntryLogError when a write failed now or earlier: see
+        ValueError for a body that readers would refuse. EntryLogError when a write failed now or earlier: see
         ``discard_unsynced``.
         """
         ledger_ids, bodies = zip(*entries, strict=True) if entries else ((), ())
         return list(map(unpack_location, self.append_columns(ledger_ids, bodies)))
 
     def append_columns(self, ledger_ids: Sequence[LedgerId], bodies: Sequence[Buffer]) -> list[PackedLocation]:
-        """``append`` for who has many: the ledgers in one column and the bodies in another, locations as the index has
-        them."""
+        """``append`` for many bodies: takes the ledgers and the bodies as columns and returns packed locations, as in
+        the index."""
         locations: list[PackedLocation] = []
         with self._failing_for_good():
             for first in range(0, len(bodies), _BATCH_COUNT_MAX):
@@ -124,7 +124,7 @@ class EntryLogWriter:
     def sync(self) -> None:
         """Make everything appended durable: rolled logs, the active one, and their names.
 
-        EntryLogError when it failed now or earlier: see ``discard_unsynced``.
+        EntryLogError when this failed now or earlier: see ``discard_unsynced``.
         """
         with self._failing_for_good():
             while self._rolled:
@@ -139,26 +139,26 @@ class EntryLogWriter:
             self._begun_since_sync.clear()
 
     def prepare_next(self) -> None:
-        """Make the log that follows the active one, if that is wanted and not done: a roll then waits for nothing.
+        """Create the log after the active one, if configured and not done yet, so that a roll need not wait.
 
-        Nothing depends on it: what fails here is tried again, and told, by the roll.
+        Errors are ignored, because the roll tries again and reports them.
         """
         if self._config.is_next_log_prepared and self._active is not None and self._next is None:
             with contextlib.suppress(OSError):
                 self._next = self._new_log()
 
     def roll(self) -> None:
-        """Finish the active log with its map; the next entry starts a new one. Not durable before ``sync``."""
+        """Finish the active log with its map; the next entry starts a new log. Not durable before ``sync``."""
         with self._failing_for_good():
             self._roll()
 
     def discard_unsynced(self) -> None:
-        """Give up what was not synced and start afresh with a new log; also what ends the state after a failure.
+        """Give up what was not synced and continue with a new log; this also clears a failure.
 
         Rule: a failed sync is final, as the kernel may drop the pages and let a second sync succeed without them. So
-        after a failure every call raises, until the caller says by this one that it will append again all entries since
-        the last good ``sync`` (hazard H2). Logs that hold entries synced earlier stay; those begun since then are
-        removed, or each try on a full disk would take more of it.
+        after a failure every call raises until the caller calls this method, and then appends all entries since the
+        last successful ``sync`` again (hazard H2). Logs with entries synced earlier stay; those begun since then are
+        removed, as otherwise each attempt on a full disk would use more of it.
         """
         self._close_begun()
         for path in self._begun_since_sync:
@@ -171,7 +171,7 @@ class EntryLogWriter:
     def close(self) -> None:
         """Close all files without syncing; safe to repeat. The active log never gets a map, as in Java.
 
-        A next log stays as it is, for the collector: its id is not used again.
+        A prepared log stays, for the collector: its id is not used again.
         """
         self._close_begun()
         if self._next is not None:
@@ -193,7 +193,7 @@ class EntryLogWriter:
         lengths = list(map(len, bodies))
         if min(lengths) < ENTRY_HEADER_BYTES_MIN:
             raise ValueError(f"an entry of less than {ENTRY_HEADER_BYTES_MIN} bytes")
-        # Frame i reaches from bounds[i] to bounds[i + 1]. Few steps of the interpreter are taken per entry.
+        # Frame i reaches from bounds[i] to bounds[i + 1]. This avoids bytecode per entry.
         bounds = list(itertools.accumulate(map(LENGTH_BYTES.__add__, lengths), initial=0))
         locations: list[PackedLocation] = []
         first = 0
@@ -218,7 +218,7 @@ class EntryLogWriter:
         return locations
 
     def _log_with_room_for(self, frame_bytes: int) -> _OpenLog:
-        """The active log, rolled before if the frame would pass the limit (storage section 4.5)."""
+        """The active log; rolls it first if the frame would exceed the limit (storage section 4.5)."""
         log = self._active
         has_room = log is not None and log.position + frame_bytes <= self._config.size_bytes_max
         if log is not None and has_room and not self._is_overtaken:
@@ -229,7 +229,7 @@ class EntryLogWriter:
         return self._begin_log()
 
     def _drop_next(self) -> None:
-        """Let go of a next log whose id comes too early; it holds no entry."""
+        """Delete a prepared log whose id is now too low; it holds no entry."""
         if self._next is not None:
             self._next.file.close()
             self._fs.remove(self._next.file.path)
@@ -239,7 +239,7 @@ class EntryLogWriter:
 
     def _claim_log_id(self) -> EntryLogId:
         log_id = _next_free_id(self._last_log_id, self._fs.list_directory(self._directory))
-        # The hint goes first and is durable: an id that the index has seen must not be given twice, even if the
+        # Write the hint first and durably: an id that the index has seen must not be assigned again, even if the
         # collector deletes the newest logs before the next boot.
         self._fs.write_file_atomically(os.path.join(self._directory, LAST_ID), b"%x\n" % log_id)
         self._last_log_id = log_id
@@ -274,8 +274,8 @@ class EntryLogWriter:
         log = self._active
         if log is None:
             return
-        # The order makes no promise by itself: until both are synced, a reader checks the map and can fall back to a
-        # scan (storage section 4.7).
+        # The order guarantees nothing: until both are synced, readers check the map and can fall back to a scan
+        # (storage section 4.7).
         log.file.pwrite(encode_ledgers_map(log.ledger_bytes), log.position)
         log.file.pwrite(encode_map_fields(log.position, len(log.ledger_bytes)), HEADER_MAP_FIELDS_OFFSET)
         self._rolled.append(log)
@@ -293,11 +293,11 @@ class EntryLogWriter:
 
 
 def _find_last_log_id(fs: FileSystem, directory: str) -> EntryLogId:
-    """Id given last, at boot (storage section 4.1): the hint, or what stands before the largest gap; -1 for none."""
+    """Last assigned id, at boot (storage section 4.1): the hint, or the id before the largest gap; -1 for none."""
     names = fs.list_directory(directory)
     log_ids = {log_id for name in names if (log_id := parse_entry_log_file_name(name)) is not None}
     claimed = sorted({log_id for name in names if (log_id := parse_claimed_entry_log_id(name)) is not None})
-    # Ids wrap around, so the largest may be old; the longest free stretch is where the sequence has yet to go.
+    # Ids wrap around, so the largest may be old; the longest free range is where the sequence continues.
     bounds = [-1, *claimed, ENTRY_LOG_ID_MAX + 1]
     gaps = ((right - left, left + 1) for left, right in itertools.pairwise(bounds))
     _, left_edge = max(gaps, key=lambda gap: gap[0])
@@ -306,7 +306,7 @@ def _find_last_log_id(fs: FileSystem, directory: str) -> EntryLogId:
 
 
 def _next_free_id(log_id: EntryLogId, names: Sequence[str]) -> EntryLogId:
-    """First id behind ``log_id`` that no file has; 0 follows the largest."""
+    """First id after ``log_id`` that no file has; 0 follows the largest."""
     claimed = set(map(parse_claimed_entry_log_id, names))
     while True:
         log_id = 0 if log_id >= ENTRY_LOG_ID_MAX else log_id + 1
@@ -315,7 +315,7 @@ def _next_free_id(log_id: EntryLogId, names: Sequence[str]) -> EntryLogId:
 
 
 def _read_last_id(fs: FileSystem, directory: str) -> EntryLogId:
-    """The hint, or -1 if there is none or it cannot be understood: it is only a hint."""
+    """The hint, or -1 if it is missing or invalid, which is not an error."""
     try:
         log_id = int(fs.read_file(os.path.join(directory, LAST_ID)).strip(), 16)
     except (FileNotFoundError, ValueError):

@@ -10,7 +10,7 @@ acknowledged entries. By the guarantees of ``writer``, a crash can leave this:
 - The file is at least as long as its groups: its length was synced before them.
 
 A checksum in a group (``group``) shows more. A group that does not match it is damaged, unless it has a sector of zeros
-that were not written. A group whose checksum says that it began later proves that the ones before it were synced.
+that was never written. A group whose checksum says that it began later proves that earlier ones were synced.
 
 A hole of whole sectors that reaches into the last group is ambiguous, because nothing on disk shows what had been
 synced. It is treated as torn, and reported (docs/decisions/0006, 0009).
