@@ -37,7 +37,7 @@ _LAST_ADD_CONFIRMED = struct.Struct(">16xq")
 
 
 class LedgerDirectoryEngine:
-    """The entries and rows of the ledgers that belong to one ledger directory."""
+    """The entries and rows of the ledgers of one ledger directory."""
 
     def __init__(self, files: DirectoryFiles, config: EngineConfig, steps: StepSizes) -> None:
         self._files = files
@@ -65,7 +65,7 @@ class LedgerDirectoryEngine:
         self._stored_end_seen: set[LedgerId] = set()
         """Ledgers whose LAC in ``_last_add_confirmed`` also covers what an earlier process stored on disk."""
         self._deleted: set[LedgerId] = set()
-        """Since the last checkpoint began."""
+        """Ledgers deleted since the last checkpoint began."""
         self._deletions: Mapping[LedgerId, EntryId] = dict.fromkeys(sorted(ledgers.half_deleted), 0)
         """Deletions that the last checkpoint, maybe of an earlier process, began durably and did not finish."""
         self._hidden_ledgers: set[LedgerId] = set(ledgers.half_deleted)
@@ -242,7 +242,7 @@ class LedgerDirectoryEngine:
         return True
 
     def _raise_last_add_confirmed(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
-        """Note the LAC of an entry that was stored, or of a request."""
+        """Raise a ledger's LAC to that of a stored entry or of a request."""
         if last_add_confirmed > self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID - 1):
             self._last_add_confirmed[ledger_id] = last_add_confirmed
 

@@ -165,7 +165,7 @@ class SourceEntry(NamedTuple):
     ledger_id: LedgerId
     entry_id: EntryId
     offset: int
-    """Of the body."""
+    """Offset of the body."""
     size_bytes: int
 
 

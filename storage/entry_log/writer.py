@@ -200,7 +200,7 @@ class EntryLogWriter:
         while first < len(bodies):
             log = self._log_with_room_for(bounds[first + 1] - bounds[first])
             room_bytes = min(_BATCH_BYTES_MAX, self._config.size_bytes_max - log.position)
-            # At least one: an entry may be larger than a batch, or even than a whole log.
+            # At least one, because an entry may be larger than a batch, or even than a whole log.
             stop = max(first + 1, bisect.bisect_right(bounds, bounds[first] + room_bytes, lo=first) - 1)
             log.file.pwrite(framed_bytes(bodies[first:stop]), log.position)
             first_location = pack_location(EntryLocation(log.log_id, log.position + LENGTH_BYTES))

@@ -265,5 +265,5 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _masked(checksum: int) -> int:
-    """A CRC-32C as LevelDB stores it."""
+    """A CRC-32C in LevelDB's masked form."""
     return ((checksum >> 15 | checksum << 17) + _CRC_DELTA) & 0xFFFFFFFF

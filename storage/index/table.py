@@ -127,7 +127,7 @@ def with_trailer(block: bytes) -> bytes:
 
 
 def masked_crc(data: bytes) -> int:
-    """CRC-32C as LevelDB stores it."""
+    """CRC-32C in LevelDB's masked form."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + _CRC_DELTA) & 0xFFFFFFFF
 

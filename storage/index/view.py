@@ -104,7 +104,7 @@ class IndexView:
                 yield key, newest.value
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:  # noqa: ARG002
-        """StorageError."""
+        """Raises StorageError: a view is read-only."""
         raise StorageError(f"{self._path}: opened read-only")
 
     def close(self) -> None:

@@ -77,8 +77,8 @@ class JournalWriter:
         """Begin a new file in ``directory``, the directory of the ``.txn`` files (``current``).
 
         Call this after replay and after the marks of replay were written: the other files are then no longer the
-        newest, and a hole in them counts as corruption. The id follows the largest one there, or is the clock in an
-        empty directory. Does not raise if the disk has no room for the file: the first group creates it.
+        newest, and a hole in them counts as corruption. The id follows the largest one there, or the clock in an empty
+        directory. Does not raise if the disk has no room for the file: the first group creates it.
 
         ``replayed``: the position up to which replay has applied the journal. ``is_held``: a new file must wait until a
         mark reaches that position; until ``release`` every group is refused as if the disk were full.
