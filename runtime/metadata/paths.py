@@ -1,4 +1,4 @@
-"""What the nodes of a cluster are called. Source: metadata sections 1, 4.1 and 10.2."""
+"""Paths of a cluster's nodes. Source: metadata sections 1, 4.1 and 10.2."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Paths(msgspec.Struct, frozen=True):
 
     @property
     def layout(self) -> str:
-        """Which ledger layout the cluster uses."""
+        """The ledger layout that the cluster uses."""
         return f"{self.root}/{LAYOUT}"
 
     @property
     def available(self) -> str:
-        """Directory of writable bookies; holds the read-only directory too."""
+        """Directory of writable bookies; the read-only directory is inside it."""
         return f"{self.root}/{AVAILABLE}"
 
     @property
@@ -43,7 +43,7 @@ class Paths(msgspec.Struct, frozen=True):
 
     @property
     def cookies(self) -> str:
-        """Directory of cookies: every bookie that was ever part of the cluster and not decommissioned."""
+        """Directory of cookies: every bookie that ever joined the cluster and was not decommissioned."""
         return f"{self.root}/{COOKIES}"
 
     @property
@@ -68,7 +68,7 @@ class Paths(msgspec.Struct, frozen=True):
 
     @property
     def under_replicated_ledgers(self) -> str:
-        """Marks; the name is literal whatever the root is called."""
+        """Directory of marks; this name is fixed and does not depend on the root."""
         return f"{self.under_replication}/ledgers"
 
     @property
@@ -88,21 +88,21 @@ class Paths(msgspec.Struct, frozen=True):
 
     @property
     def pulsar_auditor(self) -> str:
-        """Node of the auditor that Pulsar's metadata driver elected; an ephemeral node without a queue."""
+        """Node of the auditor elected by Pulsar's metadata driver: a single ephemeral node, not a queue of votes."""
         return f"{self.under_replication}/{PULSAR_AUDITOR}"
 
     @property
     def lost_bookie_recovery_delay(self) -> str:
-        """Seconds that an auditor waits before it acts on one lost bookie. Never deleted: Java would go deaf."""
+        """Seconds an auditor waits after losing one bookie. Never deleted: a running Java auditor would ignore it."""
         return f"{self.under_replication}/lostBookieRecoveryDelay"
 
     @property
     def health_check_disabled(self) -> str:
-        """Exists while clients keep no bookie in quarantine."""
+        """Exists while clients must not quarantine bookies."""
         return f"{self.root}/disableHealthCheck"
 
     def mark_directory(self, ledger_id: int) -> str:
-        """Directory that holds the mark of this ledger and nothing else: its id as four groups of 16 bits."""
+        """Directory that holds only the mark of this ledger: its id as four groups of 16 bits."""
         digits = f"{ledger_id:016x}"
         groups = "/".join(digits[start : start + 4] for start in range(0, 16, 4))
         return f"{self.under_replicated_ledgers}/{groups}"
@@ -124,17 +124,17 @@ class Paths(msgspec.Struct, frozen=True):
         return f"{self.cookies}/{bookie_id}"
 
     def replication_lock(self, ledger_id: int) -> str:
-        """Lock that whoever copies the ledger holds."""
+        """Lock held by the process that copies the ledger."""
         return f"{self.replication_locks}/{mark_name(ledger_id)}"
 
 
 def mark_name(ledger_id: int) -> str:
-    """Name of the mark of a ledger and of its lock; more digits when the id has more."""
+    """Name of a ledger's mark and lock; ids too large for the usual width get more digits."""
     return f"{MARK_PREFIX}{ledger_id:010d}"
 
 
 def flat_ledger(ledger_id: int) -> str:
-    """Path below the root in the flat layout; more digits when the id has more."""
+    """Path below the root in the flat layout; ids too large for the usual width get more digits."""
     return f"L{ledger_id:010d}"
 
 

@@ -1,4 +1,4 @@
-"""Many requests under way at once, answers in order, memory bounded by the window and by the weight of the answers."""
+"""Concurrent requests with answers in order. Memory is bounded by the window and by the weight of the answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNDER_WAY_MIN = 2
 
 
 async def each_of(items: Iterable[ItemT]) -> AsyncIterator[ItemT]:
-    """Items that are known already, for what takes a stream of them."""
+    """Turn known items into a stream."""
     for item in items:
         yield item
 
@@ -27,13 +27,13 @@ async def pipelined(
     weigh: Callable[[ResultT], int] | None = None,
     weight_max: int = 0,
 ) -> AsyncGenerator[ResultT, None]:
-    """Yield ``await request(item)`` for every item, in order, with at most ``window`` requests under way.
+    """Yield ``await request(item)`` for every item, in order, with at most ``window`` requests in flight.
 
-    With ``weigh``, fewer are under way while answers are heavy: about as many as weigh ``weight_max`` together, by the
-    heaviest of the latest answers, but two in any case. An answer that waits for its turn counts as under way.
+    With ``weigh``, fewer are in flight while answers are heavy: about as many as weigh ``weight_max`` together, judged
+    by the heaviest recent answer, but always at least two. An answer that waits for its turn counts as in flight.
 
-    The first request that fails ends it with its error; whatever is still under way then, or when the consumer stops
-    early and closes the iterator, is cancelled.
+    The first request that fails ends the stream with its error. Requests still in flight then, or when the consumer
+    closes the iterator early, are cancelled.
     """
     assert window > 0
     under_way: collections.deque[asyncio.Future[ResultT]] = collections.deque()

@@ -1,7 +1,7 @@
-"""How much of ZooKeeper a command may use: operations in a second, and at once. ZooKeeper serves the cluster first.
+"""Limits a command's load on ZooKeeper: operations per second, and in flight. ZooKeeper serves the cluster first.
 
-Turns are given in the order in which they were asked for. Idle time is not saved up: operations are spaced evenly, but
-for a burst of ``BURST_S`` worth of them; no second, however it is cut, sees more than the budget.
+Operations begin in the order in which they asked. Idle time is not saved up: operations are spaced evenly, except for
+a burst of ``BURST_S`` worth of them. No interval of one second sees more than the budget.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from runtime.metadata.store import ANY_VERSION, CreateNode, MetadataStore, Node,
 T = TypeVar("T")
 
 BURST_S = 0.01
-"""Operations of so much time may come at once: timers are no finer, and one wake-up serves several."""
+"""How much time's worth of operations may begin together: timers are no finer, and one wake-up serves several."""
 
 _TIMER_RESOLUTION_S = 1e-6
-"""Loops may run a timer early by less than this; to wait again for the rest could go round in circles."""
+"""Event loops may run a timer early by up to this; waiting again for the rest could loop without progress."""
 
 _SPREAD_S = 1.0 + BURST_S + 10 * _TIMER_RESOLUTION_S
-"""The operations of a budget are spread over so long, that the burst at either end of a second stays inside of it."""
+"""A second's budget is spread over this much time, so that one second with a burst at both ends stays within it."""
 
 
 class RequestBudget:
-    """Permits for operations; share one among all that must stay below it together.
+    """Permits for operations. Share one budget among all callers that must stay below it together.
 
     Time is that of the running loop. ``operations_per_s_max`` None: no limit but ``in_flight_max``.
     """
@@ -44,7 +44,7 @@ class RequestBudget:
         self._timer: asyncio.TimerHandle | None = None
 
     def set_rate(self, operations_per_s_max: float | None) -> None:
-        """The limit of the operations that begin from now on, also of those that wait already."""
+        """Set the limit for operations that begin from now on, including those already waiting."""
         self._interval_s = _interval_s(operations_per_s_max)
         self._due_s = min(self._due_s, self._loop.time() + self._interval_s)
         if self._timer is not None:
@@ -53,7 +53,7 @@ class RequestBudget:
         self._give_turns()
 
     async def run(self, operation: Callable[[], Awaitable[T]]) -> T:
-        """The result of an operation that is begun when its turn has come."""
+        """Wait for a turn, begin the operation and return its result."""
         await self._acquire()
         try:
             return await operation()
@@ -70,9 +70,9 @@ class RequestBudget:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                self._give_turns()  # whoever stands behind may be first now
+                self._give_turns()  # the next waiting operation may be able to begin
             else:
-                self._release()  # the turn had come already
+                self._release()  # it already had its turn
             raise
 
     def _release(self) -> None:
@@ -80,7 +80,7 @@ class RequestBudget:
         self._give_turns()
 
     def _take(self) -> bool:
-        """Take a place and a moment if both are free."""
+        """Take an in-flight slot and a time slot if both are free."""
         if self._in_flight_count >= self._in_flight_max or self._wait_s() > 0:
             return False
         self._in_flight_count += 1
@@ -88,7 +88,7 @@ class RequestBudget:
         return True
 
     def _wait_s(self) -> float:
-        """How long until the next operation may begin; 0: now."""
+        """Seconds until the next operation may begin; 0: now."""
         wait_s = self._due_s - self._loop.time() - BURST_S if self._interval_s else 0.0
         return wait_s if wait_s > _TIMER_RESOLUTION_S else 0.0
 
@@ -103,9 +103,9 @@ class RequestBudget:
         self._wake_later()
 
     def _wake_later(self) -> None:
-        """A release wakes those who wait for a place; those who wait for their moment need a timer.
+        """Start a timer for operations waiting for a time slot; a release wakes those waiting for an in-flight slot.
 
-        Also when their moment has come since ``_take`` looked at the clock: no other event may ever wake them.
+        The timer is needed even if the time has come since ``_take`` read the clock: no other event may ever wake them.
         """
         if self._timer is not None or not self._waiting or self._in_flight_count >= self._in_flight_max:
             return
@@ -123,17 +123,17 @@ def _interval_s(operations_per_s_max: float | None) -> float:
 
 
 def share_of_budget(config: ZooKeeperConfig, shares_count: int = 1) -> RequestBudget:
-    """The budget of the settings, or one of so many equal parts of it, for those that work side by side."""
+    """The budget from the settings, or one of ``shares_count`` equal parts of it for processes that run in parallel."""
     rate = config.scan_operations_per_s_max / shares_count
     return RequestBudget(rate or None, max(1, config.in_flight_max // shares_count))
 
 
 class BudgetedStore:
-    """A MetadataStore whose every request waits for its turn; the time-out of an operation begins with its turn.
+    """A MetadataStore that sends each request in its turn; the time-out of an operation begins with its turn.
 
     The session contract holds from the call on: an operation whose session ends while it waits is not carried out.
-    Watches go straight to the store: they cost an operation when something changes, not when somebody asks. So does a
-    ``create`` with ``make_parents``, whose parents count as one operation with it.
+    Watches go straight to the store: they cost an operation only when something changes. ``create`` with
+    ``make_parents`` counts as one operation, its parents included.
     """
 
     def __init__(self, store: MetadataStore, budget: RequestBudget) -> None:
@@ -208,7 +208,7 @@ class BudgetedStore:
         await self._run(path, lambda: self._store.delete(path, expected_version))
 
     async def sync(self, path: str) -> None:
-        """Reads that follow see what was finished before this call."""
+        """Make the reads that follow see everything finished before this call."""
         await self._run(path, lambda: self._store.sync(path))
 
     def watch_children(self, path: str, callback: Callable[[list[str] | None], None]) -> Watch:
@@ -224,7 +224,7 @@ class BudgetedStore:
         self._store.on_session_lost(callback)
 
     async def close(self) -> None:
-        """End the session; what waits for its turn fails when that comes."""
+        """End the session; operations that wait for their turn fail when it comes."""
         await self._store.close()
 
     async def __aenter__(self) -> Self:

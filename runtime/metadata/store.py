@@ -1,50 +1,50 @@
 """The MetadataStore port: a tree of small nodes with versions, ephemerals and watches.
 
-Session contract. Every sentence is a test of ``tests/runtime/metadata/zookeeper/test_store_contract.py``, which runs
-against ZooKeeper and against the simulator's model; ``test_ensemble_faults.py`` next to it needs several servers.
+Session contract. Each sentence has a test in ``tests/runtime/metadata/zookeeper/test_store_contract.py``, which runs
+against ZooKeeper and the simulator's model; tests that need several servers are in ``test_ensemble_faults.py``.
 
 Waiting
 - Every operation ends within the operation time-out of the store (one time-out per node for ``make_parents``).
-- While disconnected, operations wait and go on when the connection is back; when the time runs out they end with
+- While disconnected, operations wait and continue after the reconnect. If the time runs out first, they fail with
   MetadataUnavailableError, and a write that was still waiting is never sent.
-- A server that lost its ensemble and answers reads only is never asked, for it may be behind: that is disconnected.
+- A server that lost its quorum and answers reads only is never used, as its data may be stale: that is disconnected.
 - Operations of one store are carried out in the order in which they began.
 
 Lost answers
-- A write that was sent and not answered, because the connection broke or the time ran out, fails with
-  MetadataUnavailableError: it is in doubt, as one that was cancelled. It is not repeated, so it happens once at most.
-- It does not stay in doubt: once a later operation of the same session has succeeded, it has happened or never will.
-- Reads are repeated within their time.
+- A write that was sent but not answered, because the connection broke or the time ran out, fails with
+  MetadataUnavailableError. Its outcome is unknown, as after a cancellation. It is never sent twice.
+- The outcome is settled once a later operation of the same session succeeds: the write has happened or never will.
+- Reads are repeated within their time-out.
 
 Sessions
-- A store has one session at a time; ``session_id`` names it, 0 between two. Losing the connection does not end it.
-- The server ends a session it has not heard of for the session time-out; its ephemeral nodes go with it. The store
-  learns that when it reaches a server again. Then every operation that began before fails with SessionExpiredError, and
-  each ``on_session_lost`` callback is called once, whatever the others do.
-- The store then opens a new session by itself. Nothing is created again silently, and no operation that began in one
-  session is carried out by another.
-- ``close`` ends the session, its ephemeral nodes vanish at once, and what is under way or comes later fails with
-  MetadataUnavailableError. It takes ``CLOSE_TIMEOUT_S`` at most: of a server that does not answer, the session
-  time-out takes the nodes away. No callback is called for it.
-- A wrong password, certificate or missing permission is MetadataAuthError at once: waiting would not help.
+- A store has one session at a time; ``session_id`` is its id, 0 between two. Losing the connection does not end it.
+- The server ends a session after the session time-out without contact and deletes its ephemeral nodes. The store learns
+  this when it reaches a server again. Then every operation that began before fails with SessionExpiredError, and each
+  ``on_session_lost`` callback is called once, whatever other callbacks do.
+- The store then opens a new session by itself. It recreates no nodes, and never carries out in one session an operation
+  that began in another.
+- ``close`` ends the session and its ephemeral nodes immediately; running and later operations fail with
+  MetadataUnavailableError. It takes at most ``CLOSE_TIMEOUT_S``; if the server does not answer, the nodes stay until
+  the session time-out. No callback is called for it.
+- A wrong password, certificate or missing permission raises MetadataAuthError immediately: waiting would not help.
 
-Seeing
-- Reads see this session's own writes, and never go back behind what it has seen. A new session may see less:
+Consistency
+- Reads see this session's own writes and never go back to an older state. A new session may see an older one:
   ``sync`` makes the reads that follow see what others had finished before the call.
-- A watch calls back with the state now, and after changes with the latest state: of fast changes it may skip some, and
-  after a lost connection it may repeat itself, but the last state is never missed, across sessions too.
-- A watch says None only when the node is absent, never for want of a connection; a callback that raises is called again
-  at the next change.
+- A watch calls back with the current state and, after changes, with the latest one. It may skip states between fast
+  changes and repeat one after a lost connection, but never misses the last state, not even across sessions.
+- A watch reports None only when the node is absent, never because the connection is lost. A callback that raises is
+  called again at the next change.
 - ``on_change`` is called once: for the change, or for a lost connection, which may hide one.
 
 Nodes
-- A node is at version 0 when created, one more after each ``set``, at 0 again when created anew; ``ANY_VERSION`` fits
+- A node has version 0 when created, also when created again, and one more after each ``set``; ``ANY_VERSION`` matches
   all. A failed operation changes nothing.
-- A sequential node gets its parent's count of children ever created, ephemeral or not. The count never falls, and
-  sticks at 2147483647: from then on each sequential name is that one, and taken while that node exists.
+- A sequential node is numbered by its parent's count of children ever created, ephemeral or not. The count never falls.
+  It stops at 2147483647: each later sequential name has this number, and creation fails while that node exists.
 - An ephemeral node has no children (MetadataError).
-- Data of more than ``NODE_BYTES_MAX`` and paths that are no paths are refused with MetadataError before anything is
-  sent: a server would drop the connection of the one, and the other might mean another node.
+- Data of more than ``NODE_BYTES_MAX`` and invalid paths are refused with MetadataError before anything is sent: a
+  server would drop the connection for the first, and an invalid path might refer to another node.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ T = TypeVar("T")
 
 ANY_VERSION = -1
 NODE_BYTES_MAX = 1_000_000
-"""Largest data of a node: servers drop connections that send requests above 1 MiB (their default jute.maxbuffer)."""
+"""Maximum data of a node: servers drop connections that send requests above 1 MiB (their default jute.maxbuffer)."""
 CLOSE_TIMEOUT_S = 3.0
-"""Longest time that ``close`` takes."""
+"""How long ``close`` may take."""
 
 _SEGMENT_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
 class NodeStat(msgspec.Struct, frozen=True, gc=False):
-    """What the store knows of a node: data version, times in ms since 1970, owner session (0: persistent)."""
+    """Stat of a node: data version, times in ms since 1970, owner session (0: persistent)."""
 
     version: int
     ctime_ms: int
@@ -77,7 +77,7 @@ class NodeStat(msgspec.Struct, frozen=True, gc=False):
     ephemeral_owner: int
     children_count: int
     children_created_count: int = 0
-    """Children ever created, ephemeral or not: the number of the next sequential one."""
+    """Children ever created, ephemeral or not; this is the number of the next sequential child."""
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
@@ -90,7 +90,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 class Versioned(msgspec.Struct, Generic[T], frozen=True):
     """A value and the compare-and-set token it was read with.
 
-    ``ctime_ms``: when its node was created, ms since 1970, where the answer of the store told.
+    ``ctime_ms``: creation time of its node in ms since 1970, None if the store's answer did not include it.
     """
 
     value: T
@@ -106,7 +106,7 @@ class CreateNode(msgspec.Struct, frozen=True):
 
 
 def check_path(path: str) -> None:
-    """MetadataError unless this is the path of a node as ZooKeeper spells it: absolute, no empty or relative part."""
+    """MetadataError unless this is a valid absolute ZooKeeper path: no empty or relative part."""
     parts = path.split("/")
     is_root = path == "/"
     if not is_root and (parts[0] or len(parts) < 2 or any(part in {"", ".", ".."} for part in parts[1:])):
@@ -116,13 +116,13 @@ def check_path(path: str) -> None:
 
 
 def check_data(path: str, data: bytes) -> None:
-    """MetadataError when a node cannot hold so much."""
+    """MetadataError when the data is too large for a node."""
     if len(data) > NODE_BYTES_MAX:
         raise MetadataError(f"{path}: {len(data)} bytes exceed the size limit of a node ({NODE_BYTES_MAX})", path)
 
 
 class Watch(Protocol):
-    """A standing interest in a node."""
+    """A persistent watch on a node."""
 
     def cancel(self) -> None:
         """Never call back again; safe to repeat."""
@@ -142,13 +142,13 @@ class MetadataStore(Protocol):
         """Stat, or None when absent.
 
         ``on_change`` is called on the loop, once: when the node is created, changed or deleted after this read, or when
-        the connection is lost, which may hide a change. It costs no further operation; what changed is not told.
+        the connection is lost, which may hide a change. It costs no further operation and does not say what changed.
         """
 
     async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]:
-        """Sorted child names; NoNodeError, which leaves no ``on_change`` behind.
+        """Sorted child names; NoNodeError, in which case ``on_change`` is not registered.
 
-        ``on_change`` as in ``exists``: when a child comes or goes, or the node itself goes; not for changed contents.
+        ``on_change`` as in ``exists``: when a child comes or goes or the node is deleted, not when its data changes.
         """
 
     async def create(
@@ -164,7 +164,7 @@ class MetadataStore(Protocol):
         """Create a node, return its path (with the number for a sequential one).
 
         NodeExistsError; NoNodeError if the parent is missing and ``make_parents`` is off. Parents are persistent and
-        empty, with the same ACL; parents vanishing meanwhile are created again.
+        empty, with the same ACL; parents that are deleted meanwhile are created again.
         """
 
     async def create_all(self, nodes: Sequence[CreateNode]) -> None:
@@ -177,7 +177,7 @@ class MetadataStore(Protocol):
         """Delete; BadVersionError, NoNodeError, NotEmptyError."""
 
     async def sync(self, path: str) -> None:
-        """Reads that follow see what was finished before this call."""
+        """Make the reads that follow see everything finished before this call."""
 
     def watch_children(self, path: str, callback: Callable[[list[str] | None], None]) -> Watch:
         """Call back on the loop with the sorted children now and after every change; None when the node is absent."""
@@ -189,11 +189,11 @@ class MetadataStore(Protocol):
         """Call back on the loop, once per session that was lost; not for ``close``."""
 
     async def close(self) -> None:
-        """End the session and with it the ephemeral nodes; safe to repeat, bounded in time, raises nothing."""
+        """End the session and delete its ephemeral nodes. Can be repeated, takes bounded time, never raises."""
 
 
 class NodeReader(Protocol):
-    """The part of a store that only reads."""
+    """The read operations of a store."""
 
     async def get(self, path: str) -> Node:
         """Contents; NoNodeError."""
@@ -219,7 +219,7 @@ async def children_of(store: NodeReader, path: str) -> list[str]:
 
 
 def decode_node(path: str, node: Node, decode: Callable[[bytes], T]) -> T:
-    """What a node contains; MetadataFormatError names its path."""
+    """Decode the contents of a node; MetadataFormatError includes its path."""
     try:
         return decode(node.data)
     except MetadataFormatError as error:
@@ -229,7 +229,7 @@ def decode_node(path: str, node: Node, decode: Callable[[bytes], T]) -> T:
 async def read_or_problem(
     store: NodeReader, path: str, decode: Callable[[bytes], T]
 ) -> tuple[NodeStat, T | None, MetadataFormatError | None] | None:
-    """What a node contains, or why that cannot be read; None when the node is absent."""
+    """Decoded contents of a node, or why they cannot be read; None when the node is absent."""
     node = await find_node(store, path)
     if node is None:
         return None

@@ -1,7 +1,7 @@
-"""A whole tree of nodes: walk it, delete it. Bounded requests under way, flat memory, others may work beside.
+"""Walk and delete whole trees of nodes, with bounded concurrency and memory, while other clients may change them.
 
-A walk sees each node once, at one version, depth first: a node before its children, siblings in the order of their
-names, so that paths ascend when compared component by component. A node that comes or goes meanwhile is seen or not.
+A walk visits each node once, at one version, depth first: a node before its children, siblings in order of their
+names, so that paths ascend when compared component by component. It may miss nodes created or deleted during the walk.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from runtime.metadata.store import MetadataStore, Node, NodeReader, children_of,
 WINDOW = ZooKeeperConfig().in_flight_max
 
 _EAGER_CHILDREN_MAX = 4
-"""A node of so few children is read together with them: trees are often chains, which would be read one by one."""
+"""A node with at most this many children is read together with them: trees are often chains, slow to read singly."""
 
 _DELETE_ROUNDS_MAX = 20
-"""How often a directory is emptied again because others keep filling it."""
+"""How often deletion retries a directory that other clients keep adding to."""
 
 
 class TreeNode(msgspec.Struct, frozen=True, gc=False):
@@ -34,24 +34,24 @@ class TreeNode(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Fetched(msgspec.Struct, frozen=True):
-    """A node, with its children where they were read already."""
+    """A node, with its children if they were read with it."""
 
     found: TreeNode
     children: list[_Fetched] | None
 
 
 def nothing_skipped(_: str) -> bool:
-    """Every node is wanted."""
+    """A filter that skips nothing."""
     return False
 
 
 async def walk_tree(
     store: NodeReader, path: str, *, is_skipped: Callable[[str], bool] = nothing_skipped, window: int = WINDOW
 ) -> AsyncGenerator[TreeNode, None]:
-    """The node at ``path`` and all below it; nothing when it is absent.
+    """Yield the node at ``path`` and all nodes below it; nothing when it is absent.
 
-    A path for which ``is_skipped`` is left out with all below it, unread. At most ``window`` requests are under way on
-    one level; the levels above it wait.
+    Skips each path for which ``is_skipped`` is true, and everything below it, without reading it. Each level of the
+    tree has at most ``window`` requests in flight.
     """
     top = await _fetch(store, path, is_skipped)
     if top is None:
@@ -84,7 +84,7 @@ async def _unfold(
 
 
 async def _fetch(store: NodeReader, path: str, is_skipped: Callable[[str], bool]) -> _Fetched | None:
-    """The node, None when it is gone; its children too if they are few."""
+    """The node, or None when it is gone; with its children if they are few."""
     node = await find_node(store, path)
     if node is None:
         return None
@@ -107,10 +107,10 @@ async def _child_paths(store: NodeReader, path: str, is_skipped: Callable[[str],
 
 
 async def delete_tree(store: MetadataStore, path: str, *, before_each: Callable[[], None]) -> None:
-    """Delete the node at ``path`` and all below it, ephemeral nodes of others too.
+    """Delete the node at ``path`` and all below it, including ephemeral nodes of other sessions.
 
-    ``before_each`` is called before every deletion and may raise. What others create meanwhile is deleted as well;
-    NotEmptyError when they are faster for too long. An absent node counts as deleted, so this can be run again.
+    ``before_each`` is called before every deletion and may raise. Nodes that others create meanwhile are deleted too;
+    NotEmptyError if they keep creating them. An absent node counts as deleted, so the call can be repeated.
     """
     for _ in range(_DELETE_ROUNDS_MAX):
         before_each()
@@ -126,10 +126,10 @@ async def delete_tree(store: MetadataStore, path: str, *, before_each: Callable[
 
 
 async def _delete_below(store: MetadataStore, path: str, before_each: Callable[[], None]) -> None:
-    """Delete leaves with many requests under way, then what turned out to have children, one after the other."""
+    """Delete leaves concurrently, then the nodes that turned out to have children, one at a time."""
 
     async def has_children(child: str) -> bool:
-        """Whether a node has children; without any it is deleted."""
+        """Whether a node has children; a node without children is deleted."""
         before_each()
         try:
             await store.delete(child)

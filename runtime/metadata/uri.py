@@ -1,7 +1,7 @@
-"""Where a cluster's metadata is. Source: metadata sections 2.2 and 2.3.
+"""Metadata URIs: where the metadata of a cluster is. Source: metadata sections 2.2 and 2.3.
 
-BookKeeper writes ``zk+<layout>://<servers>/<ledgers root>``. Pulsar writes ``metadata-store:zk:<servers>[/<path>]``:
-there the path is a ZooKeeper chroot, and the ledgers root is ``/ledgers`` below it.
+BookKeeper writes ``zk+<layout>://<servers>/<ledgers root>``. Pulsar writes ``metadata-store:zk:<servers>[/<path>]``;
+its path is a ZooKeeper chroot, and the ledgers root is ``/ledgers`` below it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _UNUSABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _PATH_SAFE = "/-_.!~*'();:@&=+$,"
 _PULSAR_SCHEME = "metadata-store:"
 _PULSAR_BACKENDS = ("oxia", "etcd", "rocksdb", "memory")
-"""Backends of Pulsar other than ZooKeeper. As in Pulsar, any other text is a list of ZooKeeper servers."""
+"""Pulsar's backends other than ZooKeeper. As in Pulsar, any other text is a list of ZooKeeper servers."""
 
 
 class MetadataUri(msgspec.Struct, frozen=True):
-    """A parsed metadata URI. ``tree`` None: whatever the cluster was created with."""
+    """A parsed metadata URI. ``tree`` None: use the layout that the cluster was created with."""
 
     servers: str
     """Connect string of ZooKeeper, ``host:port,host:port``."""
     root: str
-    """Absolute path of the ledgers root; every process sees the same nodes there, since no chroot is used."""
+    """Absolute path of the ledgers root. bkctl sets no chroot, so every process uses the same paths."""
     tree: LedgerTree | None
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class MetadataUri(msgspec.Struct, frozen=True):
 
 
 def parse_metadata_uri(text: str) -> MetadataUri:
-    """Parse as Java does; ConfigurationError in one sentence. Servers may be separated by ``;`` or ``,``."""
+    """Parse as Java does; ConfigurationError. Servers may be separated by ``;`` or ``,``."""
     text = text.strip()
     if text.lower().startswith(_PULSAR_SCHEME):
         return _parse_pulsar_uri(text)
@@ -74,7 +74,7 @@ def _parse_pulsar_uri(text: str) -> MetadataUri:
     if not servers or "#" in servers:
         problem = "has '#' in the name of a server" if servers else "has no ZooKeeper server"
         raise ConfigurationError(f"metadata URI {text!r} {problem}: write {PULSAR_EXAMPLE}")
-    chroot = slash + path if path else ""  # Pulsar does not decode it
+    chroot = slash + path if path else ""  # Pulsar does not percent-decode it
     root = chroot + ROOT_DEFAULT
     if not _is_usable_root(root):
         raise ConfigurationError(f"metadata URI {text!r}: {chroot!r} is no ZooKeeper path: write {PULSAR_EXAMPLE}/path")
@@ -105,7 +105,7 @@ def _parse_scheme(text: str) -> LedgerTree | None:
 
 
 def _parse_root(text: str, raw_path: str) -> str:
-    """The decoded path is the ledgers root verbatim; Java fails on every operation below one that is no znode path."""
+    """The decoded path is the ledgers root, verbatim. Java fails on every operation if it is not a valid znode path."""
     if not _PATH.fullmatch(raw_path):
         raise ConfigurationError(f"metadata URI {text!r}: the path must be percent-encoded (%20 is a space)")
     root = urllib.parse.unquote(raw_path)
@@ -125,10 +125,10 @@ def _is_usable_root(root: str) -> bool:
 
 
 def legacy_metadata_uri(servers: str, root: str | None = None, factory_class: str | None = None) -> str:
-    """URI made of zkServers (``,`` between them), zkLedgersRootPath and ledgerManagerFactoryClass, as Java makes it.
+    """URI built from zkServers (comma-separated), zkLedgersRootPath and ledgerManagerFactoryClass, as Java builds it.
 
-    A chroot behind the servers becomes the begin of the root: ``h1:2181/chroot`` means the nodes in /chroot/ledgers.
-    ConfigurationError for a class without a name in URIs.
+    A chroot after the servers becomes the start of the root: ``h1:2181/chroot`` means the nodes in /chroot/ledgers.
+    ConfigurationError for a class that has no name in URIs.
     """
     name = _ANY_TREE
     if factory_class is not None:

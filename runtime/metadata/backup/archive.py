@@ -5,7 +5,7 @@
     {"kind": "ClusterBackupEnd", "nodes", "ledgers", "sha256"}    hash of all bytes before this line
 
 Paths are relative to the ledgers root, the root itself being ""; ``data`` is base64. An archive without its last line
-is incomplete and none. It holds passwords in the clear: files are made for their owner alone.
+is incomplete and invalid. It has passwords in clear text, so only the owner of the file may read it.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from storage.ports import Buffer, File, FileSystem
 LineT = TypeVar("LineT")
 
 _LINE_BYTES_MAX = 4 * 1024 * 1024
-"""Longest line that a reader takes into memory; a node holds 1 MiB at most."""
+"""Longest line that a reader accepts; a node holds 1 MiB at most."""
 
 _COMPRESSION_LEVEL = 6
 _GZIP_WINDOW_BITS = 31
-"""What zlib calls the gzip container; it writes neither a name nor a time, so equal contents are equal files."""
+"""zlib's code for the gzip container; zlib writes neither name nor time, so equal contents are equal files."""
 
 _WRITE_BYTES = 256 * 1024
 _READ_BYTES = 256 * 1024
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-"""How file systems without hard links say so."""
+"""Errors that report a file system without hard links."""
 
 
 class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """First line: which cluster, seen when. ``layout`` is its name in metadata URIs."""
+    """First line: the cluster and the time. ``layout`` is its name in metadata URIs."""
 
     apiVersion: Literal["bkctl/v1"] = "bkctl/v1"  # noqa: N815  spelling of the structured output contract
     kind: Literal["ClusterBackup"] = "ClusterBackup"
@@ -56,7 +56,7 @@ class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ArchiveNode(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A node; ``path`` is relative to the root, ``version`` and ``ctime_ms`` are what it had in the cluster."""
+    """A node; ``path`` is relative to the root, ``version`` and ``ctime_ms`` are those it had in the cluster."""
 
     path: str
     version: int
@@ -74,9 +74,9 @@ class ArchiveEnd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ArchiveWriter:
-    """Writes an archive beside its final name and puts it there when complete; never over another file.
+    """Writes an archive to a temporary file and renames it when complete; never overwrites a file.
 
-    Use it as ``with``; without ``finish`` nothing stays. OSError; ConflictError when the name is taken.
+    Use it as ``with``; without ``finish`` the file is deleted. OSError; ConflictError when the name is taken.
     """
 
     def __init__(self, fs: FileSystem, path: str, header: ArchiveHeader) -> None:
@@ -140,7 +140,7 @@ class ArchiveWriter:
 
 
 def _create_temporary(fs: FileSystem, path: str) -> File:
-    """A file next to ``path``; another backup may write one, or may have left one when it was killed."""
+    """A file next to ``path``; another backup may be writing one, or may have left one when it was killed."""
     for number in itertools.count(1):
         with contextlib.suppress(FileExistsError):
             return fs.create(f"{path}.{number}.tmp", is_private=True)
@@ -148,15 +148,15 @@ def _create_temporary(fs: FileSystem, path: str) -> File:
 
 
 class ArchiveReader:
-    """Reads an archive and believes nothing: every line, the order, the counts and the hash are checked.
+    """Reads an archive and checks every line, the order, the counts and the hash.
 
-    Use it as ``with``. MetadataFormatError says what is wrong; OSError.
+    Use it as ``with``. MetadataFormatError for a damaged archive; OSError.
     """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self.path = path
         self.end: ArchiveEnd | None = None
-        """The last line, once ``nodes`` has come to its end."""
+        """The last line, available after ``nodes`` has ended."""
         self._file = fs.open(path)
         try:
             self.header = self._rewind()
@@ -165,7 +165,7 @@ class ArchiveReader:
             raise
 
     def nodes(self) -> Iterator[ArchiveNode]:
-        """Every node from the beginning; complete and undamaged only if it ends without an error."""
+        """Every node from the beginning; the archive is complete and undamaged only if this ends without an error."""
         self._rewind()
         nodes_count = 0
         previous: list[str] = []
@@ -235,12 +235,12 @@ class ArchiveReader:
 
 
 def _parts(path: str) -> list[str]:
-    """Components with the root in front, so that it is the parent of all."""
+    """Components after a first one for the root, so that the root is the parent of all."""
     return ["", *path.split("/")] if path else [""]
 
 
 class _Stream(io.RawIOBase):
-    """A file from its beginning to its end. Does not close it."""
+    """A file from beginning to end. Does not close it."""
 
     def __init__(self, file: File) -> None:
         self._file = file

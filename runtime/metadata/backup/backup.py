@@ -1,8 +1,8 @@
-"""What a cluster's metadata consists of, and its backup. Source: metadata section 1.
+"""Surveys a cluster's metadata and backs it up. Source: metadata section 1.
 
-Stored is every persistent node below the ledgers root, at the version at which it was read. Left out is what belongs to
-a session or is made anew by whoever needs it: registrations, replication locks, votes, ``ID-`` nodes, Pulsar's
-``leader``, and whatever else is ephemeral.
+A backup has every persistent node below the ledgers root, at the version at which it was read. It omits nodes that
+belong to a session or are created again on demand: registrations, replication locks, votes, ``ID-`` nodes, Pulsar's
+``leader``, and all other ephemeral nodes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PROGRESS_EVERY_NODES = 256
 
 
 class ChildKind(enum.Enum):
-    """What a child of the ledgers root is for."""
+    """Purpose of a child of the ledgers root."""
 
     LEDGERS = "ledgers"
     LEDGER_IDS = "ledger ids"
@@ -57,7 +57,7 @@ _SPECIAL = frozenset({AVAILABLE, COOKIES, LAYOUT, INSTANCE_ID, UNDER_REPLICATION
 
 
 def child_kind(name: str, tree: LedgerTree) -> ChildKind:
-    """Sort a child of the ledgers root by its name, as the layout's Java code does (metadata sections 3.5 and 4.3)."""
+    """Classify a child of the ledgers root by name, like the layout's Java code (metadata sections 3.5 and 4.3)."""
     if name in _SPECIAL:
         return ChildKind.SPECIAL
     if name in {SHORT_IDS, LONG_IDS} or name.startswith(ID_PREFIX):
@@ -66,7 +66,7 @@ def child_kind(name: str, tree: LedgerTree) -> ChildKind:
 
 
 def is_left_out(path: str) -> bool:
-    """Whether the node at ``path`` below the root never is part of a backup, whoever owns it."""
+    """Whether a backup always omits the node at ``path`` below the root, ephemeral or not."""
     parent, _, name = path.rpartition("/")
     if name.startswith(ID_PREFIX) and parent.partition("/")[0] in {"", SHORT_IDS, LONG_IDS}:
         return True
@@ -78,7 +78,7 @@ def is_left_out(path: str) -> bool:
 
 
 class ChildSurvey(msgspec.Struct, frozen=True):
-    """A child of the root with all below it. ``digest``: SHA-256 over the paths and versions of its nodes."""
+    """A child of the root and all nodes below it. ``digest``: SHA-256 over the paths and versions of its nodes."""
 
     name: str
     kind: ChildKind
@@ -88,7 +88,7 @@ class ChildSurvey(msgspec.Struct, frozen=True):
 
 
 class ClusterSurvey(msgspec.Struct, frozen=True):
-    """What there is below a root. ``faults``: ledger nodes that no restore would bring back, the first ten of them."""
+    """Contents of a cluster. ``faults``: the first ten ledger nodes that a restore would not create."""
 
     children: tuple[ChildSurvey, ...]
     faults: tuple[str, ...]
@@ -96,24 +96,24 @@ class ClusterSurvey(msgspec.Struct, frozen=True):
 
     @property
     def ledgers(self) -> int:
-        """Ledgers in all."""
+        """Total number of ledgers."""
         return sum(child.ledgers for child in self.children)
 
     @property
     def nodes(self) -> int:
-        """Nodes in all, without the root."""
+        """Total number of nodes, without the root."""
         return sum(child.nodes for child in self.children)
 
 
 class SurveyedLedger(msgspec.Struct, frozen=True):
-    """What a path of the ledger tree means: ``ledger_id``, or the ``fault`` that makes the node useless."""
+    """Meaning of a path in the ledger tree: ``ledger_id``, or the ``fault`` that makes the node useless."""
 
     ledger_id: int | None
     fault: str | None = None
 
 
 def look_at_ledger(path: str, data: bytes, tree: LedgerTree) -> SurveyedLedger | None:
-    """What the node at ``path`` below the root is as a ledger; None when it is none and looks like none."""
+    """Classify the node at ``path`` below the root as a ledger; None when it neither is nor resembles one."""
     if not LEDGER_LIKE.fullmatch(path):
         return None
     ledger_id = tree.parse_ledger_path(path)
@@ -136,7 +136,7 @@ async def survey_cluster(
     take: Callable[[ArchiveNode], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> ClusterSurvey:
-    """Read every node that a backup stores, handing each to ``take``; ``on_progress`` is told the nodes so far."""
+    """Read every node that a backup stores and pass each to ``take``; ``on_progress`` gets the nodes so far."""
     await store.sync(root)
     counts: list[_Count] = []
     faults: list[str] = []
@@ -147,7 +147,7 @@ async def survey_cluster(
             if found.node.stat.ephemeral_owner:
                 continue
             path = found.path[len(root) + 1 :]
-            # What a bookie put there is nobody's business (metadata section 1, note a).
+            # Data that a bookie stored in this node is not metadata (metadata section 1, note a).
             data = b"" if path == _READ_ONLY_BOOKIES else found.node.data
             if take is not None:
                 take(ArchiveNode(path, found.node.stat.version, found.node.stat.ctime_ms, data))
@@ -169,7 +169,7 @@ async def survey_cluster(
 
 
 class _Count:
-    """Sums up one child of the root."""
+    """Totals for one child of the root."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -178,13 +178,13 @@ class _Count:
         self._hash = hashlib.sha256()
 
     def add(self, path: str, version: int, *, is_ledger: bool) -> None:
-        """One node of it."""
+        """Count one node of it."""
         self._nodes += 1
         self._ledgers += is_ledger
         self._hash.update(f"{path} {version}\n".encode())
 
     def finish(self, tree: LedgerTree) -> ChildSurvey:
-        """The sum."""
+        """Return the totals."""
         return ChildSurvey(self.name, child_kind(self.name, tree), self._nodes, self._ledgers, self._hash.hexdigest())
 
 
@@ -197,7 +197,7 @@ async def backup_cluster(
     *,
     on_progress: Callable[[int], None] | None = None,
 ) -> tuple[ClusterSurvey, ArchiveEnd]:
-    """Write the cluster at ``header.root`` to a new archive file, complete or not at all; OSError, ConflictError."""
+    """Write the cluster at ``header.root`` to a new archive file, all or nothing; OSError, ConflictError."""
     with ArchiveWriter(fs, path, header) as writer:
         survey = await survey_cluster(store, header.root, tree, take=writer.add, on_progress=on_progress)
         return survey, writer.finish(survey.ledgers)

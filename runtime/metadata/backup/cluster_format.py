@@ -1,8 +1,8 @@
-"""The end of a cluster's metadata: format empties it under a new instance id, nuke removes it.
+"""Deletes a cluster's metadata: format empties it and sets a new instance id, nuke removes it.
 
-Source: metadata sections 3.4 and 3.5. Differences from Java, all on the safe side: both refuse while anybody is
-connected to the cluster, format keeps the recorded layout, nuke looks at every child before it deletes the first one
-and knows ``disableHealthCheck``. Each can be run again after it was killed at any point.
+Source: metadata sections 3.4 and 3.5. bkctl is stricter than Java: both refuse while any process is connected to the
+cluster, format keeps the recorded layout, nuke checks every child before it deletes the first one and recognizes
+``disableHealthCheck``. Each can be run again after it was killed at any point.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runtime.metadata.tree import delete_tree
 
 _NAMES_SHOWN_MAX = 5
 _LAST_TO_GO = (COOKIES, HEALTH_CHECK_DISABLED, UNDER_REPLICATION, LAYOUT, INSTANCE_ID)
-"""Order of the end: who is killed in between still finds the cluster's identity, and can go on."""
+"""Order of deletion: after a kill in between, the next run still finds the cluster's identity and can continue."""
 
 
 async def require_nobody_connected(store: MetadataStore, root: str) -> None:
@@ -52,7 +52,7 @@ async def require_nobody_connected(store: MetadataStore, root: str) -> None:
 
 
 async def find_unknown_children(store: MetadataStore, root: str, tree: LedgerTree) -> list[str]:
-    """Children of the root that BookKeeper does not put there under this layout."""
+    """Children of the root that BookKeeper does not create under this layout."""
     return [name for name in await store.children(root) if child_kind(name, tree) is ChildKind.UNKNOWN]
 
 
@@ -64,10 +64,10 @@ async def format_cluster(
     *,
     before_each: Callable[[], None],
 ) -> str:
-    """Delete all ledgers, cookies and marks; the new instance id.
+    """Delete all ledgers, cookies and marks; return the new instance id.
 
-    The identity changes first: from then on no bookie with old data starts, so that one which is started too early
-    cannot find its ledgers gone and delete them. ``before_each`` is called before every change and may raise.
+    The identity changes first. Then no bookie with old data can start; one that started too early would find its
+    ledgers gone and delete its copies. ``before_each`` is called before every change and may raise.
     """
     paths = Paths(root)
     instance_id = new_instance_id(random_source)
@@ -87,7 +87,7 @@ async def format_cluster(
 
 
 async def nuke_cluster(store: MetadataStore, root: str, tree: LedgerTree, *, before_each: Callable[[], None]) -> None:
-    """Delete the root with all below it; RefusedError when a child is unknown or a bookie registers at this moment.
+    """Delete the root and all nodes below it; RefusedError when a child is unknown or a bookie registers meanwhile.
 
     The directories of registrations go first, and only if they are empty: afterwards no bookie can join.
     """
@@ -115,7 +115,7 @@ async def nuke_cluster(store: MetadataStore, root: str, tree: LedgerTree, *, bef
 
 
 def unknown_children_error(root: str, names: list[str]) -> RefusedError:
-    """Why nuke leaves the cluster alone."""
+    """The error that says why nuke deletes nothing."""
     shown = _shown([f"{root}/{name}" for name in names])
     return RefusedError(
         f"nothing was changed: {shown} does not belong to BookKeeper: remove it first if it is not needed"
@@ -123,7 +123,7 @@ def unknown_children_error(root: str, names: list[str]) -> RefusedError:
 
 
 async def _replace(store: MetadataStore, path: str, data: bytes, before_each: Callable[[], None]) -> None:
-    """Delete and create, so that the version starts anew as it does in Java."""
+    """Delete and create, so that the version starts again at 0 as it does in Java."""
     before_each()
     with contextlib.suppress(NoNodeError):
         await store.delete(path)

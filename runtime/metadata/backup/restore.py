@@ -1,12 +1,12 @@
-"""Bringing a cluster's metadata back from an archive. Source: metadata sections 1, 3 and 6.7.
+"""Restores a cluster's metadata from an archive. Source: metadata sections 1, 3 and 6.7.
 
-Onto an absent root everything is restored. ``available`` comes last, with INSTANCEID: until then no bookie can
-register, for one that did would find ledgers missing and delete its copies of them. The root's own data says meanwhile
-that a restore is under way and from which archive, so that it can be taken up again after a kill.
+If the root is absent, everything is restored. ``available`` comes last, with INSTANCEID, so that no bookie can
+register earlier: it would find ledgers missing and delete its copies of them. Until then the root's own data marks the
+restore as unfinished and identifies the archive, so that it can continue after a kill.
 
-Into an existing cluster of the same instance id, ledgers and cookies that are missing are added. A ledger that is there
-is replaced, by compare-and-set, only where the archive is ahead of it; otherwise the cluster's own is left, and told
-of. Switches, delays and marks stay as they are: their absence means something too.
+In an existing cluster with the same instance id, missing ledgers and cookies are added. An existing ledger is replaced,
+by compare-and-set, only where the archive is ahead of it; otherwise the cluster's version is kept and reported.
+Switches, delays and marks are not changed, because their absence is information too.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ _FAULTY_NODE_RULES = frozenset(
         "check-time-unreadable",
     }
 )
-"""Rules of the metadata doctor. A node that breaks one of them is not written again: it would make Java clients hang or
+"""Rules of the metadata doctor. A node that breaks one of them is not restored: it would make Java clients hang or
 auditors fail, or no client could read it (metadata sections 4.3, 9.4, 10 and 12)."""
 
 
 class ArchiveSummary(msgspec.Struct, frozen=True):
-    """An archive that was read to its end and found sound. ``faults``: ledger nodes that cannot be restored."""
+    """A complete and undamaged archive. ``faults``: ledger nodes that cannot be restored."""
 
     header: ArchiveHeader
     tree: LedgerTree
@@ -82,7 +82,7 @@ class ArchiveSummary(msgspec.Struct, frozen=True):
 
 
 class Fate(enum.Enum):
-    """What becomes of a node of the archive."""
+    """Outcome for a node of the archive."""
 
     CREATED = "created"
     SAME = "already present"
@@ -92,9 +92,9 @@ class Fate(enum.Enum):
 
 
 class NodeFate(msgspec.Struct, frozen=True):
-    """Fate of one node. ``is_ledger``: nodes of the ledger tree and of nothing else.
+    """Outcome for one node. ``is_ledger``: whether it is a node of the ledger tree.
 
-    A conflict has a reason, and so has a node that is not restored because of what it is.
+    A conflict has a reason, and so has a node that cannot be restored.
     """
 
     path: str
@@ -104,14 +104,14 @@ class NodeFate(msgspec.Struct, frozen=True):
 
 
 class RestoreTarget(msgspec.Struct, frozen=True):
-    """Where an archive goes. ``is_fresh``: nothing is there, or an unfinished restore of this very archive."""
+    """Where an archive goes. ``is_fresh``: nothing is there, or an unfinished restore of the same archive."""
 
     root: str
     is_fresh: bool
 
 
 class NewIds(msgspec.Struct, frozen=True):
-    """Where ids of new ledgers go on: as ever, or at ``first_id``, which is None where that is too far off."""
+    """Where ids of new ledgers continue: unchanged, or at ``first_id``, which is None if it is too far away."""
 
     is_counted_anew: bool = False
     first_id: int | None = None
@@ -120,7 +120,7 @@ class NewIds(msgspec.Struct, frozen=True):
 async def read_archive(
     reader: ArchiveReader, clock: Clock, on_progress: Callable[[int], None] | None = None
 ) -> ArchiveSummary:
-    """Read all of it; MetadataFormatError when it is damaged."""
+    """Read and check all of it; MetadataFormatError when it is damaged."""
     tree = next((tree for tree in LedgerTree if tree.value == reader.header.layout), None)
     if tree is None:
         raise MetadataFormatError(f"{reader.path} has the unknown layout {reader.header.layout!r}")
@@ -152,7 +152,7 @@ async def read_archive(
 
 
 async def look_at_target(store: MetadataStore, root: str, archive: ArchiveSummary) -> RestoreTarget:
-    """Whether the archive may go to ``root``; RefusedError, ConflictError. Layouts must have been compared before."""
+    """Whether the archive may be restored to ``root``; RefusedError, ConflictError. Compare layouts before."""
     if archive.header.root != root:
         raise RefusedError(
             f"nothing was changed: the backup is of {archive.header.root}, but the metadata URI has {root}"
@@ -183,8 +183,8 @@ async def look_at_target(store: MetadataStore, root: str, archive: ArchiveSummar
 class ClusterRestore:
     """Carries out one restore; every step can be repeated.
 
-    ``before_each`` is called before every change and may raise; ``keep`` gets each node that is about to be replaced.
-    Nodes with faults are left out: whoever does not want that looks at the summary first.
+    ``before_each`` is called before every change and may raise; ``keep`` gets each node before it is replaced. Nodes
+    with faults are omitted; a caller that must not lose any checks the summary first.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class ClusterRestore:
         self._keep = keep
 
     async def preview(self, reader: ArchiveReader) -> AsyncIterator[NodeFate]:
-        """What ``run`` would do to each node, as things are now."""
+        """What ``run`` would do to each node in the current state."""
         fates = pipelined(each_of(reader.nodes()), self._preview_node, WINDOW)
         async with contextlib.aclosing(fates):
             async for fate in fates:
@@ -220,13 +220,13 @@ class ClusterRestore:
                 yield fate
 
     async def preview_new_ids(self) -> NewIds:
-        """What ``finish`` would do to the id generators, as things are now."""
+        """What ``finish`` would do to the id generators in the current state."""
         if await self._has_generators():
             return NewIds()
         return NewIds(is_counted_anew=True, first_id=least_new_id(self._archive.tree, self._archive.ids))
 
     async def finish(self) -> NewIds:
-        """Move the id generators if they were lost too, then let bookies in."""
+        """Advance the id generators if they were lost too, then let bookies register."""
         new_ids = NewIds()
         if not await self._has_generators():
             first_id = await advance_ids(
@@ -237,7 +237,7 @@ class ClusterRestore:
         return new_ids
 
     async def _has_generators(self) -> bool:
-        """Whether the cluster still counts where it always did."""
+        """Whether the cluster's id generators still exist."""
         if self._target.is_fresh:
             return False
         if self._archive.tree is LedgerTree.FLAT:
@@ -271,7 +271,7 @@ class ClusterRestore:
         await clear_restore_mark(self._store, self._target.root)
 
     async def _reopen_doors(self) -> None:
-        """Where bookies register, in a cluster that has lost it: a nuke that was cut off takes it first."""
+        """Create the directories of registrations if an interrupted nuke has deleted them; it does so first."""
         for path in (self._paths.available, self._paths.read_only):
             if await self._store.exists(path) is None:
                 self._before_each()
@@ -293,7 +293,7 @@ class ClusterRestore:
         fate = self._fate_without_looking(node)
         if fate is not None:
             return fate
-        # Nearly all nodes are there already or none is; looking first spares ZooKeeper writes that fail.
+        # Usually nearly all nodes exist or none does; reading first saves ZooKeeper failing writes.
         present = None if self._target.is_fresh else await self._find(node)
         if present is None:
             if await self._create(node):
@@ -328,7 +328,7 @@ class ClusterRestore:
         return True
 
     def _fate_without_looking(self, node: ArchiveNode) -> NodeFate | None:
-        """Nodes that this restore does not touch, or does in its own time."""
+        """Outcome for nodes that this restore skips or creates at another time."""
         top = node.path.partition("/")[0]
         ledger = look_at_ledger(node.path, node.data, self._archive.tree)
         if ledger is not None:
@@ -359,10 +359,10 @@ class ClusterRestore:
 
 
 def find_obstacle(present: LedgerMetadata, archived: LedgerMetadata) -> str | None:
-    """Why metadata that differs from the archive's must not be replaced by it; None when the archive is ahead.
+    """Why differing metadata must not be replaced by the archive's; None when the archive is ahead.
 
-    Ahead is an archive whose state is further, by the rules for whatever takes the place of metadata. In the same state
-    nobody knows which one is newer.
+    The archive is ahead if its state is further, by the rules for any replacement of metadata. In the same state it is
+    unknown which one is newer.
     """
     if present.state is archived.state and not (present.is_closed and has_other_end(present, archived)):
         return f"it is {present.state.name} in both, but they differ: the cluster's version is treated as the newer one"
@@ -374,13 +374,13 @@ def _mark(archive: ArchiveSummary) -> bytes:
 
 
 def find_node_fault(node: ArchiveNode, tree: LedgerTree) -> str | None:
-    """Why a node that is no ledger is left out by a restore; None for one that is brought back."""
+    """Why a restore omits a node that is no ledger; None for one that it creates."""
     if len(node.data) > NODE_BYTES_MAX:
         return f"{node.path}: {len(node.data)} bytes exceed the size limit of a node"
     place = place_of(node.path, tree)
     top = node.path.partition("/")[0]
     if place.kind is Kind.STRAY_IN_LEDGERS and child_kind(top, tree) is not ChildKind.LEDGERS:
-        return None  # below a name that is not BookKeeper's: its owner's business
+        return None  # below a name that BookKeeper does not use: not checked
     stat = NodeStat(node.version, node.ctime_ms, node.ctime_ms, ephemeral_owner=0, children_count=0)
     around = Surroundings("", tree, None, is_shaded_factory_allowed=True, has_long_ids=True, now_ms=node.ctime_ms)
     found = (each for each in examine(place, Node(node.data, stat), around) if each.rule.id in _FAULTY_NODE_RULES)

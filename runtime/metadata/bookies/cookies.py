@@ -1,6 +1,6 @@
-"""Cookies: proof that folders belong to a bookie of one cluster. Source: metadata section 7.
+"""Cookies: proof that directories belong to a bookie of one cluster. Source: metadata section 7.
 
-The same bytes lie in the node ``cookies/<bookie id>`` and in the VERSION file of every folder.
+The same bytes are in the node ``cookies/<bookie id>`` and in the VERSION file of every directory.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from runtime.metadata.paths import Paths
 from runtime.metadata.store import MetadataStore, Node, Versioned, children_of, decode_node
 
 LAYOUT_VERSION = 5
-"""Written by Java since 4.16 and by us."""
+"""The layout that Java 4.16 and later and bkctl write."""
 LAYOUT_VERSION_MIN = 3
 _LAYOUT_VERSION_TEXT = 4
 _LAYOUT_VERSION = re.compile(r"[0-9]{1,9}\r?")
 
 
 class FieldDifference(msgspec.Struct, frozen=True):
-    """A field in which two cookies differ. Folder lists are tuples; ``instanceId`` None: without one."""
+    """A field in which two cookies differ. Directory lists are tuples; ``instanceId`` None: the cookie has none."""
 
     field: str
     own: str | tuple[str, ...] | None
@@ -32,9 +32,9 @@ class FieldDifference(msgspec.Struct, frozen=True):
 
 
 class Cookie(msgspec.Struct, frozen=True, kw_only=True):
-    """Who owns the folders. Directory names are the configured strings, unresolved and without ``current``.
+    """Owner of the directories. Directory names are the configured strings, unresolved and without ``current``.
 
-    ``index_directories`` None: not configured, they are the ledger directories. ``instance_id`` None: the cluster has
+    ``index_directories`` None: not configured; the ledger directories are used. ``instance_id`` None: the cluster has
     none.
     """
 
@@ -46,15 +46,15 @@ class Cookie(msgspec.Struct, frozen=True, kw_only=True):
     layout_version: int = LAYOUT_VERSION
 
     def differences(self, stored: Cookie) -> tuple[FieldDifference, ...]:
-        """Everything in which a stored cookie contradicts this one, in the order of the fields (metadata section 7.2).
+        """All differences between a stored cookie and this one, in the order of the fields (metadata section 7.2).
 
-        Order and number of folders matter; the layout version does not.
+        Order and number of directories matter; the layout version does not.
         """
         own, other = self.fields(), stored.fields()
         return tuple(FieldDifference(name, own[name], other[name]) for name in own if own[name] != other[name])
 
     def fields(self) -> dict[str, str | tuple[str, ...] | None]:
-        """What is compared, by the names of the format. ``indexDirs`` are the ledger directories where it has none."""
+        """The compared fields, by their names in the format. ``indexDirs`` defaults to the ledger directories."""
         return {
             "bookieHost": self.bookie_id,
             "journalDir": self.journal_directories,
@@ -64,7 +64,7 @@ class Cookie(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def is_superset_of(self, stored: Cookie) -> bool:
-        """Whether this is the stored cookie with ledger and index directories added, as an expansion leaves it."""
+        """Whether this is the stored cookie plus more ledger and index directories, as after an expansion."""
         return {difference.field for difference in self.differences(stored)} <= {"ledgerDirs", "indexDirs"} and (
             set(self.ledger_directories) >= set(stored.ledger_directories)
             and set(self.effective_index_directories) >= set(stored.effective_index_directories)
@@ -72,12 +72,12 @@ class Cookie(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def effective_index_directories(self) -> tuple[str, ...]:
-        """Index directories, which are the ledger directories unless configured apart."""
+        """Index directories; the ledger directories unless configured separately."""
         return self.ledger_directories if self.index_directories is None else self.index_directories
 
 
 def encode_cookie(cookie: Cookie) -> bytes:
-    """Bytes as Java 4.16 and later writes them: always the current layout."""
+    """Bytes as Java 4.16 and later writes them: always in the current layout."""
     fields: list[Field] = [
         ("bookieHost", cookie.bookie_id),
         ("journalDir", ",".join(cookie.journal_directories)),
@@ -91,7 +91,7 @@ def encode_cookie(cookie: Cookie) -> bytes:
 
 
 def decode_cookie(data: bytes) -> Cookie:
-    """Cookie of layout 3, 4 or 5; MetadataFormatError says why it is none. Above 5 is read like 5, as in Java."""
+    """Cookie of layout 3, 4 or 5; MetadataFormatError if invalid. Layouts above 5 are read like 5, as in Java."""
     try:
         first_line, _, rest = data.decode().partition("\n")
     except UnicodeDecodeError as error:
@@ -136,7 +136,7 @@ def _format_directories(directories: tuple[str, ...]) -> str:
 
 
 def _parse_directories(text: str) -> tuple[str, ...]:
-    """The names behind the count. A wrong count makes the text differ from any that a bookie writes: it is damage."""
+    """The names after the count. No bookie writes a wrong count, so this is damage."""
     count, _, names = text.partition("\t")
     directories = tuple(names.split("\t"))
     if count != str(len(directories)):
@@ -167,7 +167,7 @@ class CookieStore:
         return Versioned(decode_node(self.path(bookie_id), node, decode_cookie), node.stat.version)
 
     async def read_node(self, bookie_id: str) -> Node:
-        """The bytes as they are, whether they are a cookie or not; NoNodeError."""
+        """The raw bytes, whether they are a valid cookie or not; NoNodeError."""
         return await self._store.get(self._paths.cookie(bookie_id))
 
     async def create(self, cookie: Cookie) -> Versioned[Cookie]:
@@ -176,7 +176,7 @@ class CookieStore:
         return Versioned(cookie, 0)
 
     async def create_node(self, bookie_id: str, data: bytes) -> None:
-        """Store these very bytes as the cookie of a bookie; NodeExistsError when it has one."""
+        """Store raw bytes as the cookie of a bookie; NodeExistsError when it has one."""
         assert is_valid_bookie_id(bookie_id), "an invalid name among the cookies breaks Java tools"
         await self._store.create(self._paths.cookie(bookie_id), data, make_parents=True)
 
@@ -185,11 +185,11 @@ class CookieStore:
         return Versioned(cookie, await self.write_node(cookie.bookie_id, encode_cookie(cookie), expected_version))
 
     async def write_node(self, bookie_id: str, data: bytes, expected_version: int) -> int:
-        """Replace a cookie by these very bytes; the new version. BadVersionError, NoNodeError."""
+        """Replace a cookie by raw bytes; return the new version. BadVersionError, NoNodeError."""
         return (await self._store.set(self._paths.cookie(bookie_id), data, expected_version)).version
 
     async def delete(self, bookie_id: str, expected_version: int) -> None:
-        """Forget the bookie; BadVersionError, NoNodeError."""
+        """Delete the cookie of a bookie; BadVersionError, NoNodeError."""
         await self._store.delete(self._paths.cookie(bookie_id), expected_version)
 
     async def ids(self) -> list[str]:

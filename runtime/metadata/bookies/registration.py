@@ -1,4 +1,4 @@
-"""Which bookies are there: reading the registrations, and a bookie's own. Source: metadata sections 8 and 9.
+"""Reads the registrations of all bookies and manages a bookie's own. Source: metadata sections 8 and 9.
 
 A registration is an ephemeral node, ``available/<id>`` or ``available/readonly/<id>``. While its mode changes, a bookie
 is in both directories for a moment, never in none.
@@ -43,33 +43,33 @@ logger = logging.getLogger(__name__)
 
 _RETRY_DELAY_S = 1.0
 _UNREGISTER_TIMEOUT_S = 1.0
-"""A stopping bookie has better things to do than to wait for ZooKeeper: the end of the session does the same."""
+"""How long a stopping bookie waits for ZooKeeper: the end of the session removes its registration anyway."""
 _SILENT = "ZooKeeper does not respond"
 _EXPIRY_ROUNDING_S = 3.0
-"""A server ends a session at its next tick (2 s by default); unlike a Java bookie, ours is back before that."""
+"""A server ends a session at its next tick (2 s by default); a restarting bkctl bookie may be faster than that."""
 
 
 class BookieMode(enum.Enum):
-    """Whether a bookie takes writes."""
+    """Whether a bookie accepts writes."""
 
     WRITABLE = "writable"
     READ_ONLY = "read-only"
 
 
 class Registrations(msgspec.Struct, frozen=True):
-    """Registered bookies at one moment, sorted; one that changes its mode may be in both."""
+    """Registered bookies at one moment, sorted; a bookie that changes its mode may be in both."""
 
     writable: tuple[str, ...]
     read_only: tuple[str, ...]
 
     @property
     def live(self) -> frozenset[str]:
-        """Everything registered, in either mode."""
+        """All registered bookies, in either mode."""
         return frozenset(self.writable + self.read_only)
 
 
 class RegistrationClient:
-    """Registrations and cookies of one cluster, as they are now: nothing is cached."""
+    """Current registrations and cookies of one cluster; nothing is cached."""
 
     def __init__(self, store: MetadataStore, root: str) -> None:
         self._store = store
@@ -88,17 +88,17 @@ class RegistrationClient:
         return await self._ids(self._paths.cookies)
 
     async def snapshot(self) -> Registrations:
-        """Both sets; a bookie that changes its mode meanwhile, either way, is seen: writable is read on both sides."""
+        """Both sets. Reads writable before and after read-only, so that no bookie that changes its mode is missed."""
         writable = await self.writable()
         read_only = await self.read_only()
         writable += await self.writable()
         return Registrations(writable=tuple(sorted(set(writable))), read_only=tuple(read_only))
 
     async def service_info(self, bookie_id: str) -> BookieServiceInfo:
-        """What a registered bookie publishes.
+        """The info that a registered bookie publishes.
 
-        BookieUnavailableError when it is not registered or publishes nonsense, BookieNotFoundError when the cluster
-        has never heard of it.
+        BookieUnavailableError when it is not registered or its info is invalid, BookieNotFoundError when the cluster
+        does not know the bookie.
         """
         for path in (self._paths.writable_bookie(bookie_id), self._paths.read_only_bookie(bookie_id)):
             try:
@@ -114,7 +114,7 @@ class RegistrationClient:
         raise BookieNotFoundError(f"there is no bookie {bookie_id} in this cluster")
 
     async def address(self, bookie_id: str) -> tuple[str, int]:
-        """Host and port where a registered bookie takes ledger requests; errors as ``service_info``."""
+        """Host and port where a registered bookie accepts ledger requests; errors as ``service_info``."""
         info = await self.service_info(bookie_id)
         if info.rpc_address is None:
             raise BookieUnavailableError(bookie_id, "its registration has no port for ledger requests")
@@ -142,9 +142,9 @@ class BookieRegistration:
     """One bookie's own registration, renewed after the loss of a session.
 
     ``on_failed`` is called when it cannot be renewed because another session holds the same bookie id, or because
-    ``require_cookie`` raises: the bookie must stop then. ``require_cookie`` is called before each new registration and
-    again after it. A decommission deletes the cookie first and then looks at the registrations, so that at least one
-    of the two sees the other.
+    ``require_cookie`` raises: the bookie must stop then. ``require_cookie`` is called before and after each new
+    registration. A decommission deletes the cookie first and then checks the registrations, so at least one of the two
+    sees the other.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class BookieRegistration:
         if not is_valid_bookie_id(bookie_id):
             raise RegistrationError(f"{bookie_id!r} cannot be a bookie id")
         if service_info.rpc_address is None:
-            # Without any endpoint the payload would be empty, which under an id that is no host:port makes every
+            # Without any endpoint the payload would be empty. Under an id that is no host:port, this makes every
             # starting Java client hang (metadata section 8.2).
             raise RegistrationError(f"bookie {bookie_id} would publish no port for ledger requests")
         self._store = store
@@ -193,17 +193,17 @@ class BookieRegistration:
     async def register(self, mode: BookieMode) -> None:
         """Register, or change the mode.
 
-        Waits for the registration of a former process of this bookie to expire. RegistrationError when another process
-        keeps it, the cluster is not there, or ``require_cookie`` raises it; MetadataUnavailableError.
+        Waits until the registration of an earlier process of this bookie expires. RegistrationError when another
+        process keeps it, the cluster does not exist, or ``require_cookie`` raises it; MetadataUnavailableError.
         """
         async with self._one_change_at_a_time:
             await self._register(mode)
             self._mode = mode
 
     async def unregister(self) -> None:
-        """Take the registration back, within a second; it is not renewed any more.
+        """Delete the registration, within a second; it is no longer renewed.
 
-        What fails is left to the end of the session.
+        If a deletion fails, the node disappears with the session.
         """
         if self._renewal is not None:
             self._renewal.cancel()
@@ -221,13 +221,13 @@ class BookieRegistration:
             )
 
     async def _take_back(self, path: str) -> str | None:
-        """Delete a node of this registration; why that failed, or None when it is gone."""
+        """Delete a node of this registration; return why that failed, None when the node is gone."""
         try:
             await self._store.delete(path)
         except (NoNodeError, SessionExpiredError):
             return None
         except MetadataUnavailableError:
-            return _SILENT  # a server that dies before its answer is as silent as one that was dead before
+            return _SILENT  # no answer: treated like a server that was down before the request
         except MetadataError as error:
             return str(error)
         return None
@@ -256,9 +256,9 @@ class BookieRegistration:
         try:
             await self._require_cookie()
         except MetadataUnavailableError:
-            raise  # no answer: the registration ends with the session, or the next attempt checks again
+            raise  # no answer: the node disappears with the session, or the next attempt checks again
         except BkctlError:
-            if self._sessions_lost_count == sessions_lost_count:  # else the node there may be of another process
+            if self._sessions_lost_count == sessions_lost_count:  # otherwise the node may belong to another process
                 await asyncio.gather(*map(self._take_back, self._both_paths()))
             raise
 
@@ -276,7 +276,7 @@ class BookieRegistration:
             )
 
     async def _hold(self, path: str) -> None:
-        """Own an ephemeral node at ``path`` (metadata section 8.3). A node of our own session is kept as it is."""
+        """Own an ephemeral node at ``path`` (metadata section 8.3). A node of this session is kept as it is."""
         stat = await self._store.exists(path)
         if stat is not None:
             if stat.ephemeral_owner == self._store.session_id:
@@ -290,7 +290,7 @@ class BookieRegistration:
         try:
             await self._store.create(path, self._payload, is_ephemeral=True)
         except NodeExistsError:
-            # A create whose answer was lost may have been our own.
+            # An earlier create whose answer was lost may have created it.
             stat = await self._store.exists(path)
             if stat is None or stat.ephemeral_owner != self._store.session_id:
                 raise RegistrationError(
@@ -300,7 +300,7 @@ class BookieRegistration:
             raise RegistrationError(await self._why_there_is_no_directory()) from None
 
     async def _why_there_is_no_directory(self) -> str:
-        """A nuke takes it first and a restore makes it last: whoever adds it in between lets collectors in."""
+        """A nuke deletes it first and a restore creates it last: creating it in between would enable collection."""
         root = self._paths.root
         if await self._store.exists(root) is None:
             return str(ClusterNotFoundError(root))
@@ -310,7 +310,7 @@ class BookieRegistration:
         )
 
     async def _wait_for_expiry(self, path: str) -> None:
-        """Wait until the node of another session is gone; it is never deleted by force."""
+        """Wait until the node of another session is gone; never delete it by force."""
         logger.warning(
             "bookie %s is still registered by another session: waiting up to %g s for it to expire",
             self._bookie_id,

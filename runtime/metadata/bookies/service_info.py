@@ -1,4 +1,4 @@
-"""What a bookie publishes about itself in its registration node. Source: metadata section 8.2."""
+"""The info that a bookie publishes in its registration node. Source: metadata section 8.2."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from runtime.ledger.metadata import parse_host_and_port
 RPC_ENDPOINT_ID: Final = "bookie"
 RPC_PROTOCOL: Final = "bookie-rpc"
 VERSION_PROPERTY: Final = "version"
-"""Free property in which a bookie of this project publishes its software; a Java bookie publishes none."""
+"""Property in which a bkctl bookie publishes its software; a Java bookie publishes none."""
 
 
 class BookieAddress(msgspec.Struct, frozen=True):
-    """Where a bookie listens; not its identity."""
+    """Host and port where a bookie listens; not its identity."""
 
     host: str
     port: int
@@ -37,7 +37,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class BookieServiceInfo(msgspec.Struct, frozen=True):
-    """Endpoints and free properties of a bookie."""
+    """Endpoints and properties of a bookie."""
 
     endpoints: tuple[Endpoint, ...]
     properties: dict[str, str] = {}
@@ -49,7 +49,7 @@ class BookieServiceInfo(msgspec.Struct, frozen=True):
 
     @property
     def rpc_address(self) -> BookieAddress | None:
-        """Where it takes ledger requests; None when it publishes no such endpoint."""
+        """Address for ledger requests; None when the bookie publishes no such endpoint."""
         for endpoint in self.endpoints:
             if endpoint.protocol == RPC_PROTOCOL:
                 return BookieAddress(endpoint.host, endpoint.port)
@@ -57,7 +57,7 @@ class BookieServiceInfo(msgspec.Struct, frozen=True):
 
 
 def rpc_service_info(host: str, port: int, version: str | None = None) -> BookieServiceInfo:
-    """What a bookie publishes that offers ledger requests alone, with its software version as a property."""
+    """Service info of a bookie that offers only ledger requests, with its software version as a property."""
     properties = {} if version is None else {VERSION_PROPERTY: version}
     return BookieServiceInfo((Endpoint(RPC_ENDPOINT_ID, host, port, RPC_PROTOCOL),), properties)
 
@@ -84,7 +84,7 @@ def encode_service_info(info: BookieServiceInfo) -> bytes:
 
 
 def decode_service_info(bookie_id: str, data: bytes) -> BookieServiceInfo:
-    """Service info from a payload. An empty one, as 4.10 writes it, means the address that the id itself spells.
+    """Service info from a payload. An empty one, as 4.10 writes it, means the address in the bookie id.
 
     MetadataFormatError for damaged bytes, and for an empty payload under an id that is not ``host:port``.
     """

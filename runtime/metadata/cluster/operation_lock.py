@@ -4,13 +4,13 @@
     /bkctl/operations/<ledgers root>,<bookie id>      E, the same, of an operation on one bookie
                                                       (root and bookie id percent-encoded)
 
-The first is the lock of the cluster: one operation holds it at a time. A recovery takes only the locks of the bookies
-that it recovers (the ledgers themselves have replication locks). So recoveries of different bookies run at the same
-time, and next to every operation but those that replace the metadata of the whole cluster. Both sides create their own
-node before they look for the other's, so at least one of them sees the other.
+The first node locks the cluster: one operation holds it at a time. A recovery takes only the locks of the bookies that
+it recovers; ledgers have their own replication locks. So recoveries of different bookies can run at the same time, and
+next to every operation except those that replace the metadata of the whole cluster. Both sides create their own node
+before they look for the other's, so at least one of them sees the other.
 
-Below the ledgers root an unknown child would make Java's nukeexistingcluster refuse (metadata section 3.5). The two
-parents are world-open and stay: whoever may lock need not be the one who locked first.
+An unknown child below the ledgers root would make Java's nukeexistingcluster refuse (metadata section 3.5). The two
+parents have an open ACL and are never deleted, because different users may take locks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BOOKIE = ","  # never part of a percent-encoded root
 
 
 class OperationHolder(msgspec.Struct, frozen=True):
-    """Who changes the cluster, as the others are told."""
+    """The operation that holds a lock, as shown to other operators."""
 
     operation: str
     user: str = "?"
@@ -52,7 +52,7 @@ class OperationHolder(msgspec.Struct, frozen=True):
 
     @property
     def is_of_whole_cluster(self) -> bool:
-        """Whether nothing else may run meanwhile; also True for a holder that cannot be read."""
+        """Whether no other operation may run meanwhile; also True for a holder that cannot be read."""
         return self.operation in _WHOLE_CLUSTER or self.pid <= 0
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ _SHORT_OPERATIONS = OperationHolder("the two operations must run one after the o
 
 
 class OperationLockedError(ConflictError):
-    """Another operation changes the cluster, or a bookie of it, at this moment."""
+    """Another operation is changing the cluster or one of its bookies."""
 
     def __init__(self, path: str, holder: OperationHolder, bookie_id: str | None = None) -> None:
         subject = "is changing this cluster" if bookie_id is None else f"is working on bookie {bookie_id}"
@@ -72,7 +72,7 @@ class OperationLockedError(ConflictError):
 
 
 class OperationLock:
-    """A lock that was acquired; lives as long as the session. Use it as ``async with``."""
+    """A lock that was acquired; it lasts as long as the session. Use it as ``async with``."""
 
     def __init__(self, store: MetadataStore, *paths: str) -> None:
         self._store = store
@@ -82,19 +82,19 @@ class OperationLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether the session that took the lock still lasts."""
+        """Whether the session that took the lock is still open."""
         return self._is_held
 
     def require_held(self) -> None:
-        """SessionExpiredError once the session that took the lock is gone: ask before every step that relies on it."""
+        """SessionExpiredError if the session that took the lock has ended; call before each step that relies on it."""
         if not self._is_held:
             path = self._paths[0]
             raise SessionExpiredError(f"{path}: the operation lock was lost with the ZooKeeper session", path)
 
     async def release(self) -> None:
-        """Give the lock back; if that fails, the end of the session does it."""
+        """Release the lock; if that fails, the node disappears with the session."""
         if not self._is_held:
-            return  # the node may be another's by now
+            return  # the node may belong to another process by now
         self._is_held = False
         for path in self._paths:
             try:
@@ -115,7 +115,7 @@ class OperationLock:
 
 
 def operation_lock_path(root: str) -> str:
-    """Node of the lock for one ledgers root; RefusedError where it would lie inside the cluster's own tree."""
+    """Node of the lock for one ledgers root; RefusedError if it would be inside the cluster's own tree."""
     if f"{DIRECTORY}/".startswith(f"{root}/"):
         raise RefusedError(
             f"nothing was changed: {root} cannot be the root of a cluster that bkctl changes: its locks are "
@@ -125,9 +125,9 @@ def operation_lock_path(root: str) -> str:
 
 
 async def acquire_operation_lock(store: MetadataStore, root: str, holder: OperationHolder) -> OperationLock:
-    """Take the cluster's lock; OperationLockedError names who has it, MetadataAuthError says what is missing.
+    """Take the cluster's lock. OperationLockedError shows the holder, MetadataAuthError the missing permission.
 
-    SessionExpiredError when the session ended before the answer arrived: the lock went with it.
+    SessionExpiredError when the session ended before the answer arrived: the lock ended with it.
     """
     path = operation_lock_path(root)
     for _ in range(_ATTEMPTS_MAX):
@@ -146,8 +146,8 @@ async def lock_bookies(
 ) -> OperationLock:
     """Take the locks of these bookies, all or none.
 
-    OperationLockedError names who has one of them, or who replaces the metadata of the whole cluster. Locks that this
-    session has already count as taken: the answer to an earlier attempt may have been lost.
+    OperationLockedError shows who holds one of them, or who replaces the metadata of the whole cluster. Locks that this
+    session already has count as taken: the answer to an earlier attempt may have been lost.
     """
     cluster_path = operation_lock_path(root)
     paths = {bookie_id: bookie_lock_path(root, bookie_id) for bookie_id in sorted(bookie_ids)}
@@ -172,7 +172,7 @@ async def lock_bookies(
 async def _try_bookie(
     store: MetadataStore, path: str, holder: OperationHolder, bookie_id: str
 ) -> OperationLockedError | None:
-    """Take the lock of one bookie; else the error that names its holder."""
+    """Take the lock of one bookie, or return the error that shows its holder."""
     for _ in range(_ATTEMPTS_MAX):
         if await _take(store, path, holder) or await _is_of_session(store, path):
             return None
@@ -188,7 +188,7 @@ def bookie_lock_path(root: str, bookie_id: str) -> str:
 
 
 async def operations_on_bookies(store: MetadataStore, root: str) -> list[OperationHolder]:
-    """Operations that hold the lock of a bookie now, once for each bookie. ``store.sync`` must come first."""
+    """Holders of bookie locks, one for each locked bookie. Call ``store.sync`` first."""
     path = operation_lock_path(root)
     prefix = f"{path.rpartition('/')[2]}{_BOOKIE}"
     names = await children_of(store, DIRECTORY)
@@ -197,7 +197,7 @@ async def operations_on_bookies(store: MetadataStore, root: str) -> list[Operati
 
 
 async def _take(store: MetadataStore, path: str, holder: OperationHolder) -> bool:
-    """Whether the lock is ours; False where somebody else has it."""
+    """Whether this session got the lock; False when another process holds it."""
     session_id = store.session_id
     try:
         await _create_directory(store)
@@ -213,14 +213,14 @@ async def _take(store: MetadataStore, path: str, holder: OperationHolder) -> boo
             path,
         ) from error
     except MetadataUnavailableError:
-        # The answer may have been lost, not the request.
+        # The request may have succeeded and only its answer was lost.
         if not await _is_of_session(store, path) or store.session_id != session_id:
             raise
     return True
 
 
 async def _is_of_session(store: MetadataStore, path: str) -> bool:
-    """Whether this session created the node: an earlier attempt did, if its answer was lost."""
+    """Whether this session created the node, in an earlier attempt whose answer was lost."""
     session_id = store.session_id
     stat = await store.exists(path)
     return stat is not None and stat.ephemeral_owner == session_id == store.session_id != 0
@@ -233,7 +233,7 @@ async def _create_directory(store: MetadataStore) -> None:
 
 
 async def _read_holder(store: MetadataStore, path: str) -> OperationHolder | None:
-    """Who has the lock; None when it has just been given back."""
+    """The holder of the lock; None when it has just been released."""
     try:
         return decode_json((await store.get(path)).data, OperationHolder)
     except NoNodeError:

@@ -1,4 +1,4 @@
-"""The life of a cluster's root: creation and identity. Source: metadata section 3."""
+"""Creation and identity of a cluster's root. Source: metadata section 3."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runtime.metadata.paths import Paths
 from runtime.metadata.store import CreateNode, MetadataStore, find_node
 
 RESTORE_MARK = b"bkctl restore "
-"""What the root's own data begins with while a restore is under way, which Java ignores; a hash follows."""
+"""Prefix of the root's own data during a restore; the archive's hash follows. Java ignores this data."""
 
 
 class ClusterInfo(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ async def _read_layout(store: MetadataStore, root: str, config: LayoutConfig | N
 
 
 async def require_cluster(store: MetadataStore, root: str) -> None:
-    """ClusterNotFoundError unless there is something at ``root``."""
+    """ClusterNotFoundError unless there is a node at ``root``."""
     if await store.exists(root) is None:
         raise ClusterNotFoundError(root)
 
@@ -60,13 +60,13 @@ async def init_cluster(
     random_source: random.Random,
     layout_config: LayoutConfig | None = None,
 ) -> tuple[ClusterInfo, bool]:
-    """Create the cluster below ``root`` unless it is there; what it is, and whether this call created it.
+    """Create the cluster below ``root`` unless it exists; return its identity and whether this call created it.
 
-    A new root appears complete in one transaction. In an existing one the missing directories and LAYOUT are added, and
-    nothing else: a missing INSTANCEID stays missing, since cookies made without it would no longer match.
-    ``layout_config`` says which layout to record when ``tree`` is None.
-    ConfigurationError when the existing layout is another one, RefusedError when a restore has not ended there:
-    what it leaves missing keeps bookies out on purpose.
+    A new root appears complete in one transaction. In an existing one, only missing directories and LAYOUT are added. A
+    missing INSTANCEID stays missing, because existing cookies without it would no longer match.
+    ``layout_config`` selects the layout to record when ``tree`` is None.
+    ConfigurationError when the existing layout is a different one. RefusedError when a restore is unfinished: the nodes
+    that it has not yet created keep bookies out on purpose.
     """
     paths = Paths(root)
     nodes = [
@@ -88,13 +88,13 @@ async def init_cluster(
 
 
 async def is_restore_unfinished(store: MetadataStore, root: str) -> bool:
-    """Whether what is at ``root`` is a part of a cluster, which a restore has begun to bring back; one read."""
+    """Whether ``root`` holds only part of a cluster because a restore has begun and not finished; one read."""
     node = await find_node(store, root)
     return node is not None and node.data.startswith(RESTORE_MARK)
 
 
 def unfinished_restore_text(root: str) -> str:
-    """What that means, and the ways out."""
+    """Explain an unfinished restore and how to fix it."""
     return (
         f"a restore into {root} is unfinished, so only a part of the cluster is there: run bkctl cluster restore "
         "again with the same backup, or remove what it restored with bkctl cluster nuke"
@@ -102,7 +102,7 @@ def unfinished_restore_text(root: str) -> str:
 
 
 async def clear_restore_mark(store: MetadataStore, root: str) -> None:
-    """Note that no restore is under way any more."""
+    """Record that no restore is running."""
     node = await store.get(root)
     if node.data.startswith(RESTORE_MARK):
         await store.set(root, b"", node.stat.version)
@@ -115,7 +115,7 @@ async def is_health_check_enabled(store: MetadataStore, root: str) -> bool:
 
 
 async def switch_health_check(store: MetadataStore, root: str, *, is_enabled: bool) -> bool:
-    """Turn the switch; whether it stood otherwise before."""
+    """Set the switch; return whether that changed it."""
     path = Paths(root).health_check_disabled
     try:
         await (store.delete(path) if is_enabled else store.create(path))
@@ -134,7 +134,7 @@ async def _create_root(store: MetadataStore, nodes: list[CreateNode]) -> bool:
     try:
         await store.create_all(nodes)
     except NodeExistsError:
-        return False  # somebody else initialises the same root at this moment
+        return False  # another process is initializing the same root
     return True
 
 

@@ -1,6 +1,6 @@
-"""A cluster at one glance: its bookies, its auditor, whether anything is marked under-replicated.
+"""A cluster at a glance: its bookies, its auditor, whether any ledger is marked under-replicated.
 
-Source: cli-parity card 31; metadata sections 1, 10 and 11. Nothing is created by looking, unlike in Java.
+Source: cli-parity card 31; metadata sections 1, 10 and 11. Reading creates no nodes, unlike in Java.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from runtime.metadata.store import MetadataStore
 
 
 class ClusterSummary(msgspec.Struct, frozen=True):
-    """What ``cluster info`` shows; ``auditor_id`` is None when no auditor is elected, or its vote cannot be read.
+    """Data of ``cluster info``; ``auditor_id`` is None when no auditor is elected, or its vote cannot be read.
 
-    Only an auditor finds out whether ledgers miss copies. ``is_under_replicated`` is None, not known, if no ledger is
-    marked and either no auditor works or bookies are not registered, which it may not have noticed yet.
+    Only an auditor detects missing copies. ``is_under_replicated`` is None (unknown) if no ledger is marked and either
+    no auditor runs or some bookies are not registered, which the auditor may not have noticed yet.
     ``is_replication_enabled`` is None if the switch is on and no auditor is elected.
     ``known_count`` counts the bookies that own a cookie: all that ever joined and were not decommissioned.
     """
@@ -46,7 +46,7 @@ class ClusterSummary(msgspec.Struct, frozen=True):
 async def read_cluster_summary(
     store: MetadataStore, root: str, layout_config: LayoutConfig | None = None
 ) -> ClusterSummary:
-    """Look at a cluster; ClusterNotFoundError."""
+    """Read the summary of a cluster; ClusterNotFoundError."""
     info = await read_cluster_info(store, root, layout_config)
     client = RegistrationClient(store, root)
     registrations = await client.snapshot()
@@ -70,7 +70,7 @@ async def read_cluster_summary(
 
 
 async def _has_mark(store: MetadataStore, root: str, foreign: ForeignNames) -> bool:
-    """Whether any ledger is marked. Interior nodes outlive their marks, so the first branch may be empty."""
+    """Whether any ledger is marked. Interior nodes outlive their marks, so one branch is not enough to tell."""
     async with aclosing(list_marks(store, root, foreign, window=1)) as marks:
         async for _ in marks:
             return True

@@ -1,6 +1,6 @@
-"""The rules of the metadata doctor that compare nodes: cookies, registrations, votes, and what is not there. Pure.
+"""Rules of the metadata doctor that compare nodes: cookies, registrations, votes, and missing nodes. Pure.
 
-Bookies and votes come and go while they are read, so whoever asks takes a second snapshot and believes what both show.
+Bookies and votes may change while they are read, so the caller takes two snapshots and trusts what both show.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ _PATHS_KEPT_MAX = 10
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Nodes of one moment, by their names; None: this user may not list them."""
+    """Nodes at one moment, by name; None: this user may not list them."""
 
     writable: Mapping[str, Node] | None
     read_only: Mapping[str, Node] | None
     cookies: Mapping[str, Node] | None
     votes: Mapping[str, Node] | None
     elected: Node | None
-    """The directory of votes, in which the last winner left its name."""
+    """The directory of votes, where the last winner wrote its name."""
     instance_id: Node | None
     present: frozenset[str]
-    """Paths that are there, among those that were asked for."""
+    """Those of the requested paths that exist."""
     references: Mapping[str, Reference] = {}
-    """Bookies that ledgers name."""
+    """Bookies that ledgers refer to."""
 
 
 class Reference(msgspec.Struct):
-    """How many ledgers name a bookie; of the first ones also the paths."""
+    """Number of ledgers that refer to a bookie, and the paths of the first ones."""
 
     ledgers_count: int = 0
     first_paths: list[str] = []
 
 
 class References:
-    """Notes which bookies the ledgers of a walk name. Memory grows with the bookies only."""
+    """Collects the bookies that the ledgers of a walk refer to. Memory grows only with the number of bookies."""
 
     def __init__(self) -> None:
         self.by_bookie: dict[str, Reference] = {}
 
     def note(self, path: str, data: bytes) -> None:
-        """Note the bookies of a ledger; one that cannot be read names none."""
+        """Add the bookies of a ledger; ignores an unreadable ledger."""
         for bookie_id in _named_in(data):
             reference = self.by_bookie.setdefault(bookie_id, Reference())
             reference.ledgers_count += 1
@@ -64,7 +64,7 @@ class References:
 
 
 def still_named(reference: Reference, bookie_id: str, ledgers: Iterable[bytes]) -> bool:
-    """Whether a bookie is still named, ``ledgers`` being what the ledgers of ``first_paths`` hold now."""
+    """Whether a ledger still refers to a bookie; ``ledgers``: current data of the ledgers of ``first_paths``."""
     return reference.ledgers_count > len(reference.first_paths) or any(bookie_id in _named_in(data) for data in ledgers)
 
 
@@ -76,7 +76,7 @@ def _named_in(data: bytes) -> frozenset[str]:
 
 
 def compare(root: str, snapshot: Snapshot) -> Iterator[MetadataFinding]:
-    """What is wrong with the bookies, their cookies and the election as a whole."""
+    """Problems of the bookies, their cookies and the election as a whole."""
     paths = Paths(root)
     cookies: dict[str, Cookie] = {}
     yield from _absences(paths, snapshot)
@@ -107,13 +107,13 @@ def _absences(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFinding]:
 
 
 def _cookie_faults(paths: Paths, snapshot: Snapshot, cookies: dict[str, Cookie]) -> Iterator[MetadataFinding]:
-    """Fills ``cookies`` with those that can be read."""
+    """Adds the readable cookies to ``cookies``."""
     instance_id = snapshot.instance_id.data.decode("utf-8", "replace") if snapshot.instance_id else None
     is_instance_known = snapshot.instance_id is not None or paths.instance_id not in snapshot.present
     for name, node in (snapshot.cookies or {}).items():
         path = paths.cookie(name)
         if not is_valid_bookie_id(name):
-            continue  # found by itself, and no command takes such an id
+            continue  # already a finding, and no command accepts such an id
         try:
             cookie = decode_cookie(node.data)
         except MetadataFormatError as error:
@@ -146,7 +146,7 @@ def _shared_folders(paths: Paths, snapshot: Snapshot, cookies: Mapping[str, Cook
 
 
 def _host(bookie_id: str, snapshot: Snapshot) -> str | None:
-    """Host that a bookie runs on, as it publishes it, else as its id spells it; None when neither says."""
+    """Host of a bookie, from its service info, else from its id; None when neither has one."""
     node = (snapshot.writable or {}).get(bookie_id) or (snapshot.read_only or {}).get(bookie_id)
     if node is not None:
         try:
@@ -168,7 +168,7 @@ def _registration_faults(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataF
         if sessions[0] != sessions[1]:
             problem = "Sessions {:#x} and {:#x} own its two registrations.".format(*sessions)
             yield finding("registered-by-two-sessions", paths.read_only_bookie(name), problem)
-    if paths.available in snapshot.present:  # else that is the finding
+    if paths.available in snapshot.present:  # otherwise that is the finding
         yield from _down_bookies(paths, snapshot, writable.keys() | read_only.keys())
     if cookies is None:
         return
@@ -217,7 +217,7 @@ def _election_faults(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFindi
     try:
         candidate = decode_vote(first.data)
     except MetadataFormatError:
-        return  # found by itself
+        return  # already a finding
     if _hint(snapshot.elected) != candidate:
         problem = f"The lowest vote is that of {candidate}, but {shown(snapshot.elected.data)} was elected last."
         yield finding("auditor-not-in-office", paths.auditor_election, problem)

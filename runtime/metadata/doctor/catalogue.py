@@ -1,7 +1,7 @@
-"""What the metadata doctor can find: what it is, how bad it is, what it does to a running cluster, how to fix it.
+"""Everything the metadata doctor can find: what it is, its severity, its effect on a running cluster, how to fix it.
 
-``make doctor-page`` writes ``docs/reference/metadata-doctor.md`` from it. Ids are stable: users filter by them. The
-order is that of a report. Sources: metadata sections 2 to 12, replication sections 1 and 7.
+``make doctor-page`` writes ``docs/reference/metadata-doctor.md`` from it. Ids are stable, because users filter by them.
+The order is that of a report. Sources: metadata sections 2 to 12, replication sections 1 and 7.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runtime.metadata.doctor.critical import CRITICAL, REPLACE_LEDGER
 
 
 class Severity(enum.IntEnum):
-    """How bad a finding is, the worst first."""
+    """Severity of a finding, the worst first."""
 
     CRITICAL = 1
     """Destroys or hides data, or stops clients, auditors or the creation of ledgers in the whole cluster."""
@@ -26,9 +26,9 @@ class Severity(enum.IntEnum):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A kind of problem. ``cure`` has the node as {path} and its ledger or bookie as {subject}.
+    """A kind of problem. In ``cure``, {path} is the node and {subject} its ledger or bookie.
 
-    A settled rule looks at one node whose state cannot be a passing one: it is reported without a second look.
+    A settled rule concerns one node in a state that cannot be temporary: it is reported without a second read.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class MetadataFinding(msgspec.Struct, frozen=True):
-    """A rule that a node breaks. ``subject`` is the ledger or bookie concerned, the name of the node if it has none."""
+    """A rule that a node violates. ``subject`` is the ledger or bookie concerned, otherwise the name of the node."""
 
     rule: Rule
     path: str

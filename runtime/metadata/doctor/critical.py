@@ -155,4 +155,4 @@ CRITICAL = (
         "Stop all autorecovery daemons, zkCli: deleteall {path} (this resets the counter), and start them again.",
     ),
 )
-"""Id, what it is, what it does to a running cluster, how to fix it."""
+"""Id, what it is, its effect on a running cluster, how to fix it."""

@@ -1,9 +1,9 @@
-"""The metadata doctor: reads the whole tree below the ledgers root, and tells what is not as it should be.
+"""The metadata doctor: reads the whole tree below the ledgers root and reports problems.
 
-Nothing is written. Memory does not grow with the tree. Others may work beside: a node that is under suspicion is read
-again before it is reported, and what compares several nodes must show twice. A node that this user may not read is a
-finding by itself, so that silence means that everything was seen. How many copies ledgers have is ``bkctl audit``'s to
-count. Whether the session that owns a node still lives cannot be asked of ZooKeeper: it deletes such nodes itself.
+It writes nothing, and its memory does not grow with the tree. Other processes may change the tree meanwhile: a
+suspicious node is read again before it is reported, and what compares several nodes must show twice. A node that this
+user may not read is itself a finding, so no findings means that everything was read. ``bkctl audit`` counts the copies
+of ledgers, not the doctor. Sessions of ephemeral nodes are not checked: ZooKeeper deletes such nodes itself.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from storage.errors import BkctlError
 T = TypeVar("T")
 
 KEPT_MAX = 1000
-"""Findings of one rule that are kept unless more are asked for; all are counted."""
+"""Default maximum of listed findings per rule; all are counted."""
 SETTLE_S = 1.0
-"""What is between two steps of somebody else is over after that long, as a rule."""
+"""Pause before the second read: other processes usually need less time between two steps."""
 
 _SUSPECTS_MAX = 1000
 _BATCH = 128
@@ -43,9 +43,9 @@ _PROGRESS_EVERY_NODES = 256
 
 
 class DoctorReport(msgspec.Struct, frozen=True):
-    """Findings, the worst first; ``counts`` by id of the rule are complete where ``findings`` are cut off.
+    """Findings, the worst first; ``counts`` by rule id are complete even if ``findings`` are truncated.
 
-    ``looked_at``: how many nodes of each kind were read.
+    ``looked_at``: number of nodes read, by kind.
     """
 
     root: str
@@ -57,11 +57,11 @@ class DoctorReport(msgspec.Struct, frozen=True):
 
     @property
     def is_truncated(self) -> bool:
-        """Whether there are more findings than are listed."""
+        """Whether there are more findings than listed."""
         return len(self.findings) < sum(self.counts.values())
 
     def count(self, severity: Severity) -> int:
-        """Findings of this severity."""
+        """Number of findings of this severity."""
         return sum(count for rule_id, count in self.counts.items() if RULES[rule_id].severity is severity)
 
 
@@ -77,10 +77,10 @@ async def examine_cluster(
     settle_s: float = SETTLE_S,
     on_progress: Callable[[int], None] | None = None,
 ) -> DoctorReport:
-    """Examine everything below ``root``; ``wanted_tree`` is what the metadata URI says.
+    """Examine everything below ``root``; ``wanted_tree`` is the layout in the metadata URI.
 
-    ``is_wanted`` chooses rules; ``kept_max`` findings of each are kept. ClusterNotFoundError; MetadataAuthError when
-    not even the root may be read; MetadataUnavailableError.
+    ``is_wanted`` selects rules; ``kept_max`` findings of each are kept. ClusterNotFoundError; MetadataAuthError when
+    this user may not even read the root; MetadataUnavailableError.
     """
     await store.sync(root)
     try:
@@ -104,7 +104,7 @@ async def examine_cluster(
 
 
 async def _is_there(store: MetadataStore, path: str) -> bool:
-    """Whether a node is there; newer servers do not tell who may not read it: it counts as there."""
+    """Whether a node exists. Newer servers do not say so without read permission; the node then counts as existing."""
     try:
         return await store.exists(path) is not None
     except MetadataAuthError:
@@ -112,7 +112,7 @@ async def _is_there(store: MetadataStore, path: str) -> bool:
 
 
 async def _find_tree(store: MetadataStore, root: str, wanted: LedgerTree | None, config: LayoutConfig) -> LedgerTree:
-    """The layout by which to read: the recorded one whatever is wanted; if that says nothing, the likeliest."""
+    """The layout to read by: the recorded one, whatever is wanted; if there is none, the likeliest."""
     recorded: LedgerLayout | None = None
     with contextlib.suppress(MetadataFormatError, MetadataAuthError):
         recorded = await read_layout(store, root, is_shaded_factory_allowed=config.is_shaded_factory_allowed)
@@ -125,7 +125,7 @@ async def _find_tree(store: MetadataStore, root: str, wanted: LedgerTree | None,
 
 
 class _Notes:
-    """Counts findings by rule, and keeps the first of each."""
+    """Counts findings by rule and keeps the first ones of each."""
 
     def __init__(self, is_wanted: Callable[[Rule], bool], kept_max: int) -> None:
         self._is_wanted = is_wanted
@@ -154,7 +154,7 @@ class _Notes:
 
 
 class _Eyes:
-    """Reads for a walk; what this user may not read is told of, and counts as absent."""
+    """Reads for a walk; reports nodes that this user may not read and treats them as absent."""
 
     def __init__(self, store: MetadataStore, on_denied: Callable[[str], None]) -> None:
         self._store = store
@@ -195,7 +195,7 @@ class _Examination:
     # -- node by node -----------------------------------------------------------------------------------------------
 
     async def walk(self, on_progress: Callable[[int], None] | None) -> None:
-        """Look at every node by itself, and for the ledger of each mark and lock."""
+        """Check each node by itself, and collect the ledgers of marks and locks."""
         root, tree = self._around.root, self._around.tree
         eyes = _Eyes(self._store, self._note_denied)
         nodes = walk_tree(eyes, root, is_skipped=lambda path: is_below_stray(path[len(root) + 1 :], tree))
@@ -233,7 +233,7 @@ class _Examination:
             self._suspects.append(place)
 
     async def _look_again(self) -> None:
-        """Report what the nodes under suspicion look like now; those that are gone or well again are none."""
+        """Check suspicious nodes again and report their current problems; skip deleted and repaired nodes."""
         suspects, self._suspects = self._suspects, []
         for start in range(0, len(suspects), _BATCH):
             batch = suspects[start : start + _BATCH]
@@ -249,7 +249,7 @@ class _Examination:
             return None
 
     async def _look_for_ledgers(self) -> None:
-        """Marks and locks whose ledger is gone, and which are there still: ids are not given out twice."""
+        """Report remaining marks and locks whose ledger is gone; ids are not reused, so it cannot come back."""
         owned, self._owned = self._owned, []
         is_orphan = await asyncio.gather(*map(self._is_without_ledger, owned))
         for place in itertools.compress(owned, is_orphan):
@@ -273,7 +273,7 @@ class _Examination:
     # -- as a whole -------------------------------------------------------------------------------------------------
 
     async def compare(self) -> str | None:
-        """Report what two snapshots of bookies and votes show alike; the instance id."""
+        """Report problems of bookies and votes that two snapshots agree on; return the instance id."""
         snapshot = await self._snapshot(self._references.by_bookie)
         found = list(compare(self._around.root, snapshot))
         if found:
@@ -286,7 +286,7 @@ class _Examination:
         return snapshot.instance_id.data.decode("utf-8", "replace") if snapshot.instance_id else None
 
     async def _references_left(self, snapshot: Snapshot) -> dict[str, Reference]:
-        """Bookies that are named and not registered, and that are named still: a recovery may have replaced them."""
+        """Unregistered bookies to which ledgers still refer: a recovery may have replaced some meanwhile."""
         left: dict[str, Reference] = {}
         registered = {*(snapshot.writable or {}), *(snapshot.read_only or {})}
         for bookie_id, reference in snapshot.references.items():
@@ -306,7 +306,7 @@ class _Examination:
         paths = self._paths
         election = Place(paths.auditor_election[len(paths.root) + 1 :], Kind.ELECTION)
         instance = Place(paths.instance_id[len(paths.root) + 1 :], Kind.INSTANCE_ID)
-        # A bookie that changes its mode is registered anew before the old node goes: writable is read on both sides.
+        # A bookie that changes its mode registers again before it deletes the old node: read writable before and after.
         writable = await self._nodes_in(paths.available)
         read_only = await self._nodes_in(paths.read_only)
         writable_again = await self._nodes_in(paths.available)

@@ -1,4 +1,4 @@
-"""What can be wrong with a ledger's metadata, each fault by its own name. Source: metadata section 6.2. Pure."""
+"""Problems of a ledger's metadata, with a rule for each. Source: metadata section 6.2. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from runtime.metadata.doctor.catalogue import MetadataFinding, finding
 from storage.ids import INVALID_ENTRY_ID
 
 Fault = tuple[str, str]
-"""Id of the rule, and the sentence that says what is wrong."""
+"""Id of the rule, and the sentence that describes the problem."""
 
 _NAMED_MAX = 5
 
 
 def examine_ledger(path: str, ledger_id: int, data: bytes) -> Iterator[MetadataFinding]:
-    """All faults of one ledger's bytes."""
+    """All problems of one ledger's bytes."""
     try:
         metadata = decode_unsound_metadata(data)
     except MissingEndError:

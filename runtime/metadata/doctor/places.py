@@ -1,4 +1,4 @@
-"""What each path of a cluster's metadata is for. Source: metadata sections 1, 4.1, 10.2, 11 and 12. Pure."""
+"""Purpose of each path in a cluster's metadata. Source: metadata sections 1, 4.1, 10.2, 11 and 12. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MARK_GROUPS = 4
 
 
 class Kind(enum.Enum):
-    """What a node is for; the value is how a report counts it."""
+    """Purpose of a node; the value is its name in a report."""
 
     ROOT = "root"
     INSTANCE_ID = "instance_id"
@@ -61,7 +61,7 @@ class Kind(enum.Enum):
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """A path below the ledgers root. ``number``: ledger id, number of a vote or of a high half, where it has one."""
+    """A path below the ledgers root. ``number``: ledger id, number of a vote or of a high half; None if it has none."""
 
     path: str
     kind: Kind
@@ -74,7 +74,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 
 
 def place_of(path: str, tree: LedgerTree) -> Place:
-    """What the node at ``path`` below the root is for; the root itself is the empty path."""
+    """Purpose of the node at ``path`` below the root; the root itself is the empty path."""
     first, _, rest = path.partition("/")
     if not rest and first in _AT_ROOT:
         return Place(path, _AT_ROOT[first])
@@ -86,9 +86,9 @@ def place_of(path: str, tree: LedgerTree) -> Place:
 
 
 def is_below_stray(path: str, tree: LedgerTree) -> bool:
-    """Whether the node belongs to one that is nobody's already: not worth a look of its own.
+    """Whether the node is below an unknown one, which is reported instead of it.
 
-    Ledgers are, wherever they lie.
+    Never true for ledgers, wherever they are.
     """
     parent = path.rpartition("/")[0]
     return place_of(parent, tree).kind in _STRAYS and not (_DIGITS.fullmatch(path) or LEDGER_LIKE.fullmatch(path))
@@ -186,7 +186,7 @@ def _ledger_place(path: str, tree: LedgerTree) -> Place:
         ledger_id = tree.parse_ledger_path(path)
         if ledger_id is not None:
             return Place(path, Kind.LEDGER, ledger_id)
-        # Java reads an id from all digits of the path, in whatever groups they stand.
+        # Java reads an id from all digits of the path, however they are grouped.
         spelled_id = int(path.replace("/", "").replace("L", "")[-_DIGITS_READ_MAX:])
         is_forbidden = spelled_id == FORBIDDEN_LEDGER_ID
         return Place(path, Kind.FORBIDDEN_LEDGER if is_forbidden else Kind.MISPLACED_LEDGER, spelled_id)
@@ -197,7 +197,7 @@ def _ledger_place(path: str, tree: LedgerTree) -> Place:
 
 
 _DIGITS_READ_MAX = 100
-"""Far more than any id has; Python refuses to read numbers of thousands of digits."""
+"""Far more than any id has; Python refuses to parse numbers of thousands of digits."""
 
 
 def _fits(levels: list[str], widths: tuple[int, ...]) -> bool:

@@ -1,7 +1,7 @@
-"""The rules of the metadata doctor that look at one node: what is it for, what is in it, whose is it. Pure.
+"""Rules of the metadata doctor that examine one node: its purpose, contents and owner. Pure.
 
-``examine`` finds the rules of a node's kind in a table. What takes more than one node is in ``bookies`` and in
-the walk itself (``doctor``).
+``examine`` finds the rules for a node's kind in a table. Rules that need several nodes are in ``bookies`` and in the
+walk itself (``doctor``).
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from runtime.metadata.replication.switches import PeriodicCheck, parse_delay
 from runtime.metadata.store import Node
 
 DISABLED_LONG_MS = 24 * 60 * 60 * 1000
-"""Replication that is off for longer was forgotten."""
+"""If replication is off for longer, the operator has probably forgotten it."""
 DELAY_LONG_S = 24 * 60 * 60
 CHECK_AHEAD_MS = 24 * 60 * 60 * 1000
-"""Clocks do not differ by more: such a time was never that of a check."""
+"""Maximum difference between clocks: a later time cannot be that of a check."""
 IDS_NEARLY_USED_UP = SHORT_ID_LIMIT - SHORT_ID_LIMIT // 10
-"""From here on a layout without long ids has a tenth of its ids left."""
+"""From this id on, a layout without long ids has a tenth of its ids left."""
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What the rules know of the cluster and the moment.
+    """The cluster and the time, as far as the rules need them.
 
-    ``tree``: the layout by which the ledgers are read, ``wanted_tree`` that of the metadata URI. ``has_long_ids``:
-    whether the directory of long ids is there, as seen before the walk.
+    ``tree``: layout used to read the ledgers, ``wanted_tree``: that of the metadata URI. ``has_long_ids``: whether the
+    directory of long ids existed before the walk.
     """
 
     root: str
@@ -61,7 +61,7 @@ Rules = Callable[[str, Place, Node, Surroundings], Iterator[MetadataFinding]]
 
 
 def examine(place: Place, node: Node, around: Surroundings) -> list[MetadataFinding]:
-    """What is wrong with a node by itself."""
+    """Problems of a single node."""
     path = f"{around.root}/{place.path}" if place.path else around.root
     found = list(_RULES[place.kind](path, place, node, around)) if place.kind in _RULES else []
     is_ephemeral = node.stat.ephemeral_owner != 0
@@ -138,7 +138,7 @@ def _examine_bookie(path: str, place: Place, node: Node, _: Surroundings) -> Ite
 
 
 def _examine_cookie_name(path: str, place: Place, _: Node, __: Surroundings) -> Iterator[MetadataFinding]:
-    """What the cookie says is compared with other nodes: ``bookies``."""
+    """The contents of a cookie are compared with other nodes in ``bookies``."""
     if not is_valid_bookie_id(place.name):
         yield finding("invalid-bookie-name", path, f"{place.name!r} cannot be a bookie id.")
 
@@ -156,7 +156,7 @@ def _examine_ids(path: str, place: Place, node: Node, around: Surroundings) -> I
 
 
 def _examine_counter(path: str, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
-    """The number of the next sequential child; used-up high halves are no finding: Java goes on with the next one."""
+    """The number of the next sequential child. Used-up high halves are no problem: Java continues with the next one."""
     used_count = node.stat.children_created_count
     if around.tree in {LedgerTree.FLAT, LedgerTree.LEGACY_HIERARCHICAL}:
         if used_count >= SHORT_ID_LIMIT:
@@ -170,7 +170,7 @@ def _examine_counter(path: str, node: Node, around: Surroundings) -> Iterator[Me
 
 def _examine_id_node(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
     if node.stat.ephemeral_owner:
-        return  # somebody creates a ledger at this moment, or its session will end
+        return  # a client is creating a ledger, or its session will end
     if place.number is not None and place.number >= SHORT_ID_LIMIT:
         yield finding("id-node-blocks-counter", path, "It is persistent and has the highest possible number.")
     else:
@@ -271,7 +271,7 @@ def _examine_check_time(path: str, _: Place, node: Node, __: Surroundings) -> It
     except MetadataFormatError as error:
         yield finding("check-time-unreadable", path, sentence(error))
         return
-    # Held against the clock of the store, which dated the node, so that a wrong clock here finds nothing.
+    # Compared with the store's clock, which dated the node, so that a wrong clock here causes no finding.
     ahead_ms = (time_ms or 0) - node.stat.mtime_ms
     if ahead_ms > CHECK_AHEAD_MS:
         yield finding(
@@ -335,6 +335,6 @@ def shown(data: bytes) -> str:
 
 
 def sentence(error: MetadataFormatError) -> str:
-    """What a reader says of bytes, as a sentence on one line."""
+    """The error message for unreadable bytes, as a sentence on one line."""
     text = str(error).replace("\n", " ")
     return f"{text[:1].upper()}{text[1:300].rstrip('.')}."

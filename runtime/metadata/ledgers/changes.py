@@ -1,8 +1,8 @@
-"""Changing many ledgers from outside of their writers: read, decide, keep what was there, compare-and-set.
+"""Changes many ledgers at once, independently of their writers: read, decide, save the old node, compare-and-set.
 
-Every change goes to the version it was decided on; one that somebody else was faster with is decided anew. Whatever is
-replaced or deleted is handed to ``keep`` first, batch by batch: a run that is killed leaves nothing changed that was
-not kept, and can be run again.
+Each change is written only to the version it was decided on; if another process wrote first, it is decided again.
+Everything that is replaced or deleted is passed to ``keep`` first, batch by batch. So a run that is killed has changed
+nothing that was not saved, and can be run again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runtime.metadata.store import MetadataStore, Node
 
 BATCH = 64
 ATTEMPTS_MAX = 5
-"""So often a ledger is decided anew when somebody else was faster."""
+"""How often a ledger is decided again after another process changed it first."""
 
 
 class Action(enum.Enum):
@@ -35,7 +35,7 @@ class Action(enum.Enum):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A decision; ``data`` for CREATE and SET, ``reason`` for FAIL and, where there is one, for the others."""
+    """A decision; ``data`` for CREATE and SET, ``reason`` always for FAIL and optionally for the others."""
 
     action: Action
     data: bytes = b""
@@ -43,7 +43,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class LedgerFate(msgspec.Struct, frozen=True):
-    """What became of a ledger: the step that was carried out, or FAIL with the reason."""
+    """Outcome for a ledger: the step that was carried out, or FAIL with the reason."""
 
     ledger_id: int
     action: Action
@@ -51,18 +51,18 @@ class LedgerFate(msgspec.Struct, frozen=True):
 
     @property
     def is_change(self) -> bool:
-        """Whether something was written."""
+        """Whether a write happened."""
         return self.action in {Action.CREATE, Action.SET, Action.DELETE}
 
 
 Decide = Callable[[int, StoredLedger | None], Step]
-"""What to do with a ledger as it is now; None: there is none. Called again after a lost compare-and-set."""
+"""Decides about a ledger in its current state (None: it does not exist). Called again after a lost compare-and-set."""
 Keep = Callable[[str, Sequence[tuple[str, Node]]], None]
-"""Keep nodes that are about to be changed by the action named; raises when they cannot be kept."""
+"""Saves nodes before the given action changes them; raises when they cannot be saved."""
 
 
 async def nothing_to_check() -> None:
-    """For a run that needs no look before each batch."""
+    """A ``before_batch`` that checks nothing."""
 
 
 class LedgerChanges:
@@ -90,9 +90,9 @@ class LedgerChanges:
     async def run(
         self, ledger_ids: AsyncIterable[int], *, changes_max: int | None = None
     ) -> AsyncGenerator[LedgerFate, None]:
-        """Change the ledgers, and tell what became of each; ends early once ``changes_max`` were changed.
+        """Change the ledgers and yield the outcome of each; ends early once ``changes_max`` were changed.
 
-        The error of ``keep``, ``before_batch`` or ``before_each``, or of a store that does not answer, ends it.
+        Errors of ``keep``, ``before_batch`` or ``before_each``, and of a store that does not answer, end it.
         """
         changed = 0
         async for batch in _batches(ledger_ids, BATCH):
@@ -113,7 +113,7 @@ class LedgerChanges:
     async def _attempt(
         self, ledger_ids: Sequence[int], room: int | None, *, is_last: bool
     ) -> tuple[list[LedgerFate], list[int], BaseException | None]:
-        """What became of them, those that must be decided anew, and what stopped it: nothing is under way any more."""
+        """Outcomes, ledgers to decide again, and the error that stopped the batch. No request is left running."""
         await self._before_batch()
         found = await asyncio.gather(*map(self._find, ledger_ids))
         steps = [(ledger_id, stored, self._decide(ledger_id, stored)) for ledger_id, stored in found]
@@ -132,7 +132,7 @@ class LedgerChanges:
         again = []
         error = None
         for (ledger_id, _, step), result in zip(changes, results, strict=True):
-            if isinstance(result, NotEmptyError):  # this one node is like that: no reason to hide what others became
+            if isinstance(result, NotEmptyError):  # an error of this node only: still report the others
                 fates.append(LedgerFate(ledger_id, Action.FAIL, f"{result}: bkctl metadata doctor lists them"))
             elif isinstance(result, BaseException):
                 error = error or result
@@ -151,7 +151,7 @@ class LedgerChanges:
             return ledger_id, None
 
     async def _carry_out(self, ledger_id: int, stored: StoredLedger | None, step: Step) -> bool:
-        """Whether it was done; False when somebody else was faster."""
+        """Whether it was done; False when another process changed the ledger first."""
 
         async def write() -> None:
             self._before_each()

@@ -1,13 +1,12 @@
 """Allocation of ledger ids from ZooKeeper's counters of sequential nodes. Source: metadata section 12.
 
-After a restore no id that was in use before may come again. The counters start at 0 again in new directories. An id
-that is taken is retried, but a counter would also give out ids of ledgers that were deleted, or created after the
-backup: bookies may still hold entries and fences under those. So ``advance_ids`` first moves the generators past all of
-them:
+After a restore no id may be allocated twice. In new directories the counters start at 0 again. The generator retries
+ids of existing ledgers, but it could allocate ids of ledgers that were deleted, or created after the backup: bookies
+may still have entries and fences for them. So ``advance_ids`` first moves the generators past all of them:
 
 - hierarchical, longhierarchical: a new high half, greater than that of any restored id and of any that the old cluster
   had begun, becomes the current one; ids continue at ``high * 2^32``
-- flat, legacyhierarchical have short ids only: the counter is turned, two requests per step
+- flat, legacyhierarchical have short ids only: the counter is advanced, two requests per step
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ logger = logging.getLogger(__name__)
 _HIGH_ORDERS_KEPT = 3
 _HIGH_ORDER_NAME = re.compile(HIGH_ORDER_PREFIX + r"(\d{1,19})", re.ASCII)
 HIGH_ORDER_MAX = 2**31 - 1
-"""Higher ones do not fit into an id of 63 bits."""
+"""Higher ones do not fit into a 63-bit id."""
 
 _STEPS_MAX = 1_000_000
-"""A short counter is not turned further than this: it takes minutes, and ids so far off were chosen by hand."""
+"""Maximum value to which a short counter is advanced: more would take minutes, and such ids were chosen by hand."""
 
 _TREES_OF_LONG_IDS = frozenset({LedgerTree.HIERARCHICAL, LedgerTree.LONG_HIERARCHICAL})
 _HIGH_NAME = re.compile(HIGH_ORDER_PREFIX + r"(\d{1,10})", re.ASCII)
@@ -48,7 +47,7 @@ class LedgerIdGenerator:
         self._is_long = False
 
     async def next_id(self) -> int:
-        """A fresh id: a short one while they last, then, where the layout stores them, a long one."""
+        """A new id: a short one while there are any, then a long one if the layout supports it."""
         if self._tree is LedgerTree.FLAT:
             return self._require_short(await self._count(self._paths.root))
         if self._tree is LedgerTree.LEGACY_HIERARCHICAL:
@@ -89,7 +88,7 @@ class LedgerIdGenerator:
             return (high << 32) + low
 
     async def _high_orders(self) -> list[int]:
-        """High halves in use, ascending; names of another form are nobody's business here."""
+        """High halves in use, ascending; ignores names of another form."""
         names = await self._store.children(self._paths.long_ids)
         found = (int(match[1]) for match in map(_HIGH_ORDER_NAME.fullmatch, names) if match)
         return sorted(high for high in found if high < 2**63)
@@ -102,7 +101,7 @@ class LedgerIdGenerator:
         return f"{self._paths.long_ids}/{HIGH_ORDER_PREFIX}{high:010d}"
 
     async def _count(self, directory: str) -> int | None:
-        """Next number of the directory's counter; None when it has run out, where ZooKeeper's counter sticks."""
+        """Next number of the directory's counter; None when ZooKeeper's counter has reached its maximum."""
         prefix = f"{directory}/{ID_PREFIX}"
         try:
             path = await self._store.create(prefix, is_ephemeral=True, is_sequential=True, make_parents=True)
@@ -117,22 +116,22 @@ class LedgerIdGenerator:
 
 
 class RestoredIds:
-    """What ids an archive mentions; memory grows with the number of their distinct high halves alone."""
+    """Ids found in an archive; memory grows only with the number of distinct high halves."""
 
     def __init__(self) -> None:
         self._highs: set[int] = {0}
         self._begun_high = 0
         self.short_id_max = -1
-        """Greatest id that a short generator could have given out."""
+        """Greatest id that a short generator could have allocated."""
 
     def add_ledger(self, ledger_id: int) -> None:
-        """A ledger of this id was or will be."""
+        """Add the id of a ledger that exists or will be restored."""
         self._highs.add(ledger_id >> 32)
         if ledger_id < SHORT_ID_LIMIT:
             self.short_id_max = max(self.short_id_max, ledger_id)
 
     def add_generator(self, name: str) -> None:
-        """A child of ``idgen-long``: its high half was in use even if no ledger is left of it."""
+        """Add a child of ``idgen-long``: its high half was in use even if none of its ledgers is left."""
         if found := _HIGH_NAME.fullmatch(name):
             self._begun_high = max(self._begun_high, int(found[1]))
 
@@ -140,14 +139,14 @@ class RestoredIds:
     def next_high(self) -> int:
         """High half for new ids, greater than all in use.
 
-        Where an id chosen by hand leaves nothing above it: the greatest that follows one in use and is free itself.
+        If an id chosen by hand uses the greatest one: the greatest free value that follows one in use.
         """
         used = self._highs | {self._begun_high}
         return max(high + 1 for high in used if high < HIGH_ORDER_MAX and high + 1 not in used)
 
 
 def least_new_id(tree: LedgerTree, ids: RestoredIds) -> int | None:
-    """Least id that a new ledger can get after ``advance_ids``; None where that is too far to go from nothing."""
+    """Lowest id that a new ledger can get after ``advance_ids``; None if it is too far from 0 to advance to."""
     if tree in _TREES_OF_LONG_IDS:
         return ids.next_high << 32
     return max(ids.short_id_max, 0) + 1 if ids.short_id_max <= _STEPS_MAX else None
@@ -156,9 +155,9 @@ def least_new_id(tree: LedgerTree, ids: RestoredIds) -> int | None:
 async def advance_ids(
     store: MetadataStore, root: str, tree: LedgerTree, ids: RestoredIds, *, before_each: Callable[[], None]
 ) -> int | None:
-    """Move the generators past ``ids``; the least id that a new ledger will get, None when that was too far to go.
+    """Move the generators past ``ids``; return the lowest id of a new ledger, None when that was too far to advance.
 
-    Can be run again; a generator that is further already stays as it is.
+    Can be run again. A generator that is already further stays as it is.
     """
     if tree in _TREES_OF_LONG_IDS:
         before_each()

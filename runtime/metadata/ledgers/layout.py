@@ -1,7 +1,7 @@
 """Ledger layouts: where a ledger's node is, and the LAYOUT node that records it. Source: metadata sections 3 and 4.
 
-A missing LAYOUT is legal: Pulsar's own set-up leaves it out. Java lets whoever connects first write one, read-only
-commands too; here only ``cluster init`` and the first ledger that is created write it, and looking changes nothing.
+A missing LAYOUT is legal: Pulsar's own set-up does not create one. In Java the first client to connect writes it, even
+for read-only commands. Here only ``cluster init`` and the creation of the first ledger write it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runtime.metadata.store import MetadataStore, decode_node, find_node
 from storage.ids import LEDGER_ID_MAX
 
 SHORT_ID_LIMIT = 2**31 - 1
-"""Ids from here on are stored in the long form by the hierarchical layout, and never given out as short ids."""
+"""The hierarchical layout stores ids from this one on in the long form; short ids stay below it."""
 
 _DECIMAL_ID_LIMIT = 10**10
 _FACTORY_PACKAGE = "org.apache.bookkeeper.meta."
@@ -74,10 +74,10 @@ class LedgerTree(enum.Enum):
                 return short_ledger(ledger_id)
 
     def parse_ledger_path(self, path: str) -> int | None:
-        """Id of the ledger whose node lies at ``path`` below the root; None if this layout keeps no ledger there.
+        """Id of the ledger whose node is at ``path`` below the root; None if this layout has no ledger there.
 
-        A path that spells an id in another form than ``ledger_path`` is no ledger: nobody could read it by its id. The
-        forbidden id 2^63-1 is none either.
+        A path that spells an id differently from ``ledger_path`` is no ledger: no client would find it by its id. Nor
+        is the forbidden id 2^63-1.
         """
         digits = _LEDGER_PATH.fullmatch(path)
         if digits is None:
@@ -128,9 +128,9 @@ def encode_layout(layout: LedgerLayout) -> bytes:
 
 
 def decode_layout(data: bytes, *, is_shaded_factory_allowed: bool = False) -> LedgerLayout:
-    """LAYOUT from bytes: format 2 names a Java class, format 1 a short name. MetadataFormatError.
+    """LAYOUT from bytes: format 2 has a Java class, format 1 a short name. MetadataFormatError.
 
-    Lines behind the second are ignored, as in Java.
+    Lines after the second are ignored, as in Java.
     """
     lines = data.decode("utf-8", "replace").split("\n")
     format_line = _FORMAT_LINE.fullmatch(lines[0])
@@ -164,7 +164,7 @@ def tree_of_factory(name: str, *, is_shaded_factory_allowed: bool) -> LedgerTree
 async def read_layout(
     store: MetadataStore, root: str, *, is_shaded_factory_allowed: bool = False
 ) -> LedgerLayout | None:
-    """The cluster's layout; None when no LAYOUT is recorded. MetadataFormatError names the node."""
+    """The cluster's layout; None when no LAYOUT is recorded. MetadataFormatError includes the path of the node."""
     path = Paths(root).layout
     node = await find_node(store, path)
     if node is None:
@@ -177,10 +177,10 @@ async def read_layout(
 def choose_tree(
     recorded: LedgerLayout | None, wanted: LedgerTree | None, config: LayoutConfig | None = None
 ) -> LedgerTree:
-    """The tree to use, by metadata section 3.3; ``wanted`` is what the metadata URI asks for.
+    """The tree to use, by metadata section 3.3; ``wanted`` is the layout in the metadata URI.
 
-    ConfigurationError when the cluster has another one than it is asked for. A LAYOUT of the old format is held
-    against ``ledgerManagerType`` alone, as Java does.
+    ConfigurationError when the cluster's layout is a different one. A LAYOUT of the old format is compared only with
+    ``ledgerManagerType``, as in Java.
     """
     manager_type = config.ledger_manager_type if config is not None else None
     if recorded is None:

@@ -1,7 +1,7 @@
 """Ledger metadata in the store: create, read, compare-and-set, delete, list. Source: metadata sections 3.3, 4 and 6.7.
 
-Listings stream: a bounded number of requests is under way, nothing is collected. A ledger or a whole bucket that
-vanishes meanwhile is simply not there any more. Ids ascend.
+Listings are streams with a bounded number of requests in flight and constant memory. They leave out ledgers and
+buckets that are deleted meanwhile. Ids ascend.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ async def open_ledger_store(
     *,
     layout_config: LayoutConfig | None = None,
 ) -> LedgerStore:
-    """The ledgers below ``root`` by the layout that the cluster records, ``tree`` being what the URI asks for.
+    """Open the ledgers below ``root`` with the layout that the cluster records; ``tree`` is the one in the URI.
 
-    Writes nothing: where Java records a missing LAYOUT at once, this waits for the first ledger to be created.
+    Writes nothing: Java would record a missing LAYOUT now; bkctl does so when the first ledger is created.
     ClusterNotFoundError, ConfigurationError when the layouts differ, MetadataFormatError.
     """
     config = layout_config or LayoutConfig()
@@ -101,9 +101,9 @@ class LedgerStore:
     async def create(
         self, metadata: LedgerMetadata, *, ledger_id: int | None = None
     ) -> tuple[int, Versioned[LedgerMetadata]]:
-        """Store a new ledger and return its id, allocated unless given, with the version 0 of what was stored.
+        """Store a new ledger; return its id, allocated unless given, and what was stored, at version 0.
 
-        With a ``creator_token`` of its own, from 1 to 2**63 - 1, the ledger is known again when an answer was lost.
+        A unique ``creator_token``, from 1 to 2**63 - 1, identifies the ledger after a lost answer.
         LedgerExistsError when a given id is taken, RefusedError when it must not be used.
         """
         await self._ensure_layout_recorded()
@@ -115,7 +115,7 @@ class LedgerStore:
                 raise LedgerExistsError(ledger_id, "the id is already in use")
 
     async def _create_at(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
-        """Create the node; False when the id is another ledger's. A lost answer is settled by the creator token."""
+        """Create the node; False when another ledger has the id. After a lost answer the creator token decides."""
         try:
             await self._store.create(self.path(ledger_id), encode_ledger_metadata(metadata), make_parents=True)
         except NodeExistsError:
@@ -135,7 +135,7 @@ class LedgerStore:
         return is_token_stored and metadata.creator_token != 0 and found.value.creator_token == metadata.creator_token
 
     async def read(self, ledger_id: int) -> Versioned[LedgerMetadata]:
-        """Metadata, its version, and the creation time of its node, which counts where the metadata stores none.
+        """Metadata, its version, and the creation time of its node, which applies if the metadata has none.
 
         LedgerNotFoundError, MetadataFormatError.
         """
@@ -148,7 +148,7 @@ class LedgerStore:
     async def write(self, ledger_id: int, metadata: LedgerMetadata, expected_version: int) -> Versioned[LedgerMetadata]:
         """Compare-and-set; BadVersionError, LedgerNotFoundError. Returns what is stored.
 
-        The creator's token has served its purpose: a rewrite clears it, as every one of Java's does.
+        A rewrite clears the creator token, which is no longer needed; Java does the same.
         """
         metadata = msgspec.structs.replace(metadata, creator_token=0)
         data = encode_ledger_metadata(metadata)
@@ -159,10 +159,10 @@ class LedgerStore:
         return Versioned(metadata, stat.version, stat.ctime_ms)
 
     async def delete(self, ledger_id: int, expected_version: int = ANY_VERSION) -> None:
-        """Delete the metadata, in whatever state; an absent ledger counts as deleted. BadVersionError.
+        """Delete the metadata, in any state; an absent ledger counts as deleted. BadVersionError.
 
-        Bookies drop the entries later. Interior nodes left empty go too where the layout says so; a creator that needs
-        one at this moment makes it again.
+        Bookies delete the entries later. Empty interior nodes are deleted too if the layout does so; a creator that
+        needs one meanwhile creates it again.
         """
         path = self.path(ledger_id)
         try:
@@ -172,7 +172,7 @@ class LedgerStore:
         if not self._tree.prunes_parents:
             return
         parent = path.rpartition("/")[0]
-        with contextlib.suppress(MetadataError):  # not empty, or somebody else was faster
+        with contextlib.suppress(MetadataError):  # not empty, or another process deleted it first
             while parent != self.root:
                 await self._store.delete(parent)
                 parent = parent.rpartition("/")[0]
@@ -184,7 +184,7 @@ class LedgerStore:
             raise MetadataFormatError(f"ledger {ledger_id}: {error}", self.path(ledger_id)) from error
 
     async def _ensure_layout_recorded(self) -> None:
-        """A ledger must not be created in a tree whose shape others could take for another one."""
+        """Record the layout before creating a ledger, so that no client mistakes the tree for one of another shape."""
         while not self._is_layout_recorded:
             try:
                 await self._store.create(self._paths.layout, encode_layout(LedgerLayout(self._tree)))
@@ -196,9 +196,9 @@ class LedgerStore:
                 self._is_layout_recorded = True
 
     async def _check_layout(self) -> bool:
-        """Whether a layout is recorded. ConfigurationError if it is not the one this store was opened with.
+        """Whether a layout is recorded. ConfigurationError if it differs from the one this store was opened with.
 
-        Somebody may have recorded one since, or made the cluster anew with another.
+        Another process may have recorded one since, or created the cluster again with another layout.
         """
         shaded = self._layout_config.is_shaded_factory_allowed
         layout = await read_layout(self._store, self.root, is_shaded_factory_allowed=shaded)
@@ -211,10 +211,10 @@ class LedgerStore:
     # -- all ledgers --------------------------------------------------------------------------------------------
 
     async def list_ids(self, subtree: str | None = None, *, window: int = WINDOW) -> AsyncGenerator[int, None]:
-        """Ids of all ledgers, or of those in a subtree, with at most ``window`` requests under way on each level.
+        """Ids of all ledgers, or of those in a subtree, with at most ``window`` requests in flight on each level.
 
-        What had been created before the call is listed, and what is deleted meanwhile may be. ClusterNotFoundError, and
-        the error of a node that cannot be listed: an incomplete list never looks like a complete one.
+        Lists all that were created before the call; may list some that are deleted meanwhile. ClusterNotFoundError, and
+        the error of a node that cannot be listed, so that an incomplete list never looks complete.
         """
         buckets = self._buckets(subtree, window)
         async with contextlib.aclosing(buckets):
@@ -223,13 +223,13 @@ class LedgerStore:
                     yield ledger_id
 
     async def count(self, subtree: str | None = None) -> int:
-        """How many ids ``list_ids`` gives."""
+        """Number of ids that ``list_ids`` yields."""
         buckets = self._buckets(subtree, WINDOW)
         async with contextlib.aclosing(buckets):
             return sum([len(ids) async for ids in buckets])
 
     def list_parts(self, *, window: int = WINDOW) -> AsyncGenerator[PartListing, None]:
-        """All ledger ids there can be, part by part, for a collector; ``listing`` states the contract."""
+        """Every possible ledger id, part by part, for a collector; the contract is in ``listing``."""
         return self._listing(window, is_every_node_synced=True).parts()
 
     async def _buckets(self, subtree: str | None, window: int) -> AsyncGenerator[Sequence[int], None]:
@@ -256,7 +256,7 @@ class LedgerStore:
     async def read_all(
         self, subtree: str | None = None, *, window: int = WINDOW
     ) -> AsyncGenerator[tuple[int, Versioned[LedgerMetadata] | MetadataFormatError], None]:
-        """Every ledger with its metadata, or with the reason why that cannot be read; deleted ones are left out."""
+        """Every ledger with its metadata, or the reason why that cannot be read; omits deleted ones."""
         ids = self.list_ids(subtree, window=window)
         results = pipelined(ids, self._read_or_reason, window)
         async with contextlib.aclosing(ids), contextlib.aclosing(results):
@@ -265,10 +265,10 @@ class LedgerStore:
                     yield result
 
     async def subtrees(self) -> list[str]:
-        """Subtrees that together hold every ledger, each once, for ``list_ids`` and ``read_all`` elsewhere.
+        """Subtrees that together contain every ledger once, to divide ``list_ids`` and ``read_all`` among workers.
 
-        They are leaf buckets of at most 10000 ledgers, found by listing interior nodes alone; with very many of them,
-        the level above.
+        They are leaf buckets of at most 10000 ledgers, found by listing only interior nodes; if there are very many,
+        nodes of the level above.
         """
         return [node.path for node in await self._listing(WINDOW).interior_nodes(_SUBTREES_ENOUGH)]
 

@@ -1,14 +1,14 @@
-"""Listing the ledger tree node by node: for tools, which want every id, and for collectors, which want proof.
+"""Listing the ledger tree node by node: for tools, which need every id, and for collectors, which need proof.
 
-A collector deletes what is not listed. So it is told, for every id there can be, either which ledgers exist or that
-this is not known: parts that follow each other without a gap, from 0 to 2^63-2. A part is a leaf bucket, with the
-empty space before it that the listings of the nodes above prove empty; a node that cannot be listed is an error of
-exactly the ids it stands for. Whoever takes its own list of ledgers before it asks for the first part may take an id
-that no part holds for deleted: what had been created before the first part was asked for is listed.
+A collector deletes what is not listed. So it needs, for every possible id, either the existing ledgers or the
+information that they are unknown. Parts follow each other without a gap, from 0 to 2^63-2. A part is a leaf bucket with
+the empty space before it, which the listings of the nodes above prove empty. If a node cannot be listed, exactly the
+ids of its range are an error. All ledgers created before the first part is requested are listed, so a caller that reads
+its own list of ledgers before that may treat ledgers missing from the parts as deleted.
 
-Requests are pipelined, level by level: an answer is given up as soon as it is passed on, so memory does not grow with
-the tree. ``sync`` goes before the listing, again when the session changes and, for a collector, before every node.
-Source: metadata section 4.3.
+Requests are pipelined, level by level. Each answer is dropped as soon as it is passed on, so memory does not grow with
+the tree. ``sync`` precedes the listing; it is repeated after a change of session and, for a collector, before each
+node. Source: metadata section 4.3.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from storage.ids import LEDGER_ID_MAX
 logger = logging.getLogger(__name__)
 
 NAMES_HELD_MAX = 100_000
-"""Child names that one level holds at once, about: ten full buckets."""
+"""Approximate number of child names that one level holds in memory: ten full buckets."""
 
 _WARNINGS_MAX = 5
 _OVERLONG_LEAF = re.compile(r"\d\d/\d{4}/L\d{5,}", re.ASCII)
 
 
 class PartListing(msgspec.Struct, frozen=True):
-    """All ledgers with ids from ``first_ledger_id`` to ``last_ledger_id``, ascending; or why they are not known."""
+    """All ledgers with ids from ``first_ledger_id`` to ``last_ledger_id``, ascending; or why they are unknown."""
 
     first_ledger_id: int
     last_ledger_id: int
@@ -55,7 +55,7 @@ class _Listed(msgspec.Struct, frozen=True, gc=False):
 
 
 class LedgerListing:
-    """One pass over the ledger tree. ``check_layout`` raises when the cluster does not have this tree (any more)."""
+    """One pass over the ledger tree. ``check_layout`` raises when the cluster does not have this tree, or no longer."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class LedgerListing:
         self._is_overlong_seen = False
 
     async def parts(self) -> AsyncGenerator[PartListing, None]:
-        """Contiguous parts that cover every id there can be. What goes wrong is an error of a part, not raised."""
+        """Contiguous parts that cover every possible id. An error becomes a part with the error; it is not raised."""
         cover = RangeCover()
         listed = self.buckets(root_node(self._tree))
         async with contextlib.aclosing(listed):
@@ -94,9 +94,9 @@ class LedgerListing:
             yield covering
 
     async def buckets(self, start: LedgerNode) -> AsyncGenerator[PartListing, None]:
-        """Leaf buckets from ``start`` on down, ascending, and the nodes that cannot be listed.
+        """Leaf buckets below ``start``, ascending, and the nodes that cannot be listed.
 
-        ClusterNotFoundError, MetadataError when nothing at all can be said.
+        ClusterNotFoundError, MetadataError when nothing can be listed.
         """
         await self._begin()
         for branch in await self._branches(start):
@@ -108,7 +108,7 @@ class LedgerListing:
             logger.warning("%s: %d more nodes were ignored", self._root, self._ignored_count - _WARNINGS_MAX)
 
     async def interior_nodes(self, enough: int) -> list[LedgerNode]:
-        """Nodes that together stand for every ledger: leaf buckets or, of a large branch, the level above."""
+        """Nodes that together contain every ledger: leaf buckets or, in a large branch, nodes of the level above."""
         await self._begin()
         found: list[LedgerNode] = []
         for branch in await self._branches(root_node(self._tree)):
@@ -127,7 +127,7 @@ class LedgerListing:
     # -- the walk -----------------------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        """See everything that was finished before this moment; make sure that it is the tree we know."""
+        """Make reads see everything finished before this call; check that the tree has the expected layout."""
         await self._sync()
         stat = await self._store.exists(self._root)
         if stat is None:
@@ -136,7 +136,7 @@ class LedgerListing:
         await self._check_layout()
 
     async def _branches(self, start: LedgerNode) -> list[list[LedgerNode]]:
-        """Where to begin: nodes of one height each; the root's two kinds of branches apart from each other."""
+        """Start nodes of the walk, each list of one height: the root's two kinds of branches are separate."""
         if start.digits_below is not None:
             return [[start]]
         names = await self._names(start)
@@ -149,9 +149,9 @@ class LedgerListing:
     def _levels(
         self, nodes: Sequence[LedgerNode], height: int, levels: contextlib.AsyncExitStack
     ) -> AsyncGenerator[_Listed, None]:
-        """Answers for the nodes that lie ``height`` levels below; each level has requests under way.
+        """Answers for the nodes ``height`` levels below; each level has its own requests in flight.
 
-        Leaving ``levels`` ends what is under way, the lowest level first.
+        Leaving ``levels`` cancels the requests, the lowest level first.
         """
 
         def list_all(nodes: AsyncIterator[LedgerNode | _Listed]) -> AsyncGenerator[_Listed, None]:
@@ -178,14 +178,14 @@ class LedgerListing:
 
     async def _answer(self, node: LedgerNode | _Listed) -> _Listed:
         if isinstance(node, _Listed):
-            return node  # a node further up that could not be listed, on its way to the consumer
+            return node  # a node further up that could not be listed: pass it on to the consumer
         try:
             return _Listed(node, await self._names(node))
         except MetadataError as error:
             return _Listed(node, error=error)
 
     async def _names(self, node: LedgerNode) -> list[str]:
-        """Children of a node; none when it is proven gone."""
+        """Children of a node; none when it is proven deleted."""
         path = f"{self._root}/{node.path}" if node.path else self._root
         while True:
             session_id = self._store.session_id
@@ -198,7 +198,7 @@ class LedgerListing:
                 names = []
             if session_id == self._store.session_id:
                 return names
-            # Another session may be served by a server that lags behind: it says nothing before a sync of its own.
+            # Another session may be connected to a server that lags behind; without a sync its answer proves nothing.
 
     async def _sync(self) -> None:
         session_id = self._store.session_id
@@ -206,7 +206,7 @@ class LedgerListing:
         self._synced_session_id = session_id
 
     async def _require_same_root(self) -> None:
-        """A node that is gone proves that it has no ledgers only as long as the tree it belonged to is there."""
+        """A missing node proves that it has no ledgers only while the tree it belongs to exists."""
         stat = await self._store.exists(self._root)
         if stat is None or stat.ctime_ms != self._root_ctime_ms:
             raise MetadataError(f"{self._root}: the ledgers root disappeared while it was listed", self._root)
@@ -226,13 +226,13 @@ class LedgerListing:
 
 
 class RangeCover:
-    """Turns ascending, disjoint parts into contiguous ones from 0 to 2^63-2; what lies between them is empty."""
+    """Turns ascending, disjoint parts into contiguous ones from 0 to 2^63-2; the space between them is empty."""
 
     def __init__(self) -> None:
         self._next_id = 0
 
     def add(self, part: PartListing) -> list[PartListing]:
-        """The part, begun where the last one ended; a failed one keeps its own begin, and the space before it."""
+        """The part, extended to begin where the last one ended; the gap before a failed part is a part of its own."""
         first, self._next_id = self._next_id, part.last_ledger_id + 1
         assert first <= part.first_ledger_id <= part.last_ledger_id, "parts ascend and do not overlap"
         if part.error is None:
@@ -240,10 +240,10 @@ class RangeCover:
         return [*_empty(first, part.first_ledger_id - 1), part]
 
     def finish(self, tree: LedgerTree, *, is_overlong_seen: bool = False) -> list[PartListing]:
-        """What lies behind the last part.
+        """The part after the last one.
 
-        Ids of more than ten digits do not fit into the legacy layout, but Java squeezes them in: with one seen, nothing
-        is known of them.
+        Ids of more than ten digits do not fit into the legacy layout, but Java stores them in it. If such an id was
+        seen, that part is unknown.
         """
         first, self._next_id = self._next_id, LEDGER_ID_MAX + 1
         if tree is not LedgerTree.LEGACY_HIERARCHICAL or not is_overlong_seen:
@@ -252,7 +252,7 @@ class RangeCover:
         return [*_empty(first, _LEGACY_ID_MAX), PartListing(_LEGACY_ID_MAX + 1, LEDGER_ID_MAX, error=error)]
 
     def fail(self, error: BkctlError) -> PartListing:
-        """Nothing is known of all the rest."""
+        """Mark everything after the last part as unknown."""
         return PartListing(self._next_id, LEDGER_ID_MAX, error=error)
 
 

@@ -1,8 +1,8 @@
-"""Which range of ledger ids each node of the ledger tree stands for. Source: metadata sections 4.1 and 4.3. Pure.
+"""Range of ledger ids of each node of the ledger tree. Source: metadata sections 4.1 and 4.3. Pure.
 
-An interior node is named by decimal digits; together with those above it they are the leading digits of the ids below
-it. The hierarchical layout has two branches, short ids before long ones, and its ranges end where the other branch
-begins: nodes outside of their branch's range hold no ledger, since nobody would look for one there.
+The name of an interior node is decimal digits: with those of the nodes above, the leading digits of the ids below it.
+The hierarchical layout has two branches, short ids before long ones; the range of each ends where the other begins.
+Nodes outside their branch's range contain no ledgers, because no client looks for ledgers there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runtime.metadata.paths import LAYOUT
 from storage.ids import LEDGER_ID_MAX
 
 Ignore = Callable[[str], None]
-"""Told the path below the root of each child that is no ledger and leads to none."""
+"""Called with the path below the root of each child that neither is a ledger nor leads to one."""
 
 _SHORT_DIGITS = 10
 _LEAF_DIGITS = 4
@@ -29,10 +29,10 @@ _FLAT_SPECIAL = re.compile(
 
 
 class LedgerNode(msgspec.Struct, frozen=True, gc=False):
-    """A node below which ledgers may be, and the ids that it stands for, both ends included."""
+    """A node that may have ledgers below it, and the range of their ids, both ends included."""
 
     path: str
-    """Below the ledgers root; empty for the root itself."""
+    """Path below the ledgers root; empty for the root itself."""
     first_ledger_id: int
     last_ledger_id: int
     digits_below: tuple[int, ...] | None
@@ -41,7 +41,7 @@ class LedgerNode(msgspec.Struct, frozen=True, gc=False):
 
 
 def root_node(tree: LedgerTree) -> LedgerNode:
-    """The root, which stands for every id."""
+    """The root, whose range is every id."""
     return LedgerNode("", 0, LEDGER_ID_MAX, () if tree is LedgerTree.FLAT else None)
 
 
@@ -57,7 +57,7 @@ def node_at(tree: LedgerTree, path: str) -> LedgerNode | None:
 
 
 def interior_children(tree: LedgerTree, node: LedgerNode, names: Iterable[str], ignore: Ignore) -> list[LedgerNode]:
-    """Children that lead to ledgers, ascending by range; names of another form are none."""
+    """Children that lead to ledgers, ascending by range; passes other names to ``ignore``."""
     assert node.digits_below != (), "a bucket's children are ledgers"
     if node.digits_below is None:
         return [child for branch in tree.level_digits for child in _children(tree, node, branch, names, ignore)]
@@ -90,7 +90,7 @@ def _digits_in(path: str) -> int:
 
 
 def _domain(tree: LedgerTree, digits: int) -> tuple[int, int]:
-    """First and last id that a branch with so many digits keeps."""
+    """First and last id of the branch for ids with this many digits."""
     if tree is LedgerTree.HIERARCHICAL:
         return (0, SHORT_ID_LIMIT - 1) if digits == _SHORT_DIGITS else (SHORT_ID_LIMIT, LEDGER_ID_MAX)
     return 0, min(10**digits - 1, LEDGER_ID_MAX)

@@ -1,6 +1,6 @@
-"""Ledgers as the store has them: bytes, version and times, with what the bytes mean where they mean something.
+"""Ledgers as stored: bytes, version and times, with the decoded metadata if it is readable.
 
-For tools that list, keep and bring back ledgers: one that cannot be read is a row with the reason, never the end.
+For tools that list, save and restore ledgers: an unreadable ledger is a row with the reason and does not end the list.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runtime.metadata.store import MetadataStore, Node, Versioned
 
 
 class StoredLedger(msgspec.Struct, frozen=True):
-    """One ledger's node. ``node`` None: this session may not read it. ``metadata`` None: ``problem`` says why."""
+    """One ledger's node. ``node`` None: this session may not read it. ``metadata`` None: ``problem`` is the reason."""
 
     ledger_id: int
     path: str
@@ -36,7 +36,7 @@ class StoredLedger(msgspec.Struct, frozen=True):
 
     @property
     def created_ms(self) -> int | None:
-        """Creation time: the stored one, else that of the node (metadata section 6.6); -1 counts as not stored."""
+        """Creation time: the stored one, else the node's (metadata section 6.6); -1 counts as not stored."""
         if self.metadata is not None and self.metadata.ctime_ms is not None and self.metadata.ctime_ms >= 0:
             return self.metadata.ctime_ms
         return None if self.node is None else self.node.stat.ctime_ms
@@ -55,7 +55,7 @@ async def read_stored(store: MetadataStore, ledgers: LedgerStore, ledger_id: int
 
 
 def describe_stored(ledger_id: int, path: str, node: Node) -> StoredLedger:
-    """What a ledger's node means."""
+    """Decode a ledger's node."""
     try:
         return StoredLedger(ledger_id, path, node, decode_ledger_metadata(node.data))
     except MetadataFormatError as error:
@@ -63,7 +63,7 @@ def describe_stored(ledger_id: int, path: str, node: Node) -> StoredLedger:
 
 
 async def scan_stored(store: MetadataStore, ledgers: LedgerStore) -> AsyncGenerator[StoredLedger, None]:
-    """Every ledger, ascending; what is deleted meanwhile is left out."""
+    """Every ledger, ascending; omits those deleted meanwhile."""
 
     async def read(ledger_id: int) -> StoredLedger | None:
         try:
@@ -84,9 +84,9 @@ _PROGRESS_STEP = 256
 
 
 class BookieReferences(msgspec.Struct, frozen=True):
-    """Result of one scan. Ledgers whose metadata cannot be read may name any bookie; of both kinds some ids are kept.
+    """Result of one scan. Unreadable ledgers may refer to any bookie. Some ids of both kinds are kept as examples.
 
-    ``counts`` and ``first_ledger_ids`` have an item for each bookie that was asked for.
+    ``counts`` and ``first_ledger_ids`` have an item for each requested bookie.
     """
 
     ledgers_scanned: int
@@ -97,7 +97,7 @@ class BookieReferences(msgspec.Struct, frozen=True):
 
     @property
     def counts_at_most(self) -> dict[str, int]:
-        """Ledgers that name each bookie, or may: nobody can read whom they name."""
+        """Ledgers that refer to each bookie, plus the unreadable ones, which may do so."""
         return {bookie_id: count + self.unreadable_count for bookie_id, count in self.counts.items()}
 
 
@@ -109,7 +109,7 @@ async def find_references(
 ) -> BookieReferences:
     """Read every ledger and count those with a segment on these bookies; ``on_progress`` gets the ledgers so far.
 
-    What was finished before the call is seen. MetadataUnavailableError, and the error of a part that cannot be listed.
+    Sees everything finished before the call. MetadataUnavailableError, and the error of a part that cannot be listed.
     """
     await store.sync(ledgers.root)
     counts = dict.fromkeys(bookie_ids, 0)

@@ -1,13 +1,13 @@
-"""Ledger metadata in files, and the rules by which it comes back. Pure. Source: cli-parity card 14, metadata section 6.
+"""Ledger metadata in files, and the rules for importing it. Pure. Source: cli-parity card 14, metadata section 6.
 
 Three forms are read:
 
 - native: the bytes of one ledger's node, as ``bookkeeper shell ledgermetadata -dumptofile`` writes them
 - an export: JSON Lines, ``{"apiVersion", "kind": "LedgerExport", "root", "instance_id", "ledger_id", "version",
-  "ctime_ms", "data": base64, "metadata", "problem"}``; ``metadata`` tells people what ``data`` says and must agree
+  "ctime_ms", "data": base64, "metadata", "problem"}``; ``metadata`` is ``data`` in readable form and must agree with it
 - the trash of bkctl: JSON Lines with ``path``, ``version`` and ``data``
 
-Of a ledger that is in a file twice the last one counts: a change that was tried again is in the trash twice.
+If a ledger is in a file twice, the last one counts: a retried change is in the trash twice.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from storage.json_text import JsonTextError, decode_json
 EXPORT_KIND = "LedgerExport"
 SOURCE = "the file"
 _LEDGER_ID = re.compile(r"[0-9]{1,39}")
-"""Python refuses to read numbers of thousands of digits."""
+"""Python refuses to parse numbers of thousands of digits."""
 _PASSWORD = "password"  # noqa: S105  the name of the field
 
 
 class IncomingLedger(msgspec.Struct, frozen=True):
-    """A ledger in a file. ``recorded_version`` is what its node was at then; None: the file does not tell."""
+    """A ledger in a file. ``recorded_version`` is the version of its node at that time; None: the file has none."""
 
     ledger_id: int
     data: bytes
@@ -44,10 +44,10 @@ class IncomingLedger(msgspec.Struct, frozen=True):
 
 
 class TransferFile(msgspec.Struct, frozen=True):
-    """What a file holds, in its order.
+    """Contents of a file, in its order.
 
-    ``damaged``: ids of ledgers whose bytes are no metadata, with the reason; such bytes are never written.
-    ``is_torn``: the last line was cut off and is left out.
+    ``damaged``: ids of ledgers whose bytes are not valid metadata, with the reason; such bytes are never written.
+    ``is_torn``: the last line is incomplete and was ignored.
     """
 
     ledgers: tuple[IncomingLedger, ...]
@@ -56,7 +56,7 @@ class TransferFile(msgspec.Struct, frozen=True):
 
 
 class FieldChange(msgspec.Struct, frozen=True):
-    """One field before and after; None: it is not there."""
+    """One field before and after; None: the field is absent."""
 
     field: str
     before: str | None
@@ -64,7 +64,7 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 def export_line(ledger: StoredLedger, root: str, instance_id: str | None) -> dict[str, object]:
-    """A ledger as the object of one line; the caller adds what every structured result has."""
+    """A ledger as the JSON object of one line; the caller adds the fields common to all structured results."""
     assert ledger.node is not None
     return {
         "root": root,
@@ -79,7 +79,7 @@ def export_line(ledger: StoredLedger, root: str, instance_id: str | None) -> dic
 
 
 def metadata_fields(metadata: LedgerMetadata) -> dict[str, object]:
-    """All fields as JSON knows them: 64-bit numbers as text, bytes in base64."""
+    """All fields as JSON values: 64-bit numbers as text, bytes in base64."""
     return {
         "format_version": metadata.format_version,
         "state": metadata.state.name,
@@ -105,10 +105,10 @@ def metadata_fields(metadata: LedgerMetadata) -> dict[str, object]:
 def parse_transfer(
     data: bytes, *, root: str, tree: LedgerTree, instance_id: str | None, ledger_id: int | None
 ) -> TransferFile:
-    """The ledgers of a file, or the one that is asked for.
+    """The ledgers of a file, or only the requested one.
 
-    Native bytes do not tell whose they are: they need ``ledger_id``. MetadataFormatError names the line that is
-    damaged; RefusedError when the file is of another cluster or holds an id that must not be.
+    Native bytes do not contain the ledger's id: they need ``ledger_id``. MetadataFormatError gives the damaged line;
+    RefusedError when the file is from another cluster or has a forbidden id.
     """
     if data.startswith(HEADER):
         if ledger_id is None:
@@ -149,7 +149,7 @@ def _is_json(line: bytes) -> bool:
 
 
 class _DamagedDataError(Exception):
-    """The bytes of a line's ledger are no metadata."""
+    """The bytes of a line's ledger are not valid metadata."""
 
 
 def _decode_line(line: bytes) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _id_of_export(fields: Mapping[str, Any], root: str, instance_id: str | None)
 def find_import_obstacle(present: StoredLedger, incoming: IncomingLedger) -> str | None:
     """Why ``incoming`` must not replace the present ledger; None if it may.
 
-    What cannot be read tells nothing that could go backwards: its version, which the caller demands, must be enough.
+    An unreadable ledger has no state to compare; then the version that the caller demands is the only safeguard.
     """
     if present.metadata is None:
         return None
@@ -214,7 +214,7 @@ def find_import_obstacle(present: StoredLedger, incoming: IncomingLedger) -> str
 
 
 def field_changes(before: LedgerMetadata | None, after: LedgerMetadata) -> list[FieldChange]:
-    """What an import changes, field by field. Passwords are not shown, only that they differ."""
+    """Changes by an import, field by field. Passwords are not shown, only that they differ."""
     old = {} if before is None else _shown(before)
     new = _shown(after)
     if before is not None and before.password != after.password:

@@ -1,7 +1,7 @@
 """The directories of the under-replication tree, as every Java process creates them. Source: metadata section 10.1.
 
-Only what writes asks for them. Whoever merely looks takes a missing directory for an empty one and creates nothing,
-unlike Java's read-only commands.
+Only writers call this module. Readers treat a missing directory as empty and create nothing, unlike Java's read-only
+commands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOLD_MAX = 100
 
 
 class UnderReplicationTree:
-    """Knows after one read that the tree is as it must be. A writer that finds a directory gone calls ``create``."""
+    """Checks the tree once and caches the result. A writer that finds a directory missing calls ``create``."""
 
     def __init__(self, store: MetadataStore, root: str) -> None:
         self._store = store
@@ -31,7 +31,7 @@ class UnderReplicationTree:
         self._is_known = False
 
     async def require(self) -> None:
-        """Be sure of the kind of tree, creating a missing one; ClusterNotFoundError, MetadataFormatError."""
+        """Check the format of the tree, creating it if it is missing; ClusterNotFoundError, MetadataFormatError."""
         if self._is_known:
             return
         try:
@@ -41,7 +41,7 @@ class UnderReplicationTree:
         self._is_known = True
 
     async def create(self) -> None:
-        """Create what is missing: ``metaformat`` deletes directories that others believe in."""
+        """Create missing directories: ``metaformat`` deletes them while other processes expect them."""
         await self.create_root()
         if not await self._add(self._paths.under_replication_layout, encode_layout()):
             await self._check_layout()
@@ -59,7 +59,7 @@ class UnderReplicationTree:
             await self._store.create(path, data, is_ephemeral=is_ephemeral, is_open_acl=is_open_acl)
 
     async def create_root(self) -> bool:
-        """Create the topmost node alone; False when it is there. ClusterNotFoundError when there is no cluster."""
+        """Create only the topmost node; False when it exists. ClusterNotFoundError when there is no cluster."""
         try:
             return await self._add(self._paths.under_replication)
         except NoNodeError:
@@ -85,7 +85,7 @@ class ForeignNames:
         self._told: set[str] = set()
 
     def skip(self, path: str, what: str) -> None:
-        """Tell that ``path`` is passed over because it is not ``what`` (with its article)."""
+        """Report that ``path`` is skipped because it is not ``what`` (with its article)."""
         if path in self._told or len(self._told) >= _TOLD_MAX:
             return
         self._told.add(path)
@@ -93,7 +93,7 @@ class ForeignNames:
         self._report(f"{path} is not {what}: ignored{ending}")
 
     def parsed(self, directory: str, names: Iterable[str], parse: Callable[[str], T | None], what: str) -> dict[str, T]:
-        """The names that mean something, with what they mean; the others are skipped."""
+        """The valid names with their parsed values; the others are skipped."""
         found = {}
         for name in names:
             meaning = parse(name)

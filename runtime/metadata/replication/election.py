@@ -1,9 +1,9 @@
 """Election of the one auditor. Source: metadata section 11.
 
 Votes are numbered ephemeral nodes; the lowest wins, each other candidate watches the one before it. Unlike Java's, our
-auditor watches its own vote too: when somebody deletes it, the next candidate takes over, and ours steps down.
+auditor watches its own vote too: when an operator deletes it, the next candidate takes over, and ours steps down.
 
-Pulsar's metadata driver has an election of its own. The auditor is the process that created the ephemeral node
+Pulsar's metadata driver has a separate election. Its auditor is the process that created the ephemeral node
 ``leader``. A cluster can have an auditor of each kind.
 """
 
@@ -31,13 +31,13 @@ from runtime.metadata.store import ANY_VERSION, MetadataStore, Node, Watch, chil
 logger = logging.getLogger(__name__)
 
 SEQUENCE_MAX = 2**31 - 1
-"""Where ZooKeeper's count of children sticks (metadata section 12.2)."""
+"""Maximum of ZooKeeper's count of children (metadata section 12.2)."""
 
 _ATTEMPTS_MAX = 20
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A vote; ``bookie_id`` is None, and ``problem`` says why, when its bytes cannot be read.
+    """A vote; ``bookie_id`` is None when its bytes cannot be read, and ``problem`` is the reason.
 
     ``vote`` is the name of its node, ``leader`` for Pulsar's auditor.
     """
@@ -55,9 +55,9 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class AuditorElection:
-    """Takes part for one process, one campaign at a time.
+    """One process in the election, one campaign at a time.
 
-    ``on_stepped_down`` is called on the loop, at once, when an elected one is deposed, with the reason in a sentence;
+    ``on_stepped_down`` is called on the loop, immediately, with the reason when the elected process loses its office;
     not for ``resign``.
     """
 
@@ -81,10 +81,10 @@ class AuditorElection:
         return self._is_elected
 
     async def campaign(self) -> None:
-        """Return when elected. While others are before us this waits without an operation.
+        """Return when elected. While other candidates are ahead, this waits without an operation.
 
-        A vote that goes meanwhile, with its session or by hand, is cast anew. MetadataUnavailableError: call again, and
-        a vote whose answer was lost is found. ClusterNotFoundError.
+        A vote that disappears meanwhile, with its session or deleted by hand, is cast again. MetadataUnavailableError:
+        call again; a vote whose answer was lost is found. ClusterNotFoundError.
         """
         assert not self._is_elected, "already elected"
         while True:
@@ -102,7 +102,7 @@ class AuditorElection:
                 await changed.wait()
 
     async def resign(self) -> None:
-        """Leave the election, elected or not; safe to repeat. MetadataError: it may last until the session ends."""
+        """Leave the election, elected or not; repeatable. MetadataError: the vote may remain until the session ends."""
         self._leave_office()
         if self._is_vote_in_doubt:
             await self._find_own_vote()
@@ -115,14 +115,14 @@ class AuditorElection:
         self._is_vote_in_doubt = False
 
     async def _cast_vote(self, changed: asyncio.Event) -> str | None:
-        """Name of our vote; None, and ``changed`` will tell, while the last of all numbers is another's."""
+        """Name of our vote; None while another candidate has the last possible number: wait for ``changed``."""
         if self._is_vote_in_doubt and await self._find_own_vote():
             return self._vote
         self._is_vote_in_doubt = True  # until there is an answer
         try:
             path = await self._create_vote()
         except NodeExistsError:
-            # The count sticks at its end: from there on one candidate at a time can have a vote.
+            # At the maximum the count no longer changes: only one candidate at a time can have a vote.
             self._is_vote_in_doubt = False
             if any(parse_vote_name(name) == SEQUENCE_MAX for name in await self._names(changed.set)):
                 logger.warning("%s: the numbers of votes are used up; waiting for the last one", self._directory)
@@ -145,7 +145,7 @@ class AuditorElection:
                     await self._store.create(self._directory)
 
     async def _find_own_vote(self) -> bool:
-        """After a lost answer: a vote of this session with our name in it, the first if there are several."""
+        """After a lost answer: the first vote of this session with our bookie id."""
         for name in await self._votes():
             node = await find_node(self._store, self._path(name))
             if node and node.stat.ephemeral_owner == self._store.session_id and node.data == self._payload:
@@ -155,12 +155,12 @@ class AuditorElection:
         return False
 
     async def _take_office(self, vote: str) -> bool:
-        """Be the auditor, unless the first vote turns out not to be ours any more."""
+        """Become the auditor, unless the first vote turns out to belong to another process."""
         stat = await self._store.exists(self._path(vote))
         if stat is None or stat.ephemeral_owner != self._store.session_id:
             self._vote = None
             return False
-        # Java's winner leaves its name there, for people to see; nobody decides by it.
+        # Java's winner writes its name there, for information only.
         with contextlib.suppress(NoNodeError):
             await self._store.set(self._directory, self._payload, ANY_VERSION)
         if self._vote != vote:
@@ -207,15 +207,15 @@ class AuditorElection:
 
 
 def votes_among(names: Sequence[str], directory: str, foreign: ForeignNames) -> list[str]:
-    """Names of votes in the order of their numbers; others, any of which ends every Java elector, are skipped."""
+    """Names of votes, ordered by number; skips others, any of which would end every Java elector."""
     numbers = foreign.parsed(directory, names, parse_vote_name, "a vote")
     return sorted(numbers, key=lambda name: (numbers[name], name))
 
 
 async def list_candidates(store: MetadataStore, root: str, foreign: ForeignNames) -> list[Candidate]:
-    """Votes, that of the auditor first; none when nobody ever was elected. One operation each and one for all.
+    """Votes, the auditor's first; none when there never was an election. One operation each and one for all.
 
-    Nothing is created. The name in the directory's own node is not asked: it outlives its auditor.
+    Creates nothing. Ignores the name in the directory's own node, which outlives its auditor.
     """
     directory = Paths(root).auditor_election
     names = await children_of(store, directory)
@@ -236,7 +236,7 @@ async def read_auditor(store: MetadataStore, root: str, foreign: ForeignNames) -
 
 
 async def read_pulsar_auditor(store: MetadataStore, root: str) -> Candidate | None:
-    """The auditor that Pulsar's metadata driver elected; there may be a voted one as well. One operation."""
+    """The auditor elected by Pulsar's metadata driver; there may be a voted one as well. One operation."""
     return await _read_candidate(store, Paths(root).under_replication, PULSAR_AUDITOR, decode_pulsar_auditor)
 
 

@@ -1,7 +1,7 @@
-"""Bytes of the under-replication nodes and the names that carry ledger ids. Source: metadata sections 5, 10 and 11.
+"""Bytes of the under-replication nodes and the names that contain ledger ids. Source: metadata sections 5, 10 and 11.
 
 Text is written exactly as Java writes it and read as tolerantly as protobuf allows; a check time is binary. Damaged
-bytes are never taken for an empty message, as Java 4.18 does, whose workers then clear the mark.
+bytes are never treated as an empty message. Java 4.18 does so, and its workers then clear the mark.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MARK_NAME = re.compile(rf"{MARK_PREFIX}(\d{{10,19}})", re.ASCII)
 _VOTE_NAME = re.compile(rf"{VOTE_PREFIX}(-?\d{{1,10}})", re.ASCII)
 _GROUP = re.compile(r"[0-9a-f]{4}")
 _LEDGER_ID_LIMIT = 2**63
-# As Java prints it when no id needs an escape: it spares nearly all marks the parser, which is slow.
+# As Java prints it when no id needs an escape: matches nearly all marks and avoids the parser, which is slow.
 _PLAIN_MARK = re.compile(r'((?:replica: "[A-Za-z0-9.\-:-@\[\]^_]+"\n)*)(?:ctime: ([1-9]\d{0,17})\n)?', re.ASCII)
 
 
 class UnderReplicationMark(msgspec.Struct, frozen=True):
-    """Contents of a mark. No missing bookie at all is legal: the ledger wants a better placement."""
+    """Contents of a mark. No missing bookie is legal: then the ledger violates the placement policy."""
 
     missing_bookies: tuple[str, ...]
     ctime_ms: int | None = None
@@ -49,7 +49,7 @@ def encode_mark(mark: UnderReplicationMark) -> bytes:
 
 
 def decode_mark(data: bytes) -> UnderReplicationMark:
-    """Mark; MetadataFormatError for anything that is not certainly one."""
+    """Mark; MetadataFormatError for anything that may not be one."""
     text = _text(data, "mark")
     if plain := _PLAIN_MARK.fullmatch(text):
         return UnderReplicationMark(tuple(plain[1].split('"')[1::2]), int(plain[2]) if plain[2] else None)
@@ -68,7 +68,7 @@ def encode_lock(holder: str) -> bytes:
 
 
 def decode_lock(data: bytes) -> str:
-    """Who says to hold the lock; MetadataFormatError."""
+    """Name of the lock's holder, as stored; MetadataFormatError."""
     from runtime.metadata.metadata_nodes_pb2 import ReplicationLockRecord  # noqa: PLC0415  half of the commands do not
 
     record = parse_fields(_text(data, "replication lock"), ReplicationLockRecord(), "replication lock")
@@ -78,7 +78,7 @@ def decode_lock(data: bytes) -> str:
 
 
 def encode_vote(bookie_id: str) -> bytes:
-    """Bytes of a vote, and of the hint that the winner leaves in the directory's own node."""
+    """Bytes of a vote, and of the hint that the winner writes to the directory's own node."""
     return format_fields([("bookieId", bookie_id)]).encode("ascii")
 
 
@@ -101,7 +101,7 @@ def decode_pulsar_auditor(data: bytes) -> str:
 
 
 def encode_check_time(time_ms: int) -> bytes:
-    """Bytes of a node that says when a periodic check last ended."""
+    """Bytes of a node with the time at which a periodic check last ended."""
     from runtime.metadata.metadata_nodes_pb2 import CheckTimeRecord  # noqa: PLC0415
 
     return CheckTimeRecord(ctime=time_ms).SerializeToString()
@@ -121,12 +121,12 @@ def decode_check_time(data: bytes) -> int | None:
 
 
 def encode_layout() -> bytes:
-    """Bytes of the node that names the kind of tree."""
+    """Bytes of the node with the format of the tree."""
     return format_fields([("type", LAYOUT_TYPE), ("version", LAYOUT_VERSION)]).encode("ascii")
 
 
 def check_layout(data: bytes) -> None:
-    """MetadataFormatError unless it is the one kind of tree that exists."""
+    """MetadataFormatError unless it is the only existing format of the tree."""
     from runtime.metadata.metadata_nodes_pb2 import UnderReplicationLayoutRecord  # noqa: PLC0415
 
     text = _text(data, "layout")

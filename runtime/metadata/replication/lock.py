@@ -1,10 +1,10 @@
 """The replication lock: one copier per ledger, Java's workers included. Source: metadata sections 10.2, 10.5 and 10.6.
 
-It is an ephemeral node that Java's replication workers use too; a ledger whose lock is held is left alone by them. The
-collector of a bookie takes the same lock before it drops a copy that the metadata does not name any more.
+It is an ephemeral node that Java's replication workers use too; they skip a ledger whose lock is held. The collector of
+a bookie takes the same lock before it drops a copy that the metadata no longer refers to.
 
-Whoever holds a lock watches its node: a Java worker that outlived its session deletes the nodes of the locks it had,
-whose ever they are by then, when it gives them back.
+A lock's holder watches its node, because a Java worker whose session expired still deletes the nodes of its former
+locks when it releases them, even if they belong to another process by then.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _READS_IN_FLIGHT_MAX = 64
 
 
 class HeldLock(msgspec.Struct, frozen=True):
-    """A lock that is taken; ``holder`` is None, and ``problem`` says why, when its bytes cannot be read.
+    """A lock that is taken; ``holder`` is None when its bytes cannot be read, and ``problem`` is the reason.
 
     ``session_id`` 0: the node belongs to no session, so it stays until it is deleted.
     """
@@ -64,24 +64,24 @@ class ReplicationLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether the lock is still there, as far as is known; ask before a write that relies on it."""
+        """Whether the lock is still there, as far as is known; check before a write that relies on it."""
         return self._is_held
 
     def watch_by(self, watch: Watch) -> None:
-        """This watch looks after the node; it is cancelled when the lock is given back or lost."""
+        """Set the watch on the node; it is cancelled when the lock is released or lost."""
         self._watch = watch
         if not self._is_held:
             watch.cancel()
 
     async def release(self) -> None:
-        """Give the lock back; safe to repeat. If that fails, ``settle`` or the end of the session does it."""
+        """Release the lock; can be repeated. If that fails, ``settle`` or the end of the session deletes the node."""
         if not self._is_held:
-            return  # once lost, the node may be another holder's
+            return  # once lost, the node may belong to another holder
         self.note_lost()
         await self._give_back()
 
     def note_lost(self) -> None:
-        """The node is ours no more."""
+        """Record that the node no longer belongs to this session."""
         self._is_held = False
         if self._watch is not None:
             self._watch.cancel()
@@ -94,7 +94,7 @@ class ReplicationLock:
 
 
 class ReplicationLocks:
-    """Locks of one session. ``holder`` is the host name that others are shown (``Host.canonical_name``)."""
+    """Locks of one session. ``holder`` is the host name shown to other processes (``Host.canonical_name``)."""
 
     def __init__(self, store: MetadataStore, root: str, holder: str) -> None:
         self._store = store
@@ -109,9 +109,9 @@ class ReplicationLocks:
         store.on_session_lost(self._note_session_lost)
 
     async def acquire(self, ledger_id: int) -> ReplicationLock | None:
-        """Take the lock of a ledger, marked or not; None when somebody holds it, this session included. Never waits.
+        """Take the lock of a ledger, marked or not; None when it is held, even by this session. Never waits.
 
-        SessionExpiredError when the session ended before the answer was seen: the lock went with it.
+        SessionExpiredError when the session ended before the answer arrived: the lock ended with it.
         """
         require_storable_id(ledger_id)
         if ledger_id in self._held or ledger_id in self._acquiring:
@@ -149,9 +149,9 @@ class ReplicationLocks:
         logger.warning("another process deleted the replication lock of ledger %d", lock.ledger_id)
 
     async def settle(self) -> None:
-        """Give back what this session may hold without knowing: locks whose create or delete was not answered.
+        """Release locks that this session may hold without knowing it: those with an unanswered create or delete.
 
-        No operation when there is none, else two for each. MetadataUnavailableError: they stay in doubt.
+        No operation when there is none, else two for each. MetadataUnavailableError: call again later.
         """
         while self._in_doubt:
             async with self._one_settles:
@@ -166,7 +166,7 @@ class ReplicationLocks:
                 self._in_doubt.pop(ledger_id, None)
 
     def leave(self, lock: ReplicationLock) -> None:
-        """Give a lock back without waiting for ZooKeeper: ``settle`` or the end of the session deletes its node."""
+        """Release a lock without waiting for ZooKeeper: ``settle`` or the end of the session deletes its node."""
         if lock.is_held:
             lock.note_lost()
             del self._held[lock.ledger_id]
@@ -181,7 +181,7 @@ class ReplicationLocks:
         return ledger_id in self._held
 
     async def look_at(self, ledger_id: int) -> HeldLock | None:
-        """The lock as it is stored, of any holder; None when it is free."""
+        """The lock as stored, of any holder; None when it is free."""
         return await _read_lock(self._store, self._paths, ledger_id)
 
     async def close(self) -> None:
@@ -215,7 +215,7 @@ class ReplicationLocks:
 
 
 async def read_lock_holder(store: MetadataStore, root: str, ledger_id: int) -> str | None:
-    """Who says to hold the lock of a ledger, usually a host name; None when it is free. MetadataFormatError."""
+    """Holder of a ledger's lock as stored, usually a host name; None when it is free. MetadataFormatError."""
     lock = await _read_lock(store, Paths(root), ledger_id)
     if lock is not None and lock.problem is not None:
         raise lock.problem
@@ -232,7 +232,7 @@ async def _read_lock(store: MetadataStore, paths: Paths, ledger_id: int) -> Held
 
 
 async def list_locked_ids(store: MetadataStore, root: str, foreign: ForeignNames) -> list[int]:
-    """Ids of all ledgers whose lock is held, ascending. One operation; nothing is created."""
+    """Ids of all ledgers whose lock is held, ascending. One operation; creates nothing."""
     directory = Paths(root).replication_locks
     names = await children_of(store, directory)
     return sorted(foreign.parsed(directory, names, parse_mark_name, "a replication lock").values())

@@ -1,8 +1,8 @@
 """Marks of under-replicated ledgers: set, merged, listed, cleared. Source: metadata sections 10.2 to 10.7.
 
-A mark is a request to look at a ledger. Whoever marks it again while it is repaired raises the version of its node,
-which keeps the repairer, who clears the version he saw before he took the lock, from dropping the new request. A mark
-lies alone in a directory named by all 64 bits of the ledger id, so its path is known as soon as the directory is.
+A mark is a request to check a ledger. Marking it again during the repair raises the version of its node. The repairer
+clears only the version read before it took the lock, so it cannot drop the new request. A mark is the only child of a
+directory with all 64 bits of the ledger id in its path, so the path of the mark follows from that of the directory.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ LEVELS = 4
 
 _ATTEMPTS_MAX = 100
 _DIRECTORIES_AHEAD = 8
-"""Directories read ahead of the marks; each may name 65536 others."""
+"""Directories read ahead of the marks; each may have 65536 children."""
 _READS_IN_FLIGHT_MAX = 128
 
 
 class MarkOutcome(enum.Enum):
-    """What marking a ledger changed."""
+    """What a call of ``mark`` changed."""
 
     CREATED = "created"
     MERGED = "merged"
@@ -54,7 +54,7 @@ class MarkOutcome(enum.Enum):
 
 
 class ListedMark(msgspec.Struct, frozen=True):
-    """A mark that was found; ``mark`` is None, and ``problem`` says why, when its bytes cannot be read."""
+    """A mark that was found; ``mark`` is None when its bytes cannot be read, and ``problem`` is the reason."""
 
     ledger_id: int
     mark: UnderReplicationMark | None
@@ -64,7 +64,7 @@ class ListedMark(msgspec.Struct, frozen=True):
 
     @property
     def marked_ms(self) -> int:
-        """When the ledger was last marked, ms since 1970: as the marker says, else the time of the node."""
+        """When the ledger was last marked, ms since 1970: the time in the mark, else the time of the node."""
         if self.mark is None or self.mark.ctime_ms is None or self.mark.ctime_ms < 0:
             return self.changed_ms
         return self.mark.ctime_ms
@@ -84,10 +84,10 @@ class UnderReplicationMarks:
         self._is_ctime_stored = is_ctime_stored
 
     async def mark(self, ledger_id: int, missing_bookies: Sequence[str]) -> MarkOutcome:
-        """Ask for a look at a ledger; without missing bookies for a look at its placement.
+        """Request a check of a ledger; without missing bookies, a check of its placement.
 
-        Nothing is written when the mark names them all. MetadataFormatError: the present mark cannot be read and is
-        left alone; ConflictError: others change it all the time; ClusterNotFoundError, RefusedError.
+        Writes nothing when the mark has them all. MetadataFormatError: the present mark cannot be read and is left
+        unchanged; ConflictError: other processes keep changing it; ClusterNotFoundError, RefusedError.
         """
         require_storable_id(ledger_id)
         assert all(map(is_valid_bookie_id, missing_bookies)), "an invalid name in a mark breaks Java tools"
@@ -99,7 +99,7 @@ class UnderReplicationMarks:
         raise ConflictError(f"ledger {ledger_id}: other processes keep marking and clearing it")
 
     async def _create(self, ledger_id: int, missing_bookies: Sequence[str]) -> MarkOutcome | None:
-        """Create directory and mark in one step; None when either is there."""
+        """Create directory and mark in one step; None when either exists."""
         directory = self._paths.mark_directory(ledger_id)
         nodes = [CreateNode(directory), CreateNode(self._paths.mark(ledger_id), self._new_mark(missing_bookies))]
         for _ in range(_ATTEMPTS_MAX):
@@ -132,7 +132,7 @@ class UnderReplicationMarks:
         return MarkOutcome.MERGED
 
     async def _create_in_directory(self, ledger_id: int, missing_bookies: Sequence[str]) -> MarkOutcome | None:
-        """The directory was there without a mark: a cleared one's, or another marker is between the two."""
+        """The directory has no mark: its mark was cleared, or another marker has created only the directory so far."""
         try:
             await self._store.create(self._paths.mark(ledger_id), self._new_mark(missing_bookies))
         except (NodeExistsError, NoNodeError):
@@ -140,7 +140,7 @@ class UnderReplicationMarks:
         return MarkOutcome.CREATED
 
     async def _create_directory(self, path: str) -> None:
-        """Create an interior node and those above it. Who clears marks may take them away again: the caller loops."""
+        """Create an interior node and those above it. A process that clears marks may delete it: the caller loops."""
         if path == self._paths.under_replicated_ledgers:
             await self._tree.create()
             return
@@ -154,16 +154,16 @@ class UnderReplicationMarks:
                 await self._store.create(path)
 
     async def clear(self, ledger_id: int, expected_version: int) -> bool:
-        """Delete a mark at the version that was seen before the repair, then the directories it leaves empty.
+        """Delete a mark at the version read before the repair, then the directories that become empty.
 
-        False when the mark stays because it was renewed meanwhile. A mark that is gone already is cleared.
+        False when the mark stays because it was renewed meanwhile. A mark that is already gone counts as cleared.
         """
         try:
             await self._store.delete(self._paths.mark(ledger_id), expected_version)
         except BadVersionError:
             return False
         except NoNodeError:
-            pass  # perhaps by a delete of ours whose answer was lost, before the directories
+            pass  # perhaps an earlier delete succeeded and its answer was lost, before the directories were deleted
         await self._prune(self._paths.mark_directory(ledger_id))
         return True
 
@@ -175,7 +175,7 @@ class UnderReplicationMarks:
             try:
                 await self._store.delete(directory, stat.version)
             except (NoNodeError, NotEmptyError, BadVersionError):
-                return  # somebody marks a ledger in there, or clears one as we do
+                return  # another process marks a ledger in it, or clears one at the same time
             directory = directory.rpartition("/")[0]
 
     def _new_mark(self, missing_bookies: Sequence[str]) -> bytes:
@@ -203,11 +203,11 @@ async def list_marks(
     not_missing: str | None = None,
     window: int = _READS_IN_FLIGHT_MAX,
 ) -> AsyncGenerator[ListedMark, None]:
-    """All marks by ledger id, those alone that name ``missing`` and do not name ``not_missing``.
+    """All marks by ledger id; with filters, only those that have ``missing`` and do not have ``not_missing``.
 
-    One operation per mark and per directory, at most ``window`` + 24 under way; memory does not grow with the number of
-    marks. Marks that come or go meanwhile may or may not be seen. One that cannot be read is always listed, for nobody
-    knows what it names. Nothing is created. Close the iterator to stop early.
+    One operation per mark and per directory, at most ``window`` + 24 in flight; memory does not grow with the number of
+    marks. Marks created or deleted meanwhile may or may not be seen. Unreadable marks are always listed, because their
+    bookies are unknown. Creates nothing. Close the iterator to stop early.
     """
     ids = _marked_ids(store, Paths(root).under_replicated_ledgers, foreign)
     async with (
@@ -226,7 +226,7 @@ def _is_wanted(mark: UnderReplicationMark | None, missing: str | None, not_missi
 
 
 async def _marked_ids(store: MetadataStore, top: str, foreign: ForeignNames) -> AsyncGenerator[int, None]:
-    """Ids whose directory is there, ascending."""
+    """Ids whose directory exists, ascending."""
 
     async def names(directory: str) -> tuple[str, list[str]]:
         return directory, await list_groups(store, directory, foreign)
@@ -260,5 +260,5 @@ async def list_groups(store: MetadataStore, directory: str, foreign: ForeignName
 
 
 def groups_among(names: Sequence[str], directory: str, foreign: ForeignNames) -> list[str]:
-    """Those names that are 16 bits of a ledger id; the others are skipped."""
+    """Names that are 16 bits of a ledger id; the others are skipped."""
     return list(foreign.parsed(directory, names, parse_group_name, "a directory of marks"))

@@ -1,6 +1,6 @@
-"""What an operator sets for automatic replication, and when its checks last ran. Source: metadata sections 10.7, 10.8.
+"""Operators' settings for autorecovery, and when its checks last ran. Source: metadata sections 10.7, 10.8.
 
-Looking creates nothing. The delay is never deleted: a running Java auditor would be deaf to it from then on.
+Reading creates nothing. The delay is never deleted: a running Java auditor would ignore it from then on.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class PeriodicCheck(enum.Enum):
 
 
 class SwitchedOff(msgspec.Struct, frozen=True):
-    """Replication is off: since when, and what whoever switched it off left in the node (Java leaves nothing)."""
+    """Replication is off: since when, and the note in the node, if any (Java writes none)."""
 
     since_ms: int
     note: bytes
 
 
 class RecoveryDelay(msgspec.Struct, frozen=True):
-    """How long an auditor waits before it acts on one lost bookie, and the version it was read at."""
+    """How long an auditor waits before it acts on one lost bookie, and the version of the node."""
 
     seconds: int
     version: int
 
 
 class ReplicationSwitches:
-    """Switches of one cluster. Every method says what it costs in operations."""
+    """Switches of one cluster. The docstring of each method states its cost in operations."""
 
     def __init__(self, store: MetadataStore, root: str) -> None:
         self._store = store
@@ -68,9 +68,9 @@ class ReplicationSwitches:
         return SwitchedOff(node.stat.ctime_ms, node.data) if node is not None else None
 
     async def disable(self, note: bytes = b"") -> bool:
-        """Switch replication off; False when it was off. One operation in a tree that is there.
+        """Switch replication off; False when it was off. One operation if the tree exists.
 
-        Java takes any node for the switch and never reads it, so a note may lie in it. ClusterNotFoundError.
+        Java checks only that the node exists and never reads it, so it can hold a note. ClusterNotFoundError.
         """
         return await self._create(self._paths.replication_disabled, note)
 
@@ -101,23 +101,23 @@ class ReplicationSwitches:
         return RecoveryDelay(self._parse_delay(node.data), node.stat.version) if node is not None else None
 
     async def set_recovery_delay(self, seconds: int) -> None:
-        """Set the delay. One operation, three when there was none (in a tree that is there).
+        """Set the delay. One operation, three when there was none (if the tree exists).
 
-        The running auditor audits at once when the value is 0 or the one it knows; else a waiting audit starts anew.
+        The running auditor audits immediately when the value is 0 or unchanged; otherwise a pending audit waits again.
         """
         if not 0 <= seconds <= DELAY_S_MAX:
             raise ValueError(f"a delay of {seconds} s is not between 0 and {DELAY_S_MAX}")
         await self._put(self._paths.lost_bookie_recovery_delay, str(seconds).encode("ascii"), is_open_acl=True)
 
     async def init_recovery_delay(self, seconds: int) -> bool:
-        """Store the first value, as an auditor does at its start; False when there is one, which stays."""
+        """Store the first value, as an auditor does at its start; False when there already is one, which stays."""
         data = str(seconds).encode("ascii")
         return await self._create(self._paths.lost_bookie_recovery_delay, data, is_open_acl=True)
 
     async def rewrite_recovery_delay(self) -> RecoveryDelay | None:
-        """Write the delay as it is, which makes the auditor audit at once; None when there is none. Two operations.
+        """Write the delay unchanged: the auditor audits immediately. None when there is none. Two operations.
 
-        By compare-and-set: a value that somebody sets at the same time is not overwritten.
+        Uses compare-and-set, so it does not overwrite a value that is set at the same time.
         """
         for _ in range(_ATTEMPTS_MAX):
             delay = await self.recovery_delay()
@@ -132,10 +132,10 @@ class ReplicationSwitches:
         raise _contended(self._paths.lost_bookie_recovery_delay)
 
     def watch_recovery_delay(self, callback: Callable[[RecoveryDelay | MetadataFormatError], None]) -> Watch:
-        """Call back for the value now and for every later write, of an unchanged value too, never twice for one.
+        """Call back for the value now and for every later write, even of an unchanged value, never twice for one.
 
-        Several writes in quick succession may be told as the last of them. Deleting the node tells nothing; a node that
-        is created again does. One operation, and one per change (two when the node is absent).
+        Several writes in quick succession may be reported as one, with the last value. Deleting the node is not
+        reported; creating it again is. One operation, and one per change (two when the node is absent).
         """
         last: tuple[int, int] | None = None
 
@@ -169,7 +169,7 @@ class ReplicationSwitches:
         return decode_node(path, node, decode_check_time) if node is not None else None
 
     async def set_check_time_ms(self, check: PeriodicCheck, time_ms: int) -> None:
-        """Say when the check ran; an auditor reads it when it starts. One operation, two the first time."""
+        """Store when the check ran; an auditor reads it when it starts. One operation, two the first time."""
         await self._put(self._check_path(check), encode_check_time(time_ms))
 
     def _check_path(self, check: PeriodicCheck) -> str:
@@ -186,7 +186,7 @@ class ReplicationSwitches:
         raise _contended(path)
 
     async def _create(self, path: str, data: bytes, *, is_open_acl: bool = False) -> bool:
-        """Whether the node was created; False: there is one already."""
+        """Create a node; False when it exists."""
         try:
             await self._tree.create_node(path, data, is_open_acl=is_open_acl)
         except NodeExistsError:

@@ -1,11 +1,11 @@
-"""A replication worker's way to its next ledger: pick, wait, finish. Source: metadata sections 10.5 and 10.6.
+"""How a replication worker gets its next ledger: pick, wait, finish. Source: metadata sections 10.5 and 10.6.
 
-The order is what keeps a renewed mark: the version of a mark is read before its lock is taken, and not again after.
+The order protects a renewed mark: the version of a mark is read before its lock is taken, and not again after.
 
-What it costs: the lists of directories and of locks are kept and left with a one-shot watch, so whoever finds nothing
-to do waits without a single operation. An outdated list of directories is still good for finding candidates, for each
-is looked at and locked anyway; it is read again only when it yields none. That spares a worker, among thousands of
-marks, the reading of thousands of names after each one that is cleared.
+The lists of directories and of locks are cached with a one-shot watch, so an idle worker needs no operations. An
+outdated list of directories still yields candidates, because each is checked and locked anyway; it is read again only
+when it yields none. This saves a worker with thousands of marks from reading thousands of names after each one that is
+cleared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class PickedLedger:
-    """A marked ledger whose lock is ours. ``mark_version`` is that of the mark before the lock was taken."""
+    """A marked ledger whose lock we hold. ``mark_version``: version of the mark before the lock was taken."""
 
     def __init__(self, mark_version: int, lock: ReplicationLock) -> None:
         self.mark_version = mark_version
@@ -37,16 +37,16 @@ class PickedLedger:
 
     @property
     def ledger_id(self) -> int:
-        """Which ledger."""
+        """Id of the ledger."""
         return self.lock.ledger_id
 
     async def release(self) -> None:
-        """Give the lock back and leave the mark for somebody else, or for later."""
+        """Release the lock and leave the mark for another worker, or for later."""
         await self.lock.release()
 
 
 class _Kept(Generic[T]):
-    """An answer that left a watch behind; outdated from the first change on."""
+    """A cached answer with a watch; outdated from the first change on."""
 
     def __init__(self, note_change: Callable[[], None]) -> None:
         self.value: T
@@ -54,13 +54,13 @@ class _Kept(Generic[T]):
         self._note_change = note_change
 
     def outdate(self) -> None:
-        """What the watch calls."""
+        """Callback of the watch."""
         self.is_outdated = True
         self._note_change()
 
 
 class _Directory(_Kept[list[str]]):
-    """Names in a directory. ``gone``: those found to be gone since, of an outdated list alone."""
+    """Names in a directory. ``gone``: names found to be gone since; used only for an outdated list."""
 
     def __init__(self, note_change: Callable[[], None]) -> None:
         super().__init__(note_change)
@@ -72,16 +72,16 @@ class _Directory(_Kept[list[str]]):
         return 2 * len(self.gone) > len(self.value)
 
     def note_gone(self, name: str) -> None:
-        """Try a name no more. One of a list that is not outdated may come back without a word."""
+        """Do not try a name again. Only in an outdated list: otherwise it could come back without a notification."""
         if self.is_outdated:
             self.gone.add(name)
 
 
 class ReplicationWork:
-    """Marked ledgers for the workers of one process; ``source`` of randomness keeps processes out of each other's way.
+    """Marked ledgers for the workers of one process; ``source`` of randomness keeps processes from competing for one.
 
-    Calls may overlap. What is kept takes memory, and a watch at the server, for each directory of marks and for each
-    directory that is left without its mark; not for each mark.
+    Calls may overlap. The cache takes memory, and a watch at the server, for each directory of marks and for each
+    directory without its mark; not for each mark.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class ReplicationWork:
     async def next(self) -> PickedLedger:
         """Lock a marked ledger, waiting until there is one and replication is switched on.
 
-        While nothing changes this waits without an operation. A lost connection that does not come back within the
-        operation time-out ends it with MetadataUnavailableError.
+        While nothing changes this waits without an operation. MetadataUnavailableError when the connection is lost for
+        longer than the operation time-out.
         """
         while True:
             changed = self._changed
@@ -129,10 +129,10 @@ class ReplicationWork:
         return picked
 
     async def finish(self, picked: PickedLedger) -> bool:
-        """The ledger is as it should be: clear its mark and release the lock.
+        """Clear the mark of a repaired ledger and release its lock.
 
         False when the mark stays, because it was renewed since it was picked. ConflictError when the lock was lost with
-        its session: somebody else may be at work by now, so the mark stays.
+        its session: another worker may be repairing the ledger by now, so the mark stays.
         """
         try:
             if not picked.lock.is_held:
@@ -152,11 +152,11 @@ class ReplicationWork:
         self._directories = fresh
         if self._locked is None or self._locked.is_outdated:
             self._locked = None
-            has_dropped = True  # also when a try in vain dropped it: whoever waits must watch the locks
+            has_dropped = True  # also after a failed try: callers that wait must watch the locks
         return has_dropped
 
     async def _pick_below(self, path: str, levels: int) -> PickedLedger | None:
-        """Depth-first, shuffled. A directory of the lowest level is not listed: its name tells that of its mark."""
+        """Depth-first, shuffled. A directory of the lowest level is not listed: its name gives that of its mark."""
         kept = await self._directory(path)
         if kept is None:
             return None
@@ -172,12 +172,12 @@ class ReplicationWork:
         return None
 
     async def _try(self, directory: str, kept: _Directory) -> PickedLedger | None:
-        """Version first, then lock; None when the mark is gone or somebody works on the ledger."""
+        """Version first, then lock; None when the mark is gone or another worker holds the lock."""
         ledger_id = int(directory.removeprefix(self._paths.under_replicated_ledgers).replace("/", ""), 16)
         if ledger_id > LEDGER_ID_MAX:
             self._foreign.skip(directory, "a directory of marks of a ledger that may exist")
             return None
-        # Asked in this order, for the list leaves the watch that tells of the release of our own locks, too.
+        # This order matters: listing the locks also sets the watch that reports the release of our own locks.
         if ledger_id in self._without_mark or ledger_id in await self._locked_ids() or self._locks.holds(ledger_id):
             return None
         stat = await self._store.exists(self._paths.mark(ledger_id))
@@ -191,12 +191,12 @@ class ReplicationWork:
         lock = await self._locks.acquire(ledger_id)
         if lock is None:
             if self._locked is not None and self._locked.is_outdated:
-                self._locked = None  # it does not name the holder: trying on would cost more than reading it again
+                self._locked = None  # the list does not have this lock: reading it again costs less than further tries
             return None
         return PickedLedger(stat.version, lock)
 
     async def _watch_for_mark(self, ledger_id: int) -> NodeStat | None:
-        """A directory comes before its mark, and may outlive it: nobody else would tell of the mark that comes."""
+        """A directory is created before its mark and may outlive it; only this watch reports the mark."""
 
         def note_mark() -> None:
             self._without_mark.discard(ledger_id)
@@ -209,7 +209,7 @@ class ReplicationWork:
         return stat
 
     async def _directory(self, path: str) -> _Directory | None:
-        """Groups in a directory, from memory unless worn out; None when it is gone."""
+        """Groups in a directory, from the cache unless worn out; None when it is gone."""
         kept = self._directories.pop(path, None)
         if kept is None or kept.is_worn_out:
             kept = _Directory(self._note_change)
@@ -222,7 +222,7 @@ class ReplicationWork:
         return kept
 
     async def _locked_ids(self) -> frozenset[int]:
-        """Ledgers whose lock is held, as far as is known: an outdated list still spares tries in vain."""
+        """Ledgers whose lock is held, as far as is known: even an outdated list saves failing tries."""
         if self._locked is None:
             locked = _Kept[frozenset[int]](self._note_change)
             names = await self._children(self._paths.replication_locks, locked.outdate)
@@ -238,7 +238,7 @@ class ReplicationWork:
         return self._switch.value
 
     async def _children(self, path: str, outdate: Callable[[], None]) -> list[str]:
-        """Child names, and a watch; NoNodeError for what others create and prune, an empty list for what will come."""
+        """Child names, and a watch; NoNodeError, but an empty list for the two directories that every tree has."""
         while True:
             try:
                 return await self._store.children(path, outdate)
@@ -254,7 +254,7 @@ class ReplicationWork:
 
 
 def _shuffled(names: Sequence[str], source: random.Random) -> Iterator[str]:
-    """In random order, at a cost for what is taken, not for what there is."""
+    """In random order; the cost depends on the names that are used, not on all names."""
     moved: dict[int, str] = {}
     for index in range(len(names)):
         chosen = source.randrange(index, len(names))

@@ -1,7 +1,7 @@
-"""What a ZooKeeper session is protected with: TLS, user and password. Source: metadata section 2.1.
+"""Protection of a ZooKeeper session: TLS, user and password. Source: metadata section 2.1.
 
-Settings name where a secret is, ``file:/path`` or ``env:NAME``, and never the secret itself. It is read when a session
-is opened; so it cannot leak from settings, plans, pickles or logs.
+Settings refer to a secret as ``file:/path`` or ``env:NAME`` and never contain it. It is read when a session is opened,
+so it cannot leak from settings, plans, pickles or logs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DESCRIBED = ("Sending request", "Received response")
 
 
 def read_secret(reference: str, purpose: str, environment: Mapping[str, str]) -> str:
-    """The secret that a setting refers to; ConfigurationError, which never shows what the setting holds instead."""
+    """Read the secret that a setting refers to; ConfigurationError, which never shows the value of the setting."""
     if reference.startswith(_FILE):
         path = reference.removeprefix(_FILE)
         try:
@@ -49,7 +49,7 @@ def read_secret(reference: str, purpose: str, environment: Mapping[str, str]) ->
 
 
 def session_credentials(config: ZooKeeperConfig, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments of the ZooKeeper client that prove who the session belongs to; ConfigurationError."""
+    """Arguments of the ZooKeeper client that authenticate the session; ConfigurationError."""
     arguments: dict[str, Any] = {}
     if config.digest is not None:
         credential = read_secret(config.digest, "the user and password for ZooKeeper", environment)
@@ -80,13 +80,13 @@ def _sasl_options(config: ZooKeeperSaslConfig, environment: Mapping[str, str]) -
         "service": config.service,
         "username": config.username,
         "password": read_secret(config.password, "the SASL password for ZooKeeper", environment),
-        # The client library wraps no messages, so no protection beyond the authentication may be agreed upon.
+        # The client library cannot wrap messages, so only authentication may be negotiated.
         "qops": (b"auth",),
     }
 
 
 class _NotingSocket(ssl.SSLSocket):
-    """With TLS 1.3 a server refuses the client's certificate only after the handshake: in answer to the first read."""
+    """With TLS 1.3 a server rejects the client's certificate only after the handshake: in answer to the first read."""
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         """Read, and note an alert."""
@@ -101,14 +101,14 @@ class _NotingSocket(ssl.SSLSocket):
 
 
 class NotingContext(ssl.SSLContext):
-    """Tells of what breaks an established connection."""
+    """Reports TLS alerts on an established connection."""
 
     note: Callable[[ssl.SSLError], None]
     sslsocket_class = _NotingSocket
 
 
 def tls_context(config: ZooKeeperTlsConfig, environment: Mapping[str, str]) -> NotingContext:
-    """What secures connections to ZooKeeper, from PEM files; ConfigurationError names the file."""
+    """TLS context for connections to ZooKeeper, from PEM files; ConfigurationError shows the file."""
     context = NotingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = config.is_hostname_checked
@@ -119,7 +119,7 @@ def tls_context(config: ZooKeeperTlsConfig, environment: Mapping[str, str]) -> N
         _load(config.ca_file, context.load_verify_locations)
     if config.certificate_file is not None:
         secret = config.key_password
-        # Without a password OpenSSL would ask for one on the terminal.
+        # Without a password OpenSSL would prompt on the terminal.
         password = "" if secret is None else read_secret(secret, "the password of the ZooKeeper key", environment)
         _load(config.certificate_file, lambda path: context.load_cert_chain(path, config.key_file, password))
     elif config.key_file is not None:
@@ -138,10 +138,10 @@ def _load(path: str, load: Callable[[str], None]) -> None:
 
 
 class RedactingFilter(logging.Filter):
-    """Takes the contents out of the client library's records: passwords of users, of sessions and of ledgers."""
+    """Removes the contents of requests from the client library's log: passwords of users, sessions and ledgers."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep the record, with the kinds and paths of requests instead of the requests."""
+        """Keep the record, but show only the kinds and paths of requests."""
         if isinstance(record.args, tuple) and str(record.msg).startswith(_DESCRIBED):
             record.args = (record.args[0], *(_described(argument) for argument in record.args[1:]))
         return True

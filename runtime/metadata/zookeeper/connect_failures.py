@@ -1,4 +1,4 @@
-"""Why there is no ZooKeeper session: what each server did at the last try, in words for an operator."""
+"""Why there is no ZooKeeper session: how each server failed at the last attempt, in words for an operator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ConnectFailures:
         self._refusals: dict[Address, str] = {}
 
     def note_error(self, server: Address, error: Exception) -> None:
-        """A try to connect failed, or the server broke the connection with a TLS alert."""
+        """An attempt to connect failed, or the server broke the connection with a TLS alert."""
         if isinstance(error, ssl.SSLError):
             self._reasons[server] = f"TLS failed: {_tls_reason(error)}"
             if isinstance(error, ssl.SSLCertVerificationError) or "ALERT" in (error.reason or ""):
@@ -39,29 +39,29 @@ class ConnectFailures:
             self._reasons[server] = type(error).__name__
 
     def note_accepted(self, server: Address) -> None:
-        """The server took the connection; whether it opens a session is to be seen."""
+        """The server accepted the connection, but has not opened a session yet."""
         self._reasons[server] = _ACCEPTED
         self._refusals.pop(server, None)
 
     def clear(self) -> None:
-        """There is a session."""
+        """A session was opened."""
         self._reasons.clear()
         self._refusals.clear()
 
     @property
     def refusal(self) -> str | None:
-        """Why every server refuses this client, or is refused by it, for good; None when waiting may help."""
+        """Why every server permanently refuses this client, or is refused by it; None when waiting may help."""
         if set(self._servers) <= set(self._refusals):
             return self._sentence(self._refusals)
         return None
 
     @property
     def sentence(self) -> str:
-        """What is known without asking; empty when that is nothing."""
+        """The known failures, without asking the servers; may be empty."""
         return self._sentence(self._reasons)
 
     async def explain(self) -> str:
-        """What is known, after a second at most in which servers that accept connections are asked how they are."""
+        """The known failures, after asking the servers that accept connections for their state (a second at most)."""
         reasons = dict(self._reasons)
         accepting = [server for server, reason in reasons.items() if reason == _ACCEPTED]
         states = await asyncio.gather(*(_state_of(server) for server in accepting))
@@ -83,7 +83,7 @@ def _tls_reason(error: ssl.SSLError) -> str:
 
 
 async def _state_of(server: Address) -> str:
-    """What a server says of itself: ``isro`` is allowed by default where read-only servers are."""
+    """State that a server reports: ``isro`` is allowed by default where read-only servers are enabled."""
     try:
         async with asyncio.timeout(_PROBE_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(*server)

@@ -1,7 +1,7 @@
 """A real ZooKeeper server on this machine, from the jars inside pyspark: for development, demos and tests.
 
-It listens on loopback alone, without the admin server. A lock on the data folder, held by the server process itself,
-keeps a second server out.
+It listens only on the loopback address, without the admin server. The server process holds a lock on the data
+directory, so that a second server cannot use it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STOP_TIMEOUT_S = 10.0
 _POLL_INTERVAL_S = 0.02
 _PORT_ATTEMPTS_MAX = 3
 _PORT_MIN = 15_000
-"""Below are most of the ports that well-known servers have."""
+"""Most ports of well-known servers are lower."""
 _PORT_ROOM_MIN = 1000
 _BIND_ATTEMPTS_MAX = 100
 _PORT_RANGE_PATH = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -47,7 +47,7 @@ _JAR_PREFIXES = (
 _JVM_FLAGS = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",  # the quick compiler alone: half a second less at start
+    "-XX:TieredStopAtLevel=1",  # only the quick compiler: starts half a second faster
     "-Xshare:auto",
     "-XX:-UsePerfData",
     "-Dzookeeper.jmx.log4j.disable=true",
@@ -92,7 +92,7 @@ def find_java(needed_by: str = "the embedded ZooKeeper") -> str:
 
 
 def _java_version(java: str) -> int:
-    """Major version: from the release file beside the runtime, or by asking it (which takes 50 ms)."""
+    """Major version, from the release file of the runtime or by running it (which takes 50 ms)."""
     release_path = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(java))), "release")
     try:
         with open(release_path, encoding="utf-8") as release:
@@ -136,7 +136,7 @@ def _prepare_directory(data_directory: str, log_path: str | None) -> tuple[str, 
 
 
 def _lock_directory(data_directory: str) -> int:
-    """Descriptor that holds the folder's lock; the server inherits it and so holds the lock as long as it lives."""
+    """Descriptor that holds the directory's lock; the server inherits it and holds the lock until it ends."""
     descriptor = os.open(os.path.join(data_directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,7 +150,7 @@ def _lock_directory(data_directory: str) -> int:
 
 
 def _server_command() -> list[str]:
-    """Command line of the server, in its data folder; ConfigurationError says what to install."""
+    """Command line of the server, to run in its data directory; ConfigurationError says what to install."""
     return [
         find_java(),
         *_JVM_FLAGS,
@@ -181,10 +181,10 @@ def _spawn(
                 stderr=subprocess.STDOUT,
                 pass_fds=(lock,),
                 start_new_session=is_detached,
-                # An attached server must outlive a Ctrl-C meant for its owner, who still needs it to unregister.
+                # Ctrl-C must not stop an attached server: its owner still needs it to unregister.
                 process_group=None if is_detached else 0,
             )
-            # For whoever finds the folder taken by a server whose owner was killed.
+            # The pid identifies a server that still uses the directory after its owner was killed.
             os.pwrite(lock, b"%d\n" % process.pid, 0)
             return process
     finally:
@@ -192,7 +192,7 @@ def _spawn(
 
 
 async def is_serving(port: int, *, host: str = LOOPBACK) -> bool:
-    """Whether a ZooKeeper server answers requests there, by its own ``srvr`` word."""
+    """Whether a ZooKeeper server answers the ``srvr`` command there."""
     try:
         async with asyncio.timeout(2.0):
             reader, writer = await asyncio.open_connection(host, port)
@@ -225,12 +225,12 @@ class EmbeddedZooKeeper:
     ) -> Self:
         """Start a server and wait until it serves (about one second).
 
-        ``port`` 0 takes a free one; ``log_path`` defaults to ``zookeeper.log`` in the data folder. A detached server
-        outlives this process and its terminal; ``on_spawned`` is told its pid before it serves, so that who starts it
-        can lose its life in that second and the server is still known. ConfigurationError: no Java, no jars, port in
-        use; ConflictError: the folder has a server; MetadataUnavailableError: it did not come up: see the log.
+        ``port`` 0 takes a free one; ``log_path`` defaults to ``zookeeper.log`` in the data directory. A detached server
+        outlives this process and its terminal. ``on_spawned`` gets its pid before it serves, so that the caller can
+        record it and may be killed while it waits. ConfigurationError: no Java, no jars, port in use; ConflictError:
+        the directory has a server; MetadataUnavailableError: it did not start: see the log.
         """
-        # Everything that can refuse before anything is made: a failed start leaves no folder behind.
+        # Check everything that can fail before creating anything: a failed start leaves no directory.
         command = _server_command()
         if port:
             _require_free(port)
@@ -250,7 +250,7 @@ class EmbeddedZooKeeper:
         raise MetadataUnavailableError(f"the embedded ZooKeeper exited immediately: see {log_path}")
 
     async def _wait_ready(self) -> bool:
-        """True once it serves, False if it ended, as it does when somebody took the free port first."""
+        """True once it serves; False if it ended, for example because another process took the free port first."""
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 while self._process.poll() is None:
@@ -275,23 +275,23 @@ class EmbeddedZooKeeper:
 
     @property
     def is_running(self) -> bool:
-        """Whether the server process lives."""
+        """Whether the server process is running."""
         return self._process.poll() is None
 
     def detach(self) -> int:
-        """Give up ownership of a detached server and return its pid; whoever keeps the pid stops it."""
-        # Popen would warn at its end that the child still runs, which is the very purpose here.
+        """Give up ownership of a detached server and return its pid; the caller must then stop it."""
+        # Popen would warn when it is destroyed that the child still runs, which is intended here.
         self._process.returncode = 0
         return self._process.pid
 
     async def wait_ended(self) -> int:
-        """Wait until the server process ends by itself; its exit status."""
+        """Wait until the server process ends by itself; return its exit status."""
         while (status := self._process.poll()) is None:  # noqa: ASYNC110  the end of a process is no event
             await asyncio.sleep(0.2)
         return status
 
     async def stop(self) -> None:
-        """Stop by SIGTERM, by SIGKILL if that takes too long. Acknowledged writes are on disk either way."""
+        """Stop with SIGTERM, then SIGKILL if that takes too long. Acknowledged writes are on disk either way."""
         if self._process.poll() is not None:
             return
         self._process.terminate()
@@ -311,14 +311,14 @@ class EmbeddedZooKeeper:
 
 
 def choose_server_ports(count: int) -> list[int]:
-    """So many different ports for servers that are started now, and again later; no process listens on them now.
+    """Choose ``count`` different ports for servers that start now and restart later; no process listens on them now.
 
-    The system hands out ports of one range to outgoing connections and to processes that bind port 0. A server with a
-    port of that range loses it to them as soon as it is down, or before it is up. Below the range a process gets a port
-    only if it asks for it by number.
+    The system assigns ports of one range to outgoing connections and to processes that bind port 0. A server with a
+    port of that range may lose it whenever it is down. Below the range, a process gets a port only if it asks for it by
+    number.
 
-    All probes stay open until the last port is chosen, so that none comes twice. Where the system hands out nearly all
-    ports, they are of its choice. OSError when it has none left.
+    All probes stay open until the last port is chosen, so that no port is chosen twice. If nearly all ports are in the
+    system's range, the system chooses them. OSError when it has none left.
     """
     with contextlib.ExitStack() as probes:
         return [_bind_one(probes.enter_context(socket.socket())) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Kazoo's errors in our words: part of the adapter ``store`` (docs/decisions/0007)."""
+"""Translates kazoo's errors to ours; part of the adapter ``store`` (docs/decisions/0007)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEANINGS: dict[type[Exception], tuple[type[MetadataError], str]] = {
     kazoo_errors.AuthFailedError: (MetadataAuthError, "ZooKeeper rejected the user or the password of this session"),
     kazoo_errors.ConnectionLoss: (MetadataUnavailableError, "the connection to ZooKeeper was lost before the response"),
     kazoo_errors.ConnectionClosedError: (MetadataUnavailableError, "the connection to ZooKeeper is closed"),
-    # Behind its subclass for a closed connection.
+    # After its subclass for a closed connection.
     kazoo_errors.SessionExpiredError: (SessionExpiredError, "the ZooKeeper session expired"),
     kazoo_errors.OperationTimeoutError: (MetadataUnavailableError, "ZooKeeper did not respond in time"),
     kazoo_errors.SessionMovedError: (MetadataUnavailableError, "the session moved to another ZooKeeper server"),
@@ -33,7 +33,7 @@ _MEANINGS: dict[type[Exception], tuple[type[MetadataError], str]] = {
 
 
 def translate(error: BaseException, path: str) -> MetadataError:
-    """What a kazoo error means for the node at ``path``."""
+    """The MetadataError for a kazoo error, for the node at ``path``."""
     for foreign, (ours, sentence) in _MEANINGS.items():
         if isinstance(error, foreign):
             return ours(f"{path}: {sentence}", path)
@@ -41,5 +41,5 @@ def translate(error: BaseException, path: str) -> MetadataError:
 
 
 def is_at_fault(error: Exception) -> bool:
-    """Whether a result of a failed transaction is the reason of its failure: those beside it are merely undone."""
+    """Whether a result in a failed transaction caused the failure; the other operations were only rolled back."""
     return isinstance(error, tuple(_MEANINGS))

@@ -1,6 +1,6 @@
-"""MetadataStore on ZooKeeper: with the two modules named after it, all that knows kazoo. Source: metadata 2 and 14.
+"""MetadataStore on ZooKeeper; this package is the only one that uses kazoo. Source: metadata 2 and 14.
 
-kazoo runs its own threads; everything here runs on the event loop, and every answer crosses over by
+kazoo runs its own threads; everything here runs on the event loop, and every answer is passed to it by
 ``call_soon_threadsafe``. Paths are absolute and no chroot is used (metadata section 2.2). Java's Disconnected is
 kazoo's SUSPENDED (operations wait), Java's Expired is kazoo's LOST.
 """
@@ -48,10 +48,10 @@ from runtime.metadata.zookeeper.threads import LoopHandler, server_addresses
 from runtime.metadata.zookeeper.watches import StandingWatch, Watcher
 
 logger = logging.getLogger(__name__)
-logger.addHandler(logging.NullHandler())  # silent unless the roof configures logging
+logger.addHandler(logging.NullHandler())  # silent unless the program configures logging
 
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
-"""Every single attempt to connect, and more: for --debug. What matters of it is said once, by ``_change_state``."""
+"""For --debug: every attempt to connect, and more. ``_change_state`` logs the events that matter once."""
 _kazoo_logger.addFilter(RedactingFilter())
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ T = TypeVar("T")
 _RECONNECT_DELAY_S_MAX = 1.0
 _REVIVAL_DELAY_S = 1.0
 _AUTH_FAILURES_MAX = 2
-"""A server that dies in the middle of a SASL exchange looks like one that refuses the password, but not twice."""
+"""A server that dies during a SASL exchange looks like one that rejects the password, but not twice in a row."""
 
 
 def _node_stat(stat: Any) -> NodeStat:
@@ -69,7 +69,7 @@ def _node_stat(stat: Any) -> NodeStat:
         mtime_ms=stat.mtime,
         ephemeral_owner=stat.ephemeralOwner,
         children_count=stat.numChildren,
-        # What ZooKeeper tells in 32 bits is twice the creations less the children that are there.
+        # ZooKeeper reports, in 32 bits, twice the creations minus the number of children.
         children_created_count=(stat.cversion + stat.numChildren & 0xFFFFFFFF) >> 1,
     )
 
@@ -100,7 +100,7 @@ class ZooKeeperStore:
             hosts=servers,
             timeout=config.session_timeout_ms / 1000,
             handler=self._handler,
-            # kazoo's own default backs off up to an hour.
+            # kazoo's default retry delay grows up to an hour.
             connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_DELAY_S_MAX),
             logger=_kazoo_logger,
             **session_credentials(config, os.environ),
@@ -134,7 +134,7 @@ class ZooKeeperStore:
         return store
 
     async def _prove_credentials(self) -> None:
-        """They are presented on the open session; the first answer says whether they were taken."""
+        """Credentials are sent on the open session; the first answer shows whether the server accepted them."""
         try:
             await self.exists("/")
         except BaseException as error:
@@ -161,7 +161,7 @@ class ZooKeeperStore:
     # -- session ------------------------------------------------------------------------------------------------
 
     def _listen(self, state: str) -> None:
-        """Kazoo's connection thread: take what belongs to this moment and hand it to the loop."""
+        """Called on kazoo's connection thread: read the state that may change later and pass it to the loop."""
         client_id = self._client.client_id
         keeper_state = self._client.client_state
         session_id = client_id[0] if client_id else 0
@@ -186,7 +186,7 @@ class ZooKeeperStore:
     def _tell(self, callback: Callable[[], None]) -> None:
         try:
             callback()
-        except Exception as error:  # the others must hear of it too
+        except Exception as error:  # the other callbacks must still be called
             self._loop.call_exception_handler({"message": "callback for a lost session failed", "exception": error})
 
     def _lose_session(self, keeper_state: str) -> None:
@@ -215,7 +215,7 @@ class ZooKeeperStore:
 
     def _note_connect_failed(self) -> None:
         if self._has_been_answered or self._is_closed or self._failures.refusal is None:
-            return  # a server that once served this client may be made to do so again
+            return  # a server that once accepted this client may do so again
         self._fatal_error = MetadataAuthError(f"no session with ZooKeeper: {self._failures.refusal}")
         self._wake_waiters()
 
@@ -244,8 +244,8 @@ class ZooKeeperStore:
                 raise self._fatal_error
             if self._sessions_lost_count != sessions_lost_count:
                 raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
-            # Kazoo's connection thread is ahead of the loop: it may have lost this connection, and may even have
-            # another session already, of which those who began in this one must hear first.
+            # Kazoo's connection thread is ahead of the loop. It may have lost this connection and may already have
+            # another session, but the operations of this session must fail first.
             identity = self._client.client_id if self._is_connected else None
             if identity is not None and identity[0] == self._session_id:
                 return
@@ -256,8 +256,8 @@ class ZooKeeperStore:
     async def _request(self, path: str, submit: Callable[[], Any], *, is_read: bool) -> Any:
         """Run one kazoo call within the operation time-out; repeat a read, never a write, after a lost connection.
 
-        A request is handed to kazoo only while connected: kazoo would send it after a reconnect however late, when the
-        caller has long been told of the time-out.
+        A request is passed to kazoo only while connected. Otherwise kazoo would send it after a reconnect, perhaps long
+        after the caller's time-out.
         """
         sessions_lost_count = self._sessions_lost_count
         check_path(path)
@@ -350,7 +350,7 @@ class ZooKeeperStore:
                 return created
 
     async def _create_parent(self, path: str, *, is_open_acl: bool) -> None:
-        # Somebody else may be faster, and a deleter of empty parents may take it away again: the caller loops.
+        # Another client may create it first, or one that deletes empty parents may delete it again: the caller loops.
         with contextlib.suppress(NodeExistsError):
             await self.create(path, make_parents=True, is_open_acl=is_open_acl)
 
@@ -371,7 +371,7 @@ class ZooKeeperStore:
         failures = [
             (node, result) for node, result in zip(nodes, results, strict=True) if isinstance(result, Exception)
         ]
-        # The operations beside the one at fault carry RolledBackError or RuntimeInconsistency.
+        # The operations other than the one at fault have RolledBackError or RuntimeInconsistency.
         failures.sort(key=lambda failure: not is_at_fault(failure[1]))
         for node, result in failures:
             raise translate(result, node.path)
@@ -388,7 +388,7 @@ class ZooKeeperStore:
         await self._request(path, lambda: self._client.delete_async(path, expected_version), is_read=False)
 
     async def sync(self, path: str) -> None:
-        """Make later reads see what others finished before this call."""
+        """Make later reads see everything that others finished before this call."""
         await self._request(path, lambda: self._client.sync_async(path), is_read=True)
 
     # -- watches ------------------------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ class ZooKeeperStore:
         return watch
 
     async def close(self) -> None:
-        """End the session; ephemeral nodes vanish at once. Operations under way fail; safe to repeat."""
+        """End the session; its ephemeral nodes disappear immediately. Running operations fail; can be repeated."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -424,7 +424,7 @@ class ZooKeeperStore:
         if self._revival is not None:
             self._revival.cancel()
         stopped = asyncio.Event()
-        # A thread of its own, which ends with the process: kazoo may wait long for a server that says nothing.
+        # A separate daemon thread: kazoo may wait long for a server that does not respond.
         threading.Thread(target=self._stop_client, args=(stopped,), name="zookeeper-close", daemon=True).start()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -434,11 +434,11 @@ class ZooKeeperStore:
         try:
             self._client.stop()
             self._client.close()
-        except Exception as error:  # the session time-out does the rest
+        except Exception as error:  # the session time-out deletes the nodes
             logger.debug("the ZooKeeper client did not stop: %s", error)
         self._handler.call_on_loop(stopped.set)
 
 
 def _one_shot(on_change: Callable[[], None] | None) -> Watcher | None:
-    """A watcher of its own for each read: kazoo calls equal ones of a node only once."""
+    """A separate watcher for each read: kazoo calls equal ones of a node only once."""
     return None if on_change is None else lambda _event: on_change()

@@ -1,4 +1,4 @@
-"""The threads of the ZooKeeper client library, and how its connections are made.
+"""Threads and connections of the ZooKeeper client library.
 
 Part of the adapter ``store`` (docs/decisions/0007).
 """
@@ -30,16 +30,16 @@ def server_addresses(servers: str) -> list[Address]:
     try:
         addresses: list[Address] = collect_hosts(servers)[0]
         for host, _ in addresses:
-            host.encode("idna")  # as the resolver's wrapper does, in the connection's thread, which would die of it
+            host.encode("idna")  # as the resolver does on the connection thread, which an error there would end
     except ValueError as error:
         raise ConfigurationError(f"{servers!r} is not a list of ZooKeeper servers (host:port,...)") from error
     return addresses
 
 
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
-    """Kazoo's threads, less two: answers and watch events go from the connection thread straight to the loop.
+    """Kazoo's threads without two: answers and watch events go directly from the connection thread to the loop.
 
-    Kazoo runs callbacks in place while its own workers do not run. Many answers cross over in one wake-up.
+    Kazoo runs callbacks in place while its own workers do not run. One wake-up of the loop handles many answers.
     """
 
     def __init__(
@@ -58,19 +58,19 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         self._is_waking = False
 
     def start(self) -> None:
-        """No workers: callbacks run in place."""
+        """Start no workers, so that callbacks run in place."""
 
     def stop(self) -> None:
-        """Nothing was started."""
+        """Do nothing: no worker was started."""
 
     def dispatch_callback(self, callback: Any) -> None:
         """Run a watcher on the loop."""
         self.call_on_loop(functools.partial(callback.func, *callback.args))
 
     def call_on_loop(self, function: Callable[[], object]) -> None:
-        """From any thread, in order."""
+        """Call from any thread; the order of calls is kept."""
         self._crossing.append(function)
-        if not self._is_waking:  # looked at after the append: a drain that cleared it before will see the new one
+        if not self._is_waking:  # checked after the append: if a drain cleared it earlier, that drain sees the new item
             self._is_waking = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
@@ -89,7 +89,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
     def select(self, rlist: Sequence[Any], wlist: Sequence[Any], _xlist: Any, timeout: float | None = None) -> Any:
         """Like ``select.select``; kazoo's own builds and closes an epoll set each time, which triples the cost.
 
-        What TLS has already decrypted is ready too: the system has nothing left to tell of it.
+        Data that TLS has already decrypted counts as ready, because the system no longer reports it.
         """
         decrypted = [file for file in rlist if isinstance(file, ssl.SSLSocket) and file.pending()]
         poll = select.poll()
@@ -108,9 +108,9 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
     def create_connection(
         self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: object
     ) -> socket.socket:
-        """Connect, by TLS where that is set, and note how it went. ``hostname`` is what the settings call the server.
+        """Connect, with TLS if configured, and note the result. ``hostname`` is the server's name in the settings.
 
-        Kazoo's own way trusts the system's authorities even when one is named.
+        Kazoo's own function trusts the system's authorities even if the settings specify one.
         """
         server = (hostname or address[0], address[1])
         try:

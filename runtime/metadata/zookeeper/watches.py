@@ -1,4 +1,4 @@
-"""Standing watches made of ZooKeeper's one-shot ones: read and arm, tell, wait, again. Source: metadata section 9.2."""
+"""Persistent watches from ZooKeeper's one-shot ones: read, arm, report, wait, repeat. Source: metadata section 9.2."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Watcher: TypeAlias = Callable[[Any], None]
 
 
 class StandingWatch(Generic[T]):
-    """Tells ``callback`` the value of a node, or None while it is absent, until cancelled.
+    """Passes the value of a node, or None while it is absent, to ``callback`` until cancelled.
 
     ``read`` gives the value and arms a one-shot watch, or raises NoNodeError; ``arm_absent`` arms one for the creation
-    of a missing node and says whether it is still missing. A one-shot watch also fires when the connection drops, so
-    the callback may hear the same value twice, but never misses the last one.
+    of a missing node and returns whether it is still missing. A one-shot watch also fires when the connection drops, so
+    the callback may get the same value twice, but never misses the last one.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class StandingWatch(Generic[T]):
         return self._is_active
 
     def cancel(self) -> None:
-        """Never call back again; safe to repeat. A one-shot watch that still fires is ignored."""
+        """Never call back again; can be repeated. A one-shot watch that still fires is ignored."""
         self._is_active = False
         self._task.cancel()
 
@@ -59,7 +59,7 @@ class StandingWatch(Generic[T]):
             try:
                 value = await self._read_once(watcher)
             except MetadataError as error:
-                # Unavailable is what a watch outlives; anything else must not end it in silence.
+                # A watch survives an unavailable store; any other error must be visible.
                 level = logging.DEBUG if isinstance(error, MetadataUnavailableError) else logging.WARNING
                 logger.log(level, "watching %s: %s; trying again", self._path, error)
                 await asyncio.sleep(_RETRY_DELAY_S)
@@ -72,7 +72,7 @@ class StandingWatch(Generic[T]):
             try:
                 return await self._read(watcher)
             except NoNodeError:
-                # A read of an absent node leaves no watch behind.
+                # A read of an absent node sets no watch.
                 if await self._arm_absent(watcher):
                     return None
 
