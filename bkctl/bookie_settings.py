@@ -101,7 +101,7 @@ def _own_cluster_values() -> Givens:
     values = {
         ("bookie", "advertised_address"): "127.0.0.1",
         ("bookie", "is_loopback_allowed"): True,
-        # 5 % of the disk of a workstation is more than a trial ever needs.
+        # 5 % of a workstation's disk is more than a trial needs.
         ("bookie", "disks", "full_fraction"): 0.99,
         _DIRECTORIES["journal_directories"]: [f"{DATA_DIRECTORY}/journal"],
         _DIRECTORIES["ledger_directories"]: [f"{DATA_DIRECTORY}/ledgers"],

@@ -54,7 +54,7 @@ _OUTCOMES = {
     Outcome.FINDINGS: ExitCode.FINDINGS,
 }
 
-# The nearest class in an error's line of ancestors decides, so a family needs one row and its exceptions one each.
+# The nearest base class of an error decides, so a family needs one row and each exception to it another.
 _ERRORS: dict[type[BaseException], ExitCode] = {
     storage_errors.BkctlError: ExitCode.FAILED,
     InvalidArgumentError: ExitCode.USAGE,
@@ -90,7 +90,7 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     runtime_errors.MetadataFormatError: ExitCode.INTEGRITY,
     runtime_errors.DigestMismatchError: ExitCode.INTEGRITY,
     runtime_errors.EntryDigestError: ExitCode.INTEGRITY,
-    # Only what proves damage: a full disk, a failed write or an ended child process leaves the data as it was.
+    # Only errors that prove damage: a full disk, a failed write or an ended child process leaves the data unchanged.
     storage_errors.CorruptFileError: ExitCode.INTEGRITY,
     storage_errors.JournalError: ExitCode.INTEGRITY,
     storage_errors.JournalFailedError: ExitCode.FAILED,

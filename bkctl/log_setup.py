@@ -38,7 +38,7 @@ def configure_logging(settings: Settings, *, is_server: bool) -> Callable[[], No
         levels[logging.getLogger("asyncio")] = logging.INFO
         levels[logging.getLogger("py4j")] = logging.WARNING  # logs every call between Python and Spark's JVM
         if not settings.is_debug:
-            levels[logging.getLogger("runtime.metadata.zookeeper.store.kazoo")] = logging.ERROR  # every try to connect
+            levels[logging.getLogger("runtime.metadata.zookeeper.store.kazoo")] = logging.ERROR  # every attempt
     else:
         handler = logging.NullHandler()  # without any handler Python would print warnings
     tellers = [] if levels else [logging.getLogger(name) for name in _ABOUT_BAD_NODES]

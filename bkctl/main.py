@@ -54,7 +54,7 @@ class CommandLineInvocation:
     def enter(self, command_path: str, flags: GlobalFlags) -> CommandContext:
         """Resolve all settings for the command that is about to run."""
         self.command_path = command_path
-        self.settings = Settings(  # so that a failure to resolve the rest is already told in the wanted manner
+        self.settings = Settings(  # so that a failure to resolve the rest is already reported in the requested format
             is_debug=bool(flags.debug) or self.settings.is_debug, color=flags.color or self.settings.color
         )
         sources = read_sources(flags, self._environment)
@@ -102,20 +102,20 @@ def _run(command_line: Sequence[str], invocation: CommandLineInvocation) -> int:
     except typer.TyperException as error:
         return _report_usage(error, invocation)
     except (ReaderGoneError, BrokenPipeError):
-        # As a shell reports it. Nothing may be written at interpreter exit either.
+        # Exit code as in a shell. Nothing may be written at interpreter exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.ExitCode.BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:
         return _report(error, invocation)
     if result == exit_codes.ExitCode.INTERRUPTED:
         invocation.console.error("interrupted")
-    # Without standalone mode Typer returns the code of an Exit (130 after SIGINT) or what the command returned.
+    # Without standalone mode Typer returns the code of an Exit (130 after SIGINT) or the command's return value.
     return result if isinstance(result, int) else exit_codes.exit_code_of_outcome(result)
 
 
 def describe(error: BaseException, settings: Settings) -> str:
     """One sentence that says what happened, with the fix if it follows from the settings."""
-    # In the middle of a job, another cluster is not what helps.
+    # Once a job has begun, another cluster does not help.
     is_amid_work = isinstance(error, (ChangeCutOffError, MetadataOutageError))
     is_at_start = isinstance(error, MetadataUnavailableError) and not is_amid_work
     if is_at_start and settings.metadata_uri is not None:
@@ -163,7 +163,7 @@ def reopen_closed() -> None:
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if not _is_open(number):
-            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one, for those below are open
+            descriptor = os.open(os.devnull, os.O_RDWR)  # gets this number, the lowest free one: those below are open
             assert descriptor == number
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:

@@ -180,7 +180,7 @@ def build(givens: Givens, struct: type[T], settings: Iterable[Described], sectio
         field = reason.partition(" ")[0]
         if path in givens and not isinstance(givens[path].value, dict):
             written = givens[path].written
-        elif (*path, field) in givens:  # said of two fields together
+        elif (*path, field) in givens:  # concerns two fields together
             written = givens[*path, field].written
         else:
             written = f"setting {'.'.join(path)}"

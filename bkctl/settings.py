@@ -90,7 +90,7 @@ def read_sources(flags: GlobalFlags, environment: Mapping[str, str]) -> Sources:
     """Read the files that flags and environment name; ConfigurationError, InvalidArgumentError."""
     conf_path = flags.conf or environment.get("BKCTL_CONF") or environment.get("BOOKIE_CONF")
     named_path = flags.config or environment.get("BKCTL_CONFIG")
-    if named_path == os.devnull:  # how scripts say "no file, not even the user's own"
+    if named_path == os.devnull:  # scripts use it for "no file, not even the user's own"
         named_path = toml_path = None
     else:
         toml_path = named_path or _existing_default_path(environment)
@@ -192,7 +192,7 @@ def resolve_metadata_uri(sources: Sources) -> tuple[str | None, str]:
     flags, environment, toml = sources.flags, sources.environment, sources.toml
     found: tuple[str | None, str] = None, ""
     if flags.metadata_uri is not None and not flags.metadata_uri.strip():
-        # An unset shell variable; the next source may name another cluster than the one that was meant.
+        # An unset shell variable: the next source may refer to another cluster than intended.
         raise InvalidArgumentError("--metadata-uri is empty: specify a cluster, or omit the option")
     if flags.metadata_uri:
         found = flags.metadata_uri, "--metadata-uri"

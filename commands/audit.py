@@ -78,11 +78,11 @@ def audit(
     if is_spark:
         from runtime.metadata.zookeeper.embedded import find_java
 
-        find_java("Spark")  # it would fail without, after seconds and in many words
+        find_java("Spark")  # without Java, Spark fails after seconds with a long error
         from spark_reports.report import audit_with_spark
 
         registrations = run_to_end(_registrations(context))
-        # Outside of the event loop: the job blocks, and Spark wants the signals.
+        # Outside of the event loop: the job blocks, and Spark needs the signals.
         with sigterm_as_error():
             report = audit_with_spark(
                 require_metadata_uri(context),

@@ -129,7 +129,7 @@ class Console:
         except OSError as error:
             raise _not_written(error) from error
 
-    # --- talk --------------------------------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------------------------
 
     def say(self, sentence: str) -> None:
         """Print an informational message; silent with ``--quiet``."""
@@ -157,7 +157,7 @@ class Console:
         try:
             answer = await read_line(self._answers)
         except BaseException:
-            self._tell("")  # whatever is told next begins a line of its own
+            self._tell("")  # so that the next message begins on its own line
             raise
         if answer.strip().lower() not in {"y", "yes"}:
             if not answer.endswith("\n"):
@@ -173,10 +173,10 @@ class Console:
         with progress_bar(self._err, description, is_colored=self._is_colored(self._err)) as progress:
             yield progress
 
-    # --- how ---------------------------------------------------------------------------------------------------
+    # --- streams -----------------------------------------------------------------------------------------------
 
     def _tell(self, text: str, end: str = "\n") -> None:
-        # Work is not stopped half way because nobody listens any more: a closed pipe, a terminal that was hung up.
+        # A closed pipe or a terminal that was hung up must not stop the work half way.
         with contextlib.suppress(OSError):
             print(text, end=end, file=self._err, flush=True)
 
@@ -254,12 +254,12 @@ class Console:
             emoji=False,
             width=10_000,
         )
-        # Never cut an id short because the terminal is narrow: a table is as wide as it needs to be.
+        # Never truncate an id because the terminal is narrow: a table is as wide as it needs to be.
         console.width = max(1, Measurement.get(console, console.options, table).maximum)
         try:
             with console.capture() as capture:
                 console.print(table)
-        except OSError as error:  # it touches the stream even though the text is kept back
+        except OSError as error:  # it uses the stream although the text is held back
             raise _not_written(error) from error
         return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
 

@@ -96,4 +96,4 @@ def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
             raise StoppedBySignalError(signal.SIGTERM) from None
         raise
     finally:
-        coroutine.close()  # it never began if there are no descriptors for a loop
+        coroutine.close()  # without descriptors for a loop it never began

@@ -113,7 +113,7 @@ def styled(page: str, environment: Mapping[str, str]) -> str:
     is_list = False
     for line in page.split("\n"):
         if heading := _HEADING.match(line):
-            is_list = heading[0] != "Usage:"  # what follows the usage is running text
+            is_list = heading[0] != "Usage:"  # the text after the usage is prose
             lines.append(f"\x1b[1m{heading[0]}\x1b[0m{line[heading.end() :]}")
         else:
             lines.append(_NAME.sub("\x1b[36m\\g<0>\x1b[0m", line) if is_list else line)

@@ -80,7 +80,7 @@ async def told_when_cut_off(context: CommandContext, ledgers: int, rest: str = "
         yield progress
     except BaseException as error:
         if isinstance(error, BkctlError) and not isinstance(error, MetadataUnavailableError) and not progress.has_begun:
-            raise  # refused before the first change: the error says it all
+            raise  # refused before the first change: the error is complete
         context.console.warn(progress.sentence())
         context.console.warn(f"to continue: {continuing_command(context.settings.command_line)}")
         if isinstance(error, MetadataUnavailableError):

@@ -112,7 +112,7 @@ def parse_bookie_id(text: str) -> str:
 
 def near_miss(name: str, known: Iterable[str], *, similarity_min: float) -> str | None:
     """The known name that is most like ``name``, if any is by at least this (1.0: but for upper and lower case)."""
-    from difflib import get_close_matches  # most invocations have nothing to ask
+    from difflib import get_close_matches  # most invocations need no suggestion
 
     by_lower_case = {each.lower(): each for each in known}
     found = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=similarity_min)

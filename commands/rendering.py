@@ -182,7 +182,7 @@ def to_yaml(value: object) -> str:
 def to_csv_line(values: Iterable[object]) -> str:
     """One CSV record, without the line end; None is the empty field, lists are joined by spaces."""
     buffer = io.StringIO()
-    # The writer quotes a field for the characters of its line end alone (before Python 3.13).
+    # Before Python 3.13 the writer quotes a field only for the characters of its own line end.
     csv.writer(buffer, lineterminator=_CSV_LINE_END).writerow(map(_csv_field, values))
     return spelled(buffer.getvalue().removesuffix(_CSV_LINE_END))
 

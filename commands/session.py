@@ -182,7 +182,7 @@ async def _warn_of_unfinished_restore(context: CommandContext, session: Session)
     from runtime.errors import MetadataAuthError
     from runtime.metadata.cluster.root import is_restore_unfinished, unfinished_restore_text
 
-    # Whether the command needs to read the root itself is for the command to find out.
+    # Only the command knows whether it needs to read the root itself.
     with contextlib.suppress(MetadataAuthError):
         if await is_restore_unfinished(session.store, session.root):
             context.console.warn(unfinished_restore_text(session.root))

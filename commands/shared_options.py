@@ -47,7 +47,7 @@ def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
 def declarations(parameter: inspect.Parameter) -> tuple[str, ...]:
     """Spellings of an option."""
     option = get_args(parameter.annotation)[1]
-    first = (option.default,) if isinstance(option.default, str) else ()  # inside Annotated it is the first spelling
+    first = (option.default,) if isinstance(option.default, str) else ()  # Annotated has the first spelling here
     return (*first, *(option.param_decls or ()))
 
 

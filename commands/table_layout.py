@@ -45,7 +45,7 @@ def _is_blank(column: Column, rows: Sequence[Row]) -> bool:
 
 
 def _dispensability(column: Column, rows: Sequence[Row]) -> tuple[bool, bool, int]:
-    has_content = any(row.get(column.key) for row in rows)  # zero and "no" are none
+    has_content = any(row.get(column.key) for row in rows)  # zero and "no" are not content
     return _is_blank(column, rows), not has_content, column.priority
 
 

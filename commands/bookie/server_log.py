@@ -63,7 +63,7 @@ class ServerLog:
             logger.warning("a changed setting needs a restart: the log file")
         level, was = settings.log_level.upper(), logging.getLevelName(self._root.level)
         if not self._is_debug and level != was:
-            self._root.setLevel(logging.INFO)  # the change is logged at any level
+            self._root.setLevel(logging.INFO)  # log the change whatever the level
             logger.info("setting changed: log level = %s (was %s)", level.lower(), was.lower())
             self.set_level(settings)
 

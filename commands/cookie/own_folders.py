@@ -63,7 +63,7 @@ async def open_own_bookie(context: CommandContext, config: BookieConfig) -> Asyn
     from storage.adapters.filesystem import OsFileSystem
 
     bookie_id = config.bookie_id or id_by_settings(config)
-    # ``--set metadataServiceUri`` counts as in ``bookie start``.
+    # As in ``bookie start``, ``--set metadataServiceUri`` applies.
     async with open_session(context, metadata_uri=config.metadata_uri) as session:
         file_system = OsFileSystem()
         expected = expected_cookie(config.storage, bookie_id, session.instance_id)

@@ -121,7 +121,7 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
             before = [(version_path(folder.path), folder) for folder in evidence.folders if folder.is_stamped]
             kept = [(path, Node(own.file_system.read_file(path), node.stat)) for path, _ in before]
             change.trash.keep_all("set", [(session.cookies.path(bookie_id), node), *kept])
-            # Directories first: cut off between the two, the stored cookie still says whose they are.
+            # Directories first: after an interruption between the two, the stored cookie still shows the owner.
             restamp(own.file_system, evidence)
             version = await session.cookies.write_node(bookie_id, data, node.stat.version)
     _report(context, bookie_id, version, rows)

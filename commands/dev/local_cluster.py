@@ -56,7 +56,7 @@ class LocalCluster:
         self._directory = os.path.abspath(directory)
         self._say = say
 
-    # --- what is there -----------------------------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------------------------
 
     def status(self) -> ClusterStatus:
         """State of every server; NotFoundError when there is no cluster in the directory."""
@@ -93,7 +93,7 @@ class LocalCluster:
         added = tuple(_bookie(number, port) for number, port in enumerate(ports, existing_count + 1))
         return msgspec.structs.replace(state, bookies=state.bookies + added)
 
-    # --- what changes ------------------------------------------------------------------------------------------
+    # --- changes -----------------------------------------------------------------------------------------------
 
     async def up(self, bookie_count: int | None, base_port: int | None) -> ClusterStatus:
         """Start everything that does not run; on failure stop again what was started here."""
@@ -207,7 +207,7 @@ class LocalCluster:
         log_sizes = {bookie.id: self._log_size(bookie.name) for bookie in idle}
         for bookie in idle:
             process = self._spawn(state, bookie)
-            started.append((bookie.name, process))  # before its pid file: on a full disk it is ended by this alone
+            started.append((bookie.name, process))  # before its pid file: if the disk is full, only this list ends it
             write_pid_file(os.path.join(self._folder(bookie.name), _PID_FILE), process)
             processes[bookie.id] = process
         for bookie in idle:
@@ -225,9 +225,9 @@ class LocalCluster:
             *("--port", str(bookie.port), "--bookie-id", bookie.id, "--advertised-address", LOOPBACK),
             *("--journal-dir", os.path.join(folder, "journal"), "--ledger-dir", os.path.join(folder, "ledgers")),
             *("--set", "allowLoopback=true"),
-            *("--set", "diskUsageThreshold=0.99"),  # of a developer's disk, 5 % is more than a trial ever needs
+            *("--set", "diskUsageThreshold=0.99"),  # 5 % of a developer's disk is more than a trial needs
         ]
-        # A development cluster is the same for everybody: neither the user's environment nor files reach into it.
+        # A development cluster is the same for every user: ignore the user's environment and files.
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("BKCTL_", "BOOKIE_"))}
         process = spawn_detached(command, self._log(bookie.name), inherited | {"BKCTL_CONFIG": os.devnull})
         if process is None:
@@ -258,7 +258,7 @@ class LocalCluster:
             os.rmdir(self._directory)
         self._say(f"deleted the data below {self._directory}")
 
-    # --- where -------------------------------------------------------------------------------------------------
+    # --- paths -------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

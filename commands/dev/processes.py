@@ -34,7 +34,7 @@ def identify(pid: int) -> ProcessIdentity | None:
     """Identity of a living process; None for one that is gone, or dead and not yet reaped."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            # The command in brackets may hold blanks and brackets itself: count from the last one.
+            # The command in brackets may have spaces and brackets itself: start after the last one.
             fields = file.read().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
@@ -86,7 +86,7 @@ def spawn_detached(command: Sequence[str], log_path: str, environment: Mapping[s
             start_new_session=True,
         )
     identity = identify(child.pid)
-    # Popen would warn at its end that the child still runs, which is the very purpose here.
+    # Popen would warn when it is destroyed that the child still runs, which is intended here.
     child.returncode = 0
     return identity
 

@@ -79,7 +79,7 @@ async def verify(
         checker = LedgerChecker(client.ports, live, context.settings.replication)
         ids = client.ports.ledgers.list_ids() if is_all else each_of(named)
         with context.console.progress("verifying") as progress:
-            if is_all and progress.is_shown:  # ids cost next to nothing beside the entries
+            if is_all and progress.is_shown:  # listing ids costs little compared with reading entries
                 ledgers_total = await client.ports.ledgers.count()
 
             def take(check: LedgerCheck, totals: CheckTotals) -> None:
@@ -93,7 +93,7 @@ async def verify(
                         is_truncated = True
 
             totals = await checker.check_all(ids, take)
-            progress.update(totals.ledgers, totals.ledgers)  # some may have come or gone meanwhile
+            progress.update(totals.ledgers, totals.ledgers)  # ledgers may have been created or deleted meanwhile
     checks.sort(key=lambda check: check.ledger_id)
     present = [check for check in checks if not check.is_deleted]
     _print(context, totals, present, time.monotonic() - started_s, is_truncated=is_truncated)

@@ -73,7 +73,7 @@ def user_name() -> str:
     """Who runs this: the login name, else the number."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container without the user's entry; what is raised depends on Python's version
+    except (KeyError, OSError):  # a container without an entry for the user; the error depends on Python's version
         return str(os.getuid())
 
 

@@ -176,7 +176,7 @@ def _end(context: CommandContext, trail: AuditTrail | None, change: Change, resu
         return
     try:
         trail.end(result, change.details)
-    except OSError as error:  # the work is done or has failed: that is the story to tell
+    except OSError as error:  # only warn: the result of the work matters more
         context.console.warn(f"cannot write the end of this operation to the audit trail: {error.strerror}")
 
 
@@ -242,6 +242,6 @@ def is_dead(holder: OperationHolder) -> bool:
         os.kill(holder.pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # another user's
+    except PermissionError:  # the process of another user
         pass
     return False

@@ -23,7 +23,7 @@ def state_folder(settings: Settings, name: str = "") -> str:
         raise RefusedError("nothing was changed: no directory for undo data: set BKCTL_STATE_DIR to a persistent one")
     path = os.path.join(settings.state_directory, name) if name else settings.state_directory
     try:
-        for folder in (settings.state_directory, path):  # the mode is for the last part of a path alone
+        for folder in (settings.state_directory, path):  # makedirs applies the mode only to the last part of a path
             os.makedirs(folder, mode=_FOLDER_MODE, exist_ok=True)
     except OSError as error:
         raise RefusedError(

@@ -194,7 +194,7 @@ def _open_reader(file: NumberedFile) -> EntryLogReader:
     from storage.config import ENTRY_LOG_SIZE_BYTES_MAX, EntryLogConfig
     from storage.entry_log.reader import EntryLogReader
 
-    # Whatever the bookie's limit is now: the log may be from before it was lowered.
+    # The bookie's current limit does not apply: the log may have been written before it was lowered.
     config = EntryLogConfig(entry_bytes_max=ENTRY_LOG_SIZE_BYTES_MAX)
     return EntryLogReader(OsFileSystem(), file.folder, config)
 

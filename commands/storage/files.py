@@ -73,7 +73,7 @@ def _walk(folder: str, roles: frozenset[FolderRole]) -> Iterator[dict[str, objec
         folders.sort()
         for name in sorted(names):
             found = describe_file(roles, name)
-            # A journal or an entry log down here is read by nobody.
+            # The bookie does not read a journal or an entry log at this level.
             is_read = found.kind.startswith("java")
             yield _row(os.path.join(parent, name), found if is_read else describe_file(frozenset(), ""))
 

@@ -218,7 +218,7 @@ def _tell(context: CommandContext, report: RebuildReport) -> None:
     )
     console.table(_DIRECTORY_TABLE, directories)
     console.table(_DAMAGE_TABLE, damages)
-    if console.form is OutputForm.CSV:  # its lines are the directories
+    if console.form is OutputForm.CSV:  # CSV has lines only for directories
         for damage in damages:
             console.warn(f"{damage['path']}: {damage['reason']}" if damage["path"] else damage["reason"])
     if not report.is_complete:

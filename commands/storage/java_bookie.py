@@ -86,5 +86,5 @@ def _is_locked(path: str) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        pass  # there is none, or it cannot be told
+        pass  # no such file, or its lock cannot be checked
     return False

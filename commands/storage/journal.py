@@ -229,7 +229,7 @@ def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted
             trouble = trouble or error
             listing.add(_line(file, "damaged", error.offset, error.reason))
         except OSError as error:
-            if disk.exists(file.path):  # else the bookie that runs has deleted it meanwhile
+            if disk.exists(file.path):  # otherwise the running bookie has deleted it meanwhile
                 trouble = trouble or error
                 listing.add(_line(file, "unreadable", None, without_path(error)))
     return trouble

@@ -52,7 +52,7 @@ def mark(context: CommandContext, flags: BookieFlags) -> None:
 
 def _rows(journal: JournalMarks) -> list[dict[str, object]]:
     start = journal.replay_start
-    # Once there is a record of ours, Java's mark is not asked.
+    # Once bkctl has written a record, Java's mark is ignored.
     counts = any(file.is_record and file.mark is not None for file in journal.files)
     rows: list[dict[str, object]] = []
     for file in journal.files:

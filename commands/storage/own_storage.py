@@ -119,7 +119,7 @@ def _require_folders(own: OwnStorage) -> None:
         for path in (directory, current_directory(directory)):
             if own.file_system.exists(path) and not os.path.isdir(path):
                 raise NotFoundError(f"{path} is not a directory: specify the bookie's directories")
-    # An index directory may be new: a lost index is built again from what the others hold.
+    # An index directory may be new: a lost index is rebuilt from the other directories.
     for directory in (*own.config.journal_directories, *own.config.ledger_directories):
         if not os.path.isdir(current_directory(directory)):
             raise NotFoundError(f"{directory} contains no bookie's files: it has no directory 'current'")

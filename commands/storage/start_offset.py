@@ -23,14 +23,14 @@ def require_journal_start(file_system: FileSystem, path: str, start: int) -> Non
     if start == 0:
         return
     _require_inside(path, start)
-    # Seen with Java's own files: one byte behind a record's start there may be a record of an unknown type. So nothing
-    # short of a walk tells.
+    # In Java's own files, the byte after a record's start may look like a record of an unknown type, so only a scan
+    # from the beginning is reliable.
     file = file_system.open(path)
     try:
         window = ReadWindow(file)
         version = decode_version(window.read(VERSION_HEADER_BYTES, 0))
         if not VERSION_MIN <= version <= VERSION_MAX:
-            return  # the scan says so
+            return  # the scan reports it
         first = data_start(version)
         _require_behind_header(path, start, first, "records")
         around = item_around(window, version, first, start)
