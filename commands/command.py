@@ -1,4 +1,4 @@
-"""How a function becomes a command: global options on both sides of its name, a context, coroutines run to their end.
+"""How a function becomes a command: global options before and after its name, a context, running of coroutines.
 
 A command function takes a ``CommandContext`` first, then its own Typer parameters, and returns an ``Outcome`` or None.
 ``@command(...)`` makes a ``Command`` of it, and ``group(help, *commands)`` a group.
@@ -78,9 +78,9 @@ def command(
 
     A global option that the command does not support is a usage error. Every command takes those for its output. A
     listing also takes ``--sort`` and ``--limit``; a command with ``is_cut`` takes ``--limit``. ``effect`` decides which
-    options for changes it takes, and whether read-only mode stops it; ``milder_effect`` is a second one that some of
-    its plans have. A local command needs no cluster; if it is not configured by files either, it takes no option that
-    names one.
+    options for changes it takes, and whether read-only mode refuses it; ``milder_effect`` is a second effect that some
+    of its plans have. A local command needs no cluster; if no file configures it either, it takes no option that
+    specifies one.
     """
     effects = (effect,) if milder_effect is None else (effect, milder_effect)
     is_outside_cluster = is_local and not is_configured_by_files
@@ -124,7 +124,7 @@ def command(
 def require_not_read_only(settings: Settings, *, is_outside_cluster: bool = False) -> None:
     """RefusedError while the environment or the context forbids changes.
 
-    A context speaks of its cluster only: a command outside of every cluster does not look at it.
+    A context applies only to its cluster: a command that needs no cluster ignores it.
     """
     reasons = ["BKCTL_READ_ONLY is set"] if settings.is_read_only_by_environment else []
     reasons += [f"context {settings.context_name} is read-only"] if settings.is_context_read_only else []
@@ -135,7 +135,7 @@ def require_not_read_only(settings: Settings, *, is_outside_cluster: bool = Fals
 
 
 def _not_taken(flags: GlobalFlags, taken: Collection[str]) -> list[str]:
-    """Options that were given, before or after the command's name, and that the command does not take."""
+    """Given options, before or after the command's name, that the command does not take."""
     return [
         declarations(parameter)[0]
         for parameter in GLOBAL_PARAMETERS

@@ -13,7 +13,7 @@ from storage.setting import Java, Setting
 
 
 class OutputForm(enum.StrEnum):
-    """Forms in which a result can be written (``--output``)."""
+    """Output formats for results (``--output``)."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -61,7 +61,7 @@ class GeneralConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GlobalFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """Options that can be given before and after the command's name; None: not given."""
+    """Options that are valid before and after the command's name; None: not given."""
 
     output: OutputForm | None = None
     metadata_uri: str | None = None
@@ -84,7 +84,7 @@ class GlobalFlags(msgspec.Struct, frozen=True, kw_only=True):
     no_progress: bool | None = None
 
     def over(self, weaker: GlobalFlags) -> GlobalFlags:
-        """These flags where given, else ``weaker``: those after the command's name win."""
+        """These flags, with ``weaker`` for those not given: flags after the command's name win."""
         given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
         return msgspec.structs.replace(weaker, **given)
 
@@ -92,11 +92,11 @@ class GlobalFlags(msgspec.Struct, frozen=True, kw_only=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Resolved settings of one invocation.
 
-    ``metadata_uri`` is None when no source names a cluster; ``metadata_uri_origin`` describes its source.
-    ``timeout_s`` is the longest wait for the metadata store to answer at first. ``confirmed_name`` is what --confirm
-    says instead of a typed answer; ``plan_out_path`` and ``apply_path`` are files of plans. ``state_directory`` holds
-    backups, trash and the audit trail; empty: there is no home directory to put it in. ``context_name`` and
-    ``pinned_instance_id`` are those of the named cluster, ``command_line`` is for the audit trail.
+    ``metadata_uri`` is None when no source specifies a cluster; ``metadata_uri_origin`` describes its source.
+    ``timeout_s`` limits how long to wait for the first answer of the metadata store. ``confirmed_name`` is the value of
+    --confirm, in place of a typed answer; ``plan_out_path`` and ``apply_path`` are plan files. ``state_directory`` is
+    for backups, trash and the audit trail; empty: there is no home directory. ``context_name`` and
+    ``pinned_instance_id`` are those of the selected context, ``command_line`` is for the audit trail.
     """
 
     metadata_uri: str | None = None
@@ -128,7 +128,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_rehearsal(self) -> bool:
-        """Whether a plan is only shown or saved, and nothing may be changed."""
+        """Whether the plan is only shown or saved, without changes."""
         return self.is_dry_run or self.plan_out_path is not None
 
     @property

@@ -23,7 +23,7 @@ _READER_GONE = "stdout was closed by its reader"
 
 
 class Console:
-    """Prints for one invocation. Built from resolved settings and the streams; knows nothing of commands."""
+    """Prints for one invocation. Built from resolved settings and the streams; independent of the commands."""
 
     def __init__(
         self, settings: Settings, environment: Mapping[str, str], out: TextIO, err: TextIO, answers: TextIO
@@ -36,7 +36,7 @@ class Console:
 
     @property
     def form(self) -> OutputForm:
-        """Form of results: what was asked for, else a table for a terminal and JSON for everything else."""
+        """Output format: the requested one, else a table on a terminal and JSON otherwise."""
         if self._settings.output is not None:
             return self._settings.output
         return OutputForm.TABLE if self._out.isatty() else OutputForm.JSON
@@ -58,10 +58,10 @@ class Console:
         details: Row | None = None,
         lines: Lines | None = None,
     ) -> None:
-        """Print one object; ``name`` is the key that ``-o name`` prints, ``show`` how the table shows a field.
+        """Print one object; ``name`` is the key that ``-o name`` prints, ``show`` formats the fields of a table.
 
-        ``details`` are rows inside the object that structured forms alone carry; people get them by ``table``.
-        ``lines`` are those of them that CSV has in place of the object's fields.
+        ``details`` are rows inside the object, in structured formats only; tables show them by ``table``. ``lines`` are
+        the details that CSV prints instead of the object's fields.
         """
         form, full = self.form, rendering.envelope(kind, {**body, **(details or {})})
         if form is OutputForm.JSON:
@@ -87,7 +87,7 @@ class Console:
 
     @contextmanager
     def listing(self, table: Table) -> Iterator[Listing]:
-        """Print many objects as they come; forms that cannot stream are written at the end, unless it failed."""
+        """Print objects as they arrive; formats that cannot stream are written at the end, unless the stream failed."""
         listing = Listing(self._settings, self.form, table, self._write, self)
         yield listing
         text = listing.finish()
@@ -97,15 +97,15 @@ class Console:
             self._say_hidden(listing.layout)
 
     def cut(self, lists: Mapping[str, Sequence[Row]], *, is_truncated: bool = False) -> dict[str, object]:
-        """Details of a record: each list cut at ``--limit``, and ``truncated``, which says whether a row is missing."""
+        """Details of a record: each list cut at ``--limit``, and ``truncated``, which is true if a row is missing."""
         limit = self._settings.limit
         is_cut = limit is not None and any(len(rows) > limit for rows in lists.values())
         return {**{key: rows[:limit] for key, rows in lists.items()}, "truncated": is_truncated or is_cut}
 
     def table(self, table: Table, rows: Sequence[Row], *, is_cut: bool = True) -> None:
-        """A further table below a record, for people; structured forms carry the same rows inside the record.
+        """Print another table below a record, in table format only; structured formats have the rows inside the record.
 
-        It ends at ``--limit`` if ``is_cut`` (for some commands the option means something else), or at 50 rows.
+        It ends at ``--limit`` if ``is_cut`` (for some commands the option has another meaning), or at 50 rows.
         """
         if not self.is_for_people or not rows:
             return
@@ -121,7 +121,7 @@ class Console:
         self._say_hidden(layout)
 
     def raw(self, data: bytes) -> None:
-        """Bytes to stdout as they are, whatever the output form."""
+        """Write raw bytes to stdout, whatever the output format."""
         try:
             self._out.flush()
             self._out.buffer.write(data)
@@ -147,7 +147,7 @@ class Console:
     async def confirm(self, question: str) -> None:
         """Ask yes or no after a plan was shown; anything but yes, no terminal, or end of input raises RefusedError.
 
-        Must be awaited before anything is changed: a signal cancels it at once, as it does all other waiting.
+        Must be awaited before any change: a signal cancels it immediately, like all other waiting.
         """
         if self._settings.assume_yes:
             return
@@ -204,7 +204,7 @@ class Console:
 
     @property
     def width(self) -> int | None:
-        """Characters on a line of the terminal that results go to; None when it is none, or does not say."""
+        """Width in characters of the terminal that results go to; None if it is no terminal or its width is unknown."""
         if not self._out.isatty():
             return None
         if (columns := self._environment.get("COLUMNS", "")).isdecimal() and int(columns) > 0:
@@ -214,7 +214,7 @@ class Console:
         return None
 
     def layout(self, columns: Sequence[Column], rows: Sequence[Row]) -> Layout:
-        """What is shown of these rows."""
+        """Which columns to show of these rows, and how."""
         is_wide = self.form is OutputForm.WIDE
         return table_layout.fit(columns, rows, self.width, has_headers=self._settings.has_headers, is_wide=is_wide)
 
@@ -288,7 +288,7 @@ def _not_written(error: OSError) -> Exception:
 
 
 def _talk(text: str) -> str:
-    """Sentences may have several lines of their own, and quote what others wrote."""
+    """Escape the text, but keep its line breaks: it may quote text from other sources."""
     return rendering.clean(text, "\n")
 
 
@@ -299,9 +299,9 @@ def _escaped(text: str) -> str:
 
 
 async def read_line(stream: TextIO) -> str:
-    """A line typed on a terminal; "" at the end of input. The loop runs meanwhile, so signals and sessions do too.
+    """A line typed on a terminal; "" at the end of input. The event loop keeps running, for signals and sessions.
 
-    A terminal becomes readable when a line is complete, so that the read itself does not wait.
+    A terminal becomes readable when a line is complete, so the read itself does not block.
     """
     import asyncio  # most invocations ask nothing
 

@@ -18,7 +18,7 @@ from storage.setting import Java, Setting
 
 
 class LogLevel(StrEnum):
-    """From which level on a server logs."""
+    """Minimum level that a server logs."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -28,7 +28,7 @@ class LogLevel(StrEnum):
 
 # fmt: off
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server logs, and how much."""
+    """Where a server logs, and from which level on."""
 
     log_file: Annotated[str | None, Setting("Log file of the bookie; SIGHUP opens it again", java=Java("logFile"),
         flag="--log-file", variable="BKCTL_LOG_FILE", unset="stderr")] = None
@@ -54,8 +54,8 @@ class BookieFlags(msgspec.Struct, frozen=True, kw_only=True):
 class BookieSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A bookie's settings from all sources.
 
-    ``data_directory`` is set when nothing at all is configured: the bookie then brings its own ZooKeeper, whose data
-    goes there, and ``config.metadata_uri`` is empty.
+    ``data_directory`` is set when nothing is configured: the bookie then starts its own ZooKeeper, whose data is there,
+    and ``config.metadata_uri`` is empty.
     """
 
     config: BookieConfig
@@ -72,7 +72,7 @@ class LoadBookieSettings(Protocol):
 
 
 class SettingInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting in words: its description, its value and where that comes from."""
+    """A setting for display: its description, its value and the value's source."""
 
     name: str
     help: str
@@ -99,7 +99,7 @@ class SettingsOverview(msgspec.Struct, frozen=True):
 class CommandContext:
     """Everything a command may use in addition to its own arguments.
 
-    ``command`` is its name ("cookie delete") and ``effects`` what its plans may do; ``command()`` sets both.
+    ``command`` is its name ("cookie delete") and ``effects`` those that its plans may have; ``command()`` sets both.
     """
 
     command = ""
@@ -118,7 +118,7 @@ class CommandContext:
         self.load_overview = load_overview
 
     def with_settings(self, **changes: Any) -> CommandContext:
-        """The same command under settings of which some are replaced."""
+        """A context for the same command with some settings replaced."""
         settings = msgspec.structs.replace(self.settings, **changes)
         context = CommandContext(settings, self.console, self.load_bookie_settings, self.load_overview)
         context.command, context.effects = self.command, self.effects
@@ -129,7 +129,7 @@ class Invocation(Protocol):
     """One run of bkctl, as ``bkctl`` implements it; it is the Typer context object."""
 
     def set_root_flags(self, flags: GlobalFlags) -> None:
-        """Take the options that stood before the command's name."""
+        """Store the options given before the command's name."""
 
     @property
     def root_flags(self) -> GlobalFlags:
@@ -143,7 +143,7 @@ class Invocation(Protocol):
 
 
 def load_config(context: CommandContext, flags: BookieFlags, bookie_id: str | None = None) -> BookieConfig:
-    """Settings of the bookie; ``bookie_id`` goes before its own.
+    """Settings of the bookie; ``bookie_id`` overrides the configured one.
 
     ConfigurationError, InvalidArgumentError.
     """
@@ -156,7 +156,7 @@ def load_config(context: CommandContext, flags: BookieFlags, bookie_id: str | No
 
 
 def id_by_settings(config: BookieConfig) -> str:
-    """Id that ``bookie start`` would take; ConfigurationError, InvalidArgumentError."""
+    """Id that ``bookie start`` would use; ConfigurationError, InvalidArgumentError."""
     from runtime.bookie.identity import resolve_identity
     from runtime.net.host import OsHost
 

@@ -100,7 +100,7 @@ def _print_result(context: CommandContext, report: DecommissionReport) -> None:
 
 
 def _advice(report: DecommissionReport) -> str:
-    """What helps against ledgers that no other run will move."""
+    """The advice for ledgers that another run would not move either."""
     from runtime.replication.recovery_report import FailureReason
 
     reasons = {failure.reason for recovery in report.recoveries for failure in recovery.failures}
@@ -134,7 +134,7 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan) -> Plan:
 
 
 def decommission_outcome(report: DecommissionReport) -> Outcome:
-    """A refusal is a failure, or a part of a success when ledgers were moved or the cookie was deleted."""
+    """A refusal is a failure, or a partial success when ledgers were moved or the cookie was deleted."""
     if report.refusal is None:
         return Outcome.OK
     return Outcome.PARTIAL if report.has_progress else Outcome.FAILED

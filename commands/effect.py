@@ -1,7 +1,7 @@
 """What a command may do to a cluster, to a bookie's files or to the servers of this machine.
 
-A command declares its effect once (``command(effect=...)``). Its options follow from the effect, and so does what the
-gate (``commands.safety.gate``) asks for before anything is changed.
+A command declares its effect once (``command(effect=...)``). The effect determines its options and what the gate
+(``commands.safety.gate``) requires before a change.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class Effect(enum.Enum):
     LOOKS = "looks"
     """Changes nothing."""
     REVERSIBLE = "reversible"
-    """One command undoes it. Asks nothing."""
+    """One command undoes it. Does not ask."""
     HARMFUL = "harmful"
-    """Hurts a service, or takes long to undo. Asks for y, or ``--yes``."""
+    """Disrupts a service, or takes long to undo. Asks for y, or ``--yes``."""
     DESTROYS = "destroys"
-    """Cannot be undone, or only from the trash. The name of the thing must be typed, or given by ``--confirm``."""
+    """Cannot be undone, or only from the trash. The name of the subject must be typed, or given by ``--confirm``."""
     SERVES = "serves"
-    """Starts or stops servers on this machine. Asks nothing; has no saved plan."""
+    """Starts or stops servers on this machine. Does not ask; has no saved plan."""
 
     @property
     def tier(self) -> int:

@@ -1,11 +1,11 @@
 """How commands end: their errors, and the outcome of a command that raised none.
 
 BkctlError
-├── InvalidArgumentError    an argument is not what the command can take; nothing was done
-├── NotFoundError           what the command line names is not there
-├── ChangeCutOffError       a change of the cluster lost ZooKeeper in the middle; it can be run again
+├── InvalidArgumentError    an argument is invalid; nothing was done
+├── NotFoundError           something that the command line refers to does not exist
+├── ChangeCutOffError       ZooKeeper was lost during a change of the cluster; the command can be run again
 ├── PlanShown               the plan was requested, and has been shown
-├── NoRoomError             a disk of the bookie is full; nothing on it is damaged
+├── NoRoomError             a disk of the bookie is full; its data is undamaged
 ├── ReaderGoneError         the reader of stdout has closed it
 └── StoppedBySignalError    a signal ended the command before its work was done
 """
@@ -19,23 +19,23 @@ from storage.errors import BkctlError
 
 
 class InvalidArgumentError(BkctlError):
-    """An argument is malformed or does not fit the others; nothing was done."""
+    """An argument is malformed or contradicts another; nothing was done."""
 
 
 class NotFoundError(BkctlError):
-    """What the command line names is not there: an entry, a development cluster."""
+    """Something that the command line refers to does not exist: an entry, a development cluster."""
 
 
 class ChangeCutOffError(MetadataUnavailableError):
-    """ZooKeeper went away, or the session ended, in the middle of a change; the command can be run again."""
+    """The connection to ZooKeeper or the session was lost during a change; the command can be run again."""
 
 
 class PlanShown(BkctlError):  # noqa: N818  it is no failure
-    """The plan was shown or saved, as ``--dry-run`` and ``--plan-out`` ask: it ends the command, with exit code 0."""
+    """The plan was shown or saved, as ``--dry-run`` and ``--plan-out`` request: ends the command with exit code 0."""
 
 
 class NoRoomError(BkctlError):
-    """A disk of the bookie on this machine is full; nothing on it is damaged."""
+    """A disk of the bookie on this machine is full; its data is undamaged."""
 
 
 class ReaderGoneError(BkctlError):

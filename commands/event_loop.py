@@ -1,4 +1,4 @@
-"""Runs a command's coroutine: the first signal stops it cleanly, a second SIGINT at once."""
+"""Runs a command's coroutine: the first signal stops it cleanly, a second SIGINT immediately."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stop_signals() -> asyncio.Event:
 
 
 class ServerStop:
-    """What SIGTERM and SIGINT ask of a server: its start is cancelled; once it serves, ``event`` is set."""
+    """Effect of SIGTERM and SIGINT on a server: its start is cancelled; once it serves, ``event`` is set."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -45,7 +45,7 @@ class ServerStop:
 
 @contextmanager
 def stoppable_server() -> Iterator[ServerStop]:
-    """Within the block signals stop the server. A start that was stopped leaves the block without an error."""
+    """Inside the block, signals stop the server. A cancelled start leaves the block without an error."""
     stop = ServerStop()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.request)

@@ -23,7 +23,7 @@ _NAME = re.compile(r"(?<=^  )(?:-\S*(?: \S+)*|\S+(?: \S+)*(?=  ))")
 
 
 class HelpCommand(TyperCommand):
-    """A command with such a page; its epilog is an example."""
+    """A command with a plain help page; its epilog is an example."""
 
     shown_group: str | None = None
     """Shared options that this page explains itself."""
@@ -91,7 +91,7 @@ class HelpGroup(TyperGroup):
         return super().get_short_help_str(_SENTENCE_MAX)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """No options: those of the commands are on their pages."""
+        """No options: they are on the pages of the commands."""
         self.format_commands(ctx, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:

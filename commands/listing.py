@@ -83,11 +83,11 @@ class Listing:
                 self._begin_table()
 
     def truncate(self) -> None:
-        """Say that there is more than was added."""
+        """Mark the listing as truncated."""
         self._is_truncated = True
 
     def _begin_table(self) -> None:
-        """Write what there is, and the rest line by line: a long table is never held as a whole."""
+        """Write the rows so far, then the rest line by line, so that a long table is never in memory as a whole."""
         self.layout = layout = self._tables.layout(self._shown, self._rows)
         self._write(self._tables.table_text(layout, self._rows))
         self._widths = rendering.table_widths(layout.columns, self._rows, has_headers=self._settings.has_headers)

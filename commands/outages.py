@@ -26,7 +26,7 @@ OutageMax = Annotated[str | None, setting_option(ReplicationConfig, "metadata_ou
 
 
 def report_outage(console: Console, outage: MetadataOutage) -> None:
-    """Print since when a job waits for ZooKeeper, and until when; and that it goes on."""
+    """Print since when and until when a job waits for ZooKeeper, and when it continues."""
     since = datetime.datetime.fromtimestamp(outage.since_ms / 1000, datetime.UTC)
     if outage.is_over:
         console.warn(f"ZooKeeper answers again (no answer since {since:%H:%M:%S} UTC); continuing")
@@ -39,7 +39,7 @@ def report_outage(console: Console, outage: MetadataOutage) -> None:
 
 
 class JobProgress:
-    """Passes on the progress of a job, and keeps the last one in case the job is interrupted."""
+    """Passes on the progress of a job, and keeps the latest in case the job is interrupted."""
 
     def __init__(self, ledgers: int, rest: str) -> None:
         self._ledgers = ledgers
@@ -48,17 +48,17 @@ class JobProgress:
         self.show: Callable[[RecoveryProgress], None] = lambda _: None
 
     def note(self, moment: RecoveryProgress) -> None:
-        """Take a moment of the run."""
+        """Receive the progress of the run."""
         self._last = moment
         self.show(moment)
 
     @property
     def has_begun(self) -> bool:
-        """Whether the run reported a moment."""
+        """Whether any progress was reported."""
         return self._last is not None
 
     def sentence(self) -> str:
-        """What is done, and what is left."""
+        """A sentence about what is done and what is left."""
         last = self._last
         if last is None:
             return f"stopped before the first of {counted(self._ledgers, 'ledger')} was finished{self._rest}"
@@ -71,7 +71,7 @@ class JobProgress:
 
 @asynccontextmanager
 async def told_when_cut_off(context: CommandContext, ledgers: int, rest: str = "") -> AsyncIterator[JobProgress]:
-    """If the work inside ends early, for whatever reason: print what is done, what is left, and how to continue.
+    """If the work inside ends early, for any reason: print what is done, what is left, and how to continue.
 
     ``rest`` ends the sentence about what is left. ChangeCutOffError when ZooKeeper is the reason.
     """
@@ -89,7 +89,7 @@ async def told_when_cut_off(context: CommandContext, ledgers: int, rest: str = "
 
 
 def continuing_command(command_line: tuple[str, ...]) -> str:
-    """The same command; without its saved plan, which no longer fits once a part of it is done."""
+    """The same command, without its saved plan, which no longer fits once a part of it is done."""
     words: list[str] = []
     is_skipping = False
     for word in command_line:

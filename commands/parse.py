@@ -1,4 +1,4 @@
-"""Text of the command line, and of files that it names -> values. Every error names what is valid."""
+"""Converts text from the command line, and from files given there, to values. Every error shows what is valid."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def parse_entry_range(text: str | None) -> tuple[int, int | None]:
 
 
 def parse_bookie_id(text: str) -> str:
-    """The id as it is; what no bookie can be called is refused, for it would make every Java client hang."""
+    """Check a bookie id and return it. An invalid id would make every Java client hang, so it is refused."""
     from runtime.ledger.metadata import is_valid_bookie_id
 
     if not is_valid_bookie_id(text):
@@ -111,7 +111,7 @@ def parse_bookie_id(text: str) -> str:
 
 
 def near_miss(name: str, known: Iterable[str], *, similarity_min: float) -> str | None:
-    """The known name that is most like ``name``, if any is by at least this (1.0: but for upper and lower case)."""
+    """The known name most similar to ``name``, if the similarity is at least this (1.0: equal but for case)."""
     from difflib import get_close_matches  # most invocations need no suggestion
 
     by_lower_case = {each.lower(): each for each in known}
@@ -136,9 +136,9 @@ def read_password(path: str | None) -> bytes | None:
 
 
 def read_ledger_ids(path: str) -> list[int]:
-    """Ids of the file in its order, each once; InvalidArgumentError names an invalid line.
+    """Ids of the file in its order, each once; InvalidArgumentError shows an invalid line.
 
-    Of a CSV file, as ``bkctl ledger list -o csv`` writes it, the first column counts, below its heading.
+    Of a CSV file, as ``bkctl ledger list -o csv`` writes it, only the first column counts, without its heading.
     """
     ids: dict[int, None] = {}
     try:

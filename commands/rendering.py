@@ -1,7 +1,7 @@
-"""Results -> text, one writer per output form.
+"""Converts results to text, with one writer per output format.
 
-Every structured result carries ``apiVersion: bkctl/v1`` and ``kind``; a listing adds ``items`` and ``truncated``. Rows
-are mappings of what JSON knows: long ids as strings, sizes as integer bytes, times as RFC 3339 text, unknown as None.
+Every structured result has ``apiVersion: bkctl/v1`` and ``kind``; a listing also has ``items`` and ``truncated``. Rows
+are mappings of JSON values: long ids as strings, sizes as integer bytes, times as RFC 3339 text, unknown as None.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from commands.config import OutputForm
 
 API_VERSION = "bkctl/v1"
 UNKNOWN = "-"
-"""How a table shows None."""
+"""Text for None in a table."""
 
 COLUMN_GAP = "   "
-"""What the table library puts between two columns."""
+"""Separator that the table library writes between two columns."""
 
 _CSV_LINE_END = "\r\n"
 
 _TIME_LIMIT_MS = 253_402_300_800_000
-"""The year 10000: metadata may hold any number."""
+"""The year 10000: metadata may contain any number."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -34,7 +34,7 @@ Row: TypeAlias = Mapping[str, object]
 
 
 def time_text(time_ms: int | None) -> str | None:
-    """RFC 3339 in UTC; None for a time that no calendar has."""
+    """RFC 3339 in UTC; None for a time outside the calendar."""
     if time_ms is None or not 0 <= time_ms < _TIME_LIMIT_MS:
         return None
     moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
@@ -42,9 +42,9 @@ def time_text(time_ms: int | None) -> str | None:
 
 
 def clean(text: str, kept: str = "") -> str:
-    """Text that moves no cursor: what is not printable is spelled out, but for the characters ``kept``.
+    """Text that is safe for a terminal: unprintable characters are escaped, except those in ``kept``.
 
-    Names and values in the metadata are written by others; a terminal would obey the escape sequences in them.
+    Names and values in the metadata are written by others, and a terminal would execute escape sequences in them.
     """
     if text.isprintable():
         return text
@@ -54,7 +54,7 @@ def clean(text: str, kept: str = "") -> str:
 
 
 def plain(value: object) -> str:
-    """A value as people read it: lists joined by commas, booleans as yes and no."""
+    """A value for display: lists joined by commas, booleans as yes and no."""
     if value is None:
         return UNKNOWN
     if isinstance(value, bool):
@@ -85,7 +85,7 @@ def decimal(value: object) -> str:
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """``1 ledger``, ``2 ledgers``; ``plural`` where it is not the noun and an s."""
+    """``1 ledger``, ``2 ledgers``; ``plural`` if it is not the noun and an s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -103,14 +103,14 @@ class Column(NamedTuple):
     priority: int = 0
 
     def cell(self, row: Row) -> str:
-        """What a table shows of a row in this column."""
+        """Text of a row in this column of a table."""
         return clean(self.show(row.get(self.key)))
 
 
 class Table:
-    """How rows are shown: as a listing of this kind (``title``), or as a table of this title below a result.
+    """How to show rows: as a listing of this kind (``title``), or as a table of this title below a result.
 
-    ``name``: the key that ``-o name`` prints of each row of a listing.
+    ``name``: the key of each row that ``-o name`` prints.
     """
 
     def __init__(self, title: str, *columns: Column, name: str = "") -> None:
@@ -124,9 +124,9 @@ class Table:
 
 
 class Lines(NamedTuple):
-    """Rows that are what a record is about: a form of one line per row prints them, not the record's own fields.
+    """The main rows of a record: formats with one line per row print them, not the record's own fields.
 
-    ``is_cut``: whether ``--limit`` cuts them. For a plan it does not: there the option limits the changes.
+    ``is_cut``: whether ``--limit`` cuts them. It does not for a plan, where the option limits the changes.
     """
 
     table: Table
@@ -140,7 +140,7 @@ def envelope(kind: str, body: Row) -> dict[str, object]:
 
 
 def spelled(text: str) -> str:
-    """Text that is Unicode: names of files may have any bytes, and those that are no letters are spelled out."""
+    """Text as valid Unicode: file names may have any bytes, and undecodable ones are escaped."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -200,7 +200,7 @@ def table_widths(columns: Sequence[Column], rows: Sequence[Row], *, has_headers:
 
 
 def table_line(columns: Sequence[Column], widths: Sequence[int], row: Row) -> str:
-    """One more row below a table whose columns are so wide; what is longer is not cut."""
+    """One more row below a table with columns of these widths; longer text is not cut."""
     cells = [
         text.rjust(width) if column.is_right else text.ljust(width)
         for column, width in zip(columns, widths, strict=True)

@@ -1,4 +1,4 @@
-"""What the commands that recover and decommission bookies share: their parts, their plans, their reports."""
+"""Shared by the commands that recover and decommission bookies: their parts, plans and reports."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ReplicationAccess(NamedTuple):
         more_summary: Sequence[str] = (),
         more_items: Sequence[dict[str, Any]] = (),
     ) -> Plan:
-        """A recovery as a plan that can be shown, saved, compared and confirmed like that of every other command."""
+        """A recovery as a plan that can be shown, saved, compared and confirmed like that of any other command."""
         items = [
             {"action": "recover", "path": self.ledgers.path(int(str(row["ledger_id"]))), **row}
             for row in plan_rows(found)
@@ -74,7 +74,7 @@ class ReplicationAccess(NamedTuple):
     def open_change(
         self, context: CommandContext, plan: Plan, found: RecoveryPlan
     ) -> AbstractAsyncContextManager[Change]:
-        """The gate for a plan about these bookies: it locks them and nothing else, and waits out an outage."""
+        """The gate for a plan about these bookies: locks only them, and waits out an outage."""
         from commands.safety.gate import open_change
 
         return open_change(
@@ -110,13 +110,13 @@ async def replication_access(context: CommandContext, session: Session, outage_m
 
 
 def note_end(change: Change, body: dict[str, object], outcome: Outcome) -> None:
-    """Put what was done into the audit trail."""
+    """Record the result in the audit trail."""
     change.details |= body
     change.result = {Outcome.OK: "done", Outcome.PARTIAL: "partial"}.get(outcome, "failed")
 
 
 def progress_reporter(progress: Progress) -> Callable[[RecoveryProgress], None]:
-    """What puts the moments of a recovery on a progress bar."""
+    """Callback that shows the progress of a recovery on a progress bar."""
 
     def report(moment: RecoveryProgress) -> None:
         note = f"{counted(moment.entries_copied, 'entry', 'entries')}, {size(moment.bytes_copied)}"
@@ -130,7 +130,7 @@ def progress_reporter(progress: Progress) -> Callable[[RecoveryProgress], None]:
 
 
 def waiting_sentence(bookie_id: str) -> str:
-    """Why nothing seems to happen while the session of a killed bookie lasts."""
+    """Explain the wait while the session of a killed bookie lasts."""
     return f"bookie {bookie_id} does not respond but is still registered: waiting for its session to end"
 
 
@@ -168,7 +168,7 @@ def plan_rows(plan: RecoveryPlan) -> list[dict[str, object]]:
 
 
 def plan_summary(plan: RecoveryPlan) -> list[str]:
-    """A plan in sentences for the operator who must confirm it."""
+    """A plan in sentences, for the operator who must confirm it."""
     bookies = ", ".join(plan.bookie_ids)
     scanned = counted(plan.ledgers_scanned, "ledger")
     movable = plan.without(plan.without_live_copy)
@@ -199,7 +199,7 @@ def plan_summary(plan: RecoveryPlan) -> list[str]:
 
 
 def report_body(report: RecoveryReport) -> dict[str, object]:
-    """A report as a structured result; ``ledgers`` is the sum of those repaired, by whomever, deleted and failed."""
+    """A report as a structured result; ``ledgers`` is the sum of those repaired, by any process, deleted and failed."""
     return {
         "bookie_ids": list(report.bookie_ids),
         "ledgers": report.ledgers,
@@ -235,7 +235,7 @@ def failure_rows(report: RecoveryReport) -> list[dict[str, object]]:
 def print_report(
     context: CommandContext, kind: str, body: dict[str, object], failures: Sequence[dict[str, object]]
 ) -> None:
-    """Print a report, and for people the failures below it."""
+    """Print a report; in table format, with the failures below it."""
     context.console.record(kind, body, show=REPORT_SHOW, details={"failures": failures})
     shown = [row | {"ledger_ids": shortened(row["ledger_ids"])} for row in failures]
     context.console.table(FAILURE_TABLE, shown)

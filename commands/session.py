@@ -1,4 +1,4 @@
-"""The one way to a cluster: a session with its metadata store, and what commands build on it."""
+"""A session with a cluster's metadata store, and the parts that commands use on it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """An open session with one cluster. Its parts are made when they are first used, and closed with it."""
+    """An open session with one cluster. Its parts are created on first use and closed with it."""
 
     def __init__(self, context: CommandContext, store: MetadataStore, uri: MetadataUri, at_end: AsyncExitStack) -> None:
         self.store = store
@@ -59,20 +59,20 @@ class Session:
 
     @cached_property
     def foreign(self) -> ForeignNames:
-        """Warns of nodes whose names are not BookKeeper's, once each."""
+        """Warns once about each node whose name is not BookKeeper's."""
         from runtime.metadata.replication.directories import ForeignNames
 
         return ForeignNames(self._context.console.warn)
 
     @cached_property
     def now_ms(self) -> int:
-        """When the command looked at the cluster, for the ages of what it found."""
+        """Time of the command's view of the cluster, to compute ages."""
         from runtime.net.loop import LoopClock
 
         return LoopClock().now_ms()
 
     def age_s(self, since_ms: int) -> int:
-        """Whole seconds from then to ``now_ms``; 0 when the clocks disagree."""
+        """Whole seconds from the given time to ``now_ms``; 0 when the clocks disagree."""
         return max(0, self.now_ms - since_ms) // 1000
 
     async def identify(self) -> None:
@@ -98,7 +98,7 @@ class Session:
         return client
 
     def bookies(self, *, timeout_max_s: float) -> BookiePool:
-        """Connections to the bookies, for a command that only asks how they are.
+        """Connections to the bookies, for a command that only asks for their state.
 
         Connecting, and the answer to a read, take at most ``timeout_max_s`` each, or less if the settings say so.
         """
@@ -126,7 +126,7 @@ class Session:
         arguments: Mapping[str, Any] | None = None,
         tier: int = 0,
     ) -> Plan:
-        """What the command is about to change in this cluster; the fields are those of ``Plan``."""
+        """A plan of the command for this cluster; the fields are those of ``Plan``."""
         from commands.safety.plan import Plan
 
         return Plan(
@@ -141,7 +141,7 @@ class Session:
 
 
 def require_metadata_uri(context: CommandContext) -> str:
-    """Metadata URI of the settings; ConfigurationError says how to name a cluster."""
+    """Metadata URI of the settings; ConfigurationError explains how to specify a cluster."""
     if context.settings.metadata_uri is None:
         raise ConfigurationError(
             "no cluster specified: use --metadata-uri zk+hierarchical://HOST:2181/ledgers, set BKCTL_METADATA_URI, "
@@ -157,7 +157,7 @@ async def open_session(
     """A session with the cluster of the settings, or of ``metadata_uri``, within their request budget (``--rate``).
 
     ``must_exist`` False: there may be no cluster, and ``instance_id`` is not read. ``warns_of_restore``: print a
-    warning when a restore of the cluster has not ended. ConfigurationError, MetadataUnavailableError,
+    warning when a restore of the cluster is unfinished. ConfigurationError, MetadataUnavailableError,
     MetadataAuthError, ClusterNotFoundError.
     """
     from runtime.metadata.request_budget import BudgetedStore, share_of_budget

@@ -47,7 +47,7 @@ class AuditTrail:
         }
 
     def begin(self) -> None:
-        """Note that the operation starts; RefusedError when that cannot be noted."""
+        """Record that the operation starts; RefusedError when that fails."""
         try:
             self._append("begin", {})
         except OSError as error:
@@ -56,7 +56,7 @@ class AuditTrail:
             ) from error
 
     def end(self, result: str, details: Mapping[str, Any]) -> None:
-        """Note how it ended; OSError."""
+        """Record the result; OSError."""
         self._append("end", {"result": result, "details": details})
 
     def _append(self, event: str, more: Mapping[str, Any]) -> None:
@@ -70,7 +70,7 @@ class AuditTrail:
 
 
 def user_name() -> str:
-    """Who runs this: the login name, else the number."""
+    """The user who runs this: the login name, otherwise the user id."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container without an entry for the user; the error depends on Python's version
@@ -78,5 +78,5 @@ def user_name() -> str:
 
 
 def mask_secrets(command_line: Sequence[str]) -> list[str]:
-    """The words of a command line, ``password=...`` and the like without their values."""
+    """The words of a command line, with the values of ``password=...`` and the like masked."""
     return [_SECRET.sub(r"\1***", word) for word in command_line]

@@ -1,7 +1,7 @@
-"""A plan as the operator meets it: shown, saved, compared with a saved one, confirmed.
+"""A plan in dialogue with the operator: shown, saved, compared with a saved one, confirmed.
 
-A reversible plan asks nothing. A harmful one asks for y, or ``--yes``. A destructive one asks for its subject to be
-typed, or ``--confirm NAME``. The end of input means no.
+A reversible plan needs no confirmation. A harmful one asks for y, or ``--yes``. A destructive one asks for its subject
+to be typed, or ``--confirm NAME``. End of input means no.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLAN_TABLE = Table(
 
 
 def show_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | None) -> None:
-    """Return once the sentences of a plan that is to be carried out were printed.
+    """Print the sentences of a plan and return if it is to be carried out.
 
     PlanShown when the plan itself is the command's result, because of --dry-run or --plan-out. RefusedError when it is
     for another cluster than the pinned one, ConflictError when it differs from the plan of --apply. ``totals`` are
@@ -47,7 +47,7 @@ def show_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | N
 
 
 def _print_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | None) -> None:
-    """The plan as the command's result; people read its sentences below it."""
+    """Print the plan as the command's result, in table format with its sentences below it."""
     body = plan.body() | dict(totals or {})
     sentences = body.pop("summary")
     details = {"summary": sentences, "items": list(plan.items)}
@@ -60,7 +60,7 @@ def _print_plan(context: CommandContext, plan: Plan, table: Table, totals: Row |
 
 
 async def confirm_plan(context: CommandContext, plan: Plan) -> None:
-    """Return once the plan is confirmed as its effect demands; RefusedError otherwise."""
+    """Return once the plan is confirmed as its effect requires; RefusedError otherwise."""
     if plan.tier == Effect.DESTROYS.tier:
         await _confirm_typed(context, plan)
     elif plan.tier == Effect.HARMFUL.tier:
@@ -68,7 +68,7 @@ async def confirm_plan(context: CommandContext, plan: Plan) -> None:
 
 
 def require_pinned_instance(context: CommandContext, instance_id: str | None) -> None:
-    """RefusedError when the named cluster's settings pin another instance id than this cluster has."""
+    """RefusedError when the settings of the selected context pin another instance id than this cluster has."""
     pinned = context.settings.pinned_instance_id
     if pinned is not None and pinned != instance_id:
         raise RefusedError(

@@ -1,8 +1,8 @@
-"""The gate that every command passes before it changes something.
+"""The gate that every command passes before a change.
 
 A command builds a ``Plan`` and changes things only inside ``open_change``, which does all of this, in this order:
 instance pin, saved plan (``--apply``), ``--dry-run`` and ``--plan-out``, confirmation, operation lock, trash, audit
-trail. Read-only mode has stopped the command before (``commands.command``); the gate checks it again.
+trail. Read-only mode has already been checked (``commands.command``); the gate checks it again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Change:
         self._take_lock = take_lock
 
     def require_lock(self) -> None:
-        """SessionExpiredError once the lock is lost: ask before every step that changes something."""
+        """SessionExpiredError once the lock is lost: call before each step that changes something."""
         if self._lock is not None:
             self._lock.require_held()
 
@@ -72,11 +72,11 @@ class Change:
             self._lock = await self._take_lock()
 
     def leave_lock(self) -> None:
-        """ZooKeeper does not answer: leave the lock to the end of the session, which comes with that of the command."""
+        """ZooKeeper does not answer: do not release the lock; it ends with the session, when the command exits."""
         self._lock = None
 
     async def release_lock(self) -> None:
-        """Give the lock back, if there is one."""
+        """Release the lock, if there is one."""
         if self._lock is not None:
             await self._lock.release()
 
@@ -92,16 +92,16 @@ async def open_change(
     totals: Row | None = None,
     outlast: Callable[[TakeLock], Awaitable[OperationLock]] | None = None,
 ) -> AsyncIterator[Change]:
-    """Inside the block the plan may be carried out; what was read before must be checked again there.
+    """Inside the block the plan may be carried out; check everything that was read earlier again there.
 
-    ``store``: the session that takes the cluster's operation lock; None: no lock, for one small change, or for files
-    of this machine in directories that the caller has locked. ``bookie_ids``: only these bookies are locked, and other
+    ``store``: the session that takes the cluster's operation lock; None: no lock, for one small change, or for files of
+    this machine in directories that the caller has locked. ``bookie_ids``: only these bookies are locked, and other
     operations may run at the same time. ``outlast`` takes the lock again after an outage. ``table`` and ``totals`` show
     the plan.
 
-    PlanShown ends the command when the plan is all that was asked for. RefusedError without a confirmation, or when
-    undo data or audit trail cannot be written; for a reversible plan a trail that cannot is a warning. ConflictError
-    while another operation holds the lock. ChangeCutOffError when ZooKeeper goes away meanwhile.
+    PlanShown ends the command when only the plan was requested. RefusedError without a confirmation, or when undo data
+    or audit trail cannot be written; for a reversible plan, a failing audit trail is only a warning. ConflictError
+    while another operation holds the lock. ChangeCutOffError when ZooKeeper becomes unavailable meanwhile.
     """
     plan = _filled_in(context, plan)
     show_plan(context, plan, table, totals)
@@ -134,10 +134,10 @@ async def open_change(
 def nothing_to_change(
     context: CommandContext, plan: Plan, *, table: Table = PLAN_TABLE, totals: Row | None = None
 ) -> None:
-    """The gate for a plan that changes nothing, whose summary says so: nothing is asked, locked or recorded.
+    """The gate for a plan without changes, as its summary says: it does not ask, lock or record anything.
 
-    PlanShown as in ``open_change``; otherwise the caller prints a result, that of nothing done. A plan that was saved
-    with changes no longer fits: applying it reports that they were made, or are not due.
+    PlanShown as in ``open_change``; otherwise the caller prints a result in which nothing was done. A plan that was
+    saved with changes no longer fits: applying it reports that they were made already, or are not needed.
     """
     show_plan(context, _filled_in(context, plan), table, totals)
 
@@ -181,7 +181,7 @@ def _end(context: CommandContext, trail: AuditTrail | None, change: Change, resu
 
 
 def _cut_off(plan: Plan, error: MetadataUnavailableError) -> ChangeCutOffError:
-    """Report that a part of the changes may be done when ZooKeeper stops answering."""
+    """Report that some of the changes may have been made when ZooKeeper stops answering."""
     return ChangeCutOffError(
         f"{error}; '{plan.command}' may be partly done: run it again when ZooKeeper answers", error.path
     )
@@ -200,7 +200,7 @@ async def _acquire(
 ) -> OperationLock:
     """The lock of the cluster, or of some bookies.
 
-    A holder whose process has died on this machine is waited for: it loses the lock with its session.
+    Waits for a holder whose process has died on this machine: its lock ends with its session.
     """
     from runtime.metadata.cluster.operation_lock import (
         OperationHolder,

@@ -1,7 +1,7 @@
-"""A plan: what a command is about to change, node by node, computed before anything is asked or done.
+"""A plan: what a command is about to change, node by node, computed before the confirmation.
 
 Saved as JSON: ``{"apiVersion", "kind": "Plan", <fields>, "plan_hash"}``. The hash is SHA-256 over the sorted JSON of
-all fields but ``summary``, which is for people. Two plans of one hash do the same to the same versions.
+all fields but ``summary``, which is for display. Two plans with the same hash do the same to the same versions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _sorted_json = msgspec.json.Encoder(order="sorted")
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a command would do, and to which cluster.
 
-    ``command`` and ``tier`` (of its effect: 1 reversible, 2 harmful, 3 destroys) are those of the running command
-    unless they are given. ``subject`` is what must be typed for a plan that destroys: the name of the thing. ``items``
-    are the changes in order, JSON values only: ``action`` (``create``, ``set``, ``delete`` or a word of the command's
-    own), ``path``, ``expected_version`` (None: there is no node), and what else decides the change. ``arguments`` are
-    options that decide it as a whole.
+    ``command`` and ``tier`` (of its effect: 1 reversible, 2 harmful, 3 destructive) default to those of the running
+    command. ``subject`` is the name that must be typed to confirm a destructive plan. ``items`` are the changes in
+    order, JSON values only: ``action`` (``create``, ``set``, ``delete`` or a word of the command's own), ``path``,
+    ``expected_version`` (None: there is no node), and everything else that determines the change. ``arguments`` are
+    options that determine the plan as a whole.
     """
 
     command: str = ""
@@ -61,7 +61,7 @@ def save_plan(plan: Plan, path: str) -> None:
 
 
 def load_plan(path: str) -> Plan:
-    """A saved plan; InvalidArgumentError when it is none, RefusedError when it was changed by hand."""
+    """Read a saved plan; InvalidArgumentError for an invalid file, RefusedError when it was edited."""
     try:
         with open(path, "rb") as file:
             fields = decode_json(file.read(), dict[str, Any])
@@ -79,7 +79,7 @@ def load_plan(path: str) -> Plan:
 
 
 def require_same_plan(saved: Plan, fresh: Plan) -> None:
-    """ConflictError naming the first difference unless the fresh plan does exactly what the saved one says."""
+    """ConflictError with the first difference unless the fresh plan does exactly the same as the saved one."""
     if saved.plan_hash == fresh.plan_hash:
         return
     raise ConflictError(f"nothing was changed: the saved plan no longer fits ({_first_difference(saved, fresh)})")

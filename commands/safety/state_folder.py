@@ -1,7 +1,7 @@
 """The directory with everything needed to undo a mistake: backups, trash, the audit trail.
 
 ``$BKCTL_STATE_DIR``, else ``$XDG_STATE_HOME/bkctl``, else ``~/.local/state/bkctl``. Directories are 0700, files 0600:
-ledger metadata holds passwords in the clear.
+ledger metadata has passwords in clear text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FILE_MODE = 0o600
 
 
 def state_folder(settings: Settings, name: str = "") -> str:
-    """Path of a directory below the state directory, made if need be; RefusedError when that cannot be."""
+    """Path of a directory below the state directory, created if necessary; RefusedError when that fails."""
     if not settings.state_directory:
         raise RefusedError("nothing was changed: no directory for undo data: set BKCTL_STATE_DIR to a persistent one")
     path = os.path.join(settings.state_directory, name) if name else settings.state_directory
@@ -52,16 +52,16 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Put a private file in place, complete or not at all; OSError that names it."""
+    """Put a private file in place, all or nothing; OSError with its path."""
     with whole_file(path) as write:
         write(data)
 
 
 @contextmanager
 def whole_file(path: str) -> Iterator[Callable[[bytes], None]]:
-    """Writes a private file that is there, complete and durable, only when the block has ended well.
+    """Writes a private file that appears, complete and durable, only if the block ends without an error.
 
-    OSError that names ``path``.
+    OSError that contains ``path``.
     """
     temporary = f"{path}.{os.getpid()}.tmp"
     with _named(path):
@@ -87,7 +87,7 @@ def whole_file(path: str) -> Iterator[Callable[[bytes], None]]:
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Name the file in an error: calls on descriptors do not, and a temporary name would mislead."""
+    """Add the file's path to an error: calls on descriptors do not, and a temporary name would mislead."""
     try:
         yield
     except OSError as error:

@@ -1,9 +1,9 @@
-"""The trash: what was overwritten or deleted, as it was before, one JSON line per node.
+"""The trash: the previous state of overwritten and deleted nodes, one JSON line per node.
 
     <state directory>/trash/<UTC time>-<operation id>.jsonl
     {"time", "command", "action", "path", "version", "ctime_ms", "data": base64}
 
-A line is durable before its node is changed. Files older than the retention are removed when a new one is begun.
+A line is durable before its node is changed. Starting a new file deletes those older than the retention.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]+\.jsonl")
 
 
 class TrashLine(msgspec.Struct, frozen=True):
-    """One node as it was. ``version`` is what it was read with, ``data`` base64 in JSON."""
+    """The previous state of one node: ``version`` as read, ``data`` base64 in JSON."""
 
     time: str
     command: str
@@ -48,14 +48,14 @@ class Trash:
         self._operation_id = operation_id
         self._descriptor: int | None = None
         self.path: str | None = None
-        """The file, once something was thrown in."""
+        """Path of the file once it has a line, otherwise None."""
 
     def keep(self, action: str, path: str, node: Node) -> None:
-        """Keep a node that is about to be changed; RefusedError when it cannot be kept, so leave it alone then."""
+        """Save a node that is about to be changed; RefusedError when that fails: the caller must then not change it."""
         self.keep_all(action, [(path, node)])
 
     def keep_all(self, action: str, nodes: Iterable[tuple[str, Node]]) -> None:
-        """Keep several at the price of one sync."""
+        """Save several nodes with one sync."""
         now = datetime.datetime.now(datetime.UTC)
         lines = b"".join(
             msgspec.json.encode(
@@ -78,7 +78,7 @@ class Trash:
             raise RefusedError(f"cannot save the former data in {self.path}: {error.strerror}") from error
 
     def close(self) -> None:
-        """No more lines."""
+        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
