@@ -18,7 +18,7 @@ from commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS
 class _Member(NamedTuple):
     module: str
     summary: str
-    """What its own help page begins with: bkctl's needs none of the modules."""
+    """Text at the start of bkctl's help page, which then needs no module to be imported."""
 
 
 _MEMBERS = {

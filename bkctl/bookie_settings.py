@@ -33,7 +33,7 @@ from storage.journal.format import EXPLICIT_LAC_VERSION_MIN
 from storage.setting import described
 
 DATA_DIRECTORY = "bkctl-data"
-"""Where all data goes if nothing is configured."""
+"""Directory for all data if nothing is configured."""
 
 _LOG = described(LogSettings, "bookie")
 _DIRECTORIES = {each.path[-1]: each.path for each in settings_of("bookie") if each.type == tuple[str, ...]}
@@ -80,7 +80,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
 
 
 def bookie_values(sources: Sources, flags: BookieFlags) -> Givens:
-    """What all sources set in [bookie]; directories have their normal form, so that each has one name everywhere."""
+    """The values from all sources for [bookie]; directories are normalized, so that each has one name everywhere."""
     settings = settings_of("bookie")
     values = _toml_values(sources)
     if sources.conf is not None:
@@ -110,7 +110,7 @@ def _own_cluster_values() -> Givens:
 
 
 def _toml_values(sources: Sources) -> Givens:
-    """[bookie], where the log and the lists of directories are next to the fields of ``BookieConfig``."""
+    """[bookie]: the fields of ``BookieConfig``, the log, and the lists of directories."""
     table, origin = dict(sources.toml.bookie), sources.toml_path or ""
     if "metadata_uri" in table or "zookeeper" in table:
         raise ConfigurationError(f"{origin}: metadata_uri and [zookeeper] belong outside [bookie]")
@@ -130,7 +130,7 @@ def _zookeeper_values(sources: Sources) -> Givens:
 
 
 def with_overrides(sources: Sources, flags: BookieFlags) -> Sources:
-    """With ``--set`` over the Java file, or instead of one."""
+    """The Java file with ``--set`` over it, or only ``--set``."""
     if not flags.overrides:
         return sources
     conf = sources.conf or JavaConf({}, "--set", sources.environment)
@@ -159,7 +159,7 @@ def _refuse_unprotected(conf: JavaConf) -> None:
 
 
 def _journal_warnings(values: Givens) -> list[str]:
-    """What settings of the journal cost."""
+    """Warnings about the consequences of journal settings."""
 
     def given(name: str) -> Given | None:
         return values.get(("bookie", "storage", "journal", name))
@@ -180,7 +180,7 @@ def _journal_warnings(values: Givens) -> list[str]:
 
 
 def _uri_warnings(sources: Sources, metadata_uri: str | None, origin: str) -> list[str]:
-    """A variable left over from another terminal must not move a configured bookie to another cluster unnoticed."""
+    """A variable left from another terminal must not move a configured bookie to another cluster unnoticed."""
     configured = java_metadata_uri(sources.conf) if sources.conf is not None else None
     if configured in {None, metadata_uri}:
         return []

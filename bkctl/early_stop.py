@@ -1,7 +1,7 @@
 """SIGTERM and SIGINT to ``bkctl bookie start`` before its event loop runs: the process ends with 0.
 
-Nothing was begun or written then. The event loop's own handlers replace these (``commands/event_loop.py``).
-Importing this module installs them: ``bkctl.main`` imports it first, as its other imports are most of that time.
+Nothing has been started or written by then. The handlers of ``commands/event_loop.py`` replace these.
+Importing this module installs them: ``bkctl.main`` imports it first, because its other imports take longest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SERVER = ("bookie", "start")
 
 
 def stop_cleanly(arguments: Sequence[str]) -> None:
-    """From now on these signals end the process with 0, if it is to start a bookie."""
+    """From now on these signals end the process with 0 if the command is ``bookie start``."""
     if _SERVER in pairwise(arguments):
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: os._exit(0))

@@ -1,4 +1,4 @@
-"""Errors and outcomes -> exit codes: the two tables of docs/reference/exit-codes.md, in one place."""
+"""Exit codes of errors and outcomes: the two tables of docs/reference/exit-codes.md, in one place."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A Java bk_server.conf with the reading rules of Commons Configuration.
 
-Comma is the list delimiter for every key: a list reader gets all parts, a scalar reader the FIRST part alone. A key
-that occurs twice accumulates. ``${key}``, ``${env:NAME}`` and ``${sys:name}`` are expanded; ``sys`` is always unknown
-here, and what is unknown stays as it is. ``include`` names another file, relative to this one.
+Comma is the list delimiter for every key: a list reader gets all parts, a scalar reader ONLY the first part. Values
+of a key that occurs twice accumulate. ``${key}``, ``${env:NAME}`` and ``${sys:name}`` are expanded; ``sys`` is always
+unknown here, and unknown references stay unchanged. ``include`` has the path of another file, relative to this one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DEPTH_MAX = 16
 
 
 class JavaConf:
-    """Keys of one or more merged sources; earlier ones win where one value is wanted."""
+    """Keys of one or more merged sources; for a single value, earlier sources win."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class JavaConf:
 
     @classmethod
     def read(cls, path: str, environment: Mapping[str, str]) -> JavaConf:
-        """Read a file and what it includes; ConfigurationError names the file."""
+        """Read a file and the files it includes; ConfigurationError contains the file's path."""
         values: dict[str, list[str]] = {}
         places: dict[str, str] = {}
         _read_into(values, places, path, depth=0)
@@ -67,16 +67,16 @@ class JavaConf:
         return tuple(self._values.get(key, ())[1:])
 
     def all_values(self) -> list[str]:
-        """Every value of every key, as it is written."""
+        """Every value of every key, unparsed."""
         return [part for parts in self._values.values() for part in parts]
 
     def settings(self) -> Iterator[tuple[str, str | None, str]]:
-        """Each key with its first value and the place that sets it."""
+        """Each key with its first value and its source."""
         for key in self._values:
             yield key, self.text(key), "--set" if key in self._given_keys else self.origin
 
     def place(self, key: str) -> str:
-        """What sets a key: ``bk_server.conf:12 (bookiePort)``, or ``--set bookiePort``."""
+        """Source of a key: ``bk_server.conf:12 (bookiePort)``, or ``--set bookiePort``."""
         return f"--set {key}" if key in self._given_keys else f"{self._places.get(key, self.origin)} ({key})"
 
     def written(self, key: str) -> str:

@@ -1,4 +1,4 @@
-"""What happens to each key of a Java bk_server.conf: it is used, ignored for a reason, or refused.
+"""Treatment of each key of a Java bk_server.conf: it is used, ignored for a reason, or refused.
 
 The keys are those of Apache BookKeeper 4.18 and of Pulsar's bookkeeper.conf. Any other key is unknown.
 """
@@ -12,7 +12,7 @@ from bkctl.setting_readers import all_settings
 from commands.parse import near_miss
 
 JavaSetting: TypeAlias = tuple[str, str | None, str]
-"""A key, its value (None for an empty one) and the place that sets it."""
+"""A key, its value (None for an empty one) and its source."""
 
 _SIMILARITY_MIN: Final = 0.6
 
@@ -39,7 +39,7 @@ REFUSED: Final = {
     "not replay, run bkctl decommission: it copies its ledgers from the other bookies",
     "disableServerSocketBind": "a bookie without a port is of use only to clients in the same JVM",
 }
-"""Keys that protect a Java bookie: without them it would be open to every client; and one key that loses entries."""
+"""Keys that protect a Java bookie, which would be open to every client without them; and one key that loses entries."""
 
 _IGNORED: Final = {
     "the bookie exports no metrics yet": """
@@ -189,7 +189,7 @@ _FALSE: Final = frozenset({"false", "no", "off"})
 
 
 def _asks_nothing(key: str, value: str) -> bool:
-    """Whether an ignored key asks for what the bookie does anyway."""
+    """Whether an ignored key requests what the bookie does anyway."""
     if key in _OFF_AS_NUMBER and value in {"0", "-1"}:
         return True
     return value.lower() in (_TRUE if key in _ALWAYS_ON else _FALSE)
@@ -212,7 +212,7 @@ def unknown_key_notes(settings: Iterable[JavaSetting]) -> list[str]:
 
 
 def ignored_key_notes(settings: Iterable[JavaSetting]) -> list[str]:
-    """A line for all keys of a place that are ignored for one reason."""
+    """A line for all keys of one source that are ignored for the same reason."""
     ignored: dict[tuple[str, str], list[str]] = {}
     for key, value, place in settings:
         if key in IGNORED and value is not None and not _asks_nothing(key, value):

@@ -1,4 +1,4 @@
-"""Where log lines go while a command runs."""
+"""Destination of log lines while a command runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def configure_logging(settings: Settings, *, is_server: bool) -> Callable[[], No
     """Servers log to stderr. Other commands log only with ``--debug``, because they print what matters themselves.
 
     Warnings about unreadable nodes of the cluster are always shown, each once. Returns a function that restores the
-    previous logging: a process that calls ``main`` has its own, and may close the present stderr.
+    previous logging, because a process that calls ``main`` may have its own and may close the current stderr.
     """
     import logging
 

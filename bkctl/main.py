@@ -48,7 +48,7 @@ class CommandLineInvocation:
         return standard_console(self.settings, self._environment)
 
     def set_root_flags(self, flags: GlobalFlags) -> None:
-        """Take the options that stood before the command's name."""
+        """Store the options given before the command's name."""
         self.root_flags = flags
 
     def enter(self, command_path: str, flags: GlobalFlags) -> CommandContext:
@@ -143,7 +143,7 @@ def _report(error: BaseException, invocation: CommandLineInvocation) -> int:
 
 
 def _report_usage(error: typer.TyperException, invocation: CommandLineInvocation) -> int:
-    """Reports what the parser refused; a group without arguments shows its help page."""
+    """Report an error of the parser; a group without arguments shows its help page."""
     context: Any = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "bkctl"
     sentence = error.format_message()
@@ -156,9 +156,9 @@ def _report_usage(error: typer.TyperException, invocation: CommandLineInvocation
 
 
 def reopen_closed() -> None:
-    """Open the null device in place of every closed standard stream.
+    """Open the null device for every closed standard stream.
 
-    Otherwise the first files and sockets would get their numbers: messages would be written into those, and the event
+    Otherwise the first files and sockets would get their numbers: messages would be written to them, and the event
     loop aborts the process if one of its own is below 3.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):

@@ -1,4 +1,4 @@
-"""All settings in words, for ``bkctl config`` and for docs/reference/settings.md."""
+"""Descriptions of all settings, for ``bkctl config`` and for docs/reference/settings.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values that each source gives to settings, by the settings' descriptions, and the struct made of them."""
+"""Reads the values that each source gives to settings, using their descriptions, and makes a struct of them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def flag_values(flags: msgspec.Struct, settings: Iterable[Described]) -> Givens:
 
 
 def variable_values(environment: Mapping[str, str], settings: Iterable[Described], weaker: Givens) -> Givens:
-    """BKCTL_* variables. A secret stays there: the value refers to it, if ``weaker`` has the table it belongs to."""
+    """BKCTL_* variables. A secret is not copied: the value refers to it, if ``weaker`` has the table it belongs to."""
     givens: Givens = {}
     for each in settings:
         if not (text := environment.get(each.variable)):
@@ -104,7 +104,7 @@ def toml_values(table: Mapping[str, Any], struct: type[Any], where: str, origin:
 
 
 def java_values(conf: JavaConf, settings: Iterable[Described]) -> Givens:
-    """Settings of a bk_server.conf, in our units; ConfigurationError names the key."""
+    """Settings of a bk_server.conf, in our units; ConfigurationError contains the key."""
     givens: Givens = {}
     for each in settings:
         key, java = each.java_key, each.setting.java
@@ -159,7 +159,7 @@ def _number(text: str, written: str, *, is_decimal: bool) -> float:
 
 
 def build(givens: Givens, struct: type[T], settings: Iterable[Described], section: str) -> T:
-    """The struct of a section; ConfigurationError says where the wrong value is written, and what is wrong."""
+    """The struct of a section; ConfigurationError with the source of the wrong value and the reason."""
     for each in settings:
         given = givens.get(each.path)
         if given is not None and (reason := _refusal(each, given.value)) is not None:
@@ -203,7 +203,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "replication": ReplicationConfig,
     "bookie": BookieConfig,
 }
-"""The struct of each section; that without a name is before the first table."""
+"""The struct of each section; the section without a name is before the first table."""
 
 
 @functools.cache

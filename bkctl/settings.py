@@ -83,11 +83,11 @@ class Sources(msgspec.Struct, frozen=True):
     toml: TomlFile
     toml_path: str | None
     is_toml_named: bool = False
-    """Whether options or environment specify the TOML file; otherwise it is in the default place."""
+    """Whether options or environment specify the TOML file; otherwise it has the default path."""
 
 
 def read_sources(flags: GlobalFlags, environment: Mapping[str, str]) -> Sources:
-    """Read the files that flags and environment name; ConfigurationError, InvalidArgumentError."""
+    """Read the files that flags and environment specify; ConfigurationError, InvalidArgumentError."""
     conf_path = flags.conf or environment.get("BKCTL_CONF") or environment.get("BOOKIE_CONF")
     named_path = flags.config or environment.get("BKCTL_CONFIG")
     if named_path == os.devnull:  # scripts use it for "no file, not even the user's own"
@@ -105,7 +105,7 @@ def read_sources(flags: GlobalFlags, environment: Mapping[str, str]) -> Sources:
 
 
 def general_values(sources: Sources) -> Givens:
-    """The settings of every command, by all sources but the Java file."""
+    """The settings of every command, from all sources except the Java file."""
     path = sources.toml_path or ""
     values: Givens = {
         (name,): Given(value, path, f"{path}: {name} = {value}") for name, value in sources.toml.general.items()
@@ -115,7 +115,7 @@ def general_values(sources: Sources) -> Givens:
 
 
 def section_values(sources: Sources, section: str) -> Givens:
-    """What files and environment set in a section; in [zookeeper] the table of the named cluster wins."""
+    """The values from files and environment for a section; in [zookeeper] the table of the selected context wins."""
     settings, struct, origin = settings_of(section), SECTIONS[section], sources.toml_path or ""
     values = toml_values(getattr(sources.toml, section), struct, section, origin, (section,))
     context_name = _context_name(sources) or ""
@@ -188,7 +188,7 @@ def zookeeper_values(sources: Sources) -> Givens:
 
 
 def resolve_metadata_uri(sources: Sources) -> tuple[str | None, str]:
-    """Metadata URI and the source that won, or None and an empty text."""
+    """Metadata URI and its source, or None and an empty text."""
     flags, environment, toml = sources.flags, sources.environment, sources.toml
     found: tuple[str | None, str] = None, ""
     if flags.metadata_uri is not None and not flags.metadata_uri.strip():

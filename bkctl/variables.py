@@ -19,9 +19,9 @@ _REFERENCE = re.compile(r"env:([A-Za-z0-9_]+)")
 
 
 def variable_warnings(sources: Sources) -> list[str]:
-    """A line for each BKCTL_* variable that bkctl does not read; ConfigurationError where a known one was meant.
+    """A line for each BKCTL_* variable that bkctl does not read; ConfigurationError if it resembles a known one.
 
-    Refused like a misspelt name in the TOML file: BKCTL_READONLY would not stop a change. Variables that a file
+    A misspelt name is refused as in the TOML file: BKCTL_READONLY would not stop a change. Variables that a file
     refers to by ``env:NAME`` may have any name.
     """
     unknown = [name for name, value in sources.environment.items() if name.startswith(_PREFIX) and value]

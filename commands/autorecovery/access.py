@@ -1,4 +1,4 @@
-"""How these commands look at a cluster, and how they change one setting of it."""
+"""How these commands read a cluster, and how they change one of its settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 async def readable(context: CommandContext, reading: Awaitable[T]) -> T | None:
-    """What was read; None, with a warning, for an unreadable node, so that the rest is still shown."""
+    """The value read; None, with a warning, for an unreadable node, so that the rest is still shown."""
     from runtime.errors import MetadataFormatError
 
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runtime.metadata.replication.switches import PeriodicCheck
 
 _LONG_AGO_MS = 21 * 86400 * 1000
-"""As long ago as Java's own command says."""
+"""The same age as in Java's command."""
 
 _TABLE = Table(
     "CheckTimes", Column("check", "CHECK"), Column("last_run", "LAST RUN"), Column("previous", "BEFORE"), name="check"

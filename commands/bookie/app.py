@@ -1,4 +1,4 @@
-"""``bkctl bookie``: run one, list and look at all."""
+"""``bkctl bookie``: run a bookie, list and inspect all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bookie without configuration: it starts its own ZooKeeper and is a whole cluster."""
+"""A bookie without configuration: it starts its own ZooKeeper and is a complete cluster."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def run_with_own_zookeeper(
 ) -> None:
     """Run ZooKeeper and the bookie until the bookie ends; ``stop`` and ``on_serving`` as for ``run_bookie``.
 
-    RefusedError, with nothing started or written, when a directory carries the cookie of another cluster.
+    RefusedError, with nothing started or written, when a directory has the cookie of another cluster.
     """
     known = _read_state(data_directory)
     _refuse_foreign_folders(config, known)

@@ -19,7 +19,7 @@ _STDIN = 0
 
 
 class ServerLog:
-    """Log lines of this process. ``is_debug``: everything is logged, whatever level the settings have."""
+    """Log of this process. ``is_debug``: everything is logged, whatever level the settings have."""
 
     def __init__(self, settings: LogSettings, *, is_debug: bool) -> None:
         """ConfigurationError when the log file cannot be opened."""
@@ -57,7 +57,7 @@ class ServerLog:
         logger.info("log file reopened")
 
     def reload(self, settings: LogSettings) -> None:
-        """Take over a new level."""
+        """Apply a new level."""
         path = None if settings.log_file is None else os.path.abspath(settings.log_file)
         if path != self._path:
             logger.warning("a changed setting needs a restart: the log file")
@@ -88,7 +88,7 @@ class ServerLog:
 
 
 class Reloader:
-    """What SIGHUP does: the log file is opened again, and changed settings are taken over.
+    """Effect of SIGHUP: the log file is opened again, and changed settings are applied.
 
     A bookie in the foreground whose terminal was closed stops instead: its operator can no longer reach it.
     """
@@ -106,13 +106,13 @@ class Reloader:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reload)
 
     def note_serving(self, take_over: Callable[[BookieConfig], None]) -> None:
-        """The bookie can take over settings from now on."""
+        """The bookie can apply settings from now on."""
         self._take_over = take_over
         if self._is_due:
             self._reload_settings(take_over)
 
     def reload(self) -> None:
-        """Open the log file again and read the settings again. What cannot be read changes nothing."""
+        """Open the log file again and read the settings again. If either cannot be read, nothing changes."""
         if self._is_on_terminal and not os.isatty(_STDIN):
             logger.info("the terminal was closed: stopping the bookie")
             self._stop()

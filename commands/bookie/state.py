@@ -1,4 +1,4 @@
-"""What the bookie commands say about one bookie: what it registered as, whether it answers, what it publishes."""
+"""State of one bookie in the bookie commands: its registration, whether it answers, what it publishes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class BookieState(enum.StrEnum):
-    """What the registrations say about a bookie."""
+    """A bookie's state according to the registrations."""
 
     WRITABLE = "writable"
     READ_ONLY = "read-only"
@@ -49,9 +49,9 @@ def state_of(bookie_id: str, registrations: Registrations) -> BookieState:
 async def bookie_row(
     registration: RegistrationClient, bookies: Bookies | None, bookie_id: str, state: BookieState
 ) -> dict[str, object]:
-    """All that is known about a bookie. It is asked for its disk space; without ``bookies`` it is not.
+    """All that is known about a bookie. It is asked for its disk space if ``bookies`` is given.
 
-    ``reachable`` is None when the bookie was not asked: it is not registered, or its registration names no address.
+    ``reachable`` is None when the bookie was not asked: it is not registered, or its registration has no address.
     """
     from runtime.errors import BookieNotFoundError, BookieUnavailableError
 
@@ -74,7 +74,7 @@ async def bookie_row(
 
 
 async def _answer(bookies: Bookies, bookie_id: str) -> dict[str, object]:
-    """What the bookie says when it is asked for its disk space."""
+    """The bookie's answer to a request for its disk space."""
     from runtime.errors import BookieError, BookieTimeoutError, BookieUnavailableError
 
     try:
@@ -93,5 +93,5 @@ async def _answer(bookies: Bookies, bookie_id: str) -> dict[str, object]:
 
 
 def _reason(error: Exception) -> str:
-    """The sentence without the bookie it begins with: the row has that."""
+    """The sentence without the bookie it begins with, because the row has the bookie."""
     return str(error).partition(": ")[2]

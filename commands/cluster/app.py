@@ -1,4 +1,4 @@
-"""``bkctl cluster``: create a cluster's metadata, look at it, save it, bring it back, end it."""
+"""``bkctl cluster``: create, inspect, back up, restore and delete a cluster's metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``bkctl cluster health-check``: whether clients may put bookies that answer badly into quarantine."""
+"""``bkctl cluster health-check``: whether clients may quarantine bookies that respond badly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``bkctl cluster info``: the cluster at one glance."""
+"""``bkctl cluster info``: the cluster at a glance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``bkctl cluster restore``: bring a cluster's metadata back from a backup."""
+"""``bkctl cluster restore``: restore a cluster's metadata from a backup."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def _run(
 
 
 class _RestoreCounts:
-    """Fates summed up; the first thousand conflicts in full."""
+    """Totals of the outcomes, and the first thousand conflicts in full."""
 
     def __init__(self) -> None:
         self.ledgers_created = 0
@@ -159,11 +159,11 @@ class _RestoreCounts:
 
     @property
     def changed_count(self) -> int:
-        """Nodes written."""
+        """Number of nodes written."""
         return self.ledgers_created + self.ledgers_advanced + self.others_created
 
     def add(self, fate: NodeFate) -> None:
-        """One more."""
+        """Count one outcome."""
         from runtime.metadata.backup.restore import Fate
 
         self.ledgers_created += fate.is_ledger and fate.fate is Fate.CREATED
@@ -182,7 +182,7 @@ class _RestoreCounts:
                 self.conflicts.append({"path": fate.path, "reason": fate.reason})
 
     def counts(self) -> dict[str, int]:
-        """The sums."""
+        """The totals."""
         return {
             "ledgers_created": self.ledgers_created,
             "ledgers_advanced": self.ledgers_advanced,

@@ -1,4 +1,4 @@
-"""What backup, format, nuke and restore have in common: looking at the whole tree, and saving it first."""
+"""Shared by backup, format, nuke and restore: reading the whole tree, and saving it before a change."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _FOLDER = "backups"
 async def find_tree(context: CommandContext, session: Session) -> LedgerTree:
     """Layout of an existing cluster: the recorded one, else that of the URI or the settings.
 
-    ClusterNotFoundError; ConfigurationError when the two differ. A LAYOUT that cannot be read counts as none if the URI
-    names a layout, so that such a cluster can be saved and ended.
+    ClusterNotFoundError; ConfigurationError when the two differ. An unreadable LAYOUT counts as missing if the URI
+    has a layout, so that such a cluster can be saved and deleted.
     """
     from runtime.metadata.cluster.root import require_cluster
     from runtime.metadata.ledgers.layout import choose_tree, read_layout
@@ -52,7 +52,7 @@ async def find_tree(context: CommandContext, session: Session) -> LedgerTree:
 
 
 async def look(context: CommandContext, session: Session, tree: LedgerTree) -> ClusterSurvey:
-    """Read the whole tree and sum it up."""
+    """Read the whole tree and count its nodes."""
     from runtime.metadata.backup.backup import survey_cluster
 
     with context.console.progress("reading the metadata") as progress:
@@ -80,7 +80,7 @@ async def save_before(
 ) -> str:
     """Save all metadata in the state directory before a change, read it back, and return its path.
 
-    RefusedError when that cannot be done; ConflictError when the tree is not the one the plan was made from.
+    RefusedError when that fails; ConflictError when the tree is not the one the plan was made from.
     """
     from runtime.metadata.backup.archive import ArchiveReader
     from runtime.metadata.backup.restore import read_archive
@@ -107,7 +107,7 @@ async def save_before(
 
 
 def tree_items(root: str, survey: ClusterSurvey, actions: dict[str, str]) -> tuple[dict[str, Any], ...]:
-    """One item of a plan for each child of the root; ``actions`` by name or by kind, else it is kept."""
+    """A plan item for each child of the root; ``actions`` by name or by kind, otherwise the child is kept."""
     return tuple(
         {
             "action": actions.get(child.name) or actions.get(child.kind.value) or "keep",
@@ -121,12 +121,12 @@ def tree_items(root: str, survey: ClusterSurvey, actions: dict[str, str]) -> tup
 
 
 def now_text() -> str:
-    """This moment in RFC 3339."""
+    """The current time in RFC 3339."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 async def new_header(session: Session, tree: LedgerTree) -> ArchiveHeader:
-    """First line of an archive made now."""
+    """First line of an archive created now."""
     from runtime.metadata.backup.archive import ArchiveHeader
     from runtime.metadata.cluster.root import read_instance_id
 
@@ -135,5 +135,5 @@ async def new_header(session: Session, tree: LedgerTree) -> ArchiveHeader:
 
 
 def file_size(path: str) -> int:
-    """Bytes of a file."""
+    """Contents of a file."""
     return os.path.getsize(path)

@@ -1,4 +1,4 @@
-"""What the cookie commands have in common: the cluster's cookies, and the two conditions for changing one."""
+"""Shared by the cookie commands: the cluster's cookies, and the two conditions for changing one."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FromConfigOption = Annotated[
     bool,
     typer.Option("--from-config", help="Use the cookie of this machine's bookie, verified against its directories"),
 ]
-"""Of the commands that store a cookie: the one in a file, or the one that this machine's directories prove."""
+"""For commands that store a cookie: one from a file, or one that this machine's directories prove."""
 
 DIFFERENCE_TABLE = Table("Fields", Column("field", "FIELD"), Column("stored", "STORED"), Column("new", "NEW"))
 
 
 def named_file(bookie: str | None, file: str | None, *, from_config: bool) -> tuple[str, str] | None:
-    """The bookie id and the path of a cookie to store, or None: that of the settings; InvalidArgumentError."""
+    """Bookie id and path of a cookie file to store, or None: use the settings; InvalidArgumentError."""
     if (file is None) == (not from_config):
         raise InvalidArgumentError("use either --file FILE or --from-config")
     if file is None:
@@ -53,7 +53,7 @@ async def read_cookie_node(session: Session, bookie_id: str) -> Node:
 
 
 async def require_not_registered(session: Session, *bookie_ids: str) -> None:
-    """RefusedError while a bookie of these ids runs, or its session lasts."""
+    """RefusedError while a bookie with one of these ids runs, or its session lasts."""
     live = (await session.registrations.snapshot()).live
     for bookie_id in bookie_ids:
         if bookie_id in live:
@@ -64,7 +64,7 @@ async def require_not_registered(session: Session, *bookie_ids: str) -> None:
 
 
 async def scan_references(context: CommandContext, session: Session, bookie_ids: Sequence[str]) -> BookieReferences:
-    """Read all ledgers, freshly, for those that name the bookies."""
+    """Read all ledgers again and find those that refer to the bookies."""
     from runtime.metadata.ledgers.stored_ledgers import find_references
 
     ledgers = await session.ledgers()
@@ -73,7 +73,7 @@ async def scan_references(context: CommandContext, session: Session, bookie_ids:
 
 
 def require_unnamed(references: BookieReferences, bookie_id: str, advice: str) -> None:
-    """RefusedError when a ledger names the bookie, or may: its metadata cannot be read."""
+    """RefusedError when a ledger refers to the bookie, or is unreadable and may do so."""
     count = references.counts[bookie_id]
     if count:
         ids = ", ".join(map(str, references.first_ledger_ids[bookie_id]))
@@ -90,7 +90,7 @@ def require_unnamed(references: BookieReferences, bookie_id: str, advice: str) -
 
 
 def read_cookie_file(path: str) -> bytes:
-    """Bytes of a file; InvalidArgumentError."""
+    """Contents of a file; InvalidArgumentError."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -99,7 +99,7 @@ def read_cookie_file(path: str) -> bytes:
 
 
 def require_fitting(session: Session, bookie_id: str, data: bytes, path: str) -> Cookie:
-    """The cookie in a file, which must be this bookie's in this cluster; InvalidArgumentError, RefusedError."""
+    """The cookie in a file, which must belong to this bookie in this cluster; InvalidArgumentError, RefusedError."""
     from runtime.errors import MetadataFormatError
     from runtime.metadata.bookies.cookies import decode_cookie
 
@@ -132,7 +132,7 @@ def cookie_body(cookie: Cookie) -> dict[str, object]:
 
 
 def difference_rows(stored: Cookie | None, new: Cookie) -> list[dict[str, object]]:
-    """What a change changes, field by field; all fields when nothing readable is stored."""
+    """Differences of a change, field by field; all fields when no readable cookie is stored."""
     before = dict.fromkeys(new.fields()) if stored is None else stored.fields()
     return [
         {"field": field, "stored": listed(before[field]), "new": listed(value)}
@@ -142,12 +142,12 @@ def difference_rows(stored: Cookie | None, new: Cookie) -> list[dict[str, object
 
 
 def difference_sentences(rows: Sequence[dict[str, object]]) -> list[str]:
-    """The same for people who must say yes."""
+    """The differences as text for the operator who confirms them."""
     from commands.rendering import plain
 
     return [f"will change {row['field']} from {plain(row['stored'])} to {plain(row['new'])}" for row in rows]
 
 
 def listed(value: object) -> object:
-    """A field of a cookie as results have it: directories as a list."""
+    """Value of a cookie's field in results: directories as a list."""
     return list(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""``bkctl cookie``: the proofs that directories belong to bookies of this cluster."""
+"""``bkctl cookie``: cookies prove that directories belong to bookies of this cluster."""
 
 from __future__ import annotations
 

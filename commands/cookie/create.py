@@ -75,7 +75,7 @@ async def _create_from_file(context: CommandContext, session: Session, bookie_id
 
 
 async def _prove(context: CommandContext, own: OwnBookie) -> Evidence:
-    """What is known of a bookie whose directories are all there and match; RefusedError, ConflictError."""
+    """State of a bookie whose directories all exist and match; RefusedError, ConflictError."""
     import msgspec
 
     from runtime.bookie.cookies.repair import require_matching_folders
@@ -100,7 +100,7 @@ async def _require_absent(session: Session, bookie_id: str) -> None:
 async def _store(
     context: CommandContext, session: Session, cookie: Cookie, data: bytes | None, own: OwnBookie | None
 ) -> None:
-    """``own``: the bookie whose directories are locked, and looked at again, while the cookie is stored."""
+    """``own``: the bookie whose directories are locked and checked again while the cookie is stored."""
     import contextlib
     import hashlib
 

@@ -1,4 +1,4 @@
-"""``bkctl cookie delete``: forget a bookie that holds nothing."""
+"""``bkctl cookie delete``: delete the cookie of a bookie without data."""
 
 from __future__ import annotations
 

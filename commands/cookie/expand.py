@@ -1,4 +1,4 @@
-"""``bkctl cookie expand``: more ledger directories for a bookie that holds no ledger yet."""
+"""``bkctl cookie expand``: add ledger directories to a bookie that has no ledgers yet."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _print(context: CommandContext, bookie_id: str, version: int, rows: Sequence
 
 
 async def _require_expansion(own: OwnBookie) -> bool:
-    """Whether there is something to expand; RefusedError when that must not be."""
+    """Whether there is something to expand; RefusedError when it must not be expanded."""
     from runtime.bookie.cookies.doctor import diagnose
     from runtime.bookie.cookies.evidence import is_expansion
 

@@ -1,4 +1,4 @@
-"""``bkctl cookie list``: every bookie that belongs to the cluster, with the directories it was stamped with."""
+"""``bkctl cookie list``: every bookie that belongs to the cluster, with the directories in its cookie."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ async def _examine(own: OwnBookie, old_id: str) -> MigrationState:
 async def _count_ledgers(
     context: CommandContext, own: OwnBookie, state: MigrationState, old_id: str, *, ledgers_follow: bool
 ) -> int:
-    """How many ledgers name the old id; RefusedError when they, or any that name the new one, forbid the change."""
+    """Number of ledgers that refer to the old id; RefusedError when references to either id forbid the change."""
     new_id = own.expected.bookie_id
     references = await scan_references(context, own.session, [old_id, new_id])
     if not state.is_begun:

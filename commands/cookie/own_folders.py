@@ -1,4 +1,4 @@
-"""The bookie of this machine: its directories, locked while its cookies are changed, and what is known of them."""
+"""The bookie of this machine: its directories, locked while its cookies are changed, and their state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OwnBookie(NamedTuple):
     service: CookieCheckService
 
     async def gather(self) -> tuple[Evidence, int | None]:
-        """What is known now, and the version of the stored cookie."""
+        """Current state, and the version of the stored cookie."""
         import asyncio
 
         from runtime.bookie.identity import former_bookie_ids
@@ -40,7 +40,7 @@ class OwnBookie(NamedTuple):
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold all directories; DirectoryLockedError while the bookie runs. Directories must be there."""
+        """Hold the locks of all directories, which must exist; DirectoryLockedError while the bookie runs."""
         from storage.engine.ledger_storage import lock_directories
 
         for path in self.config.storage.all_directories:

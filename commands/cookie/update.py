@@ -1,4 +1,4 @@
-"""``bkctl cookie update``: replace a stored cookie, or make cookies follow directories that were moved."""
+"""``bkctl cookie update``: replace a stored cookie, or update cookies after directories were moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``bkctl cookie verify``: the cookie doctor. Why a bookie does not start, and one safe command that fixes it."""
+"""``bkctl cookie verify``: the cookie doctor. Finds why a bookie does not start, and one safe command to fix it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def verify(
 
 
 def _unusable_address(config: BookieConfig) -> CookieFinding | None:
-    """A configured id does not contain the address, but a start refuses a wrong one too."""
+    """A configured id does not contain the address, but a start refuses a wrong address too."""
     from runtime.bookie.cookies.evidence import Cause, CookieFinding, Remedy
     from runtime.bookie.identity import resolve_identity
     from runtime.errors import ConfigurationError
@@ -86,7 +86,7 @@ def _unusable_address(config: BookieConfig) -> CookieFinding | None:
 
 
 async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
-    """All that is known. Ledgers are read unless everything matches already, and no directory is empty."""
+    """Collect the evidence. Ledgers are read unless everything matches already and no directory is empty."""
     from runtime.bookie.cookies.doctor import diagnose
 
     evidence, _ = await own.gather()
@@ -131,7 +131,7 @@ def _rows_of(where: str, cookie: Cookie | None, damage: str | None, evidence: Ev
 
 
 def command_text(command_line: tuple[str, ...], remedy: Remedy) -> str:
-    """A remedy as it is to be typed: with the cluster, and where it matters the settings, that verify was given."""
+    """A remedy as a complete command line, with the options for the cluster and the settings given to verify."""
     wanted = _CLUSTER_OPTIONS | ((BOOKIE_OPTIONS - {*remedy.without}) if remedy.has_settings else frozenset())
     return shlex.join(["bkctl", *remedy.words, *_given(command_line, wanted)])
 

@@ -1,4 +1,4 @@
-"""What is on disk of a development cluster: the state file, and where each server keeps its things.
+"""Files of a development cluster: the state file, and the directory of each server.
 
 Layout below the cluster's directory::
 
@@ -46,7 +46,7 @@ class ClusterState(msgspec.Struct, frozen=True):
 
     @property
     def metadata_uri(self) -> str:
-        """URI that every bkctl command and Java client takes."""
+        """URI for every bkctl command and Java client."""
         return f"zk+hierarchical://{LOOPBACK}:{self.zookeeper_port}{ROOT}"
 
     def bookie(self, bookie_id: str) -> BookieRecord:
@@ -66,7 +66,7 @@ def state_path(directory: str) -> str:
 def read_state(directory: str) -> ClusterState | None:
     """State of the cluster below ``directory``; None when there is no cluster.
 
-    RefusedError for what ``up`` cannot have written, above all directory names: ``down --delete`` deletes them.
+    RefusedError for contents that ``up`` did not write, above all directory names: ``down --delete`` deletes them.
     """
     try:
         with open(state_path(directory), "rb") as file:
@@ -90,7 +90,7 @@ def write_state(directory: str, state: ClusterState) -> None:
 
 
 def require_unused(directory: str) -> None:
-    """RefusedError unless the directory is absent or empty: this command uses only what it created."""
+    """RefusedError unless the directory is absent or empty: this command uses only directories that it created."""
     try:
         names = [name for name in os.listdir(directory) if name != filenames.LOCK]
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A development cluster on this machine: ZooKeeper and bookies as processes of their own that outlive the shell."""
+"""A development cluster on this machine: ZooKeeper and bookies as separate processes that outlive the shell."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class LocalCluster:
         return ClusterStatus(state.metadata_uri, zookeeper, bookies)
 
     def plan(self, bookie_count: int | None, base_port: int | None) -> ClusterState:
-        """State that ``up`` would make of the directory, without touching anything.
+        """State that ``up`` would create in the directory; changes nothing.
 
-        InvalidArgumentError, RefusedError; ConfigurationError for a directory that no cookie of a bookie can name.
+        InvalidArgumentError, RefusedError; ConfigurationError for a directory name that is not possible in a cookie.
         """
         state = read_state(self._directory)
         if state is None:
@@ -96,7 +96,7 @@ class LocalCluster:
     # --- changes -----------------------------------------------------------------------------------------------
 
     async def up(self, bookie_count: int | None, base_port: int | None) -> ClusterStatus:
-        """Start everything that does not run; on failure stop again what was started here."""
+        """Start every server that does not run; on failure, stop those started by this call."""
         self._require_startable(self.plan(bookie_count, base_port))
         OsFileSystem().make_directories(self._directory)
         with self._locked():
@@ -136,7 +136,7 @@ class LocalCluster:
         return status
 
     def _require_startable(self, state: ClusterState) -> None:
-        """Errors that can be predicted are raised before anything is written."""
+        """Raise errors that can be predicted before anything is written."""
         if self._process(ZOOKEEPER) is None:
             find_java()
             find_zookeeper_jars()
@@ -184,7 +184,7 @@ class LocalCluster:
         self._say(f"ZooKeeper listening on port {state.zookeeper_port} (pid {process.pid})")
 
     def _remember_zookeeper(self, pid: int) -> None:
-        """Before it serves: a kill of this command in that second would leave a server that ``down`` does not know."""
+        """Record the server before it serves, so that ``down`` finds it even if this command is killed meanwhile."""
         if (process := identify(pid)) is not None:
             write_pid_file(os.path.join(self._folder(ZOOKEEPER), _PID_FILE), process)
 
@@ -308,7 +308,7 @@ class LocalCluster:
             return 0
 
     def _last_words(self, name: str, offset: int) -> str:
-        """Last error line of a log from ``offset`` on, or where the log is."""
+        """Last error line of a log from ``offset`` on, or the path of the log."""
         with open(self._log(name), encoding="utf-8", errors="replace") as file:
             file.seek(offset)
             errors = [line.partition("error: ")[2].strip() for line in file if line.startswith("error: ")]
@@ -320,7 +320,7 @@ def _bookie(number: int, port: int) -> BookieRecord:
 
 
 def choose_ports(base_port: int | None, offset: int, count: int) -> list[int]:
-    """Ports from the base on, or free ones that stay theirs while a server is down.
+    """Consecutive ports from the base on, or free ones that stay reserved while a server is down.
 
     InvalidArgumentError if there are not enough ports after the base.
     """

@@ -1,7 +1,7 @@
-"""Processes that outlive the shell that started them, told apart from others that were given the same pid later.
+"""Processes that outlive the shell that started them, distinguished from later ones with the same pid.
 
-A pid file holds the pid, the process's start time and the boot it belongs to; a process is ours only if all three fit.
-Signals go through a pidfd opened before the check, so the pid cannot change hands in between.
+A pid file holds the pid, the process's start time and the boot it belongs to; all three must match. Signals go
+through a pidfd opened before the check, so they cannot reach another process that gets the pid.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """A process for all time: ``start_ticks`` counts clock ticks since the boot."""
+    """Permanent identity of a process: ``start_ticks`` counts clock ticks since the boot."""
 
     pid: int
     start_ticks: int
@@ -45,12 +45,12 @@ def identify(pid: int) -> ProcessIdentity | None:
 
 
 def is_alive(process: ProcessIdentity) -> bool:
-    """Whether this very process still runs."""
+    """Whether exactly this process still runs."""
     return identify(process.pid) == process
 
 
 def send_signal(process: ProcessIdentity, number: signal.Signals) -> bool:
-    """Signal this very process and no other; False when it has ended."""
+    """Signal exactly this process; False when it has ended."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -75,7 +75,7 @@ async def wait_ended(process: ProcessIdentity, timeout_s: float) -> bool:
 
 
 def spawn_detached(command: Sequence[str], log_path: str, environment: Mapping[str, str]) -> ProcessIdentity | None:
-    """Start a process in a session of its own, output appended to a log; None when it ended before it was seen."""
+    """Start a process in a new session, with output appended to a log; None when it ended immediately."""
     with open(log_path, "ab") as log:
         child = subprocess.Popen(  # noqa: S603
             command,
@@ -92,12 +92,12 @@ def spawn_detached(command: Sequence[str], log_path: str, environment: Mapping[s
 
 
 def write_pid_file(path: str, process: ProcessIdentity) -> None:
-    """Remember a process."""
+    """Write the pid file of a process."""
     OsFileSystem().write_file_atomically(path, msgspec.json.encode(process))
 
 
 def read_pid_file(path: str) -> ProcessIdentity | None:
-    """The remembered process if it still runs."""
+    """The process of the pid file if it still runs."""
     try:
         with open(path, "rb") as file:
             process = decode_json(file.read(), ProcessIdentity)

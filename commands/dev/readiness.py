@@ -1,4 +1,4 @@
-"""When a bookie that was just started serves: its registration belongs to a new session."""
+"""Detects when a newly started bookie serves: its registration belongs to a new session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _START_TIMEOUT_S = 60.0
 
 
 class DevRegistrations:
-    """Registrations of a development cluster, told apart by the session that owns them."""
+    """Registrations of a development cluster, distinguished by the session that owns them."""
 
     def __init__(self, store: ZooKeeperStore, paths: Paths) -> None:
         self._store = store

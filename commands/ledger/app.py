@@ -1,4 +1,4 @@
-"""``bkctl ledger``: list, look into, read, verify and test-write ledgers."""
+"""``bkctl ledger``: list, inspect, read, verify and test-write ledgers."""
 
 from __future__ import annotations
 

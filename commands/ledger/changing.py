@@ -1,4 +1,4 @@
-"""What the commands that change ledgers have in common: carrying out a plan, counting, telling what failed."""
+"""Shared by the commands that change ledgers: carrying out a plan, counting, reporting failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FAILURES_KEPT_MAX = 1000
 
 
 class Tally:
-    """Fates summed up; the first thousand failures in full."""
+    """Totals of the outcomes, and the first thousand failures in full."""
 
     def __init__(self) -> None:
         self.changed = 0
@@ -36,11 +36,11 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Ledgers looked at."""
+        """Number of ledgers checked."""
         return self.changed + self.unchanged + self.failed
 
     def add(self, fate: LedgerFate) -> None:
-        """One more."""
+        """Count one outcome."""
         from runtime.metadata.ledgers.changes import Action
 
         self.changed += fate.is_change
@@ -49,7 +49,7 @@ class Tally:
             self.fail(fate.ledger_id, fate.reason)
 
     def fail(self, ledger_id: int, reason: str) -> None:
-        """One more that was not changed."""
+        """Count one ledger that was not changed."""
         self.failed += 1
         if len(self.failures) < _FAILURES_KEPT_MAX:
             self.failures.append({"ledger_id": str(ledger_id), "reason": reason})

@@ -111,7 +111,7 @@ def _print_result(context: CommandContext, tally: Tally, gone: int, trash_path: 
 
 
 async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[int]) -> tuple[list[dict[str, Any]], int]:
-    """Items of the plan, and how many ledgers of the file are gone; LedgerNotFoundError for one that was named."""
+    """Plan items, and how many ledgers of the file no longer exist; LedgerNotFoundError for an id given directly."""
     from contextlib import aclosing
 
     from runtime.metadata.ledgers.ledgers import WINDOW

@@ -1,4 +1,4 @@
-"""``bkctl ledger export``: ledger metadata into files, from which ``bkctl ledger import`` takes it back."""
+"""``bkctl ledger export``: export ledger metadata to files that ``bkctl ledger import`` reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deleting ledgers that are not closed: only where no bookie has an entry, and under the replication lock."""
+"""Deletes ledgers that are not closed: only if no bookie has an entry, and under the replication lock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def require_empty(client: LedgerClient, ledger_ids: Sequence[int]) -> dict[int, LastLook]:
-    """What the bookies say about each ledger; RefusedError when a bookie has an entry of one, or may have."""
+    """The answers of the bookies for each ledger; RefusedError when a bookie has an entry of one, or may have."""
     looks = {}
     for ledger_id in ledger_ids:
         look = await _look(client, ledger_id)
@@ -38,9 +38,9 @@ async def last_looks(
 ) -> AsyncIterator[Callable[[Decide], Decide]]:
     """Lock the ledgers and ask every bookie again, fencing; yields a function that adds the result to a decision.
 
-    ``planned``: what was found for the plan. A bookie that went down since then is a reason to delete nothing.
+    ``planned``: the findings for the plan. If a bookie went down since then, nothing is deleted.
 
-    The look comes in two steps: a ledger that turns out to have entries is not fenced for nothing.
+    The check has two steps, so that a ledger that turns out to have entries is not fenced.
     """
     import asyncio
 

@@ -1,4 +1,4 @@
-"""``bkctl ledger import``: bring ledger metadata back from a file, by compare-and-set and never backwards."""
+"""``bkctl ledger import``: import ledger metadata from a file, by compare-and-set and never backwards."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _AT_VERSION = "it is at version "
 
 
 class _Expectation(NamedTuple):
-    """``--create-only`` (``is_create``), or the version at which each ledger must be."""
+    """``--create-only`` (``is_create``), or the version that each ledger must have."""
 
     is_create: bool
     text: str = ""
 
     def version(self, incoming: IncomingLedger) -> int:
-        """Version that a ledger of the file must have now."""
+        """Version that a ledger of the file must have in the cluster."""
         if _VERSION.fullmatch(self.text):
             return int(self.text)
         if incoming.recorded_version is None:
@@ -164,7 +164,7 @@ def _contents(path: str) -> bytes:
 
 
 class _Prepared(NamedTuple):
-    """What is to be written, what is there already, what is left: taken by another one, or damaged in the file."""
+    """What to write, what exists already, and what is skipped: the id is taken, or the data in the file is damaged."""
 
     items: tuple[dict[str, Any], ...]
     same: int
@@ -221,7 +221,7 @@ def _error(ledger_id: int, stored: StoredLedger | None, reason: str) -> Exceptio
 
 
 def _decision(transfer: TransferFile, expectation: _Expectation) -> Decide:
-    """What to do with a ledger of the file, as it is in the cluster now."""
+    """Action for a ledger of the file, given its current state in the cluster."""
     from runtime.metadata.ledgers.changes import Action, Step
 
     by_id = {incoming.ledger_id: incoming for incoming in transfer.ledgers}
@@ -239,7 +239,7 @@ def _decision(transfer: TransferFile, expectation: _Expectation) -> Decide:
 
 
 def _find_obstacle(stored: StoredLedger | None, incoming: IncomingLedger, expectation: _Expectation) -> str | None:
-    """Why the ledger that is there must not be replaced."""
+    """Why the existing ledger must not be replaced."""
     from runtime.metadata.ledgers.transfer import find_import_obstacle
 
     if stored is None:

@@ -1,4 +1,4 @@
-"""``bkctl ledger list``: all ledgers of the cluster, with what their metadata says."""
+"""``bkctl ledger list``: all ledgers of the cluster, with their metadata."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def _list(
     wanted: LedgerFilter,
     listing: Listing | None,
 ) -> int:
-    """How many are wanted; they go into ``listing`` until it is full."""
+    """Add the requested ledgers to ``listing`` until it is full; return how many there are."""
     from runtime.metadata.ledgers.stored_ledgers import scan_stored
 
     number = not_judged = 0

@@ -1,4 +1,4 @@
-"""``bkctl ledger read``: entries of a ledger, without touching it."""
+"""``bkctl ledger read``: read entries of a ledger without changing it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TABLE = Table(
 
 
 class Form(enum.StrEnum):
-    """How payloads are written."""
+    """Encoding of payloads."""
 
     AUTO = "auto"
     UTF8 = "utf8"

@@ -1,4 +1,4 @@
-"""``bkctl ledger rewrite-bookie``: one bookie id for another in all ledgers; the data stays where it is."""
+"""``bkctl ledger rewrite-bookie``: replace a bookie id by another in all ledgers; the data stays where it is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLAN_TABLE = Table(
 
 
 class Flip(enum.StrEnum):
-    """Kind of the new id, as Java's updateledgers names it."""
+    """Kind of the new id, as in Java's updateledgers."""
 
     HOSTNAME = "hostname"
     IP = "ip"
@@ -210,7 +210,7 @@ async def _run(
 def _report(
     context: CommandContext, tally: Tally, after: RewriteSurvey, undo_file: str | None, *, limit: int | None = None
 ) -> Outcome:
-    """What was done, and what a fresh look at all ledgers found to be left."""
+    """The changes made, and the references that remain after reading all ledgers again."""
     body = {
         "changed": tally.changed,
         "failed": tally.failed,

@@ -1,4 +1,4 @@
-"""A ledger's metadata as rows for people and programs. Passwords are never shown, only whether there is one."""
+"""A ledger's metadata as rows for all output formats. Passwords are never shown, only whether there is one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ENSEMBLE_TABLE = Table(
 
 
 def summary_row(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, object]:
-    """One ledger of a listing; entries and bytes are known of closed ledgers only, entries of a possible end."""
+    """One ledger of a listing. Entries and bytes are known only for closed ledgers; entries also for a possible end."""
     metadata = found.value
     return {
         "ledger_id": str(ledger_id),
@@ -62,13 +62,13 @@ def unreadable_row(ledger_id: int, problem: str) -> dict[str, object]:
 
 
 def stored_row(ledger: StoredLedger) -> dict[str, object]:
-    """One ledger of a listing, whether it can be read or not."""
+    """One ledger of a listing, readable or not."""
     found = ledger.versioned
     return unreadable_row(ledger.ledger_id, ledger.problem) if found is None else summary_row(ledger.ledger_id, found)
 
 
 def detail(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, object]:
-    """All of a ledger's metadata but its ensembles."""
+    """All of a ledger's metadata except its ensembles."""
     metadata = found.value
     row = summary_row(ledger_id, found)
     del row["problem"], row["ensemble"]
@@ -109,7 +109,7 @@ def _created_ms(found: Versioned[LedgerMetadata]) -> int | None:
 
 
 def bytes_text(data: bytes) -> str:
-    """Text as it is; anything else as ``base64:...``."""
+    """Text unchanged; other bytes as ``base64:...``."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""``bkctl ledger show``: all that the metadata store keeps of ledgers."""
+"""``bkctl ledger show``: the complete metadata of ledgers."""
 
 from __future__ import annotations
 

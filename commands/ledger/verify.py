@@ -1,4 +1,4 @@
-"""``bkctl ledger verify``: every entry from every bookie that should have it."""
+"""``bkctl ledger verify``: read every entry from every bookie that should have it."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _TABLE = Table(
 
 
 class DigestOption(enum.StrEnum):
-    """How entries are protected."""
+    """Digest that protects entries."""
 
     CRC32C = "crc32c"
     CRC32 = "crc32"

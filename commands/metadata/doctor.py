@@ -1,4 +1,4 @@
-"""``bkctl metadata doctor``: problems below the ledgers root, what they do, and how to fix them."""
+"""``bkctl metadata doctor``: problems below the ledgers root, their effects, and how to fix them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _STREAMED = {OutputForm.JSONL, OutputForm.CSV, OutputForm.NAME}
 
 
 class MinSeverity(enum.StrEnum):
-    """The least severity that is reported."""
+    """Minimum severity to report."""
 
     CRITICAL = "critical"
     WARNING = "warning"

@@ -1,4 +1,4 @@
-"""``bkctl storage check``: everything a stopped bookie has on its disks, read once."""
+"""``bkctl storage check``: read everything that a stopped bookie has on its disks once, and check it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _check(
 
 
 def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
-    """What a start would refuse before it reads anything else; ``bkctl cookie verify`` checks the stored cookie."""
+    """Problems that would make a start fail early; ``bkctl cookie verify`` checks the stored cookie."""
     from runtime.bookie.cookies.folders import read_folder, version_path
 
     for contradiction in find_contradictions(own):
@@ -104,7 +104,7 @@ def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
 
 
 def _stray_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
-    """Files with trouble: only Java has it, so they are notes."""
+    """Files with problems: since only Java uses them, they are notes."""
     from storage.offline.storage_check import StorageFinding
 
     for row in file_rows(own):

@@ -1,4 +1,4 @@
-"""``bkctl storage files``: every file of a bookie, with its size and what it is."""
+"""``bkctl storage files``: every file of a bookie, with its size and purpose."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _row(path: str, found: FileKind) -> dict[str, object]:
 
 
 def _parts(path: str) -> Iterator[str]:
-    """The files that a line stands for."""
+    """The files in a row."""
     if os.path.isdir(path) and not os.path.islink(path):
         for parent, _, names in os.walk(path):
             for name in names:

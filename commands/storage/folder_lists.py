@@ -1,4 +1,4 @@
-"""Whether the directories of a bookie are listed as when it wrote to them: all of them, in the same order.
+"""Checks that the directories of a bookie are listed as when it wrote to them: all of them, in the same order.
 
 The directory of a ledger follows from the number and order of the directories (storage section 1). A change made with
 other lists would write into the wrong directory, or treat the data in the right one as lost. A directory is identified
@@ -25,7 +25,7 @@ class Contradiction(NamedTuple):
 
 
 def require_agreeing_folders(own: OwnStorage) -> None:
-    """RefusedError when a directory contradicts the settings. For every command that changes something."""
+    """RefusedError when a directory contradicts the settings. Call this in every command that changes something."""
     for path, reason in find_contradictions(own):
         raise RefusedError(f"nothing was changed: {path}: {reason}: {FIX}")
 

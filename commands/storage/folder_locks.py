@@ -26,15 +26,15 @@ class FolderLocks:
         self._held: dict[str, DirectoryLock | None] = dict.fromkeys(map(current_directory, config.all_directories))
 
     def hold(self) -> None:
-        """Lock the directories that a bookie has locked before; DirectoryLockedError while one runs, OSError."""
+        """Lock the directories that already have a lock file; DirectoryLockedError while a bookie runs, OSError."""
         for folder in self._held:
             if self._is_lockable(folder):
                 self._lock(folder)
 
     def claim(self) -> None:
-        """Lock the others too, and create new ones, before something is changed; errors as for ``hold``.
+        """Create and lock the missing lock files, before a change; errors as for ``hold``.
 
-        DirectoryLockedError also if another process has used one of them: what was read may have changed.
+        DirectoryLockedError also if another process has used one of them: data read earlier may have changed.
         """
         for folder, lock in self._held.items():
             if lock is not None:
@@ -47,7 +47,7 @@ class FolderLocks:
             self._lock(folder)
 
     def release(self) -> None:
-        """Give all directories up; safe to repeat."""
+        """Release all locks; can be repeated."""
         for folder, lock in self._held.items():
             if lock is not None:
                 lock.release()

@@ -67,13 +67,13 @@ class StageWatch:
         self._total = self._done = 0
 
     def begin(self, stage: str, total: int) -> None:
-        """A stage begins."""
+        """Begin a stage."""
         self._require_wanted()
         self._stage, self._total, self._done = stage, total, 0
         self._progress.update(0, total, stage)
 
     def advance(self, amount: int) -> None:
-        """So much more of it is done."""
+        """Report more of the stage as done."""
         self._require_wanted()
         self._done += amount
         self._progress.update(self._done, self._total, self._stage)

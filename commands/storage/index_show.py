@@ -1,4 +1,4 @@
-"""``bkctl storage index show``: what the indexes of a stopped bookie say, of all or of one ledger."""
+"""``bkctl storage index show``: contents of the indexes of a stopped bookie, for all ledgers or one."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _show_all(context: CommandContext, own: OwnStorage) -> None:
 def _describe(
     own: OwnStorage, ledger_directory: str, index_directory: str, lost: list[IndexState]
 ) -> tuple[list[dict[str, Any]], int]:
-    """Both databases of a directory, and the storage flags it has; one that is lost is added to ``lost``."""
+    """Both databases of a directory, and its storage flags; adds a missing or damaged database to ``lost``."""
     from storage.adapters.index_store import open_plyvel
     from storage.filenames import LEDGERS_DATABASE, seal_file_name
     from storage.index.opening import DATABASES, IndexCondition, inspect_index
@@ -153,7 +153,7 @@ def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> No
 
 
 def _open(own: OwnStorage, path: str) -> SealedIndex:
-    """A database as a boot opens it; IndexMissingError and IndexDamagedError contain the fix."""
+    """Open a database as a boot does; IndexMissingError and IndexDamagedError contain the fix."""
     from storage.adapters.index_store import open_plyvel
     from storage.errors import IndexMissingError
     from storage.index.adoption_note import advise_on_lost_index

@@ -1,4 +1,4 @@
-"""Whether directories are those of a stopped Java bookie with these settings. It knows nothing of our locks."""
+"""Checks whether directories belong to a stopped Java bookie with these settings. Ignores bkctl's own locks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def require_stopped(own: OwnStorage) -> None:
 def require_no_java_index(own: OwnStorage) -> None:
     """RefusedError if there is an index of a Java bookie: only adoption reads it, or moves it aside.
 
-    Also after an interrupted change from one kind of index to the other, which does not expect new ones.
+    Also after an interrupted change from one kind of index to the other, during which there must be no new index.
     """
     from storage.index.adoption_note import find_change_under_way
     from storage.index.java_index import find_java_index
@@ -68,7 +68,7 @@ def require_version_files(own: OwnStorage) -> None:
 
 
 def _open_files() -> Iterator[tuple[int, str]]:
-    """Process ids with the files that each has open, as far as this user may see them."""
+    """Process ids with their open files, as far as this user may see them."""
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(_PROCESSES):
             if name.isdigit():

@@ -262,7 +262,7 @@ def _list_file(listing: Listing, file: NumberedFile, catalog: JournalCatalog, wa
 
 
 def open_scan(fs: OsFileSystem, file: NumberedFile, catalog: JournalCatalog, start: int) -> JournalScan:
-    """The records of a file, judged as replay would judge it: by the catalog, and by whether it is the newest."""
+    """The records of a file, judged as replay would: by the catalog, and by whether the file is the newest."""
     from storage.journal.reader import JournalScan, list_journals
 
     return JournalScan(

@@ -1,4 +1,4 @@
-"""``bkctl storage limbo``: ledgers of which a stopped bookie denies nothing, and how an operator's word ends that."""
+"""``bkctl storage limbo``: ledgers whose missing entries a stopped bookie reports as unknown; list or clear them."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _survey(own: OwnStorage) -> LimboSurvey:
 
 
 def _wanted(survey: LimboSurvey, chosen: Collection[int] | None) -> frozenset[int]:
-    """Ledgers whose limbo must end; chosen ledgers that are not in limbo are omitted."""
+    """Ledgers whose limbo is to end; omits chosen ledgers that are not in limbo."""
     limbo = frozenset(each.ledger_id for directory in survey.directories for each in directory.limbo)
     if chosen is None:
         return limbo
@@ -147,7 +147,7 @@ def _wanted(survey: LimboSurvey, chosen: Collection[int] | None) -> frozenset[in
 
 
 def _require_settled(survey: LimboSurvey) -> None:
-    """RefusedError where more may be lost than the rows say, or the end of a limbo would not last."""
+    """RefusedError if more may be lost than the rows show, or if the ledgers would be in limbo again after a start."""
     if survey.dirty_path is not None:
         raise RefusedError(
             f"nothing was changed: {survey.dirty_path} exists, so the bookie did not shut down cleanly: start it "
@@ -212,7 +212,7 @@ def _end(own: OwnStorage, survey: LimboSurvey, ledger_ids: Collection[int]) -> i
 def _by_directory(
     survey: LimboSurvey, ledger_ids: Collection[int]
 ) -> Iterator[tuple[LimboDirectory, list[LimboLedger]]]:
-    """Of each directory that has some of the ledgers, those."""
+    """The given ledgers of each directory, without directories that have none."""
     for directory in survey.directories:
         if ledgers := [each for each in directory.limbo if each.ledger_id in ledger_ids]:
             yield directory, ledgers

@@ -1,4 +1,4 @@
-"""``bkctl storage mark``: up to where each journal is in the ledger storage, by every file that says so."""
+"""``bkctl storage mark``: position up to which each journal is in the ledger storage, from every file that has it."""
 
 from __future__ import annotations
 

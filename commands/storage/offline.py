@@ -1,7 +1,7 @@
-"""Which file a command of ``bkctl storage`` means: an id, a file name, or a path, among one or several directories.
+"""Finds the file that a ``bkctl storage`` command refers to by id, file name or path, in one or several directories.
 
-Java names its files in hexadecimal and its tools read ids now as decimal, now as hexadecimal. Here a bare number is
-decimal, ``0x`` and what ends like a file are hexadecimal.
+Java's file names are hexadecimal; its tools read ids sometimes as decimal, sometimes as hexadecimal. Here a bare
+number is decimal; ``0x`` and names with a file extension are hexadecimal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DECIMAL = re.compile(r"[0-9]{1,19}")
 
 
 class NumberedKind(NamedTuple):
-    """A sort of numbered files, and the options that choose among their directories."""
+    """A kind of numbered files, and the options that select their directories."""
 
     noun: str
     article: str
@@ -48,7 +48,7 @@ class NumberedFile(NamedTuple):
 
 
 def find_file(fs: FileSystem, kind: NumberedKind, text: str, directories: Sequence[str]) -> NumberedFile:
-    """The file that ``text`` means, in exactly one of the configured ``directories``.
+    """Find the file for ``text`` in exactly one of the configured ``directories``.
 
     InvalidArgumentError for an invalid text, or when several directories have the file; NotFoundError, OSError.
     """
@@ -73,7 +73,7 @@ def find_file(fs: FileSystem, kind: NumberedKind, text: str, directories: Sequen
 
 
 def find_by_path(fs: FileSystem, kind: NumberedKind, path: str) -> NumberedFile:
-    """The file at a path, wherever it is; InvalidArgumentError, NotFoundError, OSError."""
+    """The file at a path, in any directory; InvalidArgumentError, NotFoundError, OSError."""
     number = kind.parse_name(os.path.basename(path))
     if number is None:
         example = kind.file_name(0x1F)
@@ -86,7 +86,7 @@ def find_by_path(fs: FileSystem, kind: NumberedKind, path: str) -> NumberedFile:
 
 
 def _readable(file: NumberedFile) -> NumberedFile:
-    """The same; NotFoundError for what is no file, OSError where it may not be read: neither is damage."""
+    """The same; NotFoundError if it is not a file, OSError without permission: neither is damage."""
     if not os.path.isfile(file.path):
         is_lost_link = os.path.islink(file.path) and not os.path.exists(file.path)
         raise NotFoundError(f"{file.path} is {'a broken link' if is_lost_link else 'not a file'}")
@@ -95,12 +95,12 @@ def _readable(file: NumberedFile) -> NumberedFile:
 
 
 def is_path(text: str) -> bool:
-    """Whether an argument names a file by its path, so that no settings are needed to find it."""
+    """Whether an argument is a path, so that no settings are needed to find the file."""
     return os.sep in text
 
 
 def choose_directories(directories: Sequence[str], chosen: str | None) -> Sequence[str]:
-    """Those of the configured directories that ``--directory`` leaves; InvalidArgumentError."""
+    """The configured directories selected by ``--directory``; InvalidArgumentError."""
     if chosen is None:
         return directories
     wanted = os.path.abspath(chosen)

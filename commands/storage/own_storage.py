@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from storage.config import StorageConfig
 
 PLAN_TABLE = Table("Changes", Column("action", "ACTION"), Column("path", "PATH"))
-"""Of plans that do something to each of some files."""
+"""Columns of plans that change some files."""
 
 
 class OwnStorage(NamedTuple):
@@ -35,7 +35,7 @@ class OwnStorage(NamedTuple):
     metadata_root: str
     """Root of the cluster by the settings, for plans and the audit trail; empty when no cluster specified."""
     locks: FolderLocks
-    """To be claimed before anything is changed."""
+    """Locks to take before a change."""
 
 
 @contextlib.contextmanager
@@ -43,7 +43,7 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
     """The directories of these settings; ``is_locked``: held until the end of the block.
 
     ConfigurationError, InvalidArgumentError; NotFoundError for a missing directory; DirectoryLockedError if the bookie
-    runs. Nothing in the directories is changed. An error inside the block from a full disk becomes a NoRoomError.
+    runs. Nothing in the directories is changed. A full disk inside the block raises NoRoomError.
     """
     from commands.storage.folder_locks import FolderLocks
     from storage.adapters.child_pool import ChildProcesses
@@ -81,7 +81,7 @@ def _telling_of_full_disks(own: OwnStorage) -> Iterator[None]:
 
 
 def _is_inside(own: OwnStorage, path: object) -> bool:
-    """Whether it is the bookie's: plans and CSV are written elsewhere."""
+    """Whether a path is in the bookie's directories: plans and CSV are written elsewhere."""
     return isinstance(path, str) and any(path.startswith(f"{each}{os.sep}") for each in own.config.all_directories)
 
 
@@ -132,7 +132,7 @@ def _root(metadata_uri: str) -> str:
 
 
 def _identity(own: OwnStorage) -> tuple[str | None, str | None]:
-    """Bookie id and instance id by the first VERSION file that can be read."""
+    """Bookie id and instance id from the first readable VERSION file."""
     from runtime.bookie.cookies.folders import read_folder
 
     for directory in own.config.all_directories:

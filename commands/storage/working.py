@@ -19,7 +19,7 @@ class StoppedError(Exception):
 
 
 def shown_progress(progress: Progress, require_wanted: Callable[[], None]) -> Callable[[int, int], None]:
-    """To be called with units done and all of them: shows both, and raises once the command must end."""
+    """Called with the units done and the total: shows both, and raises once the command must end."""
 
     def on_progress(done: int, total: int) -> None:
         require_wanted()
@@ -29,7 +29,7 @@ def shown_progress(progress: Progress, require_wanted: Callable[[], None]) -> Ca
 
 
 async def work_beside_loop(work: Callable[[Callable[[], None]], T]) -> T:
-    """Result of ``work`` in a thread of its own; it calls its argument often, which raises once the command must end.
+    """Result of ``work``, run in a thread. It calls its argument often, which raises once the command must end.
 
     When this returns or raises, the thread has ended and changes nothing further.
     """
