@@ -30,7 +30,7 @@ class ChangeCutOffError(MetadataUnavailableError):
     """The connection to ZooKeeper or the session was lost during a change; the command can be run again."""
 
 
-class PlanShown(BkctlError):  # noqa: N818  it is no failure
+class PlanShown(BkctlError):  # noqa: N818  it is not a failure
     """The plan was shown or saved, as ``--dry-run`` and ``--plan-out`` request: ends the command with exit code 0."""
 
 

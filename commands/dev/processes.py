@@ -69,7 +69,7 @@ async def wait_ended(process: ProcessIdentity, timeout_s: float) -> bool:
     """Wait until the process has ended; False when it still runs after ``timeout_s``."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            while is_alive(process):  # noqa: ASYNC110  the end of somebody else's child is no event
+            while is_alive(process):  # noqa: ASYNC110  asyncio reports only the end of own children
                 await asyncio.sleep(_POLL_INTERVAL_S)
     return not is_alive(process)
 

@@ -37,7 +37,7 @@ ENSEMBLE_TABLE = Table(
 
 
 def summary_row(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, object]:
-    """One ledger of a listing. Entries and bytes are known only for closed ledgers; entries also for a possible end."""
+    """One ledger of a listing. Only closed ledgers have entries and bytes; entries are None for an impossible end."""
     metadata = found.value
     return {
         "ledger_id": str(ledger_id),

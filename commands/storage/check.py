@@ -104,7 +104,7 @@ def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
 
 
 def _stray_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
-    """Files with problems: since only Java uses them, they are notes."""
+    """Files that cause problems, but only for Java: they are notes."""
     from storage.offline.storage_check import StorageFinding
 
     for row in file_rows(own):

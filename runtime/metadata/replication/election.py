@@ -57,8 +57,8 @@ class Candidate(msgspec.Struct, frozen=True):
 class AuditorElection:
     """One process in the election, one campaign at a time.
 
-    ``on_stepped_down`` is called on the loop, immediately, with the reason when the elected process loses its office;
-    not for ``resign``.
+    ``on_stepped_down`` is called on the loop with the reason, immediately when an elected process is deposed; not for
+    ``resign``.
     """
 
     def __init__(self, store: MetadataStore, root: str, bookie_id: str, on_stepped_down: Callable[[str], None]) -> None:

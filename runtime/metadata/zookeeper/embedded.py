@@ -286,7 +286,7 @@ class EmbeddedZooKeeper:
 
     async def wait_ended(self) -> int:
         """Wait until the server process ends by itself; return its exit status."""
-        while (status := self._process.poll()) is None:  # noqa: ASYNC110  the end of a process is no event
+        while (status := self._process.poll()) is None:  # noqa: ASYNC110  not a child of asyncio: poll
             await asyncio.sleep(0.2)
         return status
 
@@ -297,7 +297,7 @@ class EmbeddedZooKeeper:
         self._process.terminate()
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
-                while self._process.poll() is None:  # noqa: ASYNC110  the end of a process is no event
+                while self._process.poll() is None:  # noqa: ASYNC110  not a child of asyncio: poll
                     await asyncio.sleep(_POLL_INTERVAL_S)
         except TimeoutError:
             self._process.kill()
