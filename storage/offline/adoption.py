@@ -1,15 +1,15 @@
-"""Taking over the folders of a Java bookie: an index of our own is built, then put in the place of Java's.
+"""Adoption of a Java bookie's directories: builds our index and replaces Java's with it.
 
-Entry logs, journals, marks and VERSION files are those of both; only the index differs. Steps, each repeatable when
-cut off (storage section 11.6):
+Both implementations share the formats of entry logs, journals, marks and VERSION files; only the index differs. An
+interrupted step can be repeated (storage section 11.6):
 
-1. from ``.idx`` files: build our indexes under names of their own; Java's files stay as they are, and it could start;
+1. If there are ``.idx`` files, build our indexes from them under temporary names. The Java bookie could still start;
 2. write the note (``adoption_note``);
-3. from the RocksDB folders of DbLedgerStorage, which cannot be read: rebuild our indexes from logs and journals;
-4. move Java's index aside, so that a later Java start cannot use it, and give ours their names;
+3. if there are RocksDB directories (DbLedgerStorage), which we cannot read, rebuild from entry logs and journals;
+4. move Java's index aside, so that a later Java start cannot use it, and rename ours to their final names;
 5. remove the note.
 
-The next start of our bookie replays the journals from Java's ``lastMark`` as after any stop. Nothing is deleted.
+The next start of our bookie replays the journals from Java's ``lastMark``, as usual. Adoption deletes nothing.
 """
 
 from __future__ import annotations
@@ -63,32 +63,32 @@ _DATABASES = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
 
 
 class JavaStorage(enum.StrEnum):
-    """What wrote the index of a Java bookie."""
+    """The Java storage implementation that wrote the index."""
 
     INDEX_FILES = "InterleavedLedgerStorage or SortedLedgerStorage"
     DATABASES = "DbLedgerStorage"
 
 
 class AdoptionSurvey(msgspec.Struct, frozen=True):
-    """What an adoption has before it."""
+    """Input of an adoption, as found on the disks."""
 
     storage: JavaStorage
     aside: tuple[str, ...]
     """Paths that will be moved aside."""
     ledger_count: int | None
-    """None where only the Java bookie could tell."""
+    """None for DbLedgerStorage, whose index we cannot read."""
     log_count: int
     log_bytes: int
     is_dirty: bool
-    """Whether the bookie did not stop in order: its journals then hold what replay has to bring back."""
+    """Whether the bookie did not shut down cleanly: replay must then restore entries from its journals."""
     is_begun: bool
-    """Whether an earlier adoption was cut off after everything was built."""
+    """Whether an earlier adoption was interrupted after its build."""
 
 
 def survey_adoption(fs: FileSystem, config: StorageConfig) -> AdoptionSurvey | None:
-    """Look without changing anything; None: there is nothing to adopt.
+    """Inspect the directories without changing anything; None if there is nothing to adopt.
 
-    AdoptionRefusedError says why the folders cannot be adopted as they are. OSError, CorruptFileError.
+    Raises AdoptionRefusedError (with the reason), OSError, CorruptFileError.
     """
     indexes = _java_indexes(fs, config)
     has_idx = any(index.idx_folders for index in indexes.values())
@@ -120,10 +120,10 @@ def adopt(
     *,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> BuildReport:
-    """Adopt folders, all of them locked; goes on where it was cut off. Without anything to adopt it does nothing.
+    """Adopt directories, which the caller has locked. Resumes an interrupted adoption; does nothing if none is needed.
 
-    ``on_progress``: units done of the stage under way, and all of it. AdoptionRefusedError, another StorageError or
-    OSError: Java's index is in place still, or the note is and the next call ends what was begun.
+    ``on_progress``: finished and total units of the current stage. After AdoptionRefusedError, another StorageError or
+    OSError either Java's index is still in place, or the note exists and the next call finishes the adoption.
     """
     report = BuildReport()
     survey = survey_adoption(fs, config)
@@ -146,17 +146,17 @@ def adopt(
 
 
 def note_path(config: StorageConfig) -> str:
-    """Where the note of an adoption under way stands."""
+    """Path of the note that marks an unfinished adoption."""
     return os.path.join(current_directory(config.ledger_directories[0]), ADOPTION)
 
 
 def index_folders(config: StorageConfig) -> list[str]:
-    """The ``current`` folder of the index of each ledger directory."""
+    """The ``current`` index directory of each ledger directory."""
     return [index_folder for _, index_folder in config.engine_folders]
 
 
 def locate_logs(fs: FileSystem, config: StorageConfig, *, is_unique: bool) -> LogPlaces:
-    """All entry logs with their sizes; AdoptionRefusedError when ``is_unique`` and two directories have one id."""
+    """All entry logs with their sizes. AdoptionRefusedError if ``is_unique`` and two directories share a log id."""
     directories = [current_directory(each) for each in config.ledger_directories]
     positions: dict[EntryLogId, int] = {}
     sizes_bytes: dict[EntryLogId, int] = {}
@@ -193,10 +193,10 @@ def _require_one_kind(fs: FileSystem, config: StorageConfig, *, has_idx: bool, h
 
 
 def _is_without_index(fs: FileSystem, config: StorageConfig) -> bool:
-    """Whether a Java bookie has run here that has no index, and needs none.
+    """Whether a Java bookie ran here that has no index and needs none.
 
-    With Interleaved storage it makes an index file when it first flushes a ledger; as long as no mark says that
-    anything was flushed, all is in the journals. AdoptionRefusedError when an index must have been there.
+    Interleaved storage creates a ledger's index file at its first flush. Until a mark shows a flush, all entries are
+    in the journals. AdoptionRefusedError if an index must have existed.
     """
     folders = [current_directory(each) for each in config.ledger_directories]
     own = [path for folder in index_folders(config) for path in _own_paths(folder) if fs.exists(path)]
@@ -223,7 +223,7 @@ def _own_paths(folder: str) -> list[str]:
 def _built(
     fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig, on_progress: Callable[[int, int], None]
 ) -> BuildReport:
-    """As ``_build``; where that fails it leaves nothing that would take room from a Java bookie that starts again."""
+    """Like ``_build``, but frees its disk space if it fails: a Java bookie that starts again may need it."""
     try:
         return _build(fs, open_index, config, on_progress)
     except BaseException:
@@ -236,7 +236,7 @@ def _built(
 def _build(
     fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig, on_progress: Callable[[int, int], None]
 ) -> BuildReport:
-    """Our indexes of all directories, from ``.idx`` files, finished and opened once more to see that they hold."""
+    """Build our indexes of all directories from ``.idx`` files, and reopen each one to verify it."""
     report = BuildReport()
     journaled = read_journaled_ledgers(fs, config)
     for journal in journaled.unreadable:
@@ -247,10 +247,10 @@ def _build(
         first = locate_logs(fs, config, is_unique=True)
         for directory in first.directories if first.positions else ():
             write_mixed_logs(fs, directory, first.last_log_id)
-    # The first directory last: its flags say whether anything, in any of them, was unreadable.
+    # The first directory comes last: its flags record whether anything in any directory was unreadable.
     for position in reversed(range(count)):
         folder = index_folders(config)[position]
-        # Each time anew: the logs with copies count among those whose ids are taken.
+        # List the logs again: the previous build wrote logs with copies, and their ids are now in use.
         logs = locate_logs(fs, config, is_unique=True)
         build = IndexBuild(fs, open_index, logs, position, folder, config.engine.entry_log, journaled, report)
         try:
@@ -273,7 +273,7 @@ def _rebuild(
     config: StorageConfig,
     on_progress: Callable[[int, int], None],
 ) -> BuildReport:
-    """Our indexes where they are not there yet, from logs and journals: rows fenced, an integrity check asked for."""
+    """Rebuild our missing indexes from logs and journals. All rows are fenced, and an integrity check is requested."""
     plans = plan_rebuild(fs, open_index, config, None)
     if not any(plan.databases for plan in plans):
         return BuildReport()
@@ -294,25 +294,25 @@ def _rebuild(
 
 
 class _StageProgress:
-    """Tells of the stages of a rebuild one after the other."""
+    """Reports the progress of each rebuild stage to ``on_progress``."""
 
     def __init__(self, on_progress: Callable[[int, int], None]) -> None:
         self._on_progress = on_progress
         self._done = self._total = 0
 
     def begin(self, _stage: str, total: int) -> None:
-        """A stage begins."""
+        """Start a stage of ``total`` units."""
         self._done, self._total = 0, total
         self._on_progress(0, total)
 
     def advance(self, amount: int) -> None:
-        """So much more of it is done."""
+        """Add ``amount`` finished units."""
         self._done += amount
         self._on_progress(self._done, self._total)
 
 
 def _ledgers(fs: FileSystem, config: StorageConfig) -> Iterator[tuple[LedgerId, Sequence[str]]]:
-    """Every ledger that has an index file, ascending, with the paths of all of them."""
+    """Every ledger that has index files, ascending, with the paths of these files."""
     lists: list[Iterable[tuple[LedgerId, str]]] = [
         [(ledger_id, folder) for ledger_id in list_idx_ledgers(fs, folder)] for folder in index_folders(config)
     ]
@@ -321,7 +321,7 @@ def _ledgers(fs: FileSystem, config: StorageConfig) -> Iterator[tuple[LedgerId, 
 
 
 def _put_in_place(fs: FileSystem, config: StorageConfig, note: ChangeNote) -> None:
-    # Java's first: until ours are in place no bookie of either kind finds an index that it would believe.
+    # Java's index first: until ours is in place, neither implementation finds an index that it would use.
     for folder, index in _java_indexes(fs, config).items():
         move_aside(fs, folder, index.names, note.aside)
     for folder in index_folders(config):

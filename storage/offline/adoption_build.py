@@ -1,11 +1,11 @@
-"""Our indexes of one ledger directory, filled from the ``.idx`` files of a Java bookie, under names of their own.
+"""Builds our indexes of one ledger directory from the ``.idx`` files of a Java bookie, under temporary names.
 
-Interleaved and Sorted storage put entries of any ledger into the logs of any directory; here a ledger's entries are in
-the directory that its id chooses, because a location means something inside one directory only. An entry that lies
-elsewhere is copied into a log of the right directory. Its old copy stays where it is: nothing is deleted.
+Interleaved and Sorted storage write a ledger's entries to the logs of any directory. Our locations are valid only
+within one directory, so each ledger belongs to the directory that its id selects. Entries in other directories are
+copied into a log of the right one; the old copies stay.
 
-An entry that cannot be read has no row here, and its ledger is in limbo: what is not found there is "unknown", never
-"no such entry", until the integrity check has fetched it from another bookie (storage section 9.2).
+An entry that cannot be read gets no row, and its ledger is in limbo: missing entries are reported as "unknown" rather
+than "no such entry" until the integrity check has restored them from another bookie (storage section 9.2).
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ _LOCATION = struct.Struct(">q")
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """Something that the index of the Java bookie names and that cannot be read."""
+    """Something that the Java index references and that cannot be read."""
 
     path: str
     reason: str
 
 
 class BuildReport(msgspec.Struct):
-    """What adoption put into our indexes."""
+    """Contents of the indexes that adoption built."""
 
     ledger_count: int = 0
     entry_count: int = 0
     copied_entry_count: int = 0
-    """Entries that were copied into a log of the directory where they are looked for."""
+    """Entries that were copied into a log of their ledger's directory."""
     unreadable_count: int = 0
     unreadable: list[Unreadable] = []
-    """The first of them."""
+    """The first ``_UNREADABLE_TOLD_MAX`` of them."""
 
     def note(self, path: str, reason: str) -> None:
-        """One more that cannot be read."""
+        """Count one more unreadable item."""
         self.unreadable_count += 1
         if len(self.unreadable) < _UNREADABLE_TOLD_MAX:
             self.unreadable.append(Unreadable(path, reason))
 
 
 class LogPlaces(msgspec.Struct, frozen=True):
-    """Where each entry log of a bookie with Interleaved storage is: their ids are unique over all directories."""
+    """Directory of each entry log of a bookie with Interleaved storage, whose log ids are unique in all directories."""
 
     directories: Sequence[str]
     """Ledger directories (``current``)."""
@@ -75,14 +75,14 @@ class LogPlaces(msgspec.Struct, frozen=True):
 
     @property
     def last_log_id(self) -> EntryLogId:
-        """Highest id of all; -1 without any log."""
+        """The highest log id, or -1 if there are no logs."""
         return max(self.positions, default=-1)
 
 
 class IndexBuild:
-    """Fills the new indexes of the ledger directory at ``position``; ``close`` ends it, finished or not.
+    """Fills the new indexes of the ledger directory at ``position``. Always call ``close``, finished or not.
 
-    EntryLogError, OSError and what the index raises make all of it useless: it is begun again.
+    After EntryLogError, OSError or an error of the index, discard the build and start again.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class IndexBuild:
         except BaseException:
             self._undo.close()
             raise
-        # Behind the logs of all directories, so that a Java bookie that starts now after all finds each id once.
+        # Use ids after those of all directories: if a Java bookie is started after all, it must find each id once.
         self._writer = EntryLogWriter(fs, logs.directories[position], config, logs.last_log_id)
         self._undo.callback(self._writer.close)
         self._readers = [EntryLogReader(fs, directory, config) for directory in logs.directories]
@@ -118,9 +118,9 @@ class IndexBuild:
         self._location_rows: list[tuple[bytes, bytes]] = []
 
     def add(self, ledger_id: LedgerId, paths: Sequence[str]) -> None:
-        """Take over a ledger with its index files; in ascending order of the ids.
+        """Add a ledger with its index files; call this in ascending order of ledger ids.
 
-        AdoptionRefusedError when two index files of the ledger name different keys.
+        AdoptionRefusedError if two index files of the ledger contain different keys.
         """
         row: LedgerRow | None = None
         is_whole = True
@@ -142,7 +142,7 @@ class IndexBuild:
                 self._write_locations(_BATCH_ROW_COUNT_MAX)
         journaled = self._journaled.ledgers.get(ledger_id, JournaledLedger())
         row = row_with_journals(row or LedgerRow(is_fenced=True), journaled)
-        # Rule: fenced unless it is known that it is not. A journal that cannot be read may have said so.
+        # Rule: a ledger is fenced unless proven otherwise. An unreadable journal may contain its fence.
         is_fenced = row.is_fenced or bool(self._journaled.unreadable)
         row = msgspec.structs.replace(row, is_fenced=is_fenced, is_limbo=not is_whole)
         self._ledger_rows.append((_LEDGER_KEY.pack(ledger_id), encode_row(row)))
@@ -150,7 +150,7 @@ class IndexBuild:
         self._write_ledgers(_BATCH_ROW_COUNT_MAX)
 
     def finish(self, *, flags: int) -> None:
-        """Make all of it durable; ``flags``: storage flags of the bookie, which belong into its first directory."""
+        """Sync everything. ``flags``: storage flags of the bookie, stored in its first directory only."""
         self._write_locations(1)
         self._write_ledgers(1)
         self._writer.roll()
@@ -177,7 +177,7 @@ class IndexBuild:
             file.close()
 
     def _locations_of(self, paths: Sequence[str]) -> Iterator[tuple[EntryId, int]]:
-        """Entry ids with their locations. A ledger that was being moved has two files: the later copy counts."""
+        """Entry ids with their locations. If a move left two files of the ledger, the later copy counts."""
         with contextlib.ExitStack() as undo:
             files = [self._fs.open(path) for path in paths]
             for file in files:
@@ -192,7 +192,7 @@ class IndexBuild:
                         yield entry_id, max(found, key=abs)
 
     def _placed(self, ledger_id: LedgerId, entry_id: EntryId, location: int) -> int | None:
-        """Location of an entry in this directory, copied here if need be; None when it cannot be read."""
+        """Location of an entry in this directory, copying it here if necessary; None if it cannot be read."""
         place = unpack_location(location)
         reason = self._why_not_there(place)
         source = self._logs.positions.get(place.log_id)
@@ -212,7 +212,7 @@ class IndexBuild:
         return location
 
     def _why_not_there(self, place: EntryLocation) -> str | None:
-        """What speaks against an entry at this place. Its bytes are read only when they are copied."""
+        """Why no entry can be at this location, or None. Does not read the entry; only a copy does that."""
         if place.log_id < 0 or place.offset < BODY_OFFSET_MIN:
             return f"no entry can be at the location {place.log_id:x}:{place.offset}"
         size_bytes = self._logs.sizes_bytes.get(place.log_id)
@@ -224,7 +224,7 @@ class IndexBuild:
 
     def _write_locations(self, row_count_min: int) -> None:
         if len(self._location_rows) >= row_count_min:
-            # Rule: what the index names is durable before.
+            # Rule: entries are durable before the index references them.
             self._writer.sync()
             self._locations.write(self._location_rows)
             self._location_rows.clear()
@@ -236,7 +236,7 @@ class IndexBuild:
 
 
 def discard_build(fs: FileSystem, index_directory: str) -> None:
-    """Delete what an unfinished build left in an index directory (``current``); repeatable. OSError."""
+    """Delete the files of an unfinished build from an index directory (``current``); safe to repeat. OSError."""
     for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE):
         path = building_path(index_directory, database)
         if fs.exists(path):
@@ -249,7 +249,7 @@ def discard_build(fs: FileSystem, index_directory: str) -> None:
 
 
 def building_path(index_directory: str, database: str) -> str:
-    """Folder of a database while adoption fills it."""
+    """Directory of a database while adoption fills it."""
     return os.path.join(index_directory, database + ADOPTING_SUFFIX)
 
 
@@ -258,7 +258,7 @@ def _row_of(header: IdxHeader) -> LedgerRow:
 
 
 def _merged(path: str, one: LedgerRow, other: LedgerRow) -> LedgerRow:
-    """What two index files of one ledger say together: Java moves a file by copying it, and a crash leaves both."""
+    """Merge the rows of two index files of one ledger. Java moves a file by copying it, so a crash can leave both."""
     keys = {row.master_key for row in (one, other) if not is_placeholder_key(row.master_key)}
     if len(keys) > 1:
         raise AdoptionRefusedError(

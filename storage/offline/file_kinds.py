@@ -1,7 +1,7 @@
-"""What the files in a bookie's folders are, by their names. Pure. Source: storage sections 1 to 4 and 9.
+"""Describes the files in a bookie's directories by their names. Pure. Source: storage sections 1 to 4 and 9.
 
-Some names are harmless to us and not to a Java bookie or its tools: a journal folder must hold no other ``*.txn``, a
-ledger folder no other ``*.log``.
+Some names are harmless to us but not to a Java bookie or its tools: a journal directory must contain no other
+``*.txn`` files, a ledger directory no other ``*.log`` files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage import filenames
 
 
 class FolderRole(enum.StrEnum):
-    """What a folder is for; one may have several."""
+    """Role of a directory; a directory may have several."""
 
     JOURNAL = "journal"
     LEDGER = "ledger"
@@ -23,12 +23,12 @@ class FolderRole(enum.StrEnum):
 
 
 class FileKind(msgspec.Struct, frozen=True):
-    """What a file is."""
+    """Description of a file."""
 
     kind: str
     meaning: str
     trouble: str | None = None
-    """What it does to a Java bookie or its tools, or what is odd about it."""
+    """The problem it causes for a Java bookie or its tools, or an unfinished operation that it belongs to."""
 
 
 _FIXED = {
@@ -61,7 +61,7 @@ _UNKNOWN = FileKind("unknown", "not a file of a bookie")
 
 
 def describe_file(roles: frozenset[FolderRole], name: str) -> FileKind:
-    """What the file or folder ``name`` is in the ``current`` folder of these roles."""
+    """Describe the file or directory ``name`` in a ``current`` directory with these roles."""
     fixed = _FIXED.get(name)
     found = (fixed, _journal(roles, name), _entry_log(roles, name), _java_index(name), _aside(name), _mark(name))
     return next((kind for kind in found if kind is not None), None) or _leftover(name)

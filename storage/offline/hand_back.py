@@ -1,21 +1,21 @@
-"""Giving folders back to Java: everything flushed, what only we know said in the journals, our index moved aside.
+"""Converts our directories back for a Java bookie: flushes, writes ledger state to the journals, moves our index aside.
 
-Java cannot read our index; its own tools rebuild theirs from entry logs and journals, which are in its formats anyway.
-Its rebuild makes a row, fenced and without a key, for every ledger that a log or a journal names. So the journals get a
-record of each ledger's key, fence and explicit LAC, behind the marks. That names ledgers without entries, too, and
-those whose copy was collected and whose fence alone is here (``collected_ledgers``). The first start of the Java bookie
-replays these records and knows the keys and LACs again (storage sections 3.11 and 11.2).
+Java cannot read our index. Its tools rebuild an index from entry logs and journals, whose formats we share. For every
+ledger that a log or journal mentions, the rebuild creates a fenced row without a key. So the hand-back writes journal
+records with each ledger's key, fence and explicit LAC after the marks. This includes ledgers without entries, and
+ledgers whose copy was collected and of which only the fence remains (``collected_ledgers``). The first start of the
+Java bookie replays these records, which restores keys and LACs (storage sections 3.11 and 11.2).
 
-Steps, each repeatable when cut off:
+An interrupted step can be repeated:
 
-1. replay, flush, move the marks, as a start and an orderly stop of the bookie do; write those records;
+1. replay, flush and move the marks, like a start and a clean stop of the bookie; write those records;
 2. write the note (``adoption_note``);
-3. move our databases and records aside, and make the folders that Java's tools want to find;
+3. move our databases and records aside, and create the directories that Java's tools expect;
 4. remove the note.
 
-Nothing is deleted. Java's rebuild has no limbo and no storage flags, and it passes over what it cannot read: it would
-deny what may be lost. So it is refused while a ledger is in limbo, an integrity check is due, or a log is known to be
-damaged.
+Nothing is deleted. Java has no limbo and no storage flags, and its rebuild skips what it cannot read. It would report
+lost entries as "no such entry". So the hand-back is refused while a ledger is in limbo, an integrity check is due, or
+a log is known to be damaged.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ _LEDGERS_TOLD_MAX = 10
 
 
 class HandBackReport(msgspec.Struct):
-    """What was handed back."""
+    """Counts of a finished hand-back."""
 
     ledger_count: int = 0
     replayed_entry_count: int = 0
 
 
 def needs_hand_back(fs: FileSystem, config: StorageConfig) -> bool:
-    """Whether there is anything of ours to hand back, or a hand-back was cut off.
+    """Whether there are files of ours to hand back, or a hand-back was interrupted.
 
-    AdoptionRefusedError while an adoption is under way, a log is known to be damaged, or when the bookie did not stop
-    in order. CorruptFileError, OSError.
+    AdoptionRefusedError if an adoption is unfinished, a log is known to be damaged, or the bookie did not shut down
+    cleanly. CorruptFileError, OSError.
     """
     folders = [current_directory(each) for each in config.ledger_directories]
     if fs.exists(os.path.join(folders[0], ADOPTION)):
@@ -96,10 +96,10 @@ def needs_hand_back(fs: FileSystem, config: StorageConfig) -> bool:
 
 
 def require_readable(fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig) -> None:
-    """Open what a hand-back opens first, so that no plan promises what cannot be; changes nothing.
+    """Verify that indexes and journal catalogs can be read, so that a plan fails early; changes nothing.
 
-    IndexMissingError, IndexDamagedError, JournalError, another StorageError or OSError. Once the note is written,
-    nothing of it is needed any more.
+    IndexMissingError, IndexDamagedError, JournalError, another StorageError or OSError. Checks nothing once the note
+    exists: the rest of the hand-back does not read these files.
     """
     if read_note(fs, _note_path(config)) is not None:
         return
@@ -120,10 +120,10 @@ def hand_back(
     *,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> HandBackReport:
-    """Hand folders back, all of them locked; goes on where it was cut off. ``now_ms``: as ``LedgerStorage.open``.
+    """Hand back directories, which the caller has locked. Resumes after an interruption. ``now_ms``: see LedgerStorage.
 
-    ``on_progress``: logs, then ledgers done, and all of them. AdoptionRefusedError, another StorageError or OSError:
-    then our index is in place still, or the note is and the next call ends what was begun.
+    ``on_progress``: finished and total logs, later ledgers. After AdoptionRefusedError, another StorageError or OSError
+    either our index is still in place, or the note exists and the next call finishes the hand-back.
     """
     report = HandBackReport()
     if not needs_hand_back(fs, config):
@@ -136,7 +136,7 @@ def hand_back(
         write_note(fs, path, note)
     elif any(_own_names(fs, folder) for folder in index_folders(config)):
         require_nothing_written_since(fs, config, path, note)
-    # The databases first: without them no bookie of ours starts on the rest.
+    # The databases first: without them our bookie refuses to start on the remaining files.
     for folder in dict.fromkeys((*index_folders(config), *_all_folders(config))):
         move_aside(fs, folder, _own_names(fs, folder), note.aside)
     for folder in index_folders(config):
@@ -154,12 +154,12 @@ def _flush_and_tell(
     report: HandBackReport,
     on_progress: Callable[[int, int], None],
 ) -> None:
-    # Older versions have no record of an explicit LAC, and every Java bookie reads this one.
+    # Older journal versions have no explicit LAC record; every Java bookie reads this version.
     journal_config = msgspec.structs.replace(config.journal, format_version=JOURNAL_VERSION_MAX)
     config = msgspec.structs.replace(config, journal=journal_config)
     storage = LedgerStorage.open(fs, open_index, config, now_ms, locks=())
     try:
-        # Before replay, which would write: a refusal leaves everything as it was.
+        # Check before replay, which writes: a refusal must change nothing.
         _require_nothing_unknown(storage)
         _require_whole_logs(fs, config, on_progress)
         report.replayed_entry_count = storage.replay().entry_count
@@ -190,7 +190,7 @@ def _rows(storage: LedgerStorage) -> Iterator[tuple[int, LedgerRow]]:
 
 
 def _rows_and_fences(storage: LedgerStorage) -> Iterator[tuple[int, LedgerRow]]:
-    """All rows, and a fenced one for each ledger whose copy was collected: Java has no other place for its fence."""
+    """All rows, and a fenced row for each ledger whose copy was collected: Java stores a fence nowhere else."""
     yield from _rows(storage)
     for engine in storage.engines:
         for ledger_id in sorted(engine.collected.ids()):
@@ -199,7 +199,7 @@ def _rows_and_fences(storage: LedgerStorage) -> Iterator[tuple[int, LedgerRow]]:
 
 
 def _records(ledger_id: int, row: LedgerRow) -> list[bytes]:
-    """In this order: replay gives a fence or a LAC to a ledger that it knows."""
+    """Records of a ledger. The key comes first: replay applies fences and LACs to known ledgers only."""
     records = [encode_ledger_key_record(ledger_id, row.master_key)]
     if row.is_fenced:
         records.append(encode_fence_record(ledger_id))
@@ -222,7 +222,7 @@ def _require_nothing_unknown(storage: LedgerStorage) -> None:
 
 
 def _require_whole_logs(fs: FileSystem, config: StorageConfig, on_progress: Callable[[int, int], None]) -> None:
-    """Read what Java's rebuild is going to read: it reports nothing of what it passes over."""
+    """Read all logs that Java's rebuild will read, because it skips damage without reporting it."""
     logs = [
         (folder, log_id)
         for folder in map(current_directory, config.ledger_directories)
@@ -245,15 +245,15 @@ def _damaged(folder: str, logs: Sequence[str]) -> AdoptionRefusedError:
 
 
 def own_paths(fs: FileSystem, config: StorageConfig) -> list[str]:
-    """What a hand-back moves aside; OSError."""
+    """Paths that a hand-back moves aside; OSError."""
     folders = dict.fromkeys((*index_folders(config), *_all_folders(config)))
     return [os.path.join(folder, name) for folder in folders for name in _own_names(fs, folder)]
 
 
 def _own_names(fs: FileSystem, folder: str) -> list[str]:
-    """What is ours in a ``current`` folder, but for the lock, notes, and what was moved aside before."""
+    """Names of our files in a ``current`` directory, except the lock, notes and files already moved aside."""
     kept = (LOCK, HANDING_BACK, ADOPTION, MIXED_LOGS)
-    names = fs.list_directory(folder) if fs.exists(folder) else []  # an index folder may be new
+    names = fs.list_directory(folder) if fs.exists(folder) else []  # an index directory may be new
     return [
         name
         for name in names

@@ -1,16 +1,16 @@
-"""Ledgers in limbo of a stopped bookie, and the end of a limbo on an operator's word. Source: storage section 9.2.
+"""Lists the ledgers in limbo of a stopped bookie, and clears limbo for an operator. Source: storage section 9.2.
 
-The repair ends a limbo by comparison with other bookies. Where these are in doubt, too, it has nothing to go by: a
-rebuild from logs proves what is there and never what is not (``rebuild.limbo``), and if all bookies of an open ledger
-were rebuilt, none can say where it ends. That no log was lost is then known to the operator alone.
+Normally the repair clears limbo after comparing with other bookies. If these are in limbo too, it cannot decide: a
+rebuild from logs proves which entries exist, never which do not (``rebuild.limbo``). If all bookies of an open ledger
+were rebuilt, none knows where it ends. Only the operator can then know that no log was lost.
 
-What this machine can tell stands against that word: a log that the index names and that is not there, one that ends too
-early, one that cannot be read whole, one that the collector or a reader found damaged. The ledgers concerned are found
-by reading everything, and their limbo must not be ended.
+Evidence on this machine overrides the operator: a log that the index references is missing, ends too early, cannot be
+read to its end, or was found damaged by the collector or a reader. Finding the affected ledgers takes a full read of
+logs and locations. Their limbo must not be cleared.
 
-Nothing but rows is written. The flag NEEDS_INTEGRITY_CHECK stays for the repair: it ends by clearing that itself, once
-it has compared the ledgers, so that a closed ledger which does lack entries is filled all the same. Hence a kill at any
-point leaves limbo that is still there or has ended, and a repair that is due.
+This writes rows only. The flag NEEDS_INTEGRITY_CHECK stays set; the repair clears it after comparing the ledgers, so
+entries missing from a closed ledger are still restored. After a kill at any point each ledger's limbo is either still
+set or cleared, and the repair is still due.
 """
 
 from __future__ import annotations
@@ -44,55 +44,55 @@ from storage.ports import FileSystem, OpenIndexStore
 
 
 class LimboLedger(msgspec.Struct, frozen=True):
-    """One ledger in limbo, and between which entries there is anything of it here."""
+    """A ledger in limbo, and the range of its entries here."""
 
     ledger_id: LedgerId
     is_fenced: bool
     first_entry_id: EntryId | None
-    """None: nothing of it is here, and so the last one."""
+    """None if no entry is here; ``last_entry_id`` is then None too."""
     last_entry_id: EntryId | None
 
 
 class LimboDirectory(msgspec.Struct, frozen=True):
-    """One ledger directory; folders are ``current`` ones."""
+    """One ledger directory; paths are those of ``current`` directories."""
 
     ledger_directory: str
     index_directory: str
     limbo: tuple[LimboLedger, ...]
-    """By ledger id, ascending."""
+    """In ascending order of ledger ids."""
     certain: frozenset[LedgerId]
     """Ledgers that have a row and are not in limbo."""
 
     @property
     def ledgers_path(self) -> str:
-        """Folder of the database that holds the rows."""
+        """Directory of the database that contains the rows."""
         return os.path.join(self.index_directory, LEDGERS_DATABASE)
 
 
 class LimboSurvey(msgspec.Struct, frozen=True):
-    """Of a whole bookie, one for each ledger directory in which anything was stored."""
+    """Limbo of a whole bookie. ``directories`` contains only ledger directories that were ever written to."""
 
     directories: tuple[LimboDirectory, ...]
     is_unnoted: bool
-    """A check is due that has not noted yet which ledgers it concerns: the next start puts more of them in limbo."""
+    """An integrity check is due but has not marked its ledgers yet: the next start puts more ledgers in limbo."""
     dirty_path: str | None
-    """A file that says that the bookie did not stop in order, if there is one."""
+    """A DIRTY file, if there is one: the bookie did not shut down cleanly."""
 
 
 class DoubtfulLog(msgspec.Struct, frozen=True):
-    """A log that speaks against the end of a limbo."""
+    """A log whose damage forbids clearing the limbo of some ledgers."""
 
     path: str
     reason: str
     ledger_ids: tuple[LedgerId, ...]
-    """Those in question of which it held something, or may have; ascending, at least one."""
+    """The requested ledgers that have or may have had entries in this log; ascending, at least one."""
 
 
 def survey_limbo(fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig) -> LimboSurvey:
-    """What is in limbo in folders that are locked; nothing is changed, but that LevelDB opens what is there.
+    """Find the ledgers in limbo in locked directories. Changes nothing, except that LevelDB opens its files.
 
-    IndexMissingError, IndexDamagedError, both with the way out; AdoptionRefusedError while a change between Java's
-    index and ours is cut off; another StorageError, OSError.
+    IndexMissingError and IndexDamagedError, both with the fix; AdoptionRefusedError if an adoption or hand-back is
+    unfinished; another StorageError, OSError.
     """
     change = find_change_under_way(fs, config)
     if change is not None:
@@ -125,9 +125,9 @@ def find_doubtful_logs(
     entry_bytes_max: int,
     on_progress: Callable[[int, int], None],
 ) -> list[DoubtfulLog]:
-    """Read all logs of a directory, and all of its locations, for what is lost of these ledgers.
+    """Read all logs and locations of a directory to find lost entries of these ledgers.
 
-    ``on_progress``: logs done, and all of them. StorageError, OSError.
+    ``on_progress``: finished and total logs. StorageError, OSError.
     """
     folder = directory.ledger_directory
     wanted = frozenset(ledger_ids)
@@ -141,7 +141,7 @@ def find_doubtful_logs(
             concerned = wanted if damage.ledger_ids is None else wanted.intersection(damage.affected_ids)
             found += _doubtful(folder, log_id, damage.reason, concerned)
     quarantined = read_quarantine(fs, folder)
-    # The rows of ledgers in question that name a log in quarantine are counted like those that name none.
+    # Treat quarantined logs as missing: rows that reference them count as shortfalls.
     sizes_bytes = {log_id: size for log_id, size in log_sizes_bytes(fs, folder).items() if log_id not in quarantined}
     with viewing_index(fs, open_index, directory.index_directory, LOCATIONS_DATABASE) as rows, advising_repair():
         show = functools.partial(on_progress, len(log_ids), len(log_ids))
@@ -154,7 +154,7 @@ def find_doubtful_logs(
 def end_limbo(
     fs: FileSystem, open_index: OpenIndexStore, directory: LimboDirectory, ledger_ids: Iterable[LedgerId]
 ) -> int:
-    """End the limbo of ledgers, durably; returns of how many. May be repeated after a kill. StorageError, OSError."""
+    """Clear the limbo of ledgers durably; returns how many. Safe to repeat after a kill. StorageError, OSError."""
     with viewing_index(fs, open_index, directory.index_directory, LEDGERS_DATABASE) as rows:
         ledgers = LedgerIndex.load(rows)
         ended_count = sum(ledgers.set_limbo(ledger_id, is_limbo=False) for ledger_id in ledger_ids)
@@ -166,7 +166,7 @@ def end_limbo(
 def _is_sound(
     fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig, ledger_folder: str, index_folder: str
 ) -> bool:
-    """Whether both databases are there; False where nothing was ever stored."""
+    """Whether both databases exist; False if the directory was never written to."""
     conditions = []
     for database in DATABASES:
         state = inspect_index(fs, open_index, ledger_folder, index_folder, database)

@@ -1,7 +1,7 @@
-"""Entry logs of which the index names more than there is: logs that are gone, and logs that end too early.
+"""Finds index rows that reference missing entry logs, or offsets after the end of a log.
 
-A log says nothing of the others, so that one which is gone leaves no trace but the rows that name it. While these are
-there nothing is denied: reads of the entries are I/O errors. For offline commands: numpy has no place in a bookie.
+The only trace of a missing log are the rows that reference it. While these rows exist, reads of the entries fail with
+I/O errors rather than "no such entry". Only offline commands import this module: a bookie must not load numpy.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from storage.index.seal import SealedIndex
 from storage.ports import FileSystem
 
 PIECE_ROW_COUNT: Final = 100_000
-"""Rows looked at together."""
+"""Rows per piece."""
 
 INVALID_ROWS_KEPT_MAX: Final = 1000
 
 UNMEASURED: Final = sys.maxsize
-"""Size of a log that exists, for a caller that looks up each entry."""
+"""Size of an existing log when each entry is looked up anyway, or when the log cannot be opened."""
 
 
 class LogShortfall(msgspec.Struct, frozen=True):
-    """Entries that the index places where no log has bytes."""
+    """Entries whose index rows point at a missing log or after its end."""
 
     log_id: EntryLogId
     is_missing: bool
-    """There is no such file; else they lie behind its end."""
+    """The file does not exist; otherwise the entries are after its end."""
     entry_count: int
     ledger_ids: tuple[LedgerId, ...]
     """Ascending, at least one."""
 
     @property
     def reason(self) -> str:
-        """One sentence."""
+        """Description for a message, one sentence."""
         entries = "1 entry" if self.entry_count == 1 else f"{self.entry_count} entries"
         ledgers = "1 ledger" if len(self.ledger_ids) == 1 else f"{len(self.ledger_ids)} ledgers"
         what = f"{entries} of {ledgers} ({listed(self.ledger_ids)})"
@@ -53,9 +53,9 @@ class LogShortfall(msgspec.Struct, frozen=True):
 
 
 class LogShortfalls:
-    """Counts, piece by piece, the rows of an index that name what is not there.
+    """Counts index rows that reference missing data, one piece at a time.
 
-    ``sizes_bytes``: of each log in the folder; UNMEASURED where only those that are gone matter.
+    ``sizes_bytes``: size of each log in the directory; UNMEASURED to detect missing logs only.
     """
 
     def __init__(self, sizes_bytes: Mapping[EntryLogId, int]) -> None:
@@ -64,9 +64,9 @@ class LogShortfalls:
         self._ledger_ids: dict[EntryLogId, set[LedgerId]] = {}
 
     def take(self, rows: bytes) -> bytes:
-        """Count some rows, of 24 bytes each, one behind the other; returns those whose logs are there.
+        """Count the rows (24 bytes each, concatenated) and return those whose logs exist.
 
-        A negative id is no log that could be gone: such a row is among those returned.
+        Rows with a negative log id are returned too: no log with such an id can exist.
         """
         all_rows = np.frombuffer(rows, STORED_ROW)
         log_ids = all_rows["log_id"].astype(np.int64)
@@ -84,7 +84,7 @@ class LogShortfalls:
         return all_rows[is_there].tobytes()
 
     def found(self) -> list[LogShortfall]:
-        """Of everything that was taken, by log."""
+        """Shortfalls in all rows taken so far, one per log."""
         return [
             LogShortfall(log_id, log_id not in self._sizes_bytes, count, tuple(sorted(self._ledger_ids[log_id])))
             for log_id, count in sorted(self._entry_counts.items())
@@ -97,9 +97,9 @@ class LogShortfalls:
 
 
 def log_sizes_bytes(filesystem: FileSystem, directory: str) -> dict[EntryLogId, int]:
-    """Size of each log in a folder (``current``), of one that cannot be opened UNMEASURED. OSError.
+    """Size of each log in a directory (``current``); UNMEASURED for one that cannot be opened. OSError.
 
-    Nothing is gone for certain from a log that is there: whoever reads it says that it is unreadable.
+    Such a log does not count as a shortfall: reading it reports the error.
     """
     sizes: dict[EntryLogId, int] = {}
     for log_id in list_entry_logs(filesystem, directory):
@@ -116,9 +116,9 @@ def log_sizes_bytes(filesystem: FileSystem, directory: str) -> dict[EntryLogId, 
 
 
 class LocationRows:
-    """The rows of a locations index in pieces, without those of ledgers that no longer exist.
+    """Reads a locations index in pieces and skips rows of ledgers that no longer exist.
 
-    ``owners``: ledgers that exist; rows of others are leftovers of deleted ones. None: all exist.
+    ``owners``: existing ledgers; other rows are leftovers of deleted ledgers. None: skip nothing.
     """
 
     def __init__(self, rows: SealedIndex, owners: Collection[LedgerId] | None) -> None:
@@ -126,10 +126,10 @@ class LocationRows:
         self._owners = owners
         self.count = self.leftover_count = self.invalid_count = 0
         self.invalid: list[str] = []
-        """Rows that are not locations, as text: the first ones of ``invalid_count``."""
+        """Malformed rows as text: the first INVALID_ROWS_KEPT_MAX of ``invalid_count``."""
 
     def pieces(self) -> Iterator[bytes]:
-        """Joined rows of 24 bytes each. IndexDamagedError when the database cannot be read to its end."""
+        """Concatenated rows of 24 bytes each. IndexDamagedError if the database cannot be read to its end."""
         parts: list[bytes] = []
         owner, is_owned = b"", True
         for key, value in self._rows.scan(b"", KEY_END):
@@ -159,7 +159,7 @@ def find_shortfalls(
     sizes_bytes: Mapping[EntryLogId, int],
     on_progress: Callable[[], None],
 ) -> list[LogShortfall]:
-    """Go through a whole locations index (``LocationRows``). Rows that are not locations are skipped."""
+    """Find the shortfalls of a whole locations index (``LocationRows``), skipping malformed rows."""
     shortfalls = LogShortfalls(sizes_bytes)
     for piece in LocationRows(rows, owners).pieces():
         shortfalls.take(piece)

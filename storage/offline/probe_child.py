@@ -1,4 +1,4 @@
-"""Child of an index check: is an entry where a location row says, by 20 bytes of the log?"""
+"""Child process of the deep index check: reads 20 bytes of the log to verify each location row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storage.index.rows import STORED_ROW
 from storage.ports import ChildContext, ChildHandlers, File, FileSystem
 
 PROBLEM_COUNT_MAX = 1000
-"""Of one task; more are counted and not told."""
+"""Maximum problems reported per task; further ones are only counted."""
 
 _WINDOW_BYTES = 1024 * 1024
 _DENSE_ROW_COUNT = 8
@@ -24,7 +24,7 @@ _DENSE_BYTES = _WINDOW_BYTES // 8
 
 
 class ProbeRows(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Probe location rows, of 24 bytes each, one behind the other."""
+    """Task: probe location rows (24 bytes each, concatenated)."""
 
     directory: str
     rows: bytes
@@ -42,14 +42,14 @@ class LocationProblem(msgspec.Struct, frozen=True):
 
 
 class Probed(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """Result of a ``ProbeRows`` task."""
 
     problems: list[LocationProblem]
     problem_count: int
 
 
 def probe_rows(task: ProbeRows, context: ChildContext) -> Probed:
-    """Look every location up in its log."""
+    """Look up every location in its log."""
     rows = np.frombuffer(task.rows, STORED_ROW)
     problems: list[LocationProblem] = []
     count = 0
@@ -71,7 +71,7 @@ def probe_rows(task: ProbeRows, context: ChildContext) -> Probed:
 def _probe_log(
     fs: FileSystem, task: ProbeRows, name: str, rows: np.ndarray[tuple[int], np.dtype[np.void]]
 ) -> list[tuple[int, str]]:
-    """Positions of rows of one log, sorted by offset, that name no entry, and why."""
+    """Positions of rows (of one log, sorted by offset) that do not point at their entry, with the reason."""
     try:
         file = fs.open(os.path.join(task.directory, name))
     except OSError as error:
@@ -100,7 +100,7 @@ def _probe_log(
 def _read_frames(
     file: File, offsets: Int64Array
 ) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.uint8]], dict[int, str]]:
-    """The first 20 bytes of each frame, zeros where there are none, and why."""
+    """The first 20 bytes of each frame. Unreadable frames are zeros, with a reason by position."""
     frames = np.zeros((len(offsets), FRAME_START_BYTES), np.uint8)
     reasons: dict[int, str] = {}
     first = 0

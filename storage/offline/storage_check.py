@@ -1,8 +1,8 @@
-"""Everything that a stopped bookie has on its disks, read once: marks, journals, entry logs, indexes.
+"""Checks all files of a stopped bookie: marks, journals, entry logs, indexes.
 
-Findings are of two kinds. A problem stops the next start, or says that something acknowledged may not be there. A note
-is what a crash leaves, or what has no effect any more. Of each location the check reads only which log it names. A deep
-check also reads the 20 bytes at which the entry begins in that log. No check compares bodies with their digests.
+A finding is a problem or a note. A problem prevents the next start, or means that acknowledged entries may be lost. A
+note is a harmless leftover of a crash, or something without effect. The check only verifies which log each location
+references. A deep check also reads the first 20 bytes of the entry in that log. Digests are never verified.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ _PROGRESS_RECORD_COUNT: Final = 4096
 
 
 class StorageFinding(msgspec.Struct, frozen=True):
-    """Something that is not as it should be."""
+    """A problem or a note."""
 
     check: str
-    """What was looked at: marks, journals, entry logs, fences, index."""
+    """The check that found it: marks, journals, entry logs, fences, index, locations."""
     path: str
     reason: str
     offset: int | None = None
     way_out: str | None = None
-    """None: nothing needs to be done."""
+    """None: no action is needed."""
     is_problem: bool = True
     ledger_id: LedgerId | None = None
     entry_id: EntryId | None = None
-    """Only of an entry that is not where the index says."""
+    """Set only if an entry is not at its indexed location."""
 
 
 class CheckedCounts(msgspec.Struct):
-    """How much was read."""
+    """Number of items read."""
 
     journal_count: int = 0
     record_count: int = 0
@@ -75,9 +75,9 @@ class CheckedCounts(msgspec.Struct):
 
 
 class StorageCheck:
-    """Checks folders that are locked. ``on_progress`` is called often and may raise to end the check.
+    """Checks locked directories. ``on_progress`` is called often and may raise to abort the check.
 
-    With ``children`` the check is deep: they look up every location in its log.
+    With ``children`` the check is deep: child processes look up every location in its log.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class StorageCheck:
         self.counts = CheckedCounts()
 
     def findings(self) -> Iterator[StorageFinding]:
-        """Everything that is found, in the order of the check; what cannot be read is a finding, too.
+        """All findings, in the order of the check. A file that cannot be read is a finding too.
 
-        DirectoryLockedError when another process has an index open; an error that ``lacks_room`` when there is too
-        little of it to look at one; ChildFailedError.
+        DirectoryLockedError if another process has an index open; an error for which ``lacks_room`` is true if there
+        is too little disk space to open an index; ChildFailedError.
         """
         for marks in survey_marks(self._fs, self._config):
             yield from _of_marks(marks)
@@ -144,7 +144,7 @@ class StorageCheck:
         try:
             is_read = yield from self._of_records(marks, scan)
         except CorruptFileError as error:
-            # What stands before the mark is in the ledger storage: no start reads it again.
+            # Records before the mark are already in the ledger storage; replay does not read them.
             is_needed = (journal_id, error.offset) >= start
             way_out = LOST_DATA_ADVICE if is_needed else None
             yield StorageFinding("journals", path, error.reason, error.offset, way_out, is_problem=is_needed)
@@ -157,7 +157,7 @@ class StorageCheck:
             yield StorageFinding("journals", path, reason, scan.end.data_end_offset, is_problem=False)
 
     def _of_records(self, marks: JournalMarks, scan: JournalScan) -> Generator[StorageFinding, None, bool]:
-        """What is wrong with its records. False: the rest was not read, as it is not this journal's file."""
+        """Findings in the records. Returns False if the file belongs to another journal: the rest was not read."""
         journal_count = len(self._config.journal_directories)
         for record in scan:
             self.counts.record_count += 1
@@ -242,7 +242,7 @@ class StorageCheck:
     def _of_index(
         self, ledger_folder: str, index_folder: str, database: str, sound: set[str]
     ) -> Iterator[StorageFinding]:
-        """What is wrong with a database; one that is not is added to ``sound``."""
+        """Findings in a database. Adds the database to ``sound`` if there are none."""
         state = inspect_index(self._fs, self._open_index, ledger_folder, index_folder, database)
         if state.condition is IndexCondition.SOUND:
             sound.add(database)
@@ -251,7 +251,7 @@ class StorageCheck:
             yield StorageFinding("index", path, state.detail, way_out=advise_on_lost_index(self._fs, self._config))
 
     def _of_locations(self, ledger_folder: str, path: str, rows: LocationRows) -> Iterator[StorageFinding]:
-        """Locations whose log is missing or, in a deep check, does not hold the entry."""
+        """Locations whose log is missing or too short or, in a deep check, does not contain the entry."""
         damages: list[IndexDamagedError] = []
 
         def pieces() -> Iterator[bytes]:
@@ -262,7 +262,7 @@ class StorageCheck:
             except IndexDamagedError as error:
                 damages.append(error)
 
-        # A log that is gone leaves no trace but the rows that name it.
+        # The only trace of a missing log are the rows that reference it.
         if self._children is None:
             shortfalls = LogShortfalls(log_sizes_bytes(self._fs, ledger_folder))
             for piece in pieces():
@@ -282,7 +282,7 @@ class StorageCheck:
     def _of_entries(
         self, children: Children, ledger_folder: str, path: str, pieces: Iterator[bytes]
     ) -> Iterator[StorageFinding]:
-        """Entries that are not where the index says, at most PROBLEM_COUNT_MAX of them, and how many more there are."""
+        """Entries that are not at their indexed locations: at most PROBLEM_COUNT_MAX, then the number of others."""
         folder = os.path.abspath(ledger_folder)
         bytes_max = self._config.engine.entry_log.entry_bytes_max
         tasks = (ProbeRows(directory=folder, rows=piece, entry_bytes_max=bytes_max) for piece in pieces)
@@ -306,7 +306,7 @@ class StorageCheck:
             yield StorageFinding("locations", path, reason, way_out=_KEEP_INDEX_ADVICE)
 
 
-# A new index knows nothing of an entry whose ids in the log are damaged, and would deny it.
+# A rebuilt index would not contain entries whose ids in the log are damaged, and the bookie would deny them.
 _KEEP_INDEX_ADVICE: Final = (
     "leave the index as it is: while it names these entries, readers get an error and ask other bookies; see "
     "docs/runbooks/corrupt-log.md"
@@ -324,13 +324,13 @@ _DISK_RUNBOOK: Final = "docs/runbooks/lost-disk.md"
 
 
 def _guarded(check: str, path: str, found: Iterator[StorageFinding]) -> Iterator[StorageFinding]:
-    """What is found, and an error that ends it as one finding more: the rest is checked all the same."""
+    """Turns an error of one check into a finding, so that the other checks still run."""
     try:
         yield from found
     except DirectoryLockedError:
         raise
     except (StorageError, OSError) as error:
-        if lacks_room(error):  # opening an index takes some: a full disk is no harm to what is on it
+        if lacks_room(error):  # opening an index needs space; a full disk does not mean damage
             raise
         if isinstance(error, OSError):
             yield _unreadable(check, path, error)
@@ -347,7 +347,7 @@ def _of_marks(marks: JournalMarks) -> Iterator[StorageFinding]:
         yield StorageFinding("marks", marks.directory, marks.trouble, way_out=LOST_DATA_ADVICE)
     for file in marks.files:
         if file.state is MarkState.DAMAGED:
-            # Another directory's record counts, or everything is replayed: neither loses anything.
+            # Nothing is lost: another directory's record is used, or replay reads everything.
             yield StorageFinding("marks", file.path, "its checksum does not match: it is ignored", is_problem=False)
         elif file.state is MarkState.SHORT:
             yield StorageFinding(
@@ -356,7 +356,7 @@ def _of_marks(marks: JournalMarks) -> Iterator[StorageFinding]:
 
 
 def _of_rows(path: str, rows: LocationRows) -> Iterator[StorageFinding]:
-    """Rows that are not locations, and rows of ledgers that have no row of their own."""
+    """Malformed rows, and rows of ledgers that are not in the ledgers database."""
     for row in rows.invalid:
         yield StorageFinding("locations", path, f"{row} is not a location", way_out=_KEEP_INDEX_ADVICE)
     if rows.invalid_count > len(rows.invalid):
