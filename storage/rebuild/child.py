@@ -1,4 +1,4 @@
-"""What the child processes of an index rebuild do: scan a log, read a journal file, make tables."""
+"""Child process of an index rebuild: scans logs, reads journal files, writes tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from storage.rebuild.tasks import (
 
 
 def scan_log(task: ScanLog, context: ChildContext) -> ScannedLog:
-    """All entries of a log into runs, and a judgement on the log."""
+    """Write the entries of a log to sorted runs, and report its damage and its ledgers."""
     scan = LogScan(context.file_system, task.directory, task.log_id)
     found_bytes: Counter[LedgerId] = Counter()
     parts: list[Rows] = []
@@ -67,7 +67,7 @@ def scan_log(task: ScanLog, context: ChildContext) -> ScannedLog:
 
 def _write_runs(context: ChildContext, task: ScanLog, done_count: int, parts: list[Rows]) -> list[Run]:
     rows = newest_rows(concatenate(parts))
-    # After damage a scan may take anything for an entry: at least it must belong here.
+    # After damage a scan can mistake other bytes for an entry. Keep only ledgers that belong in this directory.
     rows = rows if task.directory_count == 1 else rows.take(rows.ledger_ids % task.directory_count == task.position)
     if not task.keeps_rows or rows.row_count == 0:
         return []
@@ -76,7 +76,7 @@ def _write_runs(context: ChildContext, task: ScanLog, done_count: int, parts: li
 
 
 def load_range(task: LoadRange, context: ChildContext) -> LoadedRange:
-    """The newest rows of a range of keys, as tables."""
+    """Write the newest row of each key in a range to tables."""
     parts = [read_run(context.file_system, context.directory, run, task.lower, task.upper) for run in task.runs]
     rows = newest_rows(concatenate(parts))
     if task.known_name is not None:
@@ -107,7 +107,7 @@ def _write_table(context: ChildContext, number: int, rows: Rows) -> MadeTable:
 
 
 def read_journal(task: ReadJournal, context: ChildContext) -> JournalFindings:
-    """What a journal file says about ledgers, up to its end or its first damage."""
+    """Ledger state recorded in a journal file, up to its end or its first damage."""
     scan = JournalScan(context.file_system, task.path, is_newest=task.is_newest, cataloged=task.cataloged)
     ledgers: dict[LedgerId, JournaledLedger] = {}
     damage = None

@@ -1,9 +1,9 @@
-"""The locations index of one ledger directory, built anew from its entry logs by child processes.
+"""Rebuilds the locations index of one ledger directory from its entry logs, in child processes.
 
-Scan: each log becomes sorted runs in the working folder. Load: the runs are cut into ranges of keys, and each range
-becomes table files of the new LevelDB database, the newest copy of each entry alone. Then LevelDB opens the database
-and finds one row of every block. The working folder is the new database's own; what is not LevelDB's is deleted before
-the database counts.
+Scan: children write each log's entries to sorted runs in the working directory. Load: the runs are split into key
+ranges, and each range becomes table files of the new LevelDB database, with only the newest copy of each entry.
+Verify: LevelDB opens the database and looks up one row of every block. The working directory is the directory of the
+new database. Temporary files are deleted from it before the database is used.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from storage.rebuild.tasks import (
 
 _KNOWN_NAME = "known-ledgers"
 _ROW_BYTES_MAX = 40
-"""What a row takes in a table at most, filter and index included."""
+"""Maximum size of a row in a table, including its share of filter and index."""
 _CHECKED_WHOLE_EVERY = 64
-"""Of so many blocks one is read back as a whole; of the others one row."""
+"""Every 64th block is verified completely, the others by one row."""
 _LEVELDB_NAMES = (".ldb", ".log", "MANIFEST-", CURRENT_NAME, "LOCK", "LOG")
 
 
 class RebuildWatch(Protocol):
-    """Whoever follows a rebuild."""
+    """Receives the progress of a rebuild."""
 
     def begin(self, stage: str, total: int) -> None:
-        """A stage begins; ``total`` is in the units that ``advance`` counts."""
+        """A stage begins; ``total`` has the unit of ``advance``."""
 
     def advance(self, amount: int) -> None:
-        """So much more of the stage is done."""
+        """The stage has progressed by ``amount``."""
 
 
 class DamagedLog(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class DamagedLog(msgspec.Struct, frozen=True):
 
 
 class ScannedDirectory(msgspec.Struct, frozen=True):
-    """What all logs of a directory hold together."""
+    """Result of scanning all logs of a directory."""
 
     runs: list[Run]
     """From the oldest to the newest."""
@@ -82,10 +82,10 @@ class ScannedDirectory(msgspec.Struct, frozen=True):
     entry_count: int
     damaged: list[DamagedLog]
     torn_bytes: int
-    """At the ends of logs that a crash can have cut."""
+    """Incomplete entries at the ends of logs, as a crash leaves them."""
 
     def affected(self, ledger_ids: Iterable[LedgerId]) -> set[LedgerId]:
-        """Those of some ledgers of which entries may be missing."""
+        """The given ledgers of which entries may be missing."""
         ledger_ids = set(ledger_ids)
         if any(log.damage.ledger_ids is None for log in self.damaged):
             return ledger_ids
@@ -93,13 +93,13 @@ class ScannedDirectory(msgspec.Struct, frozen=True):
 
     @property
     def named_by_damage(self) -> set[LedgerId]:
-        """Ledgers of which a log has less, or more, than its ledgers map says, known or not."""
+        """Ledgers, known or not, whose data in a damaged log differs from its ledgers map."""
         return {ledger_id for log in self.damaged for ledger_id in log.damage.affected_ids}
 
 
 class LocationRebuild:
-    """One directory: ``scan``, then ``load``. ``work_directory``: an empty folder, at last the new database, and the
-    folder in which the children of ``pool`` work."""
+    """Rebuilds one directory: call ``scan``, then ``load``. ``work_directory``: an empty directory that becomes the new
+    database, and the working directory of the children in ``pool``."""
 
     def __init__(
         self,
@@ -120,9 +120,9 @@ class LocationRebuild:
         self._watch = watch
 
     def scan(self, folder: LogFolder, *, keeps_rows: bool, run_row_count: int = RUN_ROW_COUNT) -> ScannedDirectory:
-        """Read all logs; with ``keeps_rows`` False only for what they say of ledgers.
+        """Read all logs. If ``keeps_rows`` is False, collect only ledgers and damage, without writing runs.
 
-        MisplacedLedgerError when a sound log holds a ledger of another directory; StorageError, OSError.
+        MisplacedLedgerError if an undamaged log has a ledger of another directory; StorageError, OSError.
         """
         names = [entry_log_file_name(log_id) for log_id in folder.log_ids]
         sizes = [self._filesystem.size(os.path.join(self._directory, name)) for name in names]
@@ -140,7 +140,7 @@ class LocationRebuild:
             )
             for rank, log_id in enumerate(folder.log_ids)
         ]
-        # The largest first: so all children end at about the same time.
+        # The largest logs first, so that all children finish at about the same time.
         tasks.sort(key=lambda task: sizes[task.rank], reverse=True)
         answers = self._pool.run(tasks, ScannedLog, self._watch.advance)
         found = sorted(((task.rank, log) for task, log in answers), key=_rank)
@@ -167,9 +167,9 @@ class LocationRebuild:
         known_ledgers: Iterable[LedgerId] | None,
         range_row_count: int = RANGE_ROW_COUNT,
     ) -> int:
-        """Make the database of the rows of ``known_ledgers`` (None: of all) and verify it; returns how many rows.
+        """Build and verify the database with the rows of ``known_ledgers`` (None: all ledgers); returns the row count.
 
-        IndexDamagedError when LevelDB does not find there what was written; StorageError, OSError.
+        IndexDamagedError if LevelDB does not read back the written rows; StorageError, OSError.
         """
         row_count = sum(run.row_count for run in runs)
         DiskRoom(self._filesystem, [self._work]).require(row_count * _ROW_BYTES_MAX)
@@ -221,11 +221,11 @@ class LocationRebuild:
                 self._filesystem.remove(os.path.join(self._work, name))
 
     def _require_routing(self, name: str, log: ScannedLog) -> None:
-        """As the engine does at boot; a damaged log may hold anything."""
+        """Apply the engine's boot check of ledger directories, except to damaged logs: their ids are unreliable."""
         if log.misplaced_ledger_id is None or log.damage is not None:
             return
         if (parse_entry_log_file_name(name) or 0) <= read_mixed_logs(self._filesystem, self._directory):
-            return  # adopted from Interleaved storage, and what belongs elsewhere was copied there
+            return  # adopted from Interleaved storage; entries of other directories were copied there
         directories = self._config.ledger_directories
         right = directories[log.misplaced_ledger_id % len(directories)]
         raise MisplacedLedgerError(
@@ -239,7 +239,7 @@ def _rank(ranked: tuple[int, ScannedLog]) -> int:
 
 
 def _holds(store: IndexStore, checks: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Whether LevelDB finds these rows, each by its key, and some blocks as a whole."""
+    """Whether LevelDB returns these rows by key, and every 64th block completely."""
     for position, (key, value) in enumerate(checks):
         if store.get(key) != value:
             return False

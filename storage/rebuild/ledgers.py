@@ -1,7 +1,7 @@
-"""The ledger rows of a bookie, from what its entry logs and journals say. Source: storage sections 11.2 and 11.6.
+"""Rebuilds a bookie's ledger rows from its entry logs and journals. Source: storage sections 11.2 and 11.6.
 
-What cannot be known is taken for the worst: a ledger is fenced, because a fence may have been lost; its key is empty
-unless a key record is found, and the next real key takes the place of that.
+The rebuild assumes the worst: every ledger is fenced, because a fence may have been lost. Without a key record the
+ledger's key is empty, and the next real key replaces it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _BATCH_ROW_COUNT_MAX = 4096
 
 
 class ReadJournals(msgspec.Struct, frozen=True):
-    """What all journals of a bookie say about ledgers, from their oldest records on."""
+    """Ledger state from all journals of a bookie, starting at their oldest records."""
 
     ledgers: Mapping[LedgerId, JournaledLedger]
     damages: Sequence[str]
-    """Of journals that could not be read to their end."""
+    """Errors of journals that could not be read to their end."""
 
 
 def read_journals(
@@ -42,7 +42,7 @@ def read_journals(
 ) -> ReadJournals:
     """Read every file of the journal directories (their ``current`` folders) in child processes. StorageError, OSError.
 
-    Damage is noted and what stands before it counts: whether a boot may go on with it is for replay to say.
+    Records before damage count, and the damage is reported. Replay decides whether a boot can continue with it.
     """
     ledgers: dict[LedgerId, JournaledLedger] = {}
     damages: list[str] = []
@@ -65,7 +65,7 @@ def new_rows(
     kept: Mapping[LedgerId, LedgerRow],
     doubted: DoubtedLedgers,
 ) -> dict[LedgerId, LedgerRow]:
-    """The rows of these ledgers and of all in ``kept``; those stay, but for what is doubted."""
+    """Rows of these ledgers and of all in ``kept``. Kept rows only gain the flags from ``doubted``."""
     rows: dict[LedgerId, LedgerRow] = {}
     for ledger_id in sorted({*ledger_ids, *kept}):
         row = kept.get(ledger_id)
@@ -78,9 +78,9 @@ def new_rows(
 def write_ledgers(
     open_index: OpenIndexStore, folder: str, rows: Mapping[LedgerId, LedgerRow], flags: int, watch: RebuildWatch
 ) -> None:
-    """Make a ledgers database of these rows, ascending by id, in an empty folder, and verify it.
+    """Write these rows (ascending by id) to a new ledgers database in an empty directory, and verify it.
 
-    Keys have 8 bytes: Java's rebuild writes 16, which its own updates then miss (H12). StorageError, OSError.
+    Keys have 8 bytes; Java's rebuild writes 16, which its own updates do not find (H12). StorageError, OSError.
     """
     encoded = [(_KEY.pack(ledger_id), encode_row(row)) for ledger_id, row in rows.items()]
     if flags:

@@ -1,8 +1,8 @@
-"""Child of a running bookie that builds the locations of one directory anew, with children of its own.
+"""Child process of a running bookie that rebuilds the locations of one directory, with child processes of its own.
 
-The bookie itself reads no log and holds no row: it waits for this process, then puts the new database in place. The
-working folder is the new database's, and nothing is written under any other name: when the bookie is killed and
-somebody else rebuilds, the folder is deleted, and a child that goes on for a moment writes nowhere.
+The bookie itself reads no logs and keeps no rows in memory. It waits for this process, then swaps in the new database.
+The child writes only in the working directory, which is that of the new database. If the bookie is killed, the next
+rebuild deletes this directory, so a child that outlives its bookie for a moment cannot write anywhere.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from storage.rebuild.rebuild import CHILD_MODULE
 
 
 class _UnstagedProgress:
-    """Hands on what is done, whatever the stage."""
+    """Forwards progress without distinguishing stages."""
 
     def __init__(self, report: OnProgress) -> None:
         self.advance = report
 
     def begin(self, stage: str, total: int) -> None:
-        """The stages are not told apart."""
+        """Ignored."""
 
 
 def build_locations(task: BuildLocations, context: ChildContext) -> BuiltLocations:
-    """Scan the logs that are there and make the database."""
+    """Scan the existing logs and build the database."""
     filesystem, children, here = context.file_system, context.children, context.directory
     names = filesystem.list_directory(task.ledger_directory)
     claimed = {log_id for name in names if (log_id := parse_claimed_entry_log_id(name)) is not None}
-    # What a compaction left is the collector's affair: of two logs with one entry the newer one counts.
+    # The collector handles leftovers of a compaction. If two logs have the same entry, the newer log wins.
     log_ids = from_oldest(list_entry_logs(filesystem, task.ledger_directory), claimed)
     folder = LogFolder(tuple(log_ids), (), (), ())
     with children.pool(CHILD_MODULE, here, children.core_count) as pool:

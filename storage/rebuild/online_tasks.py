@@ -1,4 +1,4 @@
-"""What a bookie and its child that builds an index exchange; see ``online_child``."""
+"""Messages between a bookie and the child process that rebuilds an index; see ``online_child``."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class BuildLocations(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     position: int
     ledger_directory: str
     known_ledgers: list[LedgerId]
-    """Those that have a row. Entries of others are left out."""
+    """Ledgers that have a row. Entries of other ledgers are skipped."""
 
 
 class BuiltLocations(msgspec.Struct, frozen=True):
-    """A whole new database, durable, that does not count yet."""
+    """A complete, durable new database that is not in use yet."""
 
     log_count: int
     entry_count: int
     row_count: int
     damages: tuple[tuple[str, str], ...]
-    """Logs from which entries may be missing, and why."""
+    """Logs from which entries may be missing, with the reason."""
     damaged_ledgers: list[LedgerId]
-    """Of the known ones those of which a log says that entries are missing."""
+    """Known ledgers with entries missing from damaged logs."""

@@ -1,15 +1,15 @@
-"""Building lost or damaged indexes anew from the entry logs of a stopped bookie. Source: storage sections 11 and 12.
+"""Rebuilds lost or damaged indexes from the entry logs of a stopped bookie. Source: storage sections 11 and 12.
 
-The order is what makes a kill at any point harmless (``index.swap`` has the details of one database):
+The order makes a kill at any point harmless (see ``index.swap`` for a single database):
 
-1. finish swaps that an earlier rebuild began; finish or delete what an interrupted compaction left
-2. build every database in a folder of its own, and verify it
-3. where entries or ledger rows may be missing: put the ledgers of kept databases in limbo, and ask for an integrity
-   check, which the next boot begins by making sure of every open ledger
-4. swap, ledger rows before locations: no location index that may lack entries is there before the ledgers are in limbo
+1. finish swaps of an earlier rebuild; finish or delete the leftovers of an interrupted compaction
+2. build every database in its own directory, and verify it
+3. if entries or ledger rows may be missing: put the ledgers of kept databases in limbo, and request an integrity
+   check; the next boot then starts by checking every open ledger
+4. swap ledger rows before locations: ledgers must be in limbo before an incomplete location index is in place
 5. delete the logs that a compaction had replaced
 
-The log marks stay: the next boot replays what the journals hold beyond the logs.
+The log marks stay, so the next boot replays journal entries that are not in the logs.
 """
 
 from __future__ import annotations
@@ -37,38 +37,38 @@ from storage.rebuild.limbo import DoubtedLedgers
 
 CHILD_MODULE: Final = "storage.rebuild.child"
 _BYTES_PER_CHILD = 32 * 1024 * 1024
-"""Below that a second process takes longer to start than it saves."""
+"""Log bytes per child process. With less work, starting another process costs more than it saves."""
 
 
 class DirectoryPlan(msgspec.Struct, frozen=True):
-    """What is to be done for one ledger directory; folders are ``current`` ones."""
+    """Plan for one ledger directory; paths are those of ``current`` directories."""
 
     position: int
     ledger_directory: str
     index_directory: str
     states: dict[str, IndexState]
-    """Of both databases, by name."""
+    """States of both databases, by name."""
     databases: tuple[str, ...]
-    """Those to be built anew."""
+    """Databases to rebuild."""
     logs: LogFolder
     log_bytes: int
 
     is_version_lost: bool = False
-    """Whether the index folder has no VERSION file and the ledger folder has one: its disk was replaced."""
+    """Whether only the ledger directory has a VERSION file, because the disk of the index was replaced."""
 
     def path(self, database: str) -> str:
-        """Folder of a database."""
+        """Directory of a database."""
         return os.path.join(self.index_directory, database)
 
 
 class DirectoryReport(msgspec.Struct, frozen=True):
-    """What was built for one ledger directory."""
+    """Result for one ledger directory."""
 
     ledger_directory: str
     databases: tuple[str, ...]
     log_count: int
     entry_count: int
-    """Copies found in the logs."""
+    """Entry copies found in the logs."""
     row_count: int
     """Rows of the new locations index; 0 if it was kept."""
     ledger_count: int
@@ -78,12 +78,12 @@ class DirectoryReport(msgspec.Struct, frozen=True):
 
 
 class RebuildReport(msgspec.Struct, frozen=True):
-    """What a rebuild did."""
+    """Result of a rebuild."""
 
     directories: tuple[DirectoryReport, ...]
     journal_damages: tuple[str, ...]
     needs_integrity_check: bool
-    """Whether the bookie was told to compare itself with its peers: entries or ledger rows may be missing."""
+    """Whether an integrity check was requested, because entries or ledger rows may be missing."""
 
     @property
     def is_complete(self) -> bool:
@@ -92,12 +92,12 @@ class RebuildReport(msgspec.Struct, frozen=True):
 
 
 class _UnderWay(msgspec.Struct, frozen=True):
-    """One directory, its locations built."""
+    """A directory whose locations are built but not swapped in."""
 
     plan: DirectoryPlan
     scanned: ScannedDirectory
     rows: dict[LedgerId, LedgerRow]
-    """All ledger rows of the directory as they will be; those of kept ones as they are, without the limbo."""
+    """New ledger rows of the directory. If the ledgers database is kept: its rows without the new limbo flags."""
     doubted: DoubtedLedgers
     row_count: int
 
@@ -105,10 +105,10 @@ class _UnderWay(msgspec.Struct, frozen=True):
 def plan_rebuild(
     filesystem: FileSystem, open_index: OpenIndexStore, config: StorageConfig, chosen: Sequence[str] | None
 ) -> list[DirectoryPlan]:
-    """What a rebuild would do, for every ledger directory. Nothing is changed, but that LevelDB opens what is there.
+    """Plan a rebuild of every ledger directory. Changes nothing, except that LevelDB opens its files.
 
-    ``chosen``: names of the databases to build; None: those that are lost or damaged. The folders must be locked.
-    IndexDamagedError when the locations are to be built while the ledger rows, which are needed for that, are damaged.
+    ``chosen``: names of the databases to build; None: those that are lost or damaged. The caller holds the locks.
+    IndexDamagedError if the locations are to be rebuilt while the ledger rows, which this requires, are damaged.
     """
     plans = []
     for position, (ledger_directory, index_directory) in enumerate(config.engine_folders):
@@ -131,7 +131,7 @@ def plan_rebuild(
 
 
 class IndexRebuild:
-    """Carries out a plan whose folders are still locked."""
+    """Carries out a plan. The directories must still be locked."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class IndexRebuild:
         *,
         are_logs_vouched_for: bool = False,
     ) -> None:
-        """``are_logs_vouched_for``: a bookie served from these very logs until it was stopped; none can be missing."""
+        """``are_logs_vouched_for``: a bookie used exactly these logs until it was stopped, so none can be missing."""
         self._are_logs_vouched_for = are_logs_vouched_for
         self._filesystem = filesystem
         self._open_index = open_index
@@ -152,9 +152,9 @@ class IndexRebuild:
         self._watch = watch
 
     def run(self, plans: Sequence[DirectoryPlan]) -> RebuildReport:
-        """Build, verify, swap. Raises StorageError or OSError with the old indexes in place, or the new ones.
+        """Build, verify, swap. After StorageError or OSError each index in place is either the old or the new one.
 
-        May be called again after a kill at any point, with a new plan.
+        Safe to repeat with a new plan after a kill at any point.
         """
         due = [plan for plan in plans if plan.databases]
         try:
@@ -187,9 +187,9 @@ class IndexRebuild:
             return read_journals(self._filesystem, directories, pool, self._watch)
 
     def _build(self, plan: DirectoryPlan, journaled: ReadJournals | None) -> _UnderWay:
-        """The locations of a directory, on disk, and its ledger rows, in memory."""
+        """Build the locations of a directory on disk, and its ledger rows in memory."""
         finish_links(self._filesystem, plan.ledger_directory, plan.logs)
-        # Both are emptied, the last one is worked in.
+        # Empties the directories of all databases to build; the last one is the working directory.
         folder = [begin_rebuilt(self._filesystem, plan.path(database)) for database in plan.databases][-1]
         is_sound = plan.states[LEDGERS_DATABASE].condition is IndexCondition.SOUND
         rows = self._read_rows(plan) if is_sound else {}
@@ -215,7 +215,7 @@ class IndexRebuild:
         return _UnderWay(plan, scanned, rows, doubted, row_count)
 
     def _ledgers_of(self, plan: DirectoryPlan, scanned: ScannedDirectory, journaled: ReadJournals) -> set[LedgerId]:
-        """Ledgers of this directory that a log, the map of a damaged one, or a journal names."""
+        """Ledgers of this directory that occur in a log, in the ledgers map of a damaged log, or in a journal."""
         count = len(self._config.ledger_directories)
         named = scanned.ledger_ids | scanned.named_by_damage | set(journaled.ledgers)
         return {ledger_id for ledger_id in named if ledger_id % count == plan.position}
@@ -225,7 +225,7 @@ class IndexRebuild:
             return {ledger_id: row for ledger_id in ledgers if (row := ledgers.find(ledger_id)) is not None}
 
     def _write_ledgers(self, under_way: Sequence[_UnderWay], *, needs_check: bool) -> None:
-        """Ledger rows of the databases that are built anew. The storage flags are the first directory's affair."""
+        """Write the ledger rows of rebuilt databases. Only the first directory has the storage flags."""
         for each in under_way:
             if LEDGERS_DATABASE in each.plan.databases:
                 flags = NEEDS_INTEGRITY_CHECK if needs_check and each.plan.position == 0 else 0
@@ -235,7 +235,7 @@ class IndexRebuild:
     def _tell_kept_indexes(
         self, plans: Sequence[DirectoryPlan], under_way: Sequence[_UnderWay], *, needs_check: bool
     ) -> None:
-        """Ledgers that may lack entries into limbo, and the flag, where the ledger rows are kept; all durable."""
+        """In kept ledgers databases, put incomplete ledgers in limbo and set the check flag, durably."""
         built = {each.plan.position: each for each in under_way}
         for plan in plans:
             if (
@@ -249,8 +249,8 @@ class IndexRebuild:
                 continue
             with self._opened_ledgers(plan) as ledgers:
                 if is_flagged:
-                    # Before the limbo, which nothing else would ever end. Alone: a ledger that is in no log is known to
-                    # the metadata only, so the check begins anew.
+                    # Set the flag before limbo: only the integrity check ends limbo. Clear other flags, so that the
+                    # check starts over: ledgers that are in no log are known only from the metadata.
                     ledgers.write_flags(NEEDS_INTEGRITY_CHECK)
                 if doubted is not None:
                     for ledger_id in doubted.limbo:
@@ -259,13 +259,13 @@ class IndexRebuild:
                 ledgers.seal()
 
     def _restore_version(self, plan: DirectoryPlan) -> None:
-        """The cookie is the same in every folder of a bookie; without it the next boot takes the folder for strange."""
+        """Copy the cookie from the ledger directory; otherwise the next boot rejects the index directory."""
         if plan.is_version_lost:
             version = self._filesystem.read_file(os.path.join(plan.ledger_directory, VERSION))
             self._filesystem.write_file_atomically(os.path.join(plan.index_directory, VERSION), version)
 
     def _swap(self, due: Sequence[DirectoryPlan]) -> None:
-        """The first directory's ledger rows first: they hold the flag that asks for the integrity check."""
+        """Swap the databases, the first directory's ledger rows first: they have the integrity check flag."""
         for database in DATABASES:
             for plan in due:
                 if database in plan.databases:
@@ -294,7 +294,7 @@ def _require_ledger_rows(state: IndexState) -> None:
 
 
 def _has_lost_rows(plan: DirectoryPlan) -> bool:
-    """Whether ledger rows are made from nothing: fences, limbo and rows without entries may be lost with the old."""
+    """Whether the old ledger rows are lost, and with them fences, limbo and rows without entries."""
     return LEDGERS_DATABASE in plan.databases and plan.states[LEDGERS_DATABASE].is_lost
 
 

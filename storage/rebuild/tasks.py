@@ -1,4 +1,4 @@
-"""What the parent and the children of an index rebuild exchange, in messages and in files of the working folder."""
+"""Messages between parent and children of an index rebuild, and their files in the working directory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from storage.journal.catalog import CatalogedJournal
 from storage.ports import FileSystem
 
 RUN_ROW_COUNT: Final = 4_000_000
-"""Rows that a scan sorts at a time: they and what the sort needs stay below 400 MB, however large the log."""
+"""Rows that a scan sorts at a time. This limits its memory to 400 MB, whatever the size of the log."""
 RANGE_ROW_COUNT: Final = 500_000
-"""Rows that a child makes into tables at a time."""
+"""Rows that a child writes to tables at a time."""
 
 
 class ScanLog(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -32,42 +32,42 @@ class ScanLog(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     directory: str
     log_id: EntryLogId
     rank: int
-    """Place of the log in the order of their age, 0 for the oldest."""
+    """Position of the log in order of age; 0 is the oldest."""
     position: int
-    """Of the directory among ``directory_count``: it holds the ledgers of this remainder."""
+    """Position of the directory: it stores the ledgers whose id modulo ``directory_count`` is this."""
     directory_count: int
     entry_bytes_max: int
     keeps_rows: bool
-    """Whether runs are written; else the ledgers alone count."""
+    """Whether to write runs; otherwise only ledgers and damage are collected."""
     run_row_count: int = RUN_ROW_COUNT
 
 
 class ScannedLog(msgspec.Struct, frozen=True):
-    """What a log holds."""
+    """Result of scanning one log."""
 
     runs: list[Run]
     ids_name: str
-    """File of the ids of its ledgers."""
+    """Name of the file with the ids of its ledgers."""
     entry_count: int
     dropped_bytes: int
     damage: LogDamage | None
     misplaced_ledger_id: LedgerId | None
-    """A ledger that does not belong in this directory, if there is one."""
+    """A ledger that belongs in another directory, if there is one."""
 
 
 class LoadRange(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Make tables of the rows of all ``runs``, oldest first, from key ``lower`` to key ``upper``."""
+    """Write the rows of all ``runs`` (oldest first) from key ``lower`` to key ``upper`` to tables."""
 
     runs: list[Run]
     lower: Key | None
     upper: Key | None
     known_name: str | None
-    """File of the ids of the ledgers that count; None: all do."""
+    """Name of the file with the ids of the ledgers to include; None: all."""
     table_number_first: int
 
 
 class MadeTable(msgspec.Struct, frozen=True):
-    """A table file, durable but for its name."""
+    """A synced table file; its directory entry may not be durable yet."""
 
     number: int
     size_bytes: int
@@ -84,7 +84,7 @@ class LoadedRange(msgspec.Struct, frozen=True):
 
 
 class ReadJournal(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Read what a journal file says about ledgers, from its start, whatever the log mark."""
+    """Read the ledger state in a whole journal file, regardless of the log mark."""
 
     path: str
     is_newest: bool
@@ -92,7 +92,7 @@ class ReadJournal(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class JournalFindings(msgspec.Struct, frozen=True):
-    """What a journal file says about ledgers."""
+    """Ledger state found in a journal file."""
 
     ledgers: dict[LedgerId, JournaledLedger]
     damage: str | None
@@ -104,12 +104,12 @@ def write_ids(fs: FileSystem, path: str, ledger_ids: Iterable[LedgerId]) -> None
 
 
 def read_ids(fs: FileSystem, path: str) -> Int64Array:
-    """Ids that ``write_ids`` wrote; OSError."""
+    """Read the ids that ``write_ids`` wrote. OSError."""
     return np.frombuffer(fs.read_file(path), np.int64)
 
 
 def write_checks(fs: FileSystem, directory: str, number: int, keys: Bytes2d, values: Bytes2d) -> None:
-    """Note rows of a table, one of every block, for ``read_checks``; not synced. OSError."""
+    """Save rows of a table, one per block, for ``read_checks``; not synced. OSError."""
     _write_new(fs, os.path.join(directory, _checks_name(number)), np.concatenate([keys, values], axis=1).tobytes())
 
 
@@ -119,7 +119,7 @@ def _write_new(fs: FileSystem, path: str, data: bytes) -> None:
 
 
 def read_checks(fs: FileSystem, directory: str, number: int) -> Iterator[tuple[bytes, bytes]]:
-    """Rows that LevelDB must find in a table, in key order; OSError."""
+    """Read the rows that LevelDB must find in a table, in key order. OSError."""
     data = fs.read_file(os.path.join(directory, _checks_name(number)))
     for start in range(0, len(data), KEY_BYTES + LOCATION_BYTES):
         middle = start + KEY_BYTES
