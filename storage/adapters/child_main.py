@@ -1,7 +1,7 @@
-"""The program of a child process: ``python -P -m storage.adapters.child_main MODULE``. It makes the child's adapters.
+"""Entry point of a child process: ``python -P -m storage.adapters.child_main MODULE``. Creates the child's adapters.
 
-It answers the tasks on standard input with the handlers of the module, until standard input or the reader of its
-standard output is gone. So it ends with its parent, however that ended.
+The module's handlers answer the tasks from standard input. The child exits when standard input or standard output is
+closed, so it always ends with its parent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage.ports import ChildContext, ChildHandler, ChildHandlers, IndexStore
 
 
 class _ReaderGoneError(Exception):
-    """The parent has ended. Not a BrokenPipeError: an OSError of a task is an answer, and no one reads answers now."""
+    """The parent has ended. Not a BrokenPipeError, because an OSError of a task is sent as an answer."""
 
 
 def serve(handlers: ChildHandlers) -> None:
@@ -36,7 +36,7 @@ def serve(handlers: ChildHandlers) -> None:
             task = decoder.decode(sys.stdin.buffer.read(*LENGTH.unpack(head)))
             _send(_answer(handlers[type(task)], task, context))
     except _ReaderGoneError:
-        # The interpreter would try to write what is left in the buffer once more, and complain.
+        # At exit the interpreter flushes its buffer again, which would print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,6 +1,6 @@
-"""Child processes over pipes: the adapter of the ``Children`` port, and the only module that starts processes.
+"""Adapter of the ``Children`` port: child processes connected by pipes. Only this module starts processes.
 
-A child is ``python -P -m storage.adapters.child_main MODULE``. The pool uses no thread: it waits for all pipes at once.
+A child runs ``python -P -m storage.adapters.child_main MODULE``. The pool uses no threads; it polls all pipes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _END_S_MAX = 5.0
 
 
 class ChildProcesses:
-    """Child processes of this one; implements ``Children``.
+    """Starts child processes of this process; implements ``Children``.
 
-    ``end_s_max``: how long a killed child may take to end before it is left alone.
+    ``end_s_max``: how long to wait for a killed child to end.
     """
 
     def __init__(self, *, end_s_max: float = _END_S_MAX) -> None:
@@ -90,7 +90,7 @@ class _Pool:
                         answer = msgspec.msgpack.decode(self._data_of(message), type=answer_type)
                         selector.unregister(child.output)
                         free.append(child)
-                        give()  # before the caller takes its time over the answer: the child goes on meanwhile
+                        give()  # the child works on while the caller handles the answer
                         yield done, answer
 
     def stream(self, task: msgspec.Struct, part_type: Any) -> Iterator[Any]:
@@ -112,7 +112,7 @@ class _Pool:
             child.kill()
 
     def release(self) -> None:
-        """Wait for the children to end, and close their pipes; ``stop`` comes first."""
+        """Wait for the children to end and close their pipes; call ``stop`` first."""
         for child in self._children:
             child.release()
         self._children = []
@@ -129,23 +129,23 @@ class _Pool:
         except OSError as error:
             raise ChildFailedError(f"cannot start a child process ({self._module}): {error.strerror}") from error
         self._children.append(child)
-        if self._is_stopped:  # by another thread, which may not have seen this child
+        if self._is_stopped:  # another thread called ``stop``, perhaps before this child was in the list
             child.kill()
         return child
 
 
 class _Child:
-    """One process and the part of a message that has come so far."""
+    """One child process and its connection."""
 
     def __init__(self, module: str, directory: str, end_s_max: float) -> None:
         self._module = module
         self._end_s_max = end_s_max
-        self._process = subprocess.Popen(  # noqa: S603  this interpreter and a module of ours
+        self._process = subprocess.Popen(  # noqa: S603  this interpreter and our own module
             [sys.executable, "-P", "-m", "storage.adapters.child_main", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=directory,
-            # Ctrl-C is for the parent, which ends its children itself; it must not strike one that is still starting.
+            # Ctrl-C must reach the parent only: it stops its children itself, even those that are still starting.
             start_new_session=True,
         )
         assert self._process.stdin is not None
@@ -155,7 +155,7 @@ class _Child:
         self._reader = MessageReader()
 
     def send(self, task: msgspec.Struct) -> None:
-        """Hand over a task."""
+        """Send a task."""
         try:
             self._input.write(frame(task))
             self._input.flush()
@@ -163,22 +163,22 @@ class _Child:
             self._raise_ended()
 
     def receive(self) -> Iterator[Message]:
-        """The messages that are complete; waits for data if there is none."""
+        """Wait for data and return the complete messages."""
         data = os.read(self.output.fileno(), _READ_BYTES)
         if not data:
             self._raise_ended()
         return self._reader.feed(data)
 
     def kill(self) -> None:
-        """Stop it, whatever it does."""
+        """Kill the process."""
         self._process.kill()
 
     def release(self) -> None:
-        """Wait for its end and close its pipes."""
+        """Wait for the process to end and close its pipes."""
         for pipe in (self._input, self.output):
             with contextlib.suppress(OSError):
                 pipe.close()
-        # One that waits for a disk which does not answer ends when that does, and does nothing more before.
+        # A process that is blocked on an unresponsive disk ends once the disk responds, without further work.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(self._end_s_max)
 

@@ -1,4 +1,4 @@
-"""What a parent and its child processes say to each other, and how it looks in a pipe.
+"""Messages between a parent and its child processes, and their encoding.
 
 Each message is a 4-byte length and MessagePack. The parent sends tasks. The child answers each task with any number of
 ``Progress`` and ``Part`` messages and then one ``Result`` or ``Failure``.
@@ -17,11 +17,11 @@ from storage import errors
 from storage.errors import StorageError
 
 LENGTH: Final = struct.Struct("<I")
-"""In front of every message."""
+"""Length prefix of every message."""
 
 
 class TaskProgress(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """So much more of the task is done."""
+    """The task has progressed by ``amount``."""
 
     amount: int
 
@@ -39,7 +39,7 @@ class Result(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The task has failed: an OSError if ``errno`` is set, else the StorageError class ``kind`` with its ``fields``."""
+    """The task failed: an OSError if ``errno`` is set, else the StorageError class ``kind`` with its ``fields``."""
 
     sentence: str
     errno: int | None = None
@@ -55,28 +55,28 @@ _decoder: Final = msgspec.msgpack.Decoder(Message)
 
 
 def frame(message: msgspec.Struct) -> bytes:
-    """A message or a task as it goes into the pipe."""
+    """Encode a message or a task for the pipe."""
     encoded = _encoder.encode(message)
     return LENGTH.pack(len(encoded)) + encoded
 
 
 def raw(value: Any) -> msgspec.Raw:
-    """An answer, or a part of one, for ``Result`` or ``Part``."""
+    """Encode an answer, or a part of one, for ``Result`` or ``Part``."""
     return msgspec.Raw(_encoder.encode(value))
 
 
 class MessageReader:
-    """Puts messages together from the pieces in which they arrive."""
+    """Reassembles messages from the pieces in which they arrive."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._missing_bytes = LENGTH.size
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """The messages that are complete with ``data``; take them all before the next call."""
+        """Yield the messages that ``data`` completes. Exhaust this before the next call."""
         self._pieces.append(data)
         self._missing_bytes -= len(data)
-        if self._missing_bytes > 0:  # a long answer arrives in many pieces, which are joined once
+        if self._missing_bytes > 0:  # join the pieces of a long answer only once
             return
         data = b"".join(self._pieces)
         start = 0
@@ -94,19 +94,19 @@ class MessageReader:
 
 
 def failure_of(error: StorageError | OSError) -> Failure:
-    """An error of a task, for the parent."""
+    """Encode an error of a task for the parent."""
     if isinstance(error, OSError):
         return Failure(f"{error.filename}: {error.strerror}", errno=error.errno or 0, path=error.filename)
     return Failure(str(error), kind=type(error).__name__, fields=vars(error))
 
 
 def error_of(failure: Failure, directory: str) -> StorageError | OSError:
-    """The error as the child raised it. ``directory``: its working folder, in which its relative paths are."""
+    """Recreate the error that the child raised. ``directory``: its working directory, to resolve relative paths."""
     if failure.errno is not None:
-        # A write through an open file may have no path; the operator must know which disk it is about.
+        # An error of an open file may have no path; the operator must know which disk failed.
         path = os.path.normpath(os.path.join(directory, failure.path or ""))
         return OSError(failure.errno, os.strerror(failure.errno), path)
-    # The class decides the exit code; its constructor may want other arguments than the finished sentence.
+    # The class determines the exit code. Bypass its constructor, which may take other arguments than the message.
     kind = _KINDS[failure.kind]
     error = kind.__new__(kind, failure.sentence)
     vars(error).update(failure.fields)

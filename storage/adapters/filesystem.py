@@ -1,4 +1,4 @@
-"""The disk of the operating system: the real adapter of the ``FileSystem`` port."""
+"""Adapter of the ``FileSystem`` port: the file system of the operating system."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from storage.filenames import LOCK, TEMPORARY_SUFFIX
 from storage.ports import Buffer, DirectoryLock, DiskSpace, File
 
 _PARTS_MAX = 1024
-"""IOV_MAX of Linux: parts that one ``pwritev`` takes."""
+"""IOV_MAX of Linux: maximum parts per ``pwritev``."""
 
 _FILE_MODE = 0o644
 _PRIVATE_FILE_MODE = 0o600
 
 _DEAD_OWNER_S = 1.0
-"""How long a lock may be held on behalf of a process that has ended."""
+"""How long to wait for a lock whose owner has ended."""
 
 _SYNC_FILE_RANGE_WRITE = 2
-"""Begin, and wait for nothing: it takes no error away from the sync that follows."""
+"""Start writeback without waiting. The following sync still reports any error."""
 
 
 def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """Of Linux alone, and not in ``os``."""
+    """Find sync_file_range in libc: it exists on Linux only, and ``os`` does not provide it."""
     found = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if found is not None:
         found.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
@@ -45,7 +45,7 @@ _advise = getattr(os, "posix_fadvise", None)
 
 
 class _ErrorsNamed:
-    """Puts the path into the errors of calls that know a descriptor alone: "no space left" is no help without it."""
+    """Adds the path to errors of calls on a descriptor: "no space left" is useless without it."""
 
     __slots__ = ("_path",)
 
@@ -85,7 +85,7 @@ class OsFile:
         with self._errors_named:
             data = os.pread(self._descriptor, size_bytes, offset)
             while 0 < len(data) < size_bytes:
-                # One call may return less: Linux stops at 2 GiB, and a signal can cut any read.
+                # A call may return less: Linux stops at 2 GiB, and a signal can interrupt any read.
                 more = os.pread(self._descriptor, size_bytes - len(data), offset + len(data))
                 if not more:
                     break
@@ -98,7 +98,7 @@ class OsFile:
             count = os.pwrite(self._descriptor, data, offset)
             if count == len(data):
                 return
-            # A short write names no reason; the next call does (disk full, file too large) or goes on.
+            # A short write has no error code. The next call fails with one (disk full, file too large) or continues.
             rest = memoryview(data)[count:]
             while rest:
                 offset += count
@@ -108,7 +108,7 @@ class OsFile:
                 rest = rest[count:]
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> int:
-        """Write all ``parts`` one behind the other at ``offset``; returns the bytes written."""
+        """Write all ``parts`` in sequence at ``offset``; returns the bytes written."""
         start = offset
         for first in range(0, len(parts), _PARTS_MAX):
             batch = parts[first : first + _PARTS_MAX]
@@ -136,16 +136,16 @@ class OsFile:
             os.fsync(self._descriptor)
 
     def begin_writing_back(self, size_bytes: int, offset: int) -> None:
-        """Have the system begin to write these bytes, where it can be told so. An error is left to the next sync."""
-        # The last page waits if it is not full: more is to come into it, and some disks let nobody at what they write.
+        """Start writeback of these bytes, where the system supports this. The next sync reports any error."""
+        # Skip a partial last page: more data will follow, and some disks block access to pages being written.
         start, end = (each // mmap.PAGESIZE * mmap.PAGESIZE for each in (offset, offset + size_bytes))
         if _sync_file_range is not None and end > start:
             _sync_file_range(self._descriptor, start, end - start, _SYNC_FILE_RANGE_WRITE)
 
     def drop_from_cache(self, size_bytes: int, offset: int) -> None:
-        """Say that these bytes will not be read again, where the system can be told so."""
+        """Advise the system that these bytes will not be read again, where it supports this."""
         if _advise is not None:
-            with contextlib.suppress(OSError):  # advice that is not taken costs memory, and nothing else
+            with contextlib.suppress(OSError):  # without the advice the bytes only stay in memory longer
                 _advise(self._descriptor, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
@@ -156,13 +156,13 @@ class OsFile:
 
 
 def _lock(descriptor: int) -> None:
-    """BlockingIOError when the lock is taken."""
+    """BlockingIOError if another process holds the lock."""
     give_up_s = time.monotonic() + _DEAD_OWNER_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # A child that its owner was just starting has the lock, too, until it runs a program of its own.
+            # A child that the owner was starting inherits the lock until its exec.
             owner = os.pread(descriptor, 32, 0).strip()
             if not owner.isdigit() or _is_running(int(owner)) or time.monotonic() > give_up_s:
                 raise
@@ -176,29 +176,29 @@ def _is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):  # somebody else's; no number of a process at all
+    except (OSError, OverflowError):  # process of another user; not a valid pid
         return True
     return True
 
 
 class OsDirectoryLock:
-    """A folder claimed by ``flock``; implements ``DirectoryLock``. The kernel ends it with the process."""
+    """A directory lock (``flock``); implements ``DirectoryLock``. The kernel releases it when the process ends."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Give the folder up; safe to repeat. The file stays: removing it would let two owners in."""
+        """Release the lock; safe to repeat. The file stays, because removing it could allow two owners."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 class OsFileSystem:
-    """The disk; implements ``FileSystem``. Holds no state."""
+    """The operating system's files; implements ``FileSystem``. Stateless."""
 
     def create(self, path: str, *, is_private: bool = False) -> File:
-        """Create a file that must not exist, open it for reading and writing; ``is_private``: for its owner alone."""
+        """Create a file that must not exist and open it for reading and writing. ``is_private``: owner access only."""
         mode = _PRIVATE_FILE_MODE if is_private else _FILE_MODE
         return OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
 
@@ -212,7 +212,7 @@ class OsFileSystem:
             return stream.read()
 
     def write_file_atomically(self, path: str, data: bytes) -> None:
-        """Replace ``path`` by ``data``, all or nothing after a crash: temporary file, fsync, rename, dir fsync."""
+        """Replace the contents of ``path``, atomically even in a crash: temporary file, fsync, rename, dir fsync."""
         temporary = path + TEMPORARY_SUFFIX
         file = OsFile(temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE))
         try:
@@ -231,11 +231,11 @@ class OsFileSystem:
         return os.stat(path).st_size
 
     def list_directory(self, path: str) -> list[str]:
-        """Sorted names in a folder; FileNotFoundError if absent."""
+        """Sorted names in a directory; FileNotFoundError if absent."""
         return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
-        """Whether anything has this name. OSError where nobody can know: no rights, a bad disk."""
+        """Whether the path exists. OSError if this cannot be determined: no permission, a failing disk."""
         try:
             os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -243,7 +243,7 @@ class OsFileSystem:
         return True
 
     def make_directories(self, path: str) -> None:
-        """Create a folder and its parents, durable on return; existing ones are fine."""
+        """Create a directory and its parents, durable on return; existing ones are fine."""
         parts = os.path.abspath(path).split(os.sep)[1:]
         for parent, folder in itertools.pairwise(itertools.accumulate(parts, os.path.join, initial=os.sep)):
             if os.path.isdir(folder):
@@ -255,11 +255,11 @@ class OsFileSystem:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
 
     def rename(self, source: str, target: str) -> None:
-        """Atomically give ``source`` the name ``target``; durable only after ``sync_directory``."""
+        """Atomically rename ``source`` to ``target``; durable only after ``sync_directory``."""
         os.rename(source, target)
 
     def link(self, source: str, target: str) -> None:
-        """Give the file a second name."""
+        """Create a hard link ``target`` to ``source``."""
         os.link(source, target)
 
     def remove(self, path: str) -> None:
@@ -267,11 +267,11 @@ class OsFileSystem:
         os.unlink(path)
 
     def remove_directory(self, path: str) -> None:
-        """Delete an empty folder."""
+        """Delete an empty directory."""
         os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
-        """Make creations, renames and removals in this folder durable."""
+        """Make creations, renames and removals in this directory durable."""
         descriptor = os.open(path or os.curdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with _ErrorsNamed(path):
@@ -280,7 +280,7 @@ class OsFileSystem:
             os.close(descriptor)
 
     def space(self, path: str) -> DiskSpace:
-        """Size and free bytes (for this user) of the file system under ``path``."""
+        """Size and free bytes (for this user) of the file system that contains ``path``."""
         numbers = os.statvfs(path)
         return DiskSpace(
             total_bytes=numbers.f_blocks * numbers.f_frsize,
@@ -290,17 +290,17 @@ class OsFileSystem:
         )
 
     def lock_directory(self, path: str) -> DirectoryLock:
-        """Claim a folder for this process; DirectoryLockedError naming the owner's pid when it is taken."""
+        """Lock a directory for this process; DirectoryLockedError with the owner's pid if it is locked."""
         lock_path = os.path.join(path, LOCK)
         descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
             _lock(descriptor)
-            # Over the number that is there: what a file gives up first, a full disk may not give back.
+            # Overwrite before truncating: on a full disk a truncated file might not get its space back.
             os.ftruncate(descriptor, os.pwrite(descriptor, b"%d\n" % os.getpid(), 0))
         except BlockingIOError as error:
             owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             os.close(descriptor)
-            # The owner writes its number just after it got the lock: for a moment there is none to name.
+            # The owner writes its pid just after it gets the lock, so the file may be empty for a moment.
             name = f"process {owner}" if owner else "another process"
             raise DirectoryLockedError(f"{path} is in use by {name}") from error
         except OSError as error:

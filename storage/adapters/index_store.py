@@ -1,4 +1,4 @@
-"""The index database on a real disk: LevelDB through plyvel, and the only file that imports it.
+"""Adapter of the ``IndexStore`` port: LevelDB through plyvel. Only this module imports plyvel.
 
 Source: storage section 5.9.
 """
@@ -18,29 +18,29 @@ from storage.disk_room import OUT_OF_ROOM
 from storage.errors import DirectoryLockedError, IndexDamagedError, IndexFullError, IndexMissingError, StorageError
 
 WRITE_BUFFER_BYTES: Final = 64 * 1024 * 1024
-"""LevelDB's default of 4 MiB makes it stall for seconds under load."""
+"""With its default of 4 MiB, LevelDB stalls for seconds under load."""
 TABLE_FILE_BYTES_MAX: Final = 32 * 1024 * 1024
 BLOOM_FILTER_BITS: Final = 10
 
 _CURRENT = "CURRENT"
-"""LevelDB's own pointer file: a folder without it holds no database."""
+"""LevelDB's pointer to its manifest: a directory without it contains no database."""
 
 _LOST_OR_CUT = (os.strerror(errno.ENOENT), os.strerror(errno.EINVAL))
-"""What LevelDB says of a file of its own that is gone or too short: an I/O error like any other, but it is damage."""
+"""LevelDB's messages for a missing or truncated file. It reports these as I/O errors, but they mean damage."""
 
 _NO_ROOM = {os.strerror(number): number for number in OUT_OF_ROOM}
-"""What it says where a disk is full: text, as it gives no number."""
+"""LevelDB's messages for a full disk; it reports no error number."""
 
 
 class PlyvelIndexStore:
-    """One LevelDB database (the IndexStore port). Reads of several threads may run beside one writer."""
+    """One LevelDB database; implements ``IndexStore``. Several reading threads may run alongside one writer."""
 
     def __init__(self, database: Any, path: str) -> None:
         self._database = database
         self._path = path
 
     def get(self, key: bytes) -> bytes | None:
-        """Value of a key, or None when it is certainly absent."""
+        """Value of a key, or None if it is certainly absent."""
         try:
             value: bytes | None = self._database.get(key, verify_checksums=True)
         except plyvel.Error as error:
@@ -88,7 +88,7 @@ class PlyvelIndexStore:
             delete: Callable[[bytes], None] = batch.delete
             for key in deletes:
                 delete(key)
-            # Without a step of the interpreter per row.
+            # This loop runs in C code, without bytecode per row.
             collections.deque(itertools.starmap(batch.put, puts), maxlen=0)
             batch.write()
         except plyvel.Error as error:
@@ -99,19 +99,19 @@ class PlyvelIndexStore:
         self._database.close()
 
     def _raw_iterator(self) -> Any:
-        # plyvel's ordinary iterator looks at its bounds before it looks at LevelDB's status: a damaged block at the
-        # edge of a range then ends the range in silence, and "damaged" becomes "absent" (seen with plyvel 1.5.1).
-        # The raw iterator raises after every step.
+        # plyvel's ordinary iterator checks its bounds before LevelDB's status. So a damaged block at the edge of a
+        # range silently ends the range, and "damaged" becomes "absent" (seen with plyvel 1.5.1). The raw iterator
+        # checks the status after every step.
         return self._database.raw_iterator(verify_checksums=True)
 
 
 def open_plyvel(path: str, *, create: bool, strict: bool) -> PlyvelIndexStore:
-    """Open the database folder ``path`` (the OpenIndexStore port).
+    """Open the database directory ``path`` (the OpenIndexStore port).
 
     Raises IndexMissingError if it is absent and ``create`` is False, DirectoryLockedError if another process has it
-    open, IndexDamagedError on damage found while opening: any damage if ``strict``, else what LevelDB cannot drop.
+    open, IndexDamagedError for damage found while opening: any if ``strict``, else only what LevelDB cannot drop.
     """
-    # LevelDB would leave a folder with a lock behind even when told not to create a database.
+    # Even without ``create`` LevelDB would leave a directory with a lock file.
     if not create and not os.path.exists(os.path.join(path, _CURRENT)):
         raise IndexMissingError(f"{path}: no index database")
     try:
@@ -130,7 +130,7 @@ def open_plyvel(path: str, *, create: bool, strict: bool) -> PlyvelIndexStore:
 
 
 def _mapped(path: str, error: Exception) -> StorageError:
-    """Our error for one of plyvel's: damage, a lock held by somebody else, or any other failure."""
+    """Convert an error of plyvel: damage, a lock held by another process, or any other failure."""
     detail = error.args[0] if error.args else ""
     sentence = detail.decode(errors="replace") if isinstance(detail, bytes) else str(detail)
     if isinstance(error, plyvel.CorruptionError) or sentence.endswith(_LOST_OR_CUT):
